@@ -1,0 +1,454 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+var program string // the built example, run as a user runs it
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		for _, name := range []string{"SERVER", "MODULE"} {
+			if os.Getenv(name) == "" {
+				fmt.Fprintln(os.Stderr, name+" is not set; run the tests with: make test")
+				return 1
+			}
+		}
+		folder, err := os.MkdirTemp("", "tokenbucket-example-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(folder)
+		program = filepath.Join(folder, "tokenbucket-example")
+		if output, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, output)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// runProgram returns what it printed and its exit code.
+func runProgram(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	command := exec.CommandContext(ctx, program, args...)
+	command.Stdout, command.Stderr = &out, &errOut
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("%v does not end:\n%s%s", args, &out, &errOut)
+	}
+	return out.String(), errOut.String(), command.ProcessState.ExitCode()
+}
+
+func newTestLimiter(t *testing.T, s *server, connections int) *Limiter {
+	limiter := NewLimiter(s.address(), connections, time.Second)
+	t.Cleanup(func() { _ = limiter.Close() })
+	return limiter
+}
+
+func mustTake(t *testing.T, limiter *Limiter, key string, limit Limit, cost int64) Decision {
+	t.Helper()
+	decision, err := limiter.Take(context.Background(), key, limit, cost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decision
+}
+
+func TestBurstPassesThenDeniedThenPassesAfterRetryAfter(t *testing.T) {
+	limiter := newTestLimiter(t, startServer(t), 1)
+	limit := Limit{Capacity: 3, Rate: "1"}
+	start := time.Now()
+	allowed, denied := 0, Decision{}
+	for {
+		if denied = mustTake(t, limiter, "user:1", limit, 1); !denied.Allowed {
+			break
+		}
+		if allowed++; denied.RetryAfter != 0 {
+			t.Fatalf("allowed, but to be retried: %+v", denied)
+		}
+	}
+	// A slow machine may have let some more tokens in: one a second.
+	if most := 3 + int(time.Since(start)/time.Second); allowed < 3 || allowed > most {
+		t.Fatalf("%d allowed, want 3 to %d", allowed, most)
+	}
+	if denied.RetryAfter <= 0 || denied.RetryAfter > time.Second || denied.ResetAfter > 3*time.Second {
+		t.Fatalf("denied: %+v", denied)
+	}
+	time.Sleep(denied.RetryAfter)
+	if got := mustTake(t, limiter, "user:1", limit, 1); !got.Allowed {
+		t.Fatalf("after RetryAfter: %+v", got)
+	}
+	if got := mustTake(t, limiter, "user:2", limit, 4); got.Allowed || got.RetryAfter != Never {
+		t.Fatalf("more than the capacity at once: %+v", got)
+	}
+}
+
+func TestParallelCallsNeverOverGrant(t *testing.T) {
+	limiter := newTestLimiter(t, startServer(t), 10)
+	limit := Limit{Capacity: 20, Rate: "1/h"} // nothing to speak of flows in during the test
+	var granted int64
+	var wait sync.WaitGroup
+	for i := 0; i < 50; i++ {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			decision, err := limiter.Take(context.Background(), "shared", limit, 1)
+			if err != nil {
+				t.Error(err)
+			}
+			if decision.Allowed {
+				atomic.AddInt64(&granted, 1)
+			}
+		}()
+	}
+	wait.Wait()
+	if granted != 20 {
+		t.Fatalf("50 parallel calls on a bucket of 20: %d granted", granted)
+	}
+}
+
+func TestServerStoppedIsAnErrorAndLimitingResumes(t *testing.T) {
+	s := startServer(t)
+	limiter := newTestLimiter(t, s, 2)
+	limit := Limit{Capacity: 1, Rate: "1/h"}
+	mustTake(t, limiter, "user:1", limit, 1)
+
+	s.stop()
+	start := time.Now()
+	if decision, err := limiter.Take(context.Background(), "user:1", limit, 1); err == nil || decision.Allowed {
+		t.Fatalf("without a server: %+v, %v", decision, err)
+	}
+	if elapsed := time.Since(start); elapsed > 5*time.Second {
+		t.Fatalf("took %v to see that the server is away", elapsed)
+	}
+
+	s.start()
+	back := time.Now()
+	for {
+		_, err := limiter.Take(context.Background(), "user:1", limit, 1)
+		if err == nil {
+			break
+		}
+		if time.Since(back) > time.Second {
+			t.Fatalf("a second after its return: %v", err)
+		}
+	}
+	if got := mustTake(t, limiter, "user:1", limit, 1); got.Allowed {
+		t.Fatalf("back, but not limiting: %+v", got)
+	}
+}
+
+func TestWrongLimitsAreTheServersErrors(t *testing.T) {
+	limiter := newTestLimiter(t, startServer(t), 1)
+	for _, wrong := range []struct {
+		limit Limit
+		names string
+	}{
+		{Limit{-1, "5"}, "capacity"},
+		{Limit{5, "0"}, "rate"},
+		{Limit{5, "5/fortnight"}, "rate"},
+	} {
+		_, err := limiter.Take(context.Background(), "user:1", wrong.limit, 1)
+		var answer redis.Error
+		if !errors.As(err, &answer) || !strings.Contains(err.Error(), wrong.names) {
+			t.Errorf("%+v: %v", wrong.limit, err)
+		}
+	}
+}
+
+var burstLine = regexp.MustCompile(`(?m)^(\S+) +asked (\d+)  granted (\d+)  possible (\d+)  (.+)$`)
+
+func TestBurstProgram(t *testing.T) {
+	s := startServer(t)
+	// That the naive way over-grants is a race, so it is given some tries. TB.TAKE has none: it must never.
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		stdout, stderr, code := runProgram(t, "burst", "-addr", s.address(),
+			"-goroutines", "50", "-connections", "10", "-capacity", "100", "-per-second", "50", "-duration", "500ms")
+		if code != 0 {
+			t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
+		}
+		lines := burstLine.FindAllStringSubmatch(stdout, -1)
+		if len(lines) != 2 || lines[0][1] != "TB.TAKE" || lines[1][1] != "read-compute-write" {
+			t.Fatalf("output:\n%s", stdout)
+		}
+		asked, granted, possible := number(t, lines[0][2]), number(t, lines[0][3]), number(t, lines[0][4])
+		if granted > possible || lines[0][5] != "ok" {
+			t.Fatalf("over-granted:\n%s", stdout)
+		}
+		if asked >= 200 && granted < 100 {
+			t.Fatalf("less than the burst was granted:\n%s", stdout)
+		}
+		naive, possible := number(t, lines[1][3]), number(t, lines[1][4])
+		if (naive > possible) != (lines[1][5] == fmt.Sprintf("over by %d", naive-possible)) {
+			t.Fatalf("the verdict is wrong:\n%s", stdout)
+		}
+		if naive > possible {
+			t.Logf("\n%s", stdout)
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the naive way never over-granted:\n%s", stdout)
+		}
+	}
+}
+
+// One caller has nobody to race with: that the naive way is otherwise right makes it a fair comparison.
+func TestNaiveIsRightForOneCaller(t *testing.T) {
+	s := startServer(t)
+	stdout, stderr, code := runProgram(t, "burst", "-addr", s.address(), "-goroutines", "1", "-connections", "1", "-duration", "300ms")
+	if code != 0 || strings.Contains(stdout, "over by") {
+		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+var jobLine = regexp.MustCompile(`^ *(\d+) ms  job (\d+)  worker \d+$`)
+
+func TestWorkersKeepTheSharedPace(t *testing.T) {
+	s := startServer(t)
+	const capacity, perSecond, jobs = 3, 20, 23
+	start := time.Now()
+	// Two processes that know nothing of each other share one bucket.
+	type outcome struct{ stdout, stderr string }
+	outcomes := make(chan outcome, 2)
+	for i := 0; i < 2; i++ {
+		go func() {
+			stdout, stderr, _ := runProgram(t, "worker", "-addr", s.address(), "-capacity", fmt.Sprint(capacity),
+				"-rate", fmt.Sprint(perSecond), "-jobs", fmt.Sprint(jobs), "-workers", "4", "-max-wait", "100ms")
+			outcomes <- outcome{stdout, stderr}
+		}()
+	}
+	for i := 0; i < 2; i++ {
+		got := <-outcomes
+		done := map[string]bool{}
+		for _, line := range strings.Split(got.stdout, "\n") {
+			if match := jobLine.FindStringSubmatch(line); match != nil {
+				done[match[2]] = true
+			}
+		}
+		if len(done) != jobs || !strings.Contains(got.stdout, fmt.Sprintf("%d jobs in ", jobs)) {
+			t.Fatalf("jobs done: %d\n%s%s", len(done), got.stdout, got.stderr)
+		}
+	}
+	// What the bucket did not hold at the start had to flow in first.
+	if elapsed, least := time.Since(start), time.Second*(2*jobs-capacity)/perSecond; elapsed < least {
+		t.Fatalf("%d jobs in %v, at %d/s they take at least %v", 2*jobs, elapsed, perSecond, least)
+	}
+}
+
+func TestEveryJobWaitsForItsToken(t *testing.T) {
+	limiter := newTestLimiter(t, startServer(t), 4)
+	const capacity, perSecond, jobs = 2, 20, 16
+	pacer := &Pacer{Limiter: limiter, Key: "upstream", Limit: Limit{capacity, fmt.Sprint(perSecond)}, MaxWait: time.Minute}
+	var mutex sync.Mutex
+	var acted []time.Duration
+	var wait sync.WaitGroup
+	start := time.Now()
+	for i := 0; i < jobs; i++ {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			if err := pacer.Wait(context.Background()); err != nil {
+				t.Error(err)
+			}
+			mutex.Lock()
+			defer mutex.Unlock()
+			acted = append(acted, time.Since(start)) // under the lock, so in order
+		}()
+	}
+	wait.Wait()
+	for i, at := range acted {
+		if earliest := time.Second * time.Duration(i+1-capacity) / perSecond; at < earliest {
+			t.Errorf("job %d acted after %v, its token came after %v", i+1, at, earliest)
+		}
+	}
+}
+
+func TestInterruptedReservationGoesBack(t *testing.T) {
+	limiter := newTestLimiter(t, startServer(t), 2)
+	limit := Limit{Capacity: 1, Rate: "1/h"}
+	mustTake(t, limiter, "upstream", limit, 1)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	pacer := &Pacer{Limiter: limiter, Key: "upstream", Limit: limit, MaxWait: 2 * time.Hour}
+	result := make(chan error)
+	go func() { result <- pacer.Wait(ctx) }()
+	waitFor(t, "the reservation", func() bool { return remaining(t, limiter, "upstream", limit) < 0 })
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if got := remaining(t, limiter, "upstream", limit); got != 0 {
+		t.Fatalf("after the interruption: %d tokens, want 0", got)
+	}
+}
+
+func TestWorkerProgramWaitsForTheServerAndGoesOn(t *testing.T) {
+	s := startServer(t)
+	command := exec.Command(program, "worker", "-addr", s.address(), "-capacity", "1", "-rate", "10", "-jobs", "30", "-workers", "2")
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 100)
+	go func() {
+		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+		close(lines)
+	}()
+	defer func() { _ = command.Process.Kill(); _ = command.Wait() }()
+
+	next(t, lines, "job 1")
+	s.stop()
+	next(t, lines, "waiting for the server")
+	time.Sleep(time.Second) // the outage; jobs that had reserved their token before it act within 0.2 s
+	drain(lines)
+	s.start()
+	back := time.Now()
+	next(t, lines, "job ")
+	if elapsed := time.Since(back); elapsed > time.Second {
+		t.Errorf("work went on %v after the server's return", elapsed)
+	}
+	next(t, lines, "30 jobs in ")
+}
+
+func TestWorkerProgramStopsWhenInterrupted(t *testing.T) {
+	s := startServer(t)
+	command := exec.Command(program, "worker", "-addr", s.address(), "-rate", "1/h", "-capacity", "1", "-max-wait", "10h", "-jobs", "5")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	limiter := newTestLimiter(t, s, 1)
+	limit := Limit{Capacity: 1, Rate: "1/h"}
+	// One job took the token that there was, the other four workers' jobs have reserved the next four.
+	waitFor(t, "the reservations", func() bool { return remaining(t, limiter, "upstream-api", limit) == -4 })
+	if err := command.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Wait()
+	if code := command.ProcessState.ExitCode(); code != 130 || strings.TrimSpace(stderr.String()) != "interrupted" {
+		t.Fatalf("exit %d: %s", code, &stderr)
+	}
+	if got := remaining(t, limiter, "upstream-api", limit); got != 0 {
+		t.Fatalf("%d tokens after the interruption, want 0", got)
+	}
+}
+
+func TestWrongInputIsOneClearLine(t *testing.T) {
+	s := startServer(t)
+	gone := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	for _, wrong := range []struct {
+		args  []string
+		code  int
+		names string
+	}{
+		{[]string{}, 2, "usage:"},
+		{[]string{"brust"}, 2, "usage:"},
+		{[]string{"burst", "-goroutines", "0"}, 2, "above 0"},
+		{[]string{"burst", "-goroutines", "many"}, 2, "goroutines"},
+		{[]string{"burst", "now"}, 2, `"now"`},
+		{[]string{"burst", "-addr", gone}, 1, "refused"},
+		{[]string{"worker", "-workers", "0"}, 2, "workers"},
+		{[]string{"worker", "-addr", s.address(), "-rate", "fast"}, 1, "rate"},
+		{[]string{"worker", "-addr", s.address(), "-capacity", "0"}, 1, "never"},
+	} {
+		stdout, stderr, code := runProgram(t, wrong.args...)
+		if code != wrong.code || !strings.Contains(stderr, wrong.names) {
+			t.Errorf("%v: exit %d, want %d and %q\n%s%s", wrong.args, code, wrong.code, wrong.names, stdout, stderr)
+		}
+		if wrong.names != "usage:" && strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%v: more than one line:\n%s", wrong.args, stderr)
+		}
+	}
+}
+
+// remaining looks without taking.
+func remaining(t *testing.T, limiter *Limiter, key string, limit Limit) int64 {
+	t.Helper()
+	conn := limiter.pool.Get()
+	defer conn.Close()
+	reply, err := redis.Int64s(conn.Do("TB.PEEK", key, limit.Capacity, limit.Rate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply[1]
+}
+
+func waitFor(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+func next(t *testing.T, lines <-chan string, part string) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case line, open := <-lines:
+			if !open {
+				t.Fatalf("the program ended before %q", part)
+			}
+			if strings.Contains(line, part) {
+				return
+			}
+		case <-deadline:
+			t.Fatalf("no %q", part)
+		}
+	}
+}
+
+func drain(lines <-chan string) {
+	for {
+		select {
+		case _, open := <-lines:
+			if !open {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+func number(t *testing.T, digits string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
