@@ -1,0 +1,362 @@
+//! The algorithm: a bucket, its limit, what can be done to it, and what is decided.
+//!
+//! A bucket is two numbers: how many tokens it held when it was last refilled, and when that was. Nothing runs in
+//! the background; whoever looks adds what has flowed in since. Everything here is integer arithmetic on
+//! micro-tokens and microseconds, with the time as an argument: no clock, no Redis, no allocation, no failure but
+//! [`DebtTooDeep`].
+//!
+//! # Why no token is ever lost or won by rounding
+//!
+//! A refill seldom ends on a whole micro-token. Dropping the rest at each call would starve a slow bucket that is
+//! asked often: at one token a day, a microsecond brings a hundred-thousandth of a micro-token, and a client that
+//! polls would never see one. So the rest is *dated back*: the new refill time is as many whole microseconds ago
+//! as the rest took to flow. What is lost per write is less than a micro-token, or less than what flows in one
+//! microsecond, whichever is smaller; at a whole number of tokens per second it is nothing at all. And a call
+//! that is denied stores nothing, so polling costs nothing either.
+//!
+//! # Why the waits are honest
+//!
+//! Waits are solved from the state that the next call will find: the stored one when nothing was taken, the new
+//! one otherwise. The smallest time at which the level *as computed then* suffices is an exact integer ceiling.
+
+#![forbid(unsafe_code)]
+
+use crate::number::{Rate, MAX_MICRO, MICRO_PER_TOKEN};
+
+/// The latest moment a bucket may bear, in Unix microseconds (about the year 38,500): leaves room for sums.
+pub const MAX_TIME_US: i64 = 1 << 60;
+
+/// What one key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Micro-tokens at the last refill; negative while in debt. Within ±[`MAX_MICRO`].
+    pub level_micro: i64,
+    /// When that was, in Unix microseconds: 0 to [`MAX_TIME_US`].
+    pub refilled_at_us: i64,
+}
+
+/// How much a bucket holds and how fast it refills. It comes with every call and is stored nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    capacity_micro: i64,
+    rate: Rate,
+}
+
+/// What a caller wants of one bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// All of the cost, or nothing.
+    Take {
+        /// What the call costs.
+        cost_micro: i64,
+    },
+    /// As many whole tokens as there are.
+    TakeUpTo {
+        /// The most that is wanted, in whole tokens: 1 to [`MAX_TOKENS`](crate::number::MAX_TOKENS).
+        max_tokens: i64,
+    },
+    /// All of the cost, into debt if need be, unless paying it off takes too long.
+    Reserve {
+        /// What the call costs.
+        cost_micro: i64,
+        /// The longest wait that the caller accepts.
+        max_wait_ms: i64,
+    },
+    /// The amount whatever the level: the work is already done.
+    Charge {
+        /// What the work cost.
+        amount_micro: i64,
+    },
+    /// The amount back, never above the capacity.
+    Give {
+        /// What was not used.
+        amount_micro: i64,
+    },
+}
+
+/// What a caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// 1 or 0; for [`Operation::TakeUpTo`] the number of tokens granted.
+    pub allowed: i64,
+    /// Whole tokens left, rounded down; negative while in debt.
+    pub remaining: i64,
+    /// Milliseconds to wait, rounded up; -1 if waiting never helps.
+    pub retry_after_ms: i64,
+    /// Milliseconds until the bucket is full, rounded up.
+    pub reset_after_ms: i64,
+}
+
+/// What a decision does to the stored bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing was written, and nothing may leave a trace.
+    Keep,
+    /// Store this bucket, which is full at `full_at_us` Unix microseconds if nobody takes any more.
+    Store {
+        /// The new state.
+        bucket: Bucket,
+        /// When the bucket is the same as no bucket.
+        full_at_us: i64,
+    },
+    /// The bucket is full: forget it.
+    Clear,
+}
+
+/// A decision and what it takes to make it so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The reply.
+    pub decision: Decision,
+    /// The write.
+    pub change: Change,
+    /// Micro-tokens that left the bucket.
+    pub granted_micro: i64,
+}
+
+/// A charge would take the level below -10^12 tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DebtTooDeep;
+
+/// Waiting never helps: the cost is above the capacity.
+const NEVER_MS: i64 = -1;
+
+impl Bucket {
+    /// Takes over a state from outside, or `None` if no bucket can be in it.
+    #[must_use]
+    pub fn checked(level_micro: i64, refilled_at_us: i64) -> Option<Self> {
+        let level_fits = (-MAX_MICRO..=MAX_MICRO).contains(&level_micro);
+        let time_fits = (0..=MAX_TIME_US).contains(&refilled_at_us);
+        (level_fits && time_fits).then_some(Self { level_micro, refilled_at_us })
+    }
+}
+
+impl Limit {
+    /// A bucket that holds at most `capacity_micro` (0 to [`MAX_MICRO`]) and refills at `rate`.
+    ///
+    /// `None` if refilling it from empty would take more than 100 years.
+    #[must_use]
+    pub fn new(capacity_micro: i64, rate: Rate) -> Option<Self> {
+        rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
+    }
+
+    /// The capacity in micro-tokens.
+    #[must_use]
+    pub fn capacity_micro(&self) -> i64 {
+        self.capacity_micro
+    }
+
+    /// Decides `operation` on what is stored (`None`: a full bucket) at `now_us` Unix microseconds.
+    ///
+    /// # Errors
+    /// [`DebtTooDeep`] from [`Operation::Charge`] alone.
+    #[inline]
+    pub fn decide(
+        &self,
+        stored: Option<Bucket>,
+        operation: Operation,
+        now_us: i64,
+    ) -> Result<Outcome, DebtTooDeep> {
+        let view = View::new(*self, stored, now_us);
+        match operation {
+            Operation::Take { cost_micro } => Ok(view.take(cost_micro)),
+            Operation::TakeUpTo { max_tokens } => Ok(view.take_up_to(max_tokens)),
+            Operation::Reserve { cost_micro, max_wait_ms } => Ok(view.reserve(cost_micro, max_wait_ms)),
+            Operation::Charge { amount_micro } => view.charge(amount_micro),
+            Operation::Give { amount_micro } => Ok(view.give(amount_micro)),
+        }
+    }
+
+    /// The bucket as it is at `now_us`: what a call that neither takes nor is denied would be told.
+    #[must_use]
+    pub fn describe(&self, stored: Option<Bucket>, now_us: i64) -> Decision {
+        View::new(*self, stored, now_us).untouched(1, 0).decision
+    }
+
+    /// Adds what flowed in since the last refill, never beyond the capacity.
+    ///
+    /// `now_us` before the last refill counts as no time passing: a clock that steps back must not create
+    /// tokens, nor lock the bucket until it has caught up.
+    #[inline]
+    fn refill(&self, bucket: Bucket, now_us: i64) -> Bucket {
+        let flow = self.rate.flow(now_us.saturating_sub(bucket.refilled_at_us));
+        let level_micro = bucket.level_micro.saturating_add(flow.micro);
+        if level_micro >= self.capacity_micro {
+            return self.full(now_us);
+        }
+        Bucket { level_micro, refilled_at_us: now_us.saturating_sub(flow.carry_us) }
+    }
+
+    #[inline]
+    fn full(&self, now_us: i64) -> Bucket {
+        Bucket { level_micro: self.capacity_micro, refilled_at_us: now_us }
+    }
+
+    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past.
+    #[inline]
+    fn reaches_at_us(&self, bucket: Bucket, level_micro: i64) -> i64 {
+        let missing_micro = level_micro.saturating_sub(bucket.level_micro);
+        bucket.refilled_at_us.saturating_add(self.rate.time_us(missing_micro))
+    }
+}
+
+/// A bucket as one call sees it.
+struct View {
+    limit: Limit,
+    now_us: i64,
+    /// The clock is behind the last refill: a denial has to write, or the bucket would stand still until then.
+    stepped_back: bool,
+    /// What the next call finds if this one writes nothing (or nothing but the new time after a step back).
+    untouched: Bucket,
+    /// The same brought up to now: what can be taken from.
+    current: Bucket,
+}
+
+impl View {
+    #[inline]
+    fn new(limit: Limit, stored: Option<Bucket>, now_us: i64) -> Self {
+        let found = stored.unwrap_or_else(|| limit.full(now_us));
+        let untouched = Bucket {
+            // A smaller capacity than at the last write: what is above it no longer counts.
+            level_micro: found.level_micro.min(limit.capacity_micro),
+            refilled_at_us: found.refilled_at_us.min(now_us),
+        };
+        let current = limit.refill(untouched, now_us);
+        Self { limit, now_us, stepped_back: now_us < found.refilled_at_us, untouched, current }
+    }
+
+    #[inline]
+    fn take(&self, cost_micro: i64) -> Outcome {
+        if cost_micro > self.current.level_micro {
+            return self.denied(self.wait_for(cost_micro));
+        }
+        if cost_micro == 0 {
+            return self.untouched(1, 0);
+        }
+        self.moved(1, cost_micro, 0)
+    }
+
+    #[inline]
+    fn take_up_to(&self, max_tokens: i64) -> Outcome {
+        let granted = self.current.level_micro.div_euclid(MICRO_PER_TOKEN).min(max_tokens);
+        if granted < 1 {
+            return self.denied(self.wait_for(MICRO_PER_TOKEN));
+        }
+        self.moved(granted, granted.saturating_mul(MICRO_PER_TOKEN), 0)
+    }
+
+    #[inline]
+    fn reserve(&self, cost_micro: i64, max_wait_ms: i64) -> Outcome {
+        let wait_ms = self.wait_for(cost_micro);
+        if wait_ms == NEVER_MS || wait_ms > max_wait_ms {
+            return self.denied(wait_ms);
+        }
+        if cost_micro == 0 {
+            return self.untouched(1, wait_ms);
+        }
+        let after = self.after(cost_micro);
+        let debt_free_in_ms = self.debt_free_in_ms(after);
+        if debt_free_in_ms > max_wait_ms || is_too_deep(after) {
+            return self.denied(wait_ms);
+        }
+        self.moved(1, cost_micro, debt_free_in_ms)
+    }
+
+    #[inline]
+    fn charge(&self, amount_micro: i64) -> Result<Outcome, DebtTooDeep> {
+        if amount_micro == 0 {
+            return Ok(self.untouched(1, self.wait_for(0)));
+        }
+        let after = self.after(amount_micro);
+        if is_too_deep(after) {
+            return Err(DebtTooDeep);
+        }
+        Ok(self.moved(1, amount_micro, self.debt_free_in_ms(after)))
+    }
+
+    #[inline]
+    fn give(&self, amount_micro: i64) -> Outcome {
+        let room_micro = self.limit.capacity_micro.saturating_sub(self.current.level_micro);
+        if amount_micro == 0 || room_micro == 0 {
+            return self.untouched(1, 0);
+        }
+        if amount_micro >= room_micro {
+            let decision = self.decision(1, self.limit.capacity_micro, 0, self.now_us);
+            return Outcome { decision, change: Change::Clear, granted_micro: 0 };
+        }
+        let given = self.moved(1, amount_micro.saturating_neg(), 0);
+        Outcome { granted_micro: 0, ..given }
+    }
+
+    /// What would be stored if `micro` were taken now.
+    #[inline]
+    fn after(&self, micro: i64) -> Bucket {
+        let level_micro = self.current.level_micro.saturating_sub(micro);
+        Bucket { level_micro, ..self.current }
+    }
+
+    /// An outcome that takes `micro` (puts back, if negative).
+    #[inline]
+    fn moved(&self, allowed: i64, micro: i64, retry_after_ms: i64) -> Outcome {
+        let bucket = self.after(micro);
+        let full_at_us = self.full_at_us(bucket);
+        let decision = self.decision(allowed, bucket.level_micro, retry_after_ms, full_at_us);
+        Outcome { decision, change: Change::Store { bucket, full_at_us }, granted_micro: micro }
+    }
+
+    /// An outcome that leaves everything as it is.
+    #[inline]
+    fn untouched(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
+        let full_at_us = self.full_at_us(self.untouched);
+        let decision = self.decision(allowed, self.current.level_micro, retry_after_ms, full_at_us);
+        Outcome { decision, change: Change::Keep, granted_micro: 0 }
+    }
+
+    /// A denial. It writes only where the clock stepped back, so that the bucket counts on from the new time.
+    #[inline]
+    fn denied(&self, retry_after_ms: i64) -> Outcome {
+        let denied = self.untouched(0, retry_after_ms);
+        if !self.stepped_back {
+            return denied;
+        }
+        let bucket = self.untouched;
+        Outcome { change: Change::Store { bucket, full_at_us: self.full_at_us(bucket) }, ..denied }
+    }
+
+    #[inline]
+    fn decision(&self, allowed: i64, level_micro: i64, retry_after_ms: i64, full_at_us: i64) -> Decision {
+        let remaining = level_micro.div_euclid(MICRO_PER_TOKEN);
+        Decision { allowed, remaining, retry_after_ms, reset_after_ms: self.ms_until(full_at_us) }
+    }
+
+    #[inline]
+    fn full_at_us(&self, bucket: Bucket) -> i64 {
+        self.limit.reaches_at_us(bucket, self.limit.capacity_micro)
+    }
+
+    /// How long until a plain take of `cost_micro` is allowed.
+    #[inline]
+    fn wait_for(&self, cost_micro: i64) -> i64 {
+        if cost_micro > self.limit.capacity_micro {
+            return NEVER_MS;
+        }
+        self.ms_until(self.limit.reaches_at_us(self.untouched, cost_micro))
+    }
+
+    #[inline]
+    fn debt_free_in_ms(&self, bucket: Bucket) -> i64 {
+        self.ms_until(self.limit.reaches_at_us(bucket, 0))
+    }
+
+    /// Milliseconds from now to `at_us`, rounded up, 0 for the past.
+    #[inline]
+    fn ms_until(&self, at_us: i64) -> i64 {
+        let wait_us = at_us.saturating_sub(self.now_us).max(0).unsigned_abs();
+        i64::try_from(wait_us.div_ceil(1000)).unwrap_or(i64::MAX)
+    }
+}
+
+#[inline]
+fn is_too_deep(bucket: Bucket) -> bool {
+    bucket.level_micro < MAX_MICRO.saturating_neg()
+}

@@ -1,0 +1,407 @@
+//! Tokens and rates: bytes to exact integers, and back.
+//!
+//! Clients print numbers in many ways (`10`, `0.5`, `1e3`, `1E-2`), and a float would round them where nobody
+//! sees it. So the digits themselves are read: a token amount becomes a whole number of micro-tokens, rounded in
+//! the direction that its role asks for, and a rate becomes a ratio of two integers that is never rounded at all.
+//!
+//! Conveniently, one token a second *is* one micro-token a microsecond, so a [`Rate`] needs no conversion before
+//! it meets the clock.
+
+#![forbid(unsafe_code)]
+
+/// Micro-tokens in a token: the resolution at which amounts and levels are kept.
+pub const MICRO_PER_TOKEN: i64 = 1_000_000;
+
+/// The largest capacity, cost or amount, and the deepest debt, in tokens.
+pub const MAX_TOKENS: i64 = 1_000_000_000_000;
+
+/// [`MAX_TOKENS`] in micro-tokens.
+pub const MAX_MICRO: i64 = 1_000_000_000_000_000_000;
+
+/// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time.
+const CENTURY_S: u128 = 3_155_760_000;
+
+/// 100 years in microseconds: no bucket may take longer to refill from empty.
+const CENTURY_US: u128 = 3_155_760_000_000_000;
+
+/// The fastest rate, in tokens per second.
+const MAX_TOKENS_PER_S: u128 = 1_000_000_000_000;
+
+/// Which way an amount that lies between two micro-tokens goes.
+///
+/// Rounding never favours the taker: what it may hold or gets back goes down, what it pays goes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Towards zero: capacities and refunds.
+    Down,
+    /// Away from zero: costs and charges.
+    Up,
+}
+
+/// A non-negative decimal as it was written: `mantissa * 10^exponent`, plus less than one unit of the mantissa's
+/// last digit if `inexact`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Decimal {
+    mantissa: u64,
+    exponent: i64,
+    inexact: bool,
+}
+
+impl Decimal {
+    /// Reads `[+]digits[.digits][e[+-]digits]`, keeping at most `precision` significant digits (19 at most, so
+    /// that the mantissa fits). Time is linear in the length, memory constant.
+    fn parse(bytes: &[u8], precision: u32) -> Option<Self> {
+        let unsigned = bytes.strip_prefix(b"+").unwrap_or(bytes);
+        let mut digits = Digits::new(precision);
+        let rest = digits.read(unsigned, false);
+        let rest = match rest.strip_prefix(b".") {
+            Some(fraction) => digits.read(fraction, true),
+            None => rest,
+        };
+        if !digits.seen {
+            return None;
+        }
+        let exponent = match rest {
+            [] => 0,
+            [b'e' | b'E', power @ ..] => signed_power(power)?,
+            _ => return None,
+        };
+        Some(Self {
+            mantissa: digits.mantissa,
+            exponent: digits.exponent.saturating_add(exponent),
+            inexact: digits.inexact,
+        })
+    }
+
+    /// The number of micro-tokens it stands for, or `None` above [`MAX_MICRO`].
+    fn micro(self, rounding: Rounding) -> Option<i64> {
+        let exponent = self.exponent.saturating_add(6);
+        let (floor, rest) = match power_of_ten(exponent.unsigned_abs()) {
+            _ if self.mantissa == 0 => (0, self.inexact),
+            Some(power) if exponent >= 0 => (u128::from(self.mantissa).checked_mul(power)?, self.inexact),
+            None if exponent >= 0 => return None,
+            Some(power) => {
+                let mantissa = u128::from(self.mantissa);
+                let rest = mantissa.checked_rem(power)? != 0;
+                (mantissa.checked_div(power)?, rest || self.inexact)
+            }
+            None => (0, true),
+        };
+        let up = u128::from(rest && rounding == Rounding::Up);
+        let micro = i64::try_from(floor.checked_add(up)?).ok()?;
+        (micro <= MAX_MICRO).then_some(micro)
+    }
+}
+
+/// Gathers significant digits until the precision is reached, then only their place value.
+struct Digits {
+    mantissa: u64,
+    exponent: i64,
+    inexact: bool,
+    seen: bool,
+    room: u32,
+    /// Zeros that count only once a digit other than zero follows them, so that `1000…0` keeps its precision.
+    zeros: i64,
+}
+
+impl Digits {
+    fn new(precision: u32) -> Self {
+        Self { mantissa: 0, exponent: 0, inexact: false, seen: false, room: precision, zeros: 0 }
+    }
+
+    /// Takes the leading digits of `bytes` and returns what follows them.
+    fn read<'a>(&mut self, mut bytes: &'a [u8], fraction: bool) -> &'a [u8] {
+        while let [byte @ b'0'..=b'9', rest @ ..] = bytes {
+            self.seen = true;
+            self.push(byte.wrapping_sub(b'0'));
+            if fraction {
+                self.exponent = self.exponent.saturating_sub(1);
+            }
+            bytes = rest;
+        }
+        bytes
+    }
+
+    fn push(&mut self, digit: u8) {
+        if digit == 0 {
+            // A zero before the first digit has no weight; one behind it waits.
+            if self.mantissa != 0 {
+                self.zeros = self.zeros.saturating_add(1);
+            }
+            self.exponent = self.exponent.saturating_add(i64::from(self.mantissa != 0));
+            return;
+        }
+        let waiting = u32::try_from(self.zeros).unwrap_or(u32::MAX);
+        let places = waiting.saturating_add(1);
+        if places > self.room {
+            // No room for this digit: it, and all behind it, only make the number inexact.
+            self.room = 0;
+            self.inexact = true;
+            self.exponent = self.exponent.saturating_add(1);
+            self.zeros = self.zeros.saturating_add(1);
+            return;
+        }
+        let shift = 10u64.saturating_pow(places);
+        self.mantissa = self.mantissa.saturating_mul(shift).saturating_add(u64::from(digit));
+        self.exponent = self.exponent.saturating_sub(self.zeros);
+        self.zeros = 0;
+        self.room = self.room.saturating_sub(places);
+    }
+}
+
+/// Reads the digits behind an `e`, with an optional sign. A power beyond what fits saturates: it can only mean
+/// zero or too much.
+fn signed_power(bytes: &[u8]) -> Option<i64> {
+    let (negative, digits) = match bytes {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let mut power = 0i64;
+    for byte in digits {
+        power = power.saturating_mul(10).saturating_add(i64::from(decimal_digit(*byte)?));
+    }
+    let power = if negative { power.saturating_neg() } else { power };
+    (!digits.is_empty()).then_some(power)
+}
+
+fn decimal_digit(byte: u8) -> Option<u8> {
+    byte.is_ascii_digit().then(|| byte.wrapping_sub(b'0'))
+}
+
+fn power_of_ten(exponent: u64) -> Option<u128> {
+    10u128.checked_pow(u32::try_from(exponent).ok()?)
+}
+
+/// Reads an amount of tokens as micro-tokens: 0 to [`MAX_MICRO`].
+///
+/// `None` if it is no non-negative decimal, or is larger than that.
+#[must_use]
+pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
+    match short_whole(bytes) {
+        Some(tokens) => Some(tokens.wrapping_mul(MICRO_PER_TOKEN)),
+        None => Decimal::parse(bytes, 19)?.micro(rounding),
+    }
+}
+
+/// Reads a whole number written in any of the ways of a decimal, from 0 to `max`.
+#[must_use]
+pub fn whole(bytes: &[u8], max: i64) -> Option<i64> {
+    let value = match short_whole(bytes) {
+        Some(value) => value,
+        None => Decimal::parse(bytes, 19).and_then(exact_whole)?,
+    };
+    (value <= max).then_some(value)
+}
+
+fn exact_whole(decimal: Decimal) -> Option<i64> {
+    if decimal.mantissa == 0 {
+        return (!decimal.inexact).then_some(0);
+    }
+    // The mantissa ends in a digit other than zero, so a negative exponent leaves a fraction.
+    let power = power_of_ten(u64::try_from(decimal.exponent).ok()?)?;
+    if decimal.inexact {
+        return None;
+    }
+    i64::try_from(u128::from(decimal.mantissa).checked_mul(power)?).ok()
+}
+
+/// What nearly every client sends, an unsigned integer of at most 12 digits, without the general reader's work.
+fn short_whole(bytes: &[u8]) -> Option<i64> {
+    if bytes.is_empty() || bytes.len() > 12 {
+        return None;
+    }
+    let mut value = 0i64;
+    for byte in bytes {
+        // 12 digits cannot overflow.
+        value = value.wrapping_mul(10).wrapping_add(i64::from(decimal_digit(*byte)?));
+    }
+    Some(value)
+}
+
+/// Why bytes are no rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateError {
+    /// Neither tokens per second nor `count/period`, or zero.
+    Malformed,
+    /// Faster than 10^12 tokens per second, or slower than one token in 100 years.
+    OutOfRange,
+}
+
+/// Tokens per second as an exact ratio, which is also micro-tokens per microsecond.
+///
+/// The numerator is at most 10^12 if the denominator exceeds 10^15, and at most 10^27 otherwise; the
+/// denominator is at most 10^22. So a product that leaves 128 bits means "more than any bucket holds" when
+/// multiplied by the numerator and "longer than any clock counts" when multiplied by the denominator: overflow
+/// saturates, and is never wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    numerator: u128,
+    denominator: u128,
+}
+
+/// What flows in a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Whole micro-tokens; saturates at `i64::MAX`.
+    pub micro: i64,
+    /// Whole microseconds that the remaining fraction of a micro-token took to flow.
+    pub carry_us: i64,
+}
+
+impl Rate {
+    /// Reads `5`, `0.25`, `1e-3` (tokens per second) or `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`.
+    ///
+    /// Both numbers keep 12 significant digits; further ones are rounded down in the count and up in the
+    /// period, so that a rate is never above what was asked.
+    ///
+    /// # Errors
+    /// [`RateError`] if it is no rate, or one out of bounds.
+    pub fn parse(bytes: &[u8]) -> Result<Self, RateError> {
+        if let Some(per_second @ 1..) = short_whole(bytes) {
+            return Ok(Self { numerator: u128::from(per_second.unsigned_abs()), denominator: 1 });
+        }
+        match bytes.iter().position(|byte| *byte == b'/') {
+            None => Self::ratio(Self::count(bytes)?, 1, 1, 0),
+            Some(slash) => {
+                let (count, period) = bytes.split_at(slash);
+                Self::per_period(count, period.get(1..).unwrap_or_default())
+            }
+        }
+    }
+
+    fn per_period(count: &[u8], period: &[u8]) -> Result<Self, RateError> {
+        let count = Self::count(count)?;
+        let (number, unit, unit_exponent) = split_unit(period).ok_or(RateError::Malformed)?;
+        if number.is_empty() {
+            return Self::ratio(count, 1, unit, unit_exponent);
+        }
+        let period = Decimal::parse(number, 12).filter(|p| p.mantissa != 0).ok_or(RateError::Malformed)?;
+        let mantissa = u128::from(period.mantissa).saturating_add(u128::from(period.inexact));
+        Self::ratio(count, mantissa, unit, unit_exponent.saturating_add(period.exponent))
+    }
+
+    fn count(bytes: &[u8]) -> Result<Decimal, RateError> {
+        Decimal::parse(bytes, 12).filter(|count| count.mantissa != 0).ok_or(RateError::Malformed)
+    }
+
+    /// `count / (period * unit * 10^exponent)` tokens per second, within bounds.
+    fn ratio(count: Decimal, period: u128, unit: u128, exponent: i64) -> Result<Self, RateError> {
+        let shift = count.exponent.saturating_sub(exponent);
+        let power = power_of_ten(shift.unsigned_abs()).ok_or(RateError::OutOfRange)?;
+        let (up, down) = if shift >= 0 { (power, 1) } else { (1, power) };
+        let scaled = |value: u128, power: u128| value.checked_mul(power).ok_or(RateError::OutOfRange);
+        let numerator = scaled(u128::from(count.mantissa), up)?;
+        let denominator = scaled(period.saturating_mul(unit), down)?;
+        let rate = Self { numerator, denominator };
+        if rate.is_within_bounds() {
+            Ok(rate)
+        } else {
+            Err(RateError::OutOfRange)
+        }
+    }
+
+    fn is_within_bounds(self) -> bool {
+        // A product beyond 128 bits is larger than anything on the other side of its comparison.
+        let fastest = self.denominator.saturating_mul(MAX_TOKENS_PER_S);
+        let slowest = self.numerator.saturating_mul(CENTURY_S);
+        self.numerator <= fastest && self.denominator <= slowest
+    }
+
+    /// What flows in `elapsed_us` microseconds (0 or more).
+    #[inline]
+    #[must_use]
+    pub fn flow(self, elapsed_us: i64) -> Flow {
+        let elapsed = elapsed_us.max(0).unsigned_abs();
+        if let Some((numerator, denominator)) = self.narrow() {
+            if let Some(total) = elapsed.checked_mul(numerator) {
+                let micro = total.checked_div(denominator).unwrap_or(0);
+                let rest = total.wrapping_sub(micro.wrapping_mul(denominator));
+                let carry = if rest == 0 { 0 } else { rest.checked_div(numerator).unwrap_or(0) };
+                return Flow { micro: saturate(micro), carry_us: saturate(carry) };
+            }
+        }
+        self.wide_flow(elapsed)
+    }
+
+    #[cold]
+    fn wide_flow(self, elapsed: u64) -> Flow {
+        let Some(total) = u128::from(elapsed).checked_mul(self.numerator) else {
+            return Flow { micro: i64::MAX, carry_us: 0 };
+        };
+        let micro = total.checked_div(self.denominator).unwrap_or(0);
+        let rest = total.checked_rem(self.denominator).unwrap_or(0);
+        let carry = rest.checked_div(self.numerator).unwrap_or(0);
+        Flow { micro: saturate(micro), carry_us: saturate(carry) }
+    }
+
+    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at `i64::MAX`.
+    #[inline]
+    #[must_use]
+    pub fn time_us(self, micro: i64) -> i64 {
+        let micro = micro.max(0).unsigned_abs();
+        if let Some((numerator, denominator)) = self.narrow() {
+            if let Some(total) = micro.checked_mul(denominator) {
+                return saturate(total.div_ceil(numerator.max(1)));
+            }
+        }
+        self.wide_time_us(micro)
+    }
+
+    #[cold]
+    fn wide_time_us(self, micro: u64) -> i64 {
+        match u128::from(micro).checked_mul(self.denominator) {
+            Some(total) => saturate(total.div_ceil(self.numerator.max(1))),
+            None => i64::MAX,
+        }
+    }
+
+    /// Whether a bucket of `capacity_micro` refills from empty within 100 years.
+    #[inline]
+    #[must_use]
+    pub fn refills_within_a_century(self, capacity_micro: i64) -> bool {
+        u128::from(self.time_us(capacity_micro).unsigned_abs()) <= CENTURY_US
+    }
+
+    /// The ratio in machine words, as all but the strangest rates are.
+    #[inline]
+    fn narrow(self) -> Option<(u64, u64)> {
+        Some((u64::try_from(self.numerator).ok()?, u64::try_from(self.denominator).ok()?))
+    }
+}
+
+#[inline]
+fn saturate<T>(value: T) -> i64
+where
+    i64: TryFrom<T>,
+{
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Splits `10s` into its number and its unit in seconds, the latter as `factor * 10^exponent`.
+fn split_unit(period: &[u8]) -> Option<(&[u8], u128, i64)> {
+    if let Some(number) = period.strip_suffix(b"ms") {
+        return Some((number, 1, -3));
+    }
+    let (unit, number) = period.split_last()?;
+    match unit {
+        b's' => Some((number, 1, 0)),
+        b'm' => Some((number, 6, 1)),
+        b'h' => Some((number, 36, 2)),
+        b'd' => Some((number, 864, 2)),
+        _ => None,
+    }
+}
+
+/// Prints micro-tokens as a decimal number of tokens with up to 6 fraction digits: `-3.5`, `10`, `0.000001`.
+#[must_use]
+pub fn decimal_tokens(micro: i64) -> String {
+    let sign = if micro < 0 { "-" } else { "" };
+    let whole = (micro / MICRO_PER_TOKEN).unsigned_abs();
+    let fraction = (micro % MICRO_PER_TOKEN).unsigned_abs();
+    if fraction == 0 {
+        return format!("{sign}{whole}");
+    }
+    let digits = format!("{fraction:06}");
+    format!("{sign}{whole}.{}", digits.trim_end_matches('0'))
+}
