@@ -1,0 +1,87 @@
+//! Every error that a client can see, once. The text is exactly what goes over the wire.
+//!
+//! Each text is a constant: nothing that a client sent is ever echoed, so nothing unprintable can come back, and
+//! an error costs no allocation.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::CStr;
+use std::fmt;
+
+/// Why a call was refused. A refused call has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Too few or too many arguments; the server words this one, naming the command.
+    WrongArity,
+    /// The key holds another type.
+    WrongType,
+    /// The bucket would have to be created and the server is over `maxmemory`.
+    OutOfMemory,
+    /// The capacity is no amount of tokens.
+    Capacity,
+    /// The cost is no amount of tokens.
+    Cost,
+    /// The amount is no amount of tokens.
+    Amount,
+    /// The `max` of `TB.TAKEUPTO` is no whole number of tokens.
+    Max,
+    /// The `max_wait_ms` of `TB.RESERVE` is no whole number of milliseconds.
+    MaxWait,
+    /// The rate is no rate.
+    Rate,
+    /// The rate is out of bounds.
+    RateOutOfRange,
+    /// Capacity and rate are fine, but not together.
+    RefillTooSlow,
+    /// A charge beyond the deepest debt.
+    DebtTooDeep,
+    /// The `numkeys` of `TB.MTAKE` is no number of buckets.
+    NumKeys,
+    /// `numkeys` and the number of arguments behind it do not agree.
+    NumKeysMismatch,
+    /// The same key twice in one `TB.MTAKE`.
+    DuplicateKey,
+    /// The state given to `TB.RESTORE` is none.
+    State,
+}
+
+impl Error {
+    /// The error line, without the `-` in front and the line end.
+    #[must_use]
+    pub const fn text(self) -> &'static CStr {
+        match self {
+            Self::WrongArity => c"ERR wrong number of arguments",
+            Self::WrongType => c"WRONGTYPE Operation against a key holding the wrong kind of value",
+            Self::OutOfMemory => {
+                c"OOM bucket not created: used memory > 'maxmemory' and tokenbucket.on-oom is 'deny'"
+            }
+            Self::Capacity => c"ERR capacity must be a decimal number of tokens from 0 to 1e12",
+            Self::Cost => c"ERR cost must be a decimal number of tokens from 0 to 1e12",
+            Self::Amount => c"ERR amount must be a decimal number of tokens from 0 to 1e12",
+            Self::Max => c"ERR max must be a whole number of tokens from 1 to 1e12",
+            Self::MaxWait => c"ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000",
+            Self::Rate => {
+                c"ERR rate must be tokens per second above 0, like 5 or 0.25, or count/period, like 100/m or 10/15s (ms, s, m, h, d)"
+            }
+            Self::RateOutOfRange => {
+                c"ERR rate must be at least 1 token in 100 years and at most 1e12 tokens per second"
+            }
+            Self::RefillTooSlow => {
+                c"ERR refilling capacity from empty at this rate would take more than 100 years"
+            }
+            Self::DebtTooDeep => c"ERR amount would put the bucket more than 1e12 tokens into debt",
+            Self::NumKeys => c"ERR numkeys must be a whole number from 1 to 1024",
+            Self::NumKeysMismatch => c"ERR numkeys must match the number of 'key capacity rate cost' groups",
+            Self::DuplicateKey => c"ERR key must not be given twice in one call",
+            Self::State => c"ERR state must be a bucket state as this module replicates it",
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text().to_string_lossy())
+    }
+}
+
+impl std::error::Error for Error {}

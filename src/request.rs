@@ -1,0 +1,187 @@
+//! argv to one typed request per command.
+//!
+//! The arguments stay where the server put them: a request borrows its key, and the numbers are read from the
+//! raw bytes. Arguments are taken in order, and the first bad one is the error.
+
+#![forbid(unsafe_code)]
+
+use crate::bucket::{Limit, Operation};
+use crate::effect::Effect;
+use crate::error::Error;
+use crate::number::{micro_tokens, whole, Rate, RateError, Rounding, MAX_TOKENS, MICRO_PER_TOKEN};
+
+/// The most buckets in one `TB.MTAKE`: a call must not keep the server busy for longer than a few milliseconds.
+pub const MAX_BUCKETS: i64 = 1024;
+
+/// The longest wait that can be accepted: 100 years, in milliseconds.
+pub const MAX_WAIT_MS: i64 = 3_155_760_000_000;
+
+/// One bucket, its limit, and what is wanted of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a, A> {
+    /// The argument that names the bucket.
+    pub key: &'a A,
+    /// The limit that came with the call.
+    pub limit: Limit,
+    /// What is wanted.
+    pub operation: Operation,
+}
+
+/// `key capacity rate [cost]`, of `TB.TAKE` and `TB.PEEK`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+#[inline]
+pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let (key, limit, cost_micro) = match arguments {
+        [key, capacity, rate] => (key, limit(capacity, rate)?, MICRO_PER_TOKEN),
+        [key, capacity, rate, cost] => (key, limit(capacity, rate)?, self::cost(cost)?),
+        _ => return Err(Error::WrongArity),
+    };
+    Ok(Request { key, limit, operation: Operation::Take { cost_micro } })
+}
+
+/// `key capacity rate max`, of `TB.TAKEUPTO`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn take_up_to<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let [key, capacity, rate, max] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit(capacity, rate)?;
+    let max_tokens = whole(max.as_ref(), MAX_TOKENS).filter(|max| *max >= 1).ok_or(Error::Max)?;
+    Ok(Request { key, limit, operation: Operation::TakeUpTo { max_tokens } })
+}
+
+/// `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let [key, capacity, rate, cost, max_wait] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit(capacity, rate)?;
+    let cost_micro = self::cost(cost)?;
+    let max_wait_ms = whole(max_wait.as_ref(), MAX_WAIT_MS).ok_or(Error::MaxWait)?;
+    Ok(Request { key, limit, operation: Operation::Reserve { cost_micro, max_wait_ms } })
+}
+
+/// `key capacity rate amount`, of `TB.CHARGE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let (key, limit, amount_micro) = amount(arguments, Rounding::Up)?;
+    Ok(Request { key, limit, operation: Operation::Charge { amount_micro } })
+}
+
+/// `key capacity rate amount`, of `TB.GIVE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn give<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let (key, limit, amount_micro) = amount(arguments, Rounding::Down)?;
+    Ok(Request { key, limit, operation: Operation::Give { amount_micro } })
+}
+
+/// `key`, of `TB.STATE`.
+///
+/// # Errors
+/// [`Error::WrongArity`].
+pub fn key<A>(arguments: &[A]) -> Result<&A, Error> {
+    match arguments {
+        [key] => Ok(key),
+        _ => Err(Error::WrongArity),
+    }
+}
+
+/// `numkeys key capacity rate cost [key capacity rate cost …]`, of `TB.MTAKE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Error> {
+    let [numkeys, groups @ ..] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let buckets = count(numkeys.as_ref()).ok_or(Error::NumKeys)?;
+    if groups.len() != buckets.saturating_mul(4) {
+        return Err(Error::NumKeysMismatch);
+    }
+    let requests = groups.chunks_exact(4).map(take).collect::<Result<Vec<_>, _>>()?;
+    reject_duplicates(&requests, |request| request.key.as_ref())?;
+    Ok(requests)
+}
+
+/// `key effect [key effect …]`, of `TB.RESTORE`.
+///
+/// # Errors
+/// [`Error::State`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Error> {
+    if arguments.is_empty() || !arguments.len().is_multiple_of(2) {
+        return Err(Error::WrongArity);
+    }
+    let effects = arguments
+        .chunks_exact(2)
+        .map(|pair| match pair {
+            [key, effect] => Ok((key, Effect::decode(effect.as_ref()).ok_or(Error::State)?)),
+            _ => Err(Error::WrongArity),
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    reject_duplicates(&effects, |(key, _)| key.as_ref())?;
+    Ok(effects)
+}
+
+/// The number of buckets, in plain digits only.
+///
+/// The server reads this argument too, to find the keys for its ACL and for cluster routing, and it knows no
+/// other spelling. What the two read differently would be a key that nobody checked.
+#[must_use]
+pub fn count(numkeys: &[u8]) -> Option<usize> {
+    if !matches!(numkeys, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit)) {
+        return None;
+    }
+    usize::try_from(whole(numkeys, MAX_BUCKETS)?).ok()
+}
+
+/// Few keys are compared with each other, which needs no memory; many are sorted.
+fn reject_duplicates<T>(items: &[T], key: impl Fn(&T) -> &[u8]) -> Result<(), Error> {
+    const FEW: usize = 16;
+    let twice = if items.len() <= FEW {
+        let same = |(index, item)| items.iter().take(index).any(|earlier| key(earlier) == key(item));
+        items.iter().enumerate().any(same)
+    } else {
+        let mut keys: Vec<&[u8]> = items.iter().map(&key).collect();
+        keys.sort_unstable();
+        keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+    };
+    if twice {
+        return Err(Error::DuplicateKey);
+    }
+    Ok(())
+}
+
+fn amount<A: AsRef<[u8]>>(arguments: &[A], rounding: Rounding) -> Result<(&A, Limit, i64), Error> {
+    let [key, capacity, rate, amount] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit(capacity, rate)?;
+    let amount_micro = micro_tokens(amount.as_ref(), rounding).ok_or(Error::Amount)?;
+    Ok((key, limit, amount_micro))
+}
+
+#[inline]
+fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
+    let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
+    let rate = Rate::parse(rate.as_ref()).map_err(|error| match error {
+        RateError::Malformed => Error::Rate,
+        RateError::OutOfRange => Error::RateOutOfRange,
+    })?;
+    Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
+}
+
+#[inline]
+fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
+    micro_tokens(cost.as_ref(), Rounding::Up).ok_or(Error::Cost)
+}
