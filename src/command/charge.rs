@@ -1,0 +1,29 @@
+//! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
+
+use super::spec::{Audience, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
+use super::{road, Command};
+use crate::error::Error;
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Charge;
+
+impl Command for Charge {
+    const SPEC: Spec = Spec {
+        name: c"TB.CHARGE",
+        summary: c"Takes tokens unconditionally, into debt if need be",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: 5,
+        audience: Audience::Writers,
+        keys: Keys::First,
+        arguments: &[KEY, CAPACITY, RATE, AMOUNT],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::charge(call.arguments())?;
+        let decision = road::spend(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! `TB.GIVE key capacity rate amount`: what was not used, never above the capacity.
+
+use super::charge::Charge;
+use super::spec::Spec;
+use super::{road, Command};
+use crate::error::Error;
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Give;
+
+impl Command for Give {
+    const SPEC: Spec =
+        Spec { name: c"TB.GIVE", summary: c"Puts tokens back, never above the capacity", ..Charge::SPEC };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::give(call.arguments())?;
+        let decision = road::spend(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

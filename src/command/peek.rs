@@ -1,0 +1,27 @@
+//! `TB.PEEK key capacity rate [cost]`: what `TB.TAKE` would reply, and no trace of the question.
+
+use super::spec::{Audience, Spec};
+use super::take::Take;
+use super::{road, Command};
+use crate::error::Error;
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Peek;
+
+impl Command for Peek {
+    const SPEC: Spec = Spec {
+        name: c"TB.PEEK",
+        summary: c"Replies what TB.TAKE would, and changes nothing",
+        audience: Audience::Readers,
+        ..Take::SPEC
+    };
+
+    #[inline]
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::take(call.arguments())?;
+        let decision = road::foresee(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

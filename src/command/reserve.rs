@@ -1,0 +1,29 @@
+//! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
+
+use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
+use super::{road, Command};
+use crate::error::Error;
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Reserve;
+
+impl Command for Reserve {
+    const SPEC: Spec = Spec {
+        name: c"TB.RESERVE",
+        summary: c"Takes tokens now, into debt if need be, and tells how long to wait before acting",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: 6,
+        audience: Audience::Writers,
+        keys: Keys::First,
+        arguments: &[KEY, CAPACITY, RATE, COST, ArgumentSpec::required(c"max_wait_ms", Kind::Whole)],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::reserve(call.arguments())?;
+        let decision = road::spend(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

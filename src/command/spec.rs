@@ -1,0 +1,91 @@
+//! What a command is, in the terms of the server's own command table.
+
+use std::ffi::CStr;
+
+/// The description of a command, for `COMMAND INFO`, `COMMAND DOCS`, `COMMAND GETKEYS`, ACLs and routing.
+#[derive(Clone, Copy)]
+pub(crate) struct Spec {
+    /// As clients write it.
+    pub(crate) name: &'static CStr,
+    /// One line without a full stop.
+    pub(crate) summary: &'static CStr,
+    /// Big-O, with what N is.
+    pub(crate) complexity: &'static CStr,
+    /// The first version of the module that has it.
+    pub(crate) since: &'static CStr,
+    /// Number of arguments with the name; negative if that is a minimum.
+    pub(crate) arity: i32,
+    /// Who may call it.
+    pub(crate) audience: Audience,
+    /// Where its keys are.
+    pub(crate) keys: Keys,
+    /// Its arguments, for `COMMAND DOCS`.
+    pub(crate) arguments: &'static [ArgumentSpec],
+}
+
+/// Who may call a command, and whether it writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Clients, where writes are accepted.
+    Writers,
+    /// Clients, also on read-only replicas.
+    Readers,
+    /// Masters, append-only files, and operators who know what they do.
+    Servers,
+}
+
+/// Where the keys are among the arguments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// The first argument.
+    First,
+    /// Every second argument.
+    EverySecond,
+    /// As many as the first argument says, every fourth after it.
+    CountedEveryFourth,
+}
+
+/// One argument, or a group of them.
+#[derive(Clone, Copy)]
+pub(crate) struct ArgumentSpec {
+    pub(crate) name: &'static CStr,
+    pub(crate) kind: Kind,
+    pub(crate) optional: bool,
+}
+
+/// What an argument is.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Key,
+    /// A decimal number.
+    Decimal,
+    /// A whole number.
+    Whole,
+    /// Text.
+    Text,
+    /// A group that repeats.
+    Groups(&'static [ArgumentSpec]),
+}
+
+impl ArgumentSpec {
+    /// An argument that must be there.
+    pub(crate) const fn required(name: &'static CStr, kind: Kind) -> Self {
+        Self { name, kind, optional: false }
+    }
+
+    /// An argument that may be left out.
+    pub(crate) const fn optional(name: &'static CStr, kind: Kind) -> Self {
+        Self { name, kind, optional: true }
+    }
+}
+
+/// The key of a bucket.
+pub(crate) const KEY: ArgumentSpec = ArgumentSpec::required(c"key", Kind::Key);
+/// The most that a bucket holds.
+pub(crate) const CAPACITY: ArgumentSpec = ArgumentSpec::required(c"capacity", Kind::Decimal);
+/// How fast it refills: `5`, `100/m`.
+pub(crate) const RATE: ArgumentSpec = ArgumentSpec::required(c"rate", Kind::Text);
+/// What a call costs.
+pub(crate) const COST: ArgumentSpec = ArgumentSpec::required(c"cost", Kind::Decimal);
+/// What is charged or given back.
+pub(crate) const AMOUNT: ArgumentSpec = ArgumentSpec::required(c"amount", Kind::Decimal);

@@ -1,0 +1,37 @@
+//! `TB.STATE key`: what is stored, for people who look for the reason of a decision.
+
+use super::spec::{Audience, Keys, Spec, KEY};
+use super::Command;
+use crate::error::Error;
+use crate::number::decimal_tokens;
+use crate::redis::{Access, BucketKey, Call};
+use crate::request;
+
+pub(crate) struct State;
+
+impl Command for State {
+    const SPEC: Spec = Spec {
+        name: c"TB.STATE",
+        summary: c"Replies the stored level and refill time of a bucket, or nil if it is full",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: 2,
+        audience: Audience::Readers,
+        keys: Keys::First,
+        arguments: &[KEY],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let key = request::key(call.arguments())?;
+        let key = BucketKey::open(call, *key, Access::Read)?;
+        match key.bucket() {
+            None => call.reply_nil(),
+            Some(bucket) => {
+                call.reply_array(2);
+                call.reply_string(&decimal_tokens(bucket.level_micro));
+                call.reply_integer(bucket.refilled_at_us);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
+
+use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, KEY, RATE};
+use super::{road, Command};
+use crate::error::Error;
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Take;
+
+impl Command for Take {
+    const SPEC: Spec = Spec {
+        name: c"TB.TAKE",
+        summary: c"Takes tokens from a bucket if it holds them, else nothing",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: -4,
+        audience: Audience::Writers,
+        keys: Keys::First,
+        arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::optional(c"cost", Kind::Decimal)],
+    };
+
+    #[inline]
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::take(call.arguments())?;
+        let decision = road::spend(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! `TB.TAKEUPTO key capacity rate max`: as many whole tokens as there are.
+
+use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, KEY, RATE};
+use super::{road, Command};
+use crate::error::Error;
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct TakeUpTo;
+
+impl Command for TakeUpTo {
+    const SPEC: Spec = Spec {
+        name: c"TB.TAKEUPTO",
+        summary: c"Takes as many whole tokens as a bucket holds, up to a maximum",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: 5,
+        audience: Audience::Writers,
+        keys: Keys::First,
+        arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::required(c"max", Kind::Whole)],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::take_up_to(call.arguments())?;
+        let decision = road::spend(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

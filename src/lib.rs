@@ -1,0 +1,30 @@
+//! An exact, atomic token bucket inside Redis and Valkey.
+//!
+//! This file is the map of the house. A call walks through it once, in one direction:
+//!
+//! ```text
+//! argv bytes -> request (parsed, typed) -> bucket (arithmetic, time is an argument) -> decision
+//!                   |                                                                     |
+//!                redis::key  ------------- the only door to the server -------------  replicate, tell, reply
+//! ```
+//!
+//! | room | what is done there |
+//! |---|---|
+//! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision. No Redis, no clock, no allocation |
+//! | [`number`] | tokens and rates: bytes to exact integers, and back |
+//! | [`request`] | argv to one typed request per command |
+//! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
+//! | [`error`] | every error that a client can see |
+//! | `command` | one file per command, and the road that they share |
+//! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
+//!
+//! The public modules are public for the sake of tests, fuzz targets and benchmarks. What users rely on are the
+//! commands, which the README and `docs/commands` describe.
+
+pub mod bucket;
+mod command;
+pub mod effect;
+pub mod error;
+pub mod number;
+mod redis;
+pub mod request;

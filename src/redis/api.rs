@@ -1,0 +1,82 @@
+//! The server's functions. They are found at run time, by name, when the module is loaded.
+
+use redis_module::raw;
+use std::process;
+
+/// A function that the oldest supported server has, so that its absence was noticed when the module was loaded.
+///
+/// The branch costs one instruction; an `unwrap_unchecked` would save it and turn a mistake in [`missing`] into
+/// undefined behaviour.
+#[inline]
+pub(super) fn loaded<F>(function: Option<F>) -> F {
+    match function {
+        Some(function) => function,
+        None => process::abort(),
+    }
+}
+
+/// Declares the functions without which nothing works.
+macro_rules! required {
+    ($($name:ident),* $(,)?) => {
+        /// The first function that this server lacks, if any.
+        pub(super) fn missing() -> Option<&'static str> {
+            $(
+                // SAFETY: the table of functions is written once, before this is called, on the same thread.
+                if unsafe { raw::$name }.is_none() {
+                    return Some(stringify!($name));
+                }
+            )*
+            None
+        }
+    };
+}
+
+required! {
+    RedisModule_Alloc,
+    RedisModule_CloseKey,
+    RedisModule_CreateCommand,
+    RedisModule_CreateDataType,
+    RedisModule_CreateString,
+    RedisModule_DeleteKey,
+    RedisModule_DigestAddLongLong,
+    RedisModule_DigestEndSequence,
+    RedisModule_EmitAOF,
+    RedisModule_Free,
+    RedisModule_FreeServerInfo,
+    RedisModule_FreeString,
+    RedisModule_GetContextFlags,
+    RedisModule_GetContextFromIO,
+    RedisModule_GetServerInfo,
+    RedisModule_InfoAddFieldULongLong,
+    RedisModule_InfoAddSection,
+    RedisModule_IsIOError,
+    RedisModule_IsKeysPositionRequest,
+    RedisModule_KeyAtPos,
+    RedisModule_KeyType,
+    RedisModule_LoadSigned,
+    RedisModule_Log,
+    RedisModule_LogIOError,
+    RedisModule_MallocSize,
+    RedisModule_ModuleTypeGetType,
+    RedisModule_ModuleTypeGetValue,
+    RedisModule_ModuleTypeSetValue,
+    RedisModule_NotifyKeyspaceEvent,
+    RedisModule_OpenKey,
+    RedisModule_RegisterInfoFunc,
+    RedisModule_Replicate,
+    RedisModule_ReplicateVerbatim,
+    RedisModule_ReplyWithArray,
+    RedisModule_ReplyWithError,
+    RedisModule_ReplyWithLongLong,
+    RedisModule_ReplyWithNull,
+    RedisModule_ReplyWithSimpleString,
+    RedisModule_ReplyWithStringBuffer,
+    RedisModule_SaveSigned,
+    RedisModule_ServerInfoGetFieldSigned,
+    RedisModule_SetExpire,
+    RedisModule_SetModuleOptions,
+    RedisModule_SignalModifiedKey,
+    RedisModule_StringPtrLen,
+    RedisModule_SubscribeToServerEvent,
+    RedisModule_WrongArity,
+}

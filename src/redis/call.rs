@@ -1,0 +1,218 @@
+//! One call of a command: what the client sent, and what it gets back.
+
+use super::api::loaded;
+use crate::bucket::Decision;
+use crate::error::Error;
+use redis_module::raw;
+use std::ffi::{c_int, c_long, CStr};
+use std::marker::PhantomData;
+use std::{ptr, slice};
+
+/// An argument where the server put it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Argument<'call> {
+    pub(super) string: *mut raw::RedisModuleString,
+    call: PhantomData<&'call raw::RedisModuleString>,
+}
+
+impl AsRef<[u8]> for Argument<'_> {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        let mut len = 0;
+        // SAFETY: the server keeps `string` alive and unchanged for the call, which `'call` does not outlive, and
+        // reports the number of bytes that are readable at the pointer it returns.
+        unsafe {
+            let bytes = loaded(raw::RedisModule_StringPtrLen)(self.string, &raw mut len);
+            slice::from_raw_parts(bytes.cast(), len)
+        }
+    }
+}
+
+/// The strings that the server passes to a function of the module.
+///
+/// # Safety
+/// `argc` strings must stand at `argv` (which may be null if there are none), and outlive `'call`.
+#[inline]
+pub(super) unsafe fn arguments<'call>(
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> &'call [Argument<'call>] {
+    match usize::try_from(argc) {
+        // SAFETY: by the contract of this function, and `Argument` is a transparent wrapper of a pointer.
+        Ok(len @ 1..) => unsafe { slice::from_raw_parts(argv.cast(), len) },
+        _ => &[],
+    }
+}
+
+/// A command being executed on behalf of a client.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'call> {
+    pub(super) context: *mut raw::RedisModuleCtx,
+    arguments: &'call [Argument<'call>],
+}
+
+impl<'call> Call<'call> {
+    /// Wraps what the server hands to a command.
+    ///
+    /// # Safety
+    /// The three must come from one invocation of a command, and `'call` must not outlive it.
+    #[inline]
+    pub(super) unsafe fn new(
+        context: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> Self {
+        // SAFETY: by the contract of this function.
+        let argv = unsafe { arguments(argv, argc) };
+        Self { context, arguments: argv.get(1..).unwrap_or_default() }
+    }
+
+    /// The arguments behind the command's name.
+    #[inline]
+    pub(crate) fn arguments(&self) -> &'call [Argument<'call>] {
+        self.arguments
+    }
+
+    fn flags(&self) -> u32 {
+        // SAFETY: the context is valid for the call.
+        unsafe { loaded(raw::RedisModule_GetContextFlags)(self.context) }.cast_unsigned()
+    }
+
+    /// Whether the server is over `maxmemory` and has no policy that would make room by itself.
+    ///
+    /// With an eviction policy a new bucket may be created, as it has an expiry and can thus be evicted itself.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        let relevant = raw::REDISMODULE_CTX_FLAGS_OOM | raw::REDISMODULE_CTX_FLAGS_EVICT;
+        self.flags() & relevant == raw::REDISMODULE_CTX_FLAGS_OOM
+    }
+
+    /// Whether the call comes from a master or a file rather than from a client: it has been decided already.
+    pub(crate) fn is_obeyed(&self) -> bool {
+        self.flags() & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
+    }
+
+    /// Whether an append-only file is being read.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
+    }
+
+    /// Tells whoever subscribed to keyspace events. Costs a comparison if nobody did.
+    #[inline]
+    pub(crate) fn notify(&self, event: &CStr, key: &Argument) {
+        self.notify_as(raw::REDISMODULE_NOTIFY_MODULE, event, key);
+    }
+
+    /// Tells of an event that the server's own commands have too.
+    pub(crate) fn notify_generic(&self, event: &CStr, key: &Argument) {
+        self.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, event, key);
+    }
+
+    #[inline]
+    fn notify_as(&self, class: c_int, event: &CStr, key: &Argument) {
+        // SAFETY: context and key are valid for the call, the event is a C string that the server copies.
+        unsafe {
+            loaded(raw::RedisModule_NotifyKeyspaceEvent)(self.context, class, event.as_ptr(), key.string)
+        };
+    }
+
+    /// Begins an array of `len` elements, which the next replies fill.
+    #[inline]
+    pub(crate) fn reply_array(&self, len: usize) {
+        let len = c_long::try_from(len).unwrap_or(c_long::MAX);
+        // SAFETY: the context is valid for the call.
+        unsafe { loaded(raw::RedisModule_ReplyWithArray)(self.context, len) };
+    }
+
+    /// Replies an integer.
+    #[inline]
+    pub(crate) fn reply_integer(&self, integer: i64) {
+        // SAFETY: the context is valid for the call.
+        unsafe { loaded(raw::RedisModule_ReplyWithLongLong)(self.context, integer) };
+    }
+
+    /// Replies a decision: an array of four integers.
+    #[inline]
+    pub(crate) fn reply_decision(&self, decision: &Decision) {
+        self.reply_array(4);
+        self.reply_decision_fields(decision);
+    }
+
+    /// Replies the four integers of a decision, without an array around them.
+    #[inline]
+    pub(crate) fn reply_decision_fields(&self, decision: &Decision) {
+        self.reply_integer(decision.allowed);
+        self.reply_integer(decision.remaining);
+        self.reply_integer(decision.retry_after_ms);
+        self.reply_integer(decision.reset_after_ms);
+    }
+
+    /// Replies a string.
+    pub(crate) fn reply_string(&self, string: &str) {
+        // SAFETY: the context is valid for the call, and the server copies `len` bytes from the pointer.
+        unsafe {
+            loaded(raw::RedisModule_ReplyWithStringBuffer)(
+                self.context,
+                string.as_ptr().cast(),
+                string.len(),
+            );
+        }
+    }
+
+    /// Replies nil.
+    pub(crate) fn reply_nil(&self) {
+        // SAFETY: the context is valid for the call.
+        unsafe { loaded(raw::RedisModule_ReplyWithNull)(self.context) };
+    }
+
+    /// Replies `+OK`.
+    pub(crate) fn reply_ok(&self) {
+        // SAFETY: the context is valid for the call, the string is a constant.
+        unsafe { loaded(raw::RedisModule_ReplyWithSimpleString)(self.context, c"OK".as_ptr()) };
+    }
+
+    /// Replies an error.
+    pub(crate) fn reply_error(&self, error: Error) {
+        // SAFETY: the context is valid for the call, the text is a constant C string.
+        unsafe {
+            if error == Error::WrongArity {
+                loaded(raw::RedisModule_WrongArity)(self.context);
+            } else {
+                loaded(raw::RedisModule_ReplyWithError)(self.context, error.text().as_ptr());
+            }
+        }
+    }
+
+    /// Whether the server only asks where the keys are; the answer is given with [`key_at`](Self::key_at).
+    pub(super) fn is_keys_position_request(&self) -> bool {
+        // SAFETY: the context is valid for the call.
+        unsafe { loaded(raw::RedisModule_IsKeysPositionRequest)(self.context) != 0 }
+    }
+
+    /// Answers that argument `position` (the command's name being 0) is a key.
+    pub(super) fn key_at(&self, position: usize) {
+        let position = c_int::try_from(position).unwrap_or(c_int::MAX);
+        // SAFETY: the context is valid for the call.
+        unsafe { loaded(raw::RedisModule_KeyAtPos)(self.context, position) };
+    }
+}
+
+/// A string that we made, freed when it goes out of scope.
+pub(super) struct OwnedString(pub(super) *mut raw::RedisModuleString);
+
+impl OwnedString {
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        // SAFETY: without a context the string is ours alone; the server copies `len` bytes from the pointer.
+        let string = unsafe {
+            loaded(raw::RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())
+        };
+        Self(string)
+    }
+}
+
+impl Drop for OwnedString {
+    fn drop(&mut self) {
+        // SAFETY: made in `new` without a context, and freed only here.
+        unsafe { loaded(raw::RedisModule_FreeString)(ptr::null_mut(), self.0) };
+    }
+}

@@ -1,0 +1,24 @@
+//! The server's clock: the one that `TIME` shows.
+
+use redis_module::raw;
+
+/// Unix microseconds, never negative.
+///
+/// From Redis 7.2 on the server hands out the time at which it began the command, the same for a whole script or
+/// transaction. Before that its `TIME` asks the system, and so do we.
+#[inline]
+pub(crate) fn now_us() -> i64 {
+    // SAFETY: the table of functions was filled when the module was loaded, and is never written again.
+    match unsafe { raw::RedisModule_CachedMicroseconds } {
+        // SAFETY: takes nothing and only reads a variable of the server.
+        Some(cached) => unsafe { cached() }.max(0),
+        None => system_now_us(),
+    }
+}
+
+fn system_now_us() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing. The call cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1000).max(0)
+}

@@ -1,0 +1,108 @@
+//! Counters, and `INFO tokenbucket` that shows them.
+
+use super::api::loaded;
+use super::data_type;
+use crate::bucket::{Bucket, Outcome};
+use crate::number::MICRO_PER_TOKEN;
+use redis_module::raw;
+use std::ffi::{c_int, CStr};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+/// What has happened since the server started.
+pub(crate) struct Counters {
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    errors: AtomicU64,
+    granted_tokens: AtomicU64,
+    granted_micro: AtomicI64,
+    /// Also counted down by the server's background threads, so its updates are read-modify-write.
+    buckets: AtomicU64,
+    /// Bytes of the last value allocated. All are of one size, which the allocator decides.
+    value_bytes: AtomicUsize,
+}
+
+static COUNTERS: Counters = Counters {
+    allowed: AtomicU64::new(0),
+    denied: AtomicU64::new(0),
+    errors: AtomicU64::new(0),
+    granted_tokens: AtomicU64::new(0),
+    granted_micro: AtomicI64::new(0),
+    buckets: AtomicU64::new(0),
+    value_bytes: AtomicUsize::new(0),
+};
+
+/// The counters of this server.
+#[inline]
+pub(crate) fn count() -> &'static Counters {
+    &COUNTERS
+}
+
+/// Adds to a counter that only the server's main thread writes, without the lock of a read-modify-write.
+#[inline]
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+}
+
+impl Counters {
+    /// A decision was made on one bucket, or on several at once.
+    #[inline]
+    pub(crate) fn decision(&self, allowed: bool) {
+        add(if allowed { &self.allowed } else { &self.denied }, 1);
+    }
+
+    /// Tokens left a bucket.
+    #[inline]
+    pub(crate) fn granted(&self, outcome: &Outcome) {
+        let micro = self.granted_micro.load(Ordering::Relaxed).saturating_add(outcome.granted_micro);
+        add(&self.granted_tokens, (micro / MICRO_PER_TOKEN).unsigned_abs());
+        self.granted_micro.store(micro % MICRO_PER_TOKEN, Ordering::Relaxed);
+    }
+
+    /// A call was refused.
+    pub(crate) fn error(&self) {
+        add(&self.errors, 1);
+    }
+
+    pub(super) fn bucket_allocated(&self, value: *mut Bucket) {
+        self.buckets.fetch_add(1, Ordering::Relaxed);
+        if self.value_bytes.load(Ordering::Relaxed) == 0 {
+            self.value_bytes.store(data_type::value_bytes(value.cast()), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn bucket_freed(&self) {
+        self.buckets.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn fields(&self) -> [(&'static CStr, u64); 6] {
+        let buckets = self.buckets.load(Ordering::Relaxed);
+        let value_bytes = u64::try_from(self.value_bytes.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
+        [
+            (c"decisions_allowed", self.allowed.load(Ordering::Relaxed)),
+            (c"decisions_denied", self.denied.load(Ordering::Relaxed)),
+            (c"errors", self.errors.load(Ordering::Relaxed)),
+            (c"tokens_granted", self.granted_tokens.load(Ordering::Relaxed)),
+            (c"buckets", buckets),
+            (c"bucket_bytes", buckets.saturating_mul(value_bytes)),
+        ]
+    }
+}
+
+/// Lets `INFO` ask us.
+pub(super) fn register(context: *mut raw::RedisModuleCtx) {
+    // SAFETY: the context is valid while the module is being loaded.
+    unsafe { loaded(raw::RedisModule_RegisterInfoFunc)(context, Some(report)) };
+}
+
+unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+    // SAFETY: the server passes a context that is valid for this report; it copies the names. A section without
+    // a name of its own is named after the module. An error only says that this section was not asked for.
+    unsafe {
+        if loaded(raw::RedisModule_InfoAddSection)(info, c"".as_ptr()) != 0 {
+            return;
+        }
+        for (name, value) in COUNTERS.fields() {
+            loaded(raw::RedisModule_InfoAddFieldULongLong)(info, name.as_ptr(), value);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One bucket's key, opened.
+
+use super::api::loaded;
+use super::call::{Argument, Call};
+use super::data_type;
+use crate::bucket::Bucket;
+use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
+use crate::error::Error;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+/// What a command may do with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Look at it. Works on read-only replicas.
+    Read,
+    /// Change it.
+    Write,
+}
+
+/// A key that holds a bucket, or nothing yet. Closed when it goes out of scope.
+pub(crate) struct BucketKey<'call> {
+    call: Call<'call>,
+    name: Argument<'call>,
+    /// Null for a key that does not exist and was opened for reading.
+    key: *mut raw::RedisModuleKey,
+    value: Option<NonNull<Bucket>>,
+}
+
+impl<'call> BucketKey<'call> {
+    /// Looks the key up.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`] if it holds anything but a bucket.
+    #[inline]
+    pub(crate) fn open(call: Call<'call>, name: Argument<'call>, access: Access) -> Result<Self, Error> {
+        let mode = match access {
+            Access::Read => raw::REDISMODULE_READ,
+            Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
+        };
+        // SAFETY: context and name are valid for the call.
+        let key =
+            unsafe { loaded(raw::RedisModule_OpenKey)(call.context, name.string, mode.cast_signed()).cast() };
+        let mut opened = Self { call, name, key, value: None };
+        opened.value = opened.find_value()?;
+        Ok(opened)
+    }
+
+    #[inline]
+    fn find_value(&self) -> Result<Option<NonNull<Bucket>>, Error> {
+        const EMPTY: c_int = 0;
+        if self.key.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the key is open. Its value is read only if the type is ours, so `allocate` made it.
+        unsafe {
+            if loaded(raw::RedisModule_KeyType)(self.key) == EMPTY {
+                return Ok(None);
+            }
+            if loaded(raw::RedisModule_ModuleTypeGetType)(self.key) != data_type::registered() {
+                return Err(Error::WrongType);
+            }
+            Ok(NonNull::new(loaded(raw::RedisModule_ModuleTypeGetValue)(self.key).cast()))
+        }
+    }
+
+    /// The bucket that is stored; `None` stands for a full one.
+    #[inline]
+    pub(crate) fn bucket(&self) -> Option<Bucket> {
+        // SAFETY: the value belongs to the open key, and nothing frees it while the key is open.
+        self.value.map(|value| unsafe { value.read() })
+    }
+
+    /// The name under which the bucket is stored.
+    #[inline]
+    pub(crate) fn name(&self) -> &Argument<'call> {
+        &self.name
+    }
+
+    /// The call for which the key was opened.
+    #[inline]
+    pub(crate) fn call(&self) -> &Call<'call> {
+        &self.call
+    }
+
+    /// Stores a bucket, in place if there is one.
+    #[inline]
+    pub(crate) fn store(&mut self, bucket: Bucket) {
+        match self.value {
+            // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
+            Some(value) => unsafe { value.write(bucket) },
+            None => self.create(bucket),
+        }
+    }
+
+    fn create(&mut self, bucket: Bucket) {
+        let value = data_type::allocate(bucket);
+        // SAFETY: the key is open for writing and takes the value over, which is of the type it is told.
+        unsafe {
+            let bucket_type = data_type::registered();
+            loaded(raw::RedisModule_ModuleTypeSetValue)(self.key, bucket_type, value.as_ptr().cast());
+        }
+        self.value = Some(value);
+    }
+
+    /// Lets the key expire within `window`, and says when, in Unix milliseconds.
+    ///
+    /// An expiry that is right already stays: writing it costs the server as much as the rest of the store.
+    #[inline]
+    pub(crate) fn expire_within(&mut self, window: ExpiryWindow, now_us: i64) -> i64 {
+        match self.expire_at_ms() {
+            Some(at_ms) if window.contains(at_ms) => at_ms,
+            _ => {
+                self.expire_at(Some(window.latest_ms), now_us);
+                window.latest_ms
+            }
+        }
+    }
+
+    /// When the key expires, in Unix milliseconds, if it does and the server can tell (from 6.2.2 on).
+    #[inline]
+    pub(crate) fn expire_at_ms(&self) -> Option<i64> {
+        // SAFETY: the table of functions was filled when the module was loaded; the key is open.
+        let at_ms = unsafe { raw::RedisModule_GetAbsExpire.map(|get| get(self.key)) };
+        at_ms.filter(|at_ms| *at_ms >= 0)
+    }
+
+    /// Lets the key expire at a Unix millisecond, or never.
+    pub(crate) fn expire_at(&mut self, at_ms: Option<i64>, now_us: i64) {
+        let never = i64::from(raw::REDISMODULE_NO_EXPIRE);
+        let at_ms = at_ms.map(|at_ms| at_ms.min(MAX_EXPIRE_AT_MS));
+        // SAFETY: the table of functions was filled when the module was loaded; the key is open for writing.
+        unsafe {
+            match raw::RedisModule_SetAbsExpire {
+                Some(set) => set(self.key, at_ms.unwrap_or(never)),
+                // Before 6.2.2 an expiry counts from the server's present millisecond, which is ours or later:
+                // the key may stay a moment longer, and never goes early.
+                None => {
+                    let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(now_us / 1000).max(1));
+                    loaded(raw::RedisModule_SetExpire)(self.key, after_ms.unwrap_or(never))
+                }
+            }
+        };
+    }
+
+    /// Removes the key.
+    pub(crate) fn delete(&mut self) {
+        self.value = None;
+        // SAFETY: the key is open for writing; the value goes with it.
+        unsafe { loaded(raw::RedisModule_DeleteKey)(self.key) };
+    }
+
+    /// Tells transactions and client-side caches that the bucket has changed.
+    #[inline]
+    pub(crate) fn signal_modified(&self) {
+        // SAFETY: context and name are valid for the call.
+        unsafe { loaded(raw::RedisModule_SignalModifiedKey)(self.call.context, self.name.string) };
+    }
+}
+
+impl Drop for BucketKey<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.key.is_null() {
+            return;
+        }
+        // SAFETY: opened in `open`, closed only here.
+        unsafe { loaded(raw::RedisModule_CloseKey)(self.key) };
+    }
+}

@@ -1,0 +1,122 @@
+//! Whether anybody may be listening to what is replicated.
+//!
+//! The effect of a write costs the server as much as a third of the write, even when there is neither an
+//! append-only file, nor a backlog, nor a replica to take it. So it is built only when somebody may be listening.
+//!
+//! # Why no listener is ever missed
+//!
+//! The switch is on from the start. It goes off in one place only, [`on_cron_loop`], and only when the server
+//! itself says at that moment that it is a master outside a cluster, is not loading, and has no append-only file,
+//! no backlog and no replica. From such a state a listener can come into being in four ways, and each of them
+//! turns the switch on before the listener's first byte:
+//!
+//! - A replica or an append-only file needs a snapshot of the data, taken by a fork. What is written before the
+//!   fork is in the snapshot. The server announces the fork to modules before it serves another command.
+//! - A server that stops being a replica keeps the backlog of its time as one. It had to become one first: both
+//!   changes of role are announced.
+//! - Loading a data file may bring a backlog with it. Loading is announced.
+//! - The configuration changes. That is announced too, although a fork follows wherever it matters.
+//!
+//! A server that does not announce all of these keeps the switch on. So does Valkey's snapshot without a fork,
+//! which it only uses if all modules say that they know of it; this one does not.
+
+use super::api::loaded;
+use redis_module::raw;
+use std::ffi::{c_void, CStr};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Cron loops between two looks at whether the last listener has gone; ten make a second by default.
+const LOOPS_BETWEEN_LOOKS: u32 = 10;
+
+static MAY_EXIST: AtomicBool = AtomicBool::new(true);
+static LOOPS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether somebody may be listening. Asked and set on the server's main thread alone.
+#[inline]
+pub(super) fn may_exist() -> bool {
+    MAY_EXIST.load(Ordering::Relaxed)
+}
+
+/// The events that turn the switch on, whatever their details.
+const AWAKENING: [(u64, u64); 4] = [
+    (raw::REDISMODULE_EVENT_FORK_CHILD, 1),
+    (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, 1),
+    (raw::REDISMODULE_EVENT_LOADING, 1),
+    (raw::REDISMODULE_EVENT_CONFIG, 1),
+];
+
+/// Starts to watch for listeners.
+pub(super) fn watch(context: *mut raw::RedisModuleCtx) {
+    let all_announced = AWAKENING.into_iter().all(|event| subscribe(context, event, on_awakening));
+    if all_announced {
+        // Without it the switch simply stays on.
+        subscribe(context, (raw::REDISMODULE_EVENT_CRON_LOOP, 1), on_cron_loop);
+    }
+}
+
+type OnEvent = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+
+fn subscribe(context: *mut raw::RedisModuleCtx, (id, version): (u64, u64), on_event: OnEvent) -> bool {
+    let event = raw::RedisModuleEvent { id, dataver: version };
+    // SAFETY: the context is valid while the module is being loaded. A server refuses events it does not know.
+    unsafe { loaded(raw::RedisModule_SubscribeToServerEvent)(context, event, Some(on_event)) == 0 }
+}
+
+unsafe extern "C" fn on_awakening(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    MAY_EXIST.store(true, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn on_cron_loop(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    if !may_exist() {
+        return;
+    }
+    let loops = LOOPS.load(Ordering::Relaxed).wrapping_add(1);
+    LOOPS.store(loops, Ordering::Relaxed);
+    if loops.is_multiple_of(LOOPS_BETWEEN_LOOKS) && nobody_listens(context) {
+        MAY_EXIST.store(false, Ordering::Relaxed);
+    }
+}
+
+fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
+    let relevant = raw::REDISMODULE_CTX_FLAGS_MASTER
+        | raw::REDISMODULE_CTX_FLAGS_CLUSTER
+        | raw::REDISMODULE_CTX_FLAGS_AOF
+        | raw::REDISMODULE_CTX_FLAGS_LOADING
+        | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+    // SAFETY: the context is valid during the event.
+    let flags = unsafe { loaded(raw::RedisModule_GetContextFlags)(context) };
+    let alone = flags.cast_unsigned() & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
+    alone && has_no_stream(context)
+}
+
+/// Whether the server reports neither replicas nor a backlog. A report without these fields counts as a listener.
+fn has_no_stream(context: *mut raw::RedisModuleCtx) -> bool {
+    // SAFETY: the context is valid during the event, the section is a constant. Whatever it returns, even null
+    // is only handed back to the server below.
+    let report = unsafe { loaded(raw::RedisModule_GetServerInfo)(context, c"replication".as_ptr()) };
+    if report.is_null() {
+        return false;
+    }
+    let none = is_zero(report, c"connected_slaves") && is_zero(report, c"repl_backlog_active");
+    // SAFETY: made above with the same context, freed once.
+    unsafe { loaded(raw::RedisModule_FreeServerInfo)(context, report) };
+    none
+}
+
+fn is_zero(report: *mut raw::RedisModuleServerInfoData, field: &CStr) -> bool {
+    let mut error = 0;
+    // SAFETY: the report is alive, the field a constant, `error` valid for writing.
+    let value =
+        unsafe { loaded(raw::RedisModule_ServerInfoGetFieldSigned)(report, field.as_ptr(), &raw mut error) };
+    error == 0 && value == 0
+}

@@ -1,0 +1,95 @@
+//! What happens when a server loads the module.
+
+use super::api::{loaded, missing};
+use super::call::{arguments, Argument};
+use super::{config, data_type, info, listeners, register};
+use crate::command;
+use redis_module::raw;
+use std::ffi::{c_int, c_void, CStr, CString};
+use std::ptr;
+
+const NAME: &CStr = c"tokenbucket";
+
+/// The module's version as servers show it: one number, two digits each for major, minor and patch.
+const VERSION: c_int = 100;
+
+const LOADED: c_int = 0;
+const FAILED: c_int = 1;
+
+/// Called by the server, by this name, when it loads the module.
+///
+/// # Safety
+/// To be called by the server alone.
+#[allow(non_snake_case)]
+#[no_mangle]
+pub(super) unsafe extern "C" fn RedisModule_OnLoad(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let api_version = raw::REDISMODULE_APIVER_1.cast_signed();
+    // SAFETY: the context is the one that the server gave for this; it copies the name.
+    let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
+    if initialised != 0 {
+        return FAILED;
+    }
+    if let Some(function) = missing() {
+        // A server older than any that was tried, on which nothing can be relied upon: not even on a log.
+        eprintln!("tokenbucket: this server is too old: it has no {function}");
+        return FAILED;
+    }
+    // SAFETY: the server passes `argc` arguments that stay valid until this function returns.
+    let arguments = unsafe { arguments(argv, argc) };
+    match set_up(context, arguments) {
+        Ok(()) => LOADED,
+        Err(message) => {
+            log_refusal(context, &message);
+            FAILED
+        }
+    }
+}
+
+/// Each step in the order in which a server can be asked for it.
+fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(), String> {
+    config::read_arguments(arguments)?;
+    set_options(context);
+    if !data_type::register(context) {
+        return Err("the server refused the data type tb-bucket".to_owned());
+    }
+    register::register(context, command::ALL)?;
+    config::register(context)?;
+    info::register(context);
+    listeners::watch(context);
+    Ok(())
+}
+
+/// Valkey's flag for modules that can have their slots migrated atomically. Without it, Valkey 9 refuses to.
+const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
+
+/// Tells the server what this module copes with.
+fn set_options(context: *mut raw::RedisModuleCtx) {
+    let everywhere = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
+        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
+    let valkey = if is_valkey() { VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
+    // SAFETY: the context is valid while the module is being loaded.
+    unsafe { loaded(raw::RedisModule_SetModuleOptions)(context, everywhere.cast_signed() | valkey) };
+}
+
+/// Whether the server offers its functions under Valkey's names too.
+fn is_valkey() -> bool {
+    let mut function: *mut c_void = ptr::null_mut();
+    // SAFETY: the server writes a pointer to `function` if it knows the name, which is a constant.
+    unsafe {
+        raw::RedisModule_GetApi.is_some_and(|get| {
+            let name = c"ValkeyModule_SetModuleOptions";
+            get(name.as_ptr(), (&raw mut function).cast()) == LOADED
+        })
+    }
+}
+
+fn log_refusal(context: *mut raw::RedisModuleCtx, message: &str) {
+    let message = CString::new(format!("tokenbucket was not loaded: {message}")).unwrap_or_default();
+    // SAFETY: the context is valid while the module is being loaded; the format says one string, which follows.
+    unsafe { loaded(raw::RedisModule_Log)(context, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
+}

@@ -1,0 +1,26 @@
+//! The only door to the server, and the only rooms with `unsafe`.
+//!
+//! The server's functions are called as they are, not through safe wrappers: those allocate and copy each
+//! argument, which costs more than the decision itself. Every pointer that comes from the server is held by a
+//! type of this folder whose lifetime ends with the call that it belongs to.
+#![allow(unsafe_code)]
+
+mod api;
+mod call;
+mod clock;
+mod config;
+mod data_type;
+mod info;
+mod key;
+mod listeners;
+mod load;
+mod register;
+mod replicate;
+
+pub(crate) use call::{Argument, Call};
+pub(crate) use clock::now_us;
+pub(crate) use config::{on_oom, OnOom};
+pub(crate) use info::count;
+pub(crate) use key::{Access, BucketKey};
+pub(crate) use register::{handler, Handler};
+pub(crate) use replicate::{replicate, replicate_deletion, replicate_verbatim, Written};

@@ -1,0 +1,250 @@
+//! Telling the server which commands there are, and being called by it.
+
+use super::api::loaded;
+use super::call::Call;
+use super::info;
+use crate::command::spec::{ArgumentSpec, Audience, Keys, Kind, Spec};
+use crate::command::Command;
+use crate::request;
+use redis_module::raw;
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::mem::{size_of, zeroed};
+use std::ptr;
+
+/// What the server calls when a client sends a command.
+pub(crate) type Handler =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+
+/// Executes one call of `C`.
+///
+/// # Safety
+/// To be called by the server alone, with what belongs to one invocation of the command.
+pub(crate) unsafe extern "C" fn handler<C: Command>(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: by the contract of this function; `call` ends with it.
+    let call = unsafe { Call::new(context, argv, argc) };
+    if needs_getkeys(&C::SPEC) && call.is_keys_position_request() {
+        report_keys(&call);
+    } else if let Err(error) = C::run(call) {
+        info::count().error();
+        call.reply_error(error);
+    }
+    0
+}
+
+/// Whether the server has to ask us where the keys of a call are.
+///
+/// From 7.0 on a key specification can say "as many as the first argument, every fourth". But Redis up to 8.2,
+/// Redict and Valkey 8 then look at the first quarter of them only, so that the others would pass by ACLs and
+/// cluster routing. Asking us is right everywhere; the specification is there for clients.
+const fn needs_getkeys(spec: &Spec) -> bool {
+    matches!(spec.keys, Keys::CountedEveryFourth)
+}
+
+fn report_keys(call: &Call) {
+    const FIRST: usize = 2;
+    let count = call.arguments().first().and_then(|numkeys| request::count(numkeys.as_ref())).unwrap_or(0);
+    let groups = call.arguments().len().saturating_sub(1) / 4;
+    for group in 0..count.min(groups) {
+        call.key_at(group.saturating_mul(4).saturating_add(FIRST));
+    }
+}
+
+/// The module's own ACL category, where the server lets modules have one (from 7.4 on).
+const CATEGORY: &CStr = c"tokenbucket";
+
+/// Registers every command.
+///
+/// # Errors
+/// A line that names the command which the server refused.
+pub(super) fn register(
+    context: *mut raw::RedisModuleCtx,
+    commands: &[(Spec, Handler)],
+) -> Result<(), String> {
+    let has_category = add_category(context);
+    for (spec, handler) in commands {
+        create(context, spec, *handler)?;
+        describe(context, spec)?;
+        categorise(context, spec, has_category)?;
+    }
+    Ok(())
+}
+
+fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> Result<(), String> {
+    let (first, last, step) = match spec.keys {
+        Keys::First => (1, 1, 1),
+        Keys::EverySecond => (1, -1, 2),
+        Keys::CountedEveryFourth => (0, 0, 0),
+    };
+    let flags = match spec.audience {
+        Audience::Readers => c"readonly fast",
+        Audience::Servers => c"write admin",
+        Audience::Writers if needs_getkeys(spec) => c"write fast getkeys-api",
+        Audience::Writers => c"write fast",
+    };
+    // SAFETY: the context is valid while the module is being loaded; the server copies the strings.
+    let status = unsafe {
+        loaded(raw::RedisModule_CreateCommand)(
+            context,
+            spec.name.as_ptr(),
+            Some(handler),
+            flags.as_ptr(),
+            first,
+            last,
+            step,
+        )
+    };
+    accepted(status, spec, "command")
+}
+
+fn accepted(status: c_int, spec: &Spec, what: &str) -> Result<(), String> {
+    if status == 0 {
+        return Ok(());
+    }
+    Err(format!("the server refused the {what} of {}", spec.name.to_string_lossy()))
+}
+
+/// Gives the server the description of a command, for `COMMAND DOCS` and to find its keys.
+fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String> {
+    // SAFETY: the table of functions was filled before.
+    let functions = unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_GetCommand) };
+    let (Some(set_info), Some(get_command)) = functions else {
+        return Ok(());
+    };
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let mut key_specs = key_specs(spec);
+    let mut arguments = CArguments::new(spec.arguments);
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw const version,
+        summary: spec.summary.as_ptr(),
+        complexity: spec.complexity.as_ptr(),
+        since: spec.since.as_ptr(),
+        history: ptr::null_mut(),
+        tips: ptr::null(),
+        arity: spec.arity,
+        key_specs: key_specs.as_mut_ptr(),
+        args: arguments.as_mut_ptr(),
+    };
+    // SAFETY: the context is valid while the module is being loaded; the server copies all that `info` points
+    // to, whose arrays end in an element of zeroes.
+    let status = unsafe { set_info(get_command(context, spec.name.as_ptr()), &raw const info) };
+    accepted(status, spec, "description")
+}
+
+/// Where the keys are, in the server's terms, ended by an element of zeroes.
+fn key_specs(spec: &Spec) -> [raw::RedisModuleCommandKeySpec; 2] {
+    // SAFETY: all fields are integers, unions of integers and optional pointers, for which zero is a value.
+    let (mut keys, end) = unsafe { (zeroed::<raw::RedisModuleCommandKeySpec>(), zeroed()) };
+    let flags = match spec.audience {
+        Audience::Readers => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        Audience::Writers => {
+            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
+        }
+        Audience::Servers => raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
+    };
+    keys.flags = u64::from(flags);
+    keys.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    keys.bs.index.pos = 1;
+    match spec.keys {
+        Keys::First => range(&mut keys, 0, 1),
+        Keys::EverySecond => range(&mut keys, -1, 2),
+        Keys::CountedEveryFourth => {
+            // The flag that makes servers ask us rather than rely on this: see `needs_getkeys`.
+            keys.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
+            keys.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            keys.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                keynumidx: 0,
+                firstkey: 1,
+                keystep: 4,
+            };
+        }
+    }
+    [keys, end]
+}
+
+fn range(keys: &mut raw::RedisModuleCommandKeySpec, lastkey: c_int, keystep: c_int) {
+    keys.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    keys.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey, keystep, limit: 0 };
+}
+
+/// The arguments in the server's terms, ended by an element of zeroes, with the groups that they point to.
+struct CArguments {
+    list: Vec<raw::RedisModuleCommandArg>,
+    _groups: Vec<CArguments>,
+}
+
+impl CArguments {
+    fn new(specs: &[ArgumentSpec]) -> Self {
+        let mut groups: Vec<Self> = Vec::new();
+        let mut list: Vec<_> = specs.iter().map(|spec| argument(spec, &mut groups)).collect();
+        // SAFETY: all fields are integers and pointers, for which zero is a value.
+        list.push(unsafe { zeroed() });
+        Self { list, _groups: groups }
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut raw::RedisModuleCommandArg {
+        self.list.as_mut_ptr()
+    }
+}
+
+fn argument(spec: &ArgumentSpec, groups: &mut Vec<CArguments>) -> raw::RedisModuleCommandArg {
+    // SAFETY: all fields are integers and pointers, for which zero is a value.
+    let mut argument: raw::RedisModuleCommandArg = unsafe { zeroed() };
+    argument.name = spec.name.as_ptr();
+    argument.key_spec_index = -1;
+    let mut flags = if spec.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
+    argument.type_ = match spec.kind {
+        Kind::Key => {
+            argument.key_spec_index = 0;
+            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY
+        }
+        Kind::Decimal => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+        Kind::Whole => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+        Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+        Kind::Groups(members) => {
+            let mut group = CArguments::new(members);
+            // The list's own buffer stays where it is when the struct around it moves.
+            argument.subargs = group.as_mut_ptr();
+            groups.push(group);
+            flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
+            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
+        }
+    };
+    argument.flags = flags.cast_signed();
+    argument
+}
+
+/// Adds the module's own ACL category. False where there can be none.
+fn add_category(context: *mut raw::RedisModuleCtx) -> bool {
+    // SAFETY: the table of functions was filled before; the context is valid while the module is being loaded,
+    // and the server copies the name.
+    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(context, CATEGORY.as_ptr()) == 0) }
+}
+
+/// Puts a command into its ACL categories, where modules' commands can have any (from 7.2 on).
+fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool) -> Result<(), String> {
+    // SAFETY: the table of functions was filled before.
+    let functions = unsafe { (raw::RedisModule_SetCommandACLCategories, raw::RedisModule_GetCommand) };
+    let (Some(set_categories), Some(get_command)) = functions else {
+        return Ok(());
+    };
+    let own = if has_category { " tokenbucket" } else { "" };
+    let categories = match spec.audience {
+        Audience::Readers => format!("read fast{own}"),
+        Audience::Writers => format!("write fast{own}"),
+        Audience::Servers => "write admin dangerous".to_owned(),
+    };
+    let categories = CString::new(categories).unwrap_or_default();
+    let categories: *const c_char = categories.as_ptr();
+    // SAFETY: the context is valid while the module is being loaded; the server reads the string in the call.
+    let status = unsafe { set_categories(get_command(context, spec.name.as_ptr()), categories) };
+    accepted(status, spec, "ACL categories")
+}
