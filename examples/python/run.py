@@ -1,0 +1,174 @@
+"""Runs the whole example: a Redis with the module, the stand-in model, and the app.
+
+The tests use the same pieces. SERVER and MODULE say which server and which module.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+READY_WITHIN_S = 30
+
+TRY = """\
+Redis with the module on port {redis}, the app on {url}. To try it (and Ctrl-C to end it):
+
+curl -i {url}/
+curl -i {url}/search -H 'Authorization: Bearer demo-key'   # 6 times, quickly
+curl -i {url}/v1/chat/completions -H 'Authorization: Bearer demo-key' \\
+    --json '{{"max_tokens": 500, "messages": [{{"role": "user", "content": "say it again"}}]}}'
+"""
+
+
+def free_port() -> int:
+    """A port below those that the kernel gives to clients, so that it is still free for a restart."""
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise RuntimeError("no free port")
+
+
+class Service:
+    """A child process that is ready once its port answers; ended by its own pid."""
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        port: int,
+        folder: Path,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.command = command
+        self.port = port
+        self.log = folder / f"{name}-{port}.log"
+        self.folder = folder
+        self.env = os.environ | (env or {})
+        self.show = False
+        """Whether what it says goes to the terminal instead of the log."""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Starts the process and waits for nothing."""
+        with self.log.open("ab") as log:
+            out = None if self.show else log
+            self.process = subprocess.Popen(
+                self.command, cwd=self.folder, env=self.env, stdout=out, stderr=out
+            )
+
+    def start(self) -> None:
+        self.launch()
+        try:
+            wait_for(self.answers, f"{self.name} on port {self.port}")
+        except TimeoutError:
+            self.stop()
+            raise RuntimeError(f"{self.name} did not start:\n{self.output()}") from None
+
+    def answers(self) -> bool:
+        if self.ended():
+            raise RuntimeError(f"{self.name} ended at its start:\n{self.output()}")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        if self.process is None or self.ended():
+            return
+        self.signal(signal.SIGCONT)  # one that a test has stopped could not obey
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def wait_for(condition: Callable[[], bool], what: str, within_s: float = READY_WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {within_s} s")
+        time.sleep(0.02)
+
+
+def redis_server(folder: Path, port: int | None = None, *, with_module: bool = True) -> Service:
+    """A server in `folder` that keeps nothing; the module is loaded from MODULE."""
+    port = port or free_port()
+    server = shutil.which(os.environ.get("SERVER", "redis-server"))
+    module = Path(os.environ.get("MODULE", "../../target/release/libtokenbucket.so"))
+    if server is None:
+        sys.exit("no redis-server in PATH: install one, or set SERVER=/path/to/redis-server")
+    if not (module := HERE / module).is_file():
+        sys.exit(f"no module at {module}: run `cargo build --release`, or set MODULE=/path/to/it")
+    command = [str(Path(server).absolute()), "--bind", "127.0.0.1", "--port", str(port)]
+    command += ["--save", "", "--appendonly", "no"]
+    if with_module:
+        command += ["--loadmodule", str(module)]
+    return Service("redis", command, port, folder)
+
+
+def model_server(folder: Path) -> Service:
+    port = free_port()
+    return Service("model", [sys.executable, str(HERE / "model.py"), str(port)], port, folder)
+
+
+def app_server(folder: Path, port: int | None = None, **settings: str) -> Service:
+    port = port or free_port()
+    env = {name.upper(): value for name, value in settings.items()} | {"PORT": str(port)}
+    return Service("app", [sys.executable, str(HERE / "app.py")], port, folder, env)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    folder = Path(tempfile.mkdtemp(prefix="tokenbucket-"))
+    services: list[Service] = []
+    try:
+        redis = redis_server(folder)
+        model = model_server(folder)
+        app = app_server(
+            folder,
+            int(os.environ.get("PORT", "8000")),
+            redis_url=f"redis://127.0.0.1:{redis.port}/0",
+            model_url=f"http://127.0.0.1:{model.port}/v1",
+        )
+        app.show = True
+        for service in (redis, model, app):
+            services.append(service)
+            service.start()
+        url = f"http://127.0.0.1:{app.port}"
+        print(TRY.format(url=url, redis=redis.port), flush=True)
+        assert app.process
+        sys.exit(app.process.wait())
+    except KeyboardInterrupt:
+        pass
+    except RuntimeError as error:
+        sys.exit(str(error))
+    finally:
+        for service in reversed(services):
+            service.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

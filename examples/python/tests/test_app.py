@@ -1,0 +1,278 @@
+"""The app over HTTP, as its own process, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from run import HERE, Service, model_server
+
+pytestmark = pytest.mark.anyio
+
+STILL = "10/h"
+KEY = {"Authorization": "Bearer demo-key"}
+
+
+def status_codes(responses: list[httpx.Response]) -> list[int]:
+    return [response.status_code for response in responses]
+
+
+async def chat(client: httpx.AsyncClient, content: str, max_tokens: int) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
+    return await client.post("/v1/chat/completions", json=body, headers=KEY)
+
+
+async def test_a_burst_passes_then_429_then_after_retry_after_it_passes(
+    redis: Redis, redis_service: Service, start_app
+):
+    client = start_app(redis_service, ip_limit="3 1/2s")
+    began = time.monotonic()
+    responses = []
+    while not responses or responses[-1].status_code != 429:
+        responses.append(await client.get("/"))
+    # Exactly the burst, and what flowed in meanwhile on a machine that is slow.
+    assert 3 <= len(responses) - 1 <= 3 + (time.monotonic() - began) / 2
+    assert set(status_codes(responses[:-1])) == {200}
+
+    first, denied = responses[0], responses[-1]
+    assert first.headers["RateLimit-Limit"] == "3"
+    assert first.headers["RateLimit-Remaining"] == "2"
+    assert first.headers["RateLimit-Reset"] == "2"
+    assert "Retry-After" not in first.headers
+
+    retry_after_ms = denied.json()["retry_after_ms"]
+    assert 0 < retry_after_ms <= 2000
+    assert denied.headers["Retry-After"] == str(math.ceil(retry_after_ms / 1000))
+    assert denied.headers["RateLimit-Remaining"] == "0"
+    await asyncio.sleep(int(denied.headers["Retry-After"]))
+    assert (await client.get("/")).status_code == 200
+
+
+async def test_50_parallel_requests_get_no_more_than_there_is(
+    redis: Redis, redis_service: Service, start_app
+):
+    client = start_app(redis_service, ip_limit=f"10 {STILL}")
+    responses = await asyncio.gather(*(client.get("/") for _ in range(50)))
+    assert sorted(status_codes(responses)) == [200] * 10 + [429] * 40
+
+
+async def test_a_forged_address_is_no_new_bucket(redis: Redis, redis_service: Service, start_app):
+    client = start_app(redis_service, ip_limit=f"2 {STILL}")
+    forged = [{"X-Forwarded-For": f"203.0.113.{i}"} for i in range(4)]
+    responses = [await client.get("/", headers=headers) for headers in forged]
+    assert status_codes(responses) == [200, 200, 429, 429]
+
+
+async def test_behind_a_trusted_proxy_the_address_is_the_one_it_saw(
+    redis: Redis, redis_service: Service, start_app
+):
+    client = start_app(redis_service, ip_limit=f"2 {STILL}", trusted_proxies="127.0.0.1")
+
+    async def through_proxy(forged: str, seen: str) -> int:
+        headers = {"X-Forwarded-For": f"{forged}, {seen}"}
+        return (await client.get("/", headers=headers)).status_code
+
+    same = [await through_proxy(f"198.51.100.{i}", "203.0.113.7") for i in range(3)]
+    assert same == [200, 200, 429]
+    assert await through_proxy("198.51.100.0", "203.0.113.8") == 200
+    # One host has a whole /64: another address of it is the same caller.
+    ipv6 = [await through_proxy("198.51.100.0", f"2001:db8::{i}") for i in range(1, 4)]
+    assert ipv6 == [200, 200, 429]
+    assert await through_proxy("198.51.100.0", "2001:db8:0:1::1") == 200
+
+
+async def test_the_dependency_limits_each_api_key(redis: Redis, redis_service: Service, start_app):
+    client = start_app(
+        redis_service,
+        search_limit=f"2 {STILL}",
+        api_keys='{"demo-key": "demo", "other-key": "other"}',
+    )
+    assert (await client.get("/search")).status_code == 401
+    unknown = {"Authorization": "Bearer nobody's"}
+    assert (await client.get("/search", headers=unknown)).status_code == 401
+
+    responses = [await client.get("/search?q=hi", headers=KEY) for _ in range(3)]
+    assert status_codes(responses) == [200, 200, 429]
+    assert responses[0].json() == {"q": "hi"}
+    assert responses[0].headers["RateLimit-Limit"] == "2", "the route's limit, not the middleware's"
+    assert responses[0].headers["RateLimit-Remaining"] == "1"
+    assert 0 < int(responses[2].headers["Retry-After"]) <= 360
+
+    other = await client.get("/search", headers={"Authorization": "Bearer other-key"})
+    assert other.status_code == 200
+    assert (await client.get("/")).status_code == 200, "other routes are not affected"
+
+
+async def test_the_gateway_settles_what_a_call_really_cost(
+    redis: Redis, redis_service: Service, model: Service, start_app
+):
+    client = start_app(
+        redis_service,
+        model_url=f"http://127.0.0.1:{model.port}/v1",
+        llm_request_limit=f"10 {STILL}",
+        llm_token_limit=f"1000 {STILL}",
+    )
+    # The estimate is 400 and more; the model used six words and repeated them.
+    cheap = await chat(client, "one two three four five six", max_tokens=400)
+    assert cheap.status_code == 200
+    assert cheap.json()["usage"]["total_tokens"] == 12
+    assert cheap.headers["X-RateLimit-Remaining-Tokens"] == str(1000 - 12)
+    assert cheap.headers["X-RateLimit-Remaining-Requests"] == "9"
+
+    # 700 one-letter words: estimated at 349 + 700, which the bucket does not hold.
+    words = " ".join(["a"] * 700)
+    too_much = await chat(client, words, max_tokens=700)
+    assert too_much.status_code == 429
+    assert "Retry-After" not in too_much.headers, "above the capacity: waiting does not help"
+
+    # Estimated at 349 + 600, costs 1300: allowed, and 312 in debt afterwards.
+    costly = await chat(client, words, max_tokens=600)
+    assert costly.status_code == 200
+    assert costly.json()["usage"]["total_tokens"] == 1300
+    assert costly.headers["X-RateLimit-Remaining-Tokens"] == str(1000 - 12 - 1300)
+    assert costly.headers["X-RateLimit-Remaining-Requests"] == "8", "the denied one took none"
+
+    in_debt = await chat(client, "hi", max_tokens=1)
+    assert in_debt.status_code == 429
+    # 312 tokens of debt and one for the call, ten an hour.
+    assert 312 * 360 < int(in_debt.headers["Retry-After"]) <= 313 * 360
+
+
+async def test_the_gateway_limits_requests_too(
+    redis: Redis, redis_service: Service, model: Service, start_app
+):
+    client = start_app(
+        redis_service,
+        model_url=f"http://127.0.0.1:{model.port}/v1",
+        llm_request_limit=f"10 {STILL}",
+        llm_token_limit="1000000 1000000/s",
+    )
+    responses = await asyncio.gather(*(chat(client, "hi there", 10) for _ in range(50)))
+    assert sorted(status_codes(responses)) == [200] * 10 + [429] * 40
+
+
+async def test_a_model_that_is_down_costs_no_tokens(
+    redis: Redis, redis_service: Service, start_app, tmp_path
+):
+    model = model_server(tmp_path)
+    client = start_app(
+        redis_service,
+        model_url=f"http://127.0.0.1:{model.port}/v1",
+        llm_token_limit=f"1000 {STILL}",
+    )
+    for _ in range(3):
+        assert (await chat(client, "hi", max_tokens=900)).status_code == 502
+    model.start()
+    try:
+        answer = await chat(client, "hi", max_tokens=900)
+        assert answer.status_code == 200
+        assert answer.headers["X-RateLimit-Remaining-Tokens"] == str(1000 - 2)
+    finally:
+        model.stop()
+
+
+@pytest.mark.parametrize(("policy", "status"), [("open", 200), ("closed", 503)])
+async def test_redis_stopped_and_back(own_redis: Service, start_app, policy, status):
+    client = start_app(own_redis, ip_limit=f"3 {STILL}", rate_limit_on_error=policy)
+    responses = [await client.get("/") for _ in range(4)]
+    assert status_codes(responses) == [200, 200, 200, 429]
+
+    own_redis.stop()
+    for _ in range(5):
+        response = await client.get("/")
+        assert response.status_code == status
+        assert "RateLimit-Remaining" not in response.headers
+        assert ("Retry-After" in response.headers) == (status == 503)
+
+    own_redis.start()
+    deadline = time.monotonic() + 1
+    while "RateLimit-Remaining" not in (response := await client.get("/")).headers:
+        assert time.monotonic() < deadline, "not limiting within a second of its return"
+    # The new server holds full buckets, and that request took the first token.
+    responses = [response] + [await client.get("/") for _ in range(3)]
+    assert status_codes(responses) == [200, 200, 200, 429]
+
+
+async def test_the_gateway_works_while_redis_is_away(own_redis: Service, model: Service, start_app):
+    client = start_app(own_redis, model_url=f"http://127.0.0.1:{model.port}/v1")
+    own_redis.stop()
+    answer = await chat(client, "hi there", max_tokens=10)
+    assert answer.status_code == 200
+    assert "X-RateLimit-Remaining-Tokens" not in answer.headers
+
+
+async def test_a_call_let_through_unasked_is_charged_when_redis_is_back(
+    own_redis: Service, model: Service, start_app
+):
+    client = start_app(
+        own_redis,
+        model_url=f"http://127.0.0.1:{model.port}/v1",
+        llm_token_limit=f"1000 {STILL}",
+    )
+    own_redis.stop()
+    model.signal(signal.SIGSTOP)
+    unasked = asyncio.create_task(chat(client, "one two three", max_tokens=500))
+    # The model's socket holds the call once the app has asked Redis in vain.
+    deadline = time.monotonic() + 10
+    while not connections_waiting(model.port):
+        assert time.monotonic() < deadline, "the call never reached the model"
+        await asyncio.sleep(0.02)
+    own_redis.start()
+    model.signal(signal.SIGCONT)
+    assert (await unasked).status_code == 200
+    after = await chat(client, "one two three", max_tokens=10)
+    assert after.headers["X-RateLimit-Remaining-Tokens"] == str(1000 - 6 - 6)
+
+
+def connections_waiting(port: int) -> bool:
+    """Whether somebody is connected to `port` on this host."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    established = "01"
+    return any(
+        fields[1].endswith(f":{port:04X}") and fields[3] == established
+        for fields in map(str.split, lines)
+    )
+
+
+async def test_the_app_starts_while_redis_is_away(own_redis: Service, start_app):
+    own_redis.stop()
+    client = start_app(own_redis, ip_limit=f"1 {STILL}")
+    assert status_codes([await client.get("/") for _ in range(2)]) == [200, 200]
+    own_redis.start()
+    assert status_codes([await client.get("/") for _ in range(2)]) == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("IP_LIMIT", "20", "IP_LIMIT: "),
+        ("IP_LIMIT", "20 10/fortnight", "rate: '10/fortnight'"),
+        ("SEARCH_LIMIT", "many 1/s", "capacity: 'many'"),
+        ("RATE_LIMIT_ON_ERROR", "maybe", "'open' or 'closed'"),
+        ("RATE_LIMIT_TIMEOUT_MS", "0", "RATE_LIMIT_TIMEOUT_MS: "),
+        ("API_KEYS", "demo-key", "API_KEYS"),
+        ("IP_LIMIT", "20 0", "IP_LIMIT: "),
+    ],
+)
+def test_wrong_settings_end_the_app_with_a_clear_error(redis_service: Service, name, value, says):
+    env = {name: value, "REDIS_URL": f"redis://127.0.0.1:{redis_service.port}/0", "PATH": ""}
+    command = [sys.executable, str(HERE / "app.py")]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert ended.returncode != 0
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+async def test_bad_requests_take_nothing(redis: Redis, redis_service: Service, start_app):
+    client = start_app(redis_service)
+    assert (await chat(client, "hi", max_tokens=0)).status_code == 422
+    assert [key async for key in redis.scan_iter("tb:llm:*")] == []
