@@ -1,0 +1,69 @@
+//! A wall clock that a test sets and a server obeys.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::OnceLock;
+
+/// A moment to start from, at an odd microsecond: 2026-01-01 00:00:00.000007 UTC.
+pub const START_US: i64 = 1_767_225_600_000_007;
+
+/// The time of one server, or of several that share it.
+pub struct Clock {
+    file: File,
+    path: PathBuf,
+    now_us: AtomicI64,
+}
+
+impl Clock {
+    /// A clock that stands at [`START_US`], kept in `folder`.
+    pub fn new(folder: &Path) -> Self {
+        let path = folder.join("clock");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        let clock = Self { file, path, now_us: AtomicI64::new(0) };
+        clock.set_us(START_US);
+        clock
+    }
+
+    /// The time that the server sees, in Unix microseconds.
+    pub fn now_us(&self) -> i64 {
+        self.now_us.load(Ordering::SeqCst)
+    }
+
+    pub fn set_us(&self, now_us: i64) {
+        self.file.write_all_at(&now_us.to_ne_bytes(), 0).unwrap();
+        self.now_us.store(now_us, Ordering::SeqCst);
+    }
+
+    pub fn advance_us(&self, by_us: i64) {
+        self.set_us(self.now_us() + by_us);
+    }
+
+    pub fn advance_ms(&self, by_ms: i64) {
+        self.advance_us(by_ms * 1000);
+    }
+
+    /// Lets a server that is about to be started obey this clock.
+    pub fn govern(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", library()).env("FAKECLOCK", &self.path);
+    }
+}
+
+/// The library that replaces a server's clock, compiled once per test program.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/fakeclock.c");
+        let library =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fakeclock-{}.so", std::process::id()));
+        let status = Command::new("cc")
+            .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .status()
+            .expect("a C compiler is needed for the clock of the tests");
+        assert!(status.success(), "the clock of the tests did not compile");
+        library
+    })
+}

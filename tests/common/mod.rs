@@ -1,0 +1,29 @@
+//! Real servers for the tests: started on free ports in temporary folders, ended by their own process id.
+//!
+//! Which server is said by two environment variables, that the Makefile sets:
+//! `SERVER`, the executable (default: `redis-server` on the path), and `MODULE`, the module to load (default: what
+//! `cargo build --release` makes).
+#![allow(dead_code)] // Each test file uses its own part of this.
+
+pub mod clock;
+pub mod cluster;
+pub mod reply;
+pub mod server;
+
+pub use clock::Clock;
+pub use reply::{decision, integers, multi_decision, text, Decision};
+pub use server::{Connection, Server, ServerBuilder};
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take that a healthy server does at once. Generous: machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` holds; panics with `what` if it never does.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,54 @@
+//! Replies as tests compare them.
+
+use redis::Value;
+
+/// The four integers of a decision, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: i64,
+    pub remaining: i64,
+    pub retry_after_ms: i64,
+    pub reset_after_ms: i64,
+}
+
+impl From<[i64; 4]> for Decision {
+    fn from([allowed, remaining, retry_after_ms, reset_after_ms]: [i64; 4]) -> Self {
+        Self { allowed, remaining, retry_after_ms, reset_after_ms }
+    }
+}
+
+/// Reads a decision; panics on anything else.
+pub fn decision(reply: &Value) -> Decision {
+    let fields: [i64; 4] = integers(reply).try_into().unwrap_or_else(|_| panic!("no decision: {reply:?}"));
+    fields.into()
+}
+
+/// Reads the reply of `TB.MTAKE`: the binding decision, and each bucket's own.
+pub fn multi_decision(reply: &Value) -> (Decision, Vec<Decision>) {
+    let Value::Array(elements) = reply else { panic!("no array: {reply:?}") };
+    let [binding @ .., Value::Array(own)] = elements.as_slice() else { panic!("no inner array: {reply:?}") };
+    (decision(&Value::Array(binding.to_vec())), own.iter().map(decision).collect())
+}
+
+/// Reads an array of integers.
+pub fn integers(reply: &Value) -> Vec<i64> {
+    let Value::Array(elements) = reply else { panic!("no array: {reply:?}") };
+    let integer = |element: &Value| match element {
+        Value::Int(integer) => *integer,
+        other => panic!("no integer: {other:?}"),
+    };
+    elements.iter().map(integer).collect()
+}
+
+/// Reads a string, simple, bulk or verbatim; an integer or nil in words.
+pub fn text(reply: &Value) -> String {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(string) => string.clone(),
+        Value::VerbatimString { text, .. } => text.clone(),
+        Value::Okay => "OK".to_owned(),
+        Value::Int(integer) => integer.to_string(),
+        Value::Nil => "nil".to_owned(),
+        other => panic!("no text: {other:?}"),
+    }
+}
