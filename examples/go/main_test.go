@@ -397,7 +397,7 @@ func remaining(t *testing.T, limiter *Limiter, key string, limit Limit) int64 {
 	t.Helper()
 	conn := limiter.pool.Get()
 	defer conn.Close()
-	reply, err := redis.Int64s(conn.Do("TB.PEEK", key, limit.Capacity, limit.Rate))
+	reply, err := redis.Int64s(conn.Do("TB.PEEK", key, limit.Capacity, limit.Rate, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
