@@ -1,5 +1,7 @@
 """Drives the gateway over HTTP, as callers meet it, against a real server."""
+import binascii
 import concurrent.futures
+import itertools
 import json
 import math
 import re
@@ -108,6 +110,13 @@ class Answers(GatewayTest):
             stretches.append(of_caller[0])
         self.assertLess(min(stretches), 1.15)
         self.assertGreater(max(stretches), 1.35)
+
+    def test_waits_are_rounded_up_to_seconds(self):
+        # Half a second until the next token, so three quarters with all of the jitter.
+        gateway = self.gateway(rule(rate=2, burst=2))
+        self.assertEqual('"limit";r=1;t=1', gateway.get()["RateLimit"])
+        denied = wait_until(lambda: (answer := gateway.get()).status == 429 and answer, "a rejection")
+        self.assertEqual(("1", "1"), (denied["Retry-After"], denied["RateLimit-Reset"]))
 
     def test_cost_above_burst_promises_no_retry(self):
         gateway = self.gateway(rule(burst=10, cost_source="query:cost"))
@@ -357,27 +366,42 @@ class RedisAway(unittest.TestCase):
 
 
 class Cluster(unittest.TestCase):
-    def test_rules_of_a_caller_share_a_slot_on_whichever_node(self):
-        nodes = [Server("--cluster-enabled", "yes") for _ in range(2)]
-        for node, slots in zip(nodes, (range(8192), range(8192, 16384))):
+    def setUp(self):
+        self.nodes = [Server("--cluster-enabled", "yes") for _ in range(2)]
+        for node, slots in zip(self.nodes, (range(8192), range(8192, 16384))):
             self.addCleanup(node.close)
             node.command("CLUSTER", "ADDSLOTS", *slots)
-        nodes[0].command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
-        for node in nodes:
+        self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port)
+        for node in self.nodes:
             wait_until(lambda: "cluster_state:ok" in node.command("CLUSTER", "INFO"), "the cluster is up")
-        gateway = Gateway(
-            [rule("api", ["header:X-Caller"], burst=2), rule("per-path", ["header:X-Caller", "path"], burst=2)],
-            nodes[0].port, REDIS_CLUSTER="yes")
-        self.addCleanup(gateway.close)
-        gateway.wait_ready()
-        for caller in range(20):
-            statuses = [gateway.get("/p", headers={"X-Caller": f"c{caller}"}).status for _ in range(3)]
-            self.assertEqual([200, 200, 429], statuses)
-        self.assertEqual(0, gateway.count("failed_open"))
-        for node in nodes:
-            self.assertGreater(len(node.keys()), 0)
-        expected = [key for caller in range(20) for key in (f"tb:api:{{c{caller}}}", f"tb:per-path:{{c{caller}}},/p")]
-        self.assertEqual(sorted(expected), sorted(nodes[0].keys() + nodes[1].keys()))
+        rules = [rule("api", ["header:X-Caller"], burst=2), rule("per-path", ["header:X-Caller", "path"], burst=2)]
+        self.gateway = Gateway(rules, self.nodes[0].port, REDIS_CLUSTER="yes")
+        self.addCleanup(self.gateway.close)
+        self.gateway.wait_ready()
+
+    def statuses(self, caller):
+        return [self.gateway.get("/p", headers={"X-Caller": caller}).status for _ in range(3)]
+
+    def test_rules_of_a_caller_share_a_slot_on_whichever_node(self):
+        callers = [f"c{number}" for number in range(20)]
+        for caller in callers:
+            self.assertEqual([200, 200, 429], self.statuses(caller))
+        self.assertEqual(0, self.gateway.count("failed_open"))
+        keys = [node.keys() for node in self.nodes]
+        self.assertTrue(all(keys))
+        expected = [key for caller in callers for key in (f"tb:api:{{{caller}}}", f"tb:per-path:{{{caller}}},/p")]
+        self.assertEqual(sorted(expected), sorted(sum(keys, [])))
+
+    def test_a_redirection_is_learnt_for_its_slot(self):
+        names = (f"c{number}" for number in itertools.count())
+        slot_on_second_node = 12345
+        same_slot = (name for name in names if binascii.crc_hqx(name.encode(), 0) % 16384 == slot_on_second_node)
+        for caller in itertools.islice(same_slot, 8):
+            self.assertEqual([200, 200, 429], self.statuses(caller))
+        # Servers before 6.2 do not count their errors.
+        redirections = re.search(r"errorstat_MOVED:count=(\d+)", self.nodes[0].command("INFO", "errorstats"))
+        self.assertLessEqual(int(redirections[1]) if redirections else 0, 2, "one for each worker of nginx")
+        self.assertEqual(0, self.gateway.count("failed_open"))
 
 
 class Validation(unittest.TestCase):
