@@ -111,7 +111,7 @@ local function key_part(value)
 end
 
 -- The identity under these keys, and its first part, which is the hash tag in a cluster. Who does not show a key
--- is known by the address instead: leaving a header away must not be a way around the limit, nor should
+-- is known by the address instead: leaving a header out must not be a way around the limit, nor should
 -- everybody who does so share one bucket.
 function Caller:identity(selectors)
     local parts = {}
