@@ -1,0 +1,144 @@
+/**
+ * The processes that the example is made of: a Redis with the module, and the app.
+ *
+ * SERVER and MODULE say which server and which module.
+ */
+
+import { spawn, type ChildProcess } from "node:child_process";
+import { accessSync, constants, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { connect } from "node:net";
+import { tmpdir } from "node:os";
+import { delimiter, join, resolve } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+
+const HERE = fileURLToPath(new URL("../..", import.meta.url));
+const READY_WITHIN_MS = 30_000;
+
+/** A child process that is ready once its port answers; ended by its own pid. */
+export class Service {
+  #child: ChildProcess | undefined;
+  readonly #folder = mkdtempSync(join(tmpdir(), "tokenbucket-"));
+  readonly #log = join(this.#folder, "log");
+
+  constructor(
+    readonly name: string,
+    readonly port: number,
+    private readonly command: string,
+    private readonly args: string[],
+    private readonly env: NodeJS.ProcessEnv = {},
+    private readonly show = false,
+  ) {}
+
+  async start(): Promise<this> {
+    const out = this.show ? "inherit" : openSync(this.#log, "a");
+    this.#child = spawn(this.command, this.args, {
+      cwd: this.#folder,
+      env: { ...process.env, ...this.env },
+      stdio: ["ignore", out, out],
+    });
+    this.#child.on("error", () => {}); // seen as ended, below
+    await waitFor(`${this.name} on port ${this.port}`, READY_WITHIN_MS, async () => {
+      if (this.ended) throw new Error(`${this.name} ended at its start:\n${this.output()}`);
+      return answers(this.port);
+    });
+    return this;
+  }
+
+  get ended(): boolean {
+    const child = this.#child;
+    return !child?.pid || child.exitCode !== null || child.signalCode !== null;
+  }
+
+  /** What it has written, of all its starts. */
+  output(): string {
+    return existsSync(this.#log) ? readFileSync(this.#log, "utf8") : "";
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child?.kill(signal);
+  }
+
+  async whenEnded(): Promise<number> {
+    while (!this.ended) await sleep(20);
+    return this.#child?.exitCode ?? 0;
+  }
+
+  async stop(): Promise<void> {
+    if (this.ended) return;
+    this.signal("SIGCONT"); // one that a test has stopped could not obey
+    this.signal("SIGTERM");
+    const deadline = setTimeout(() => this.signal("SIGKILL"), 10_000);
+    await this.whenEnded();
+    clearTimeout(deadline);
+  }
+
+  async remove(): Promise<void> {
+    await this.stop();
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+export async function waitFor(
+  what: string,
+  withinMs: number,
+  condition: () => Promise<boolean> | boolean,
+): Promise<void> {
+  const deadline = performance.now() + withinMs;
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error(`${what}: not within ${withinMs} ms`);
+    await sleep(20);
+  }
+}
+
+export async function redisService({ withModule = true } = {}): Promise<Service> {
+  const server = findServer(process.env.SERVER || "redis-server");
+  const module = resolve(HERE, process.env.MODULE || "../../target/release/libtokenbucket.so");
+  if (!existsSync(module)) {
+    throw new Error(`no module at ${module}: run \`cargo build --release\`, or set MODULE=/path/to/it`);
+  }
+  const port = await freePort();
+  const args = ["--bind", "127.0.0.1", "--port", String(port), "--save", "", "--appendonly", "no"];
+  return new Service("redis", port, server, withModule ? [...args, "--loadmodule", module] : args);
+}
+
+export async function appService(env: NodeJS.ProcessEnv, { show = false } = {}): Promise<Service> {
+  const port = Number(env.PORT) || (await freePort());
+  const main = join(HERE, "dist/src/main.js");
+  return new Service("app", port, process.execPath, [main], { PORT: String(port), ...env }, show);
+}
+
+/** Absolute, because the server starts in a folder of its own. */
+function findServer(server: string): string {
+  const candidates = server.includes("/")
+    ? [resolve(HERE, server)]
+    : (process.env.PATH ?? "").split(delimiter).map((folder) => join(folder, server));
+  for (const path of candidates) {
+    try {
+      accessSync(path, constants.X_OK);
+      return path;
+    } catch {
+      // the next one
+    }
+  }
+  throw new Error(`no ${server}: install redis-server, or set SERVER=/path/to/redis-server`);
+}
+
+/** A port below those that the kernel gives to clients, so that it is still free for a restart. */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = 20_000 + Math.floor(Math.random() * 12_000);
+    if (!(await answers(port))) return port;
+  }
+}
+
+function answers(port: number): Promise<boolean> {
+  return new Promise((done) => {
+    const socket = connect({ port, host: "127.0.0.1" });
+    socket.once("error", () => done(false));
+    socket.once("connect", () => {
+      socket.destroy();
+      done(true);
+    });
+  });
+}

@@ -1,0 +1,31 @@
+import { createApp } from "./app.js";
+import { readSettings } from "./settings.js";
+import { connect } from "./tokenbucket.js";
+
+async function main(): Promise<void> {
+  const settings = readSettings(process.env);
+  const redis = connect(settings.redisUrl, { timeoutMs: settings.redisTimeoutMs });
+  // The middleware logs outages; without a listener ioredis would print every failed attempt.
+  redis.on("error", () => {});
+  const app = createApp(redis, settings);
+
+  // Nothing is let through unasked only because it came before the first connection. When there
+  // is none, start all the same.
+  await new Promise<void>((tried) => redis.once("ready", tried).once("close", tried));
+
+  const server = app.listen(settings.port, settings.host, (error) => {
+    if (error) fail(error);
+    console.log(`listening on http://${settings.host}:${settings.port}`);
+  });
+  for (const signal of ["SIGINT", "SIGTERM"] as const) {
+    // Once every request is answered. Not by redis.disconnect(): away from Redis it takes seconds.
+    process.once(signal, () => server.close(() => process.exit()));
+  }
+}
+
+function fail(error: Error): never {
+  console.error(error.message);
+  process.exit(1);
+}
+
+main().catch(fail);
