@@ -6,7 +6,7 @@ import System.Environment (lookupEnv)
 main :: IO ()
 main = do
   port <- maybe 6379 read <$> lookupEnv "REDIS_PORT"
-  conn <- checkedConnect defaultConnectInfo {connectPort = PortNumber port}
+  conn <- checkedConnect defaultConnectInfo {connectHost = "127.0.0.1", connectPort = PortNumber port}
 
   decision <- runRedis conn $ sendRequest ["TB.TAKE", "user:42", "5", "5/10s"]
 

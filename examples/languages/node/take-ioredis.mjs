@@ -1,6 +1,8 @@
 import { Redis } from 'ioredis'
 
-const redis = new Redis({ port: Number(process.env.REDIS_PORT ?? 6379), retryStrategy: () => null, lazyConnect: true })
+const redis = new Redis({
+  host: '127.0.0.1', port: Number(process.env.REDIS_PORT ?? 6379), retryStrategy: () => null, lazyConnect: true,
+})
 await redis.connect()
 
 const decision = await redis.call('TB.TAKE', 'user:42', 5, '5/10s')

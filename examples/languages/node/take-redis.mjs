@@ -1,7 +1,7 @@
 import { createClient } from 'redis'
 
 const client = await createClient({
-  socket: { port: Number(process.env.REDIS_PORT ?? 6379), reconnectStrategy: false },
+  socket: { host: '127.0.0.1', port: Number(process.env.REDIS_PORT ?? 6379), reconnectStrategy: false },
 }).connect()
 
 const decision = await client.sendCommand(['TB.TAKE', 'user:42', '5', '5/10s'])
