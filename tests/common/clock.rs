@@ -61,6 +61,7 @@ fn library() -> &'static Path {
         let status = Command::new("cc")
             .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
             .args([&library, &source])
+            .arg("-ldl")
             .status()
             .expect("a C compiler is needed for the clock of the tests");
         assert!(status.success(), "the clock of the tests did not compile");

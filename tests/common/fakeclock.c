@@ -1,10 +1,18 @@
 /* A wall clock under a test's control. Preloaded into a server, it reads the time from the file named in
  * FAKECLOCK, mapped into memory: 8 bytes, Unix microseconds, 0 for the real time. The monotonic clock, by which
- * servers pace themselves, runs on. */
+ * servers pace themselves, runs on.
+ *
+ * Valkey from 9.1 on asks for the wall clock only once in a millisecond and counts on with the processor's own
+ * counter, which no library can replace. It does so only if it can read from /proc/cpuinfo that the counter is
+ * steady, so that file is hidden. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -51,3 +59,18 @@ time_t time(time_t *out) {
     if (out != NULL) *out = precise.tv_sec;
     return precise.tv_sec;
 }
+
+typedef FILE *(*open_function)(const char *, const char *);
+
+static FILE *open_unless_hidden(const char *function, const char *path, const char *mode) {
+    if (strcmp(path, "/proc/cpuinfo") == 0) {
+        errno = ENOENT;
+        return NULL;
+    }
+    open_function open_file = (open_function)dlsym(RTLD_NEXT, function);
+    return open_file(path, mode);
+}
+
+FILE *fopen(const char *path, const char *mode) { return open_unless_hidden("fopen", path, mode); }
+
+FILE *fopen64(const char *path, const char *mode) { return open_unless_hidden("fopen64", path, mode); }
