@@ -1,17 +1,11 @@
 /** Runs the whole example: a Redis with the module, and the app. */
 
-import { appService, redisService, type Service } from "./services.js";
-
-const services: Service[] = [];
+import { appService, redisService } from "./services.js";
 
 async function main(): Promise<void> {
-  const redis = await redisService();
-  services.push(redis);
-  await redis.start();
+  const redis = await (await redisService()).start();
   const env = { REDIS_URL: `redis://127.0.0.1:${redis.port}`, PORT: process.env.PORT || "3000" };
-  const app = await appService(env, { show: true });
-  services.push(app);
-  await app.start();
+  const app = await (await appService(env, { show: true })).start();
 
   const url = `http://127.0.0.1:${app.port}`;
   console.log(`Redis with the module on port ${redis.port}. To try the app (and Ctrl-C to end it):
@@ -21,15 +15,10 @@ curl -i '${url}/search?q=hi'           # 6 times, quickly
 curl -i '${url}/export?rows=6000'      # twice, quickly
 curl -i '${url}/export?rows=20000'     # more than its limit ever holds
 `);
-  process.exitCode = await app.whenEnded();
+  process.exit(await app.whenEnded());
 }
 
-for (const signal of ["SIGINT", "SIGTERM"] as const) {
-  process.once(signal, () => void services.at(-1)?.stop());
-}
-main()
-  .catch((error: Error) => {
-    console.error(error.message);
-    process.exitCode = 1;
-  })
-  .finally(() => Promise.all(services.map((service) => service.remove())));
+main().catch((error: Error) => {
+  console.error(error.message);
+  process.exit(1);
+});

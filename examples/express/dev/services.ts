@@ -15,6 +15,13 @@ import { fileURLToPath } from "node:url";
 const HERE = fileURLToPath(new URL("../..", import.meta.url));
 const READY_WITHIN_MS = 30_000;
 
+/** What is left when this program ends early, by a signal or an error, ends with it. */
+const services = new Set<Service>();
+process.once("exit", () => services.forEach((service) => service.abandon()));
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+  process.once(signal, () => process.exit(1));
+}
+
 /** A child process that is ready once its port answers; ended by its own pid. */
 export class Service {
   #child: ChildProcess | undefined;
@@ -38,6 +45,7 @@ export class Service {
       stdio: ["ignore", out, out],
     });
     this.#child.on("error", () => {}); // seen as ended, below
+    services.add(this);
     await waitFor(`${this.name} on port ${this.port}`, READY_WITHIN_MS, async () => {
       if (this.ended) throw new Error(`${this.name} ended at its start:\n${this.output()}`);
       return answers(this.port);
@@ -66,8 +74,7 @@ export class Service {
 
   async stop(): Promise<void> {
     if (this.ended) return;
-    this.signal("SIGCONT"); // one that a test has stopped could not obey
-    this.signal("SIGTERM");
+    this.#terminate();
     const deadline = setTimeout(() => this.signal("SIGKILL"), 10_000);
     await this.whenEnded();
     clearTimeout(deadline);
@@ -75,7 +82,19 @@ export class Service {
 
   async remove(): Promise<void> {
     await this.stop();
+    this.abandon();
+  }
+
+  /** As remove, but waits for nothing. */
+  abandon(): void {
+    if (!this.ended) this.#terminate();
     rmSync(this.#folder, { recursive: true, force: true });
+    services.delete(this);
+  }
+
+  #terminate(): void {
+    this.signal("SIGCONT"); // one that a test has stopped could not obey
+    this.signal("SIGTERM");
   }
 }
 

@@ -256,7 +256,7 @@ test("a server without the module is an outage, and the log says which", async (
   await redis.start();
   const app = await startApp(t, redis, { ON_ERROR: "deny" });
   assert.equal((await app.get("/")).status, 503);
-  assert.match(app.service.output(), /refusing requests: ERR unknown command '?tb\.take/i);
+  assert.match(app.service.output(), /refusing requests: ERR unknown command .?tb\.take/i);
 });
 
 test("a call that is wrong in itself does not pass by failing open", async (t) => {

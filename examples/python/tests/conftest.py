@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
@@ -8,6 +9,9 @@ from redis.asyncio import Redis
 
 from limiter import connect
 from run import Service, app_server, model_server, redis_server, wait_for
+
+# As Ctrl-C does: the fixtures still end what they have started.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture
