@@ -5,6 +5,7 @@ The tests use the same pieces. SERVER and MODULE say which server and which modu
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import shutil
@@ -62,6 +63,7 @@ class Service:
 
     def launch(self) -> None:
         """Starts the process and waits for nothing."""
+        atexit.register(self.stop)  # for when this program ends before it came to that
         with self.log.open("ab") as log:
             out = None if self.show else log
             self.process = subprocess.Popen(

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from limiter import connect
 from run import Service, app_server, model_server, redis_server, wait_for
 
-# As Ctrl-C does: the fixtures still end what they have started.
+# As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
