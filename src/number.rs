@@ -19,13 +19,13 @@ pub const MAX_TOKENS: i64 = 1_000_000_000_000;
 pub const MAX_MICRO: i64 = 1_000_000_000_000_000_000;
 
 /// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time.
-const CENTURY_S: u128 = 3_155_760_000;
+const CENTURY_S: u64 = 3_155_760_000;
 
 /// 100 years in microseconds: no bucket may take longer to refill from empty.
-const CENTURY_US: u128 = 3_155_760_000_000_000;
+const CENTURY_US: u64 = 3_155_760_000_000_000;
 
 /// The fastest rate, in tokens per second.
-const MAX_TOKENS_PER_S: u128 = 1_000_000_000_000;
+const MAX_TOKENS_PER_S: u64 = 1_000_000_000_000;
 
 /// Which way an amount that lies between two micro-tokens goes.
 ///
@@ -176,12 +176,18 @@ fn power_of_ten(exponent: u64) -> Option<u128> {
 /// Reads an amount of tokens as micro-tokens: 0 to [`MAX_MICRO`].
 ///
 /// `None` if it is no non-negative decimal, or is larger than that.
+#[inline(always)] // Hot, and small: the general case is elsewhere.
 #[must_use]
 pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
     match short_whole(bytes) {
         Some(tokens) => Some(tokens.wrapping_mul(MICRO_PER_TOKEN)),
-        None => Decimal::parse(bytes, 19)?.micro(rounding),
+        None => general_micro_tokens(bytes, rounding),
     }
+}
+
+#[cold]
+fn general_micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
+    Decimal::parse(bytes, 19)?.micro(rounding)
 }
 
 /// Reads a whole number written in any of the ways of a decimal, from 0 to `max`.
@@ -207,16 +213,27 @@ fn exact_whole(decimal: Decimal) -> Option<i64> {
 }
 
 /// What nearly every client sends, an unsigned integer of at most 12 digits, without the general reader's work.
+#[inline(always)]
 fn short_whole(bytes: &[u8]) -> Option<i64> {
-    if bytes.is_empty() || bytes.len() > 12 {
-        return None;
+    match leading_whole(bytes)? {
+        (value, []) => i64::try_from(value).ok(),
+        _ => None,
     }
-    let mut value = 0i64;
-    for byte in bytes {
-        // 12 digits cannot overflow.
-        value = value.wrapping_mul(10).wrapping_add(i64::from(decimal_digit(*byte)?));
+}
+
+/// The unsigned integer of 1 to 12 digits with which `bytes` begin, and what follows it.
+#[inline(always)]
+fn leading_whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    const MOST: usize = 12;
+    let mut value = 0u64;
+    let mut rest = bytes;
+    while let [byte @ b'0'..=b'9', behind @ ..] = rest {
+        // Wraps only beyond 19 digits, which are not accepted below.
+        value = value.wrapping_mul(10).wrapping_add(u64::from(byte.wrapping_sub(b'0')));
+        rest = behind;
     }
-    Some(value)
+    let digits = bytes.len().wrapping_sub(rest.len());
+    (1..=MOST).contains(&digits).then_some((value, rest))
 }
 
 /// Why bytes are no rate.
@@ -228,22 +245,29 @@ pub enum RateError {
     OutOfRange,
 }
 
-/// Tokens per second as an exact ratio, which is also micro-tokens per microsecond.
+/// What flows, and how long it takes, is told up to here: beyond what any bucket holds or any clock counts, and
+/// small enough to be added to a level or a time.
+const MOST: i64 = 1 << 62;
+
+/// Tokens per second as an exact ratio, which is also micro-tokens per microsecond:
+/// `numerator / denominator * 10^exponent`.
 ///
-/// The numerator is at most 10^12 if the denominator exceeds 10^15, and at most 10^27 otherwise; the
-/// denominator is at most 10^22. So a product that leaves 128 bits means "more than any bucket holds" when
-/// multiplied by the numerator and "longer than any clock counts" when multiplied by the denominator: overflow
-/// saturates, and is never wrong.
+/// Nearly always the exponent is 0 and all arithmetic fits machine words. The others are rates like `2.1e-20/ms`
+/// written with twelve digits, whose terms need up to 90 bits. There, a product that leaves 128 bits means "more
+/// than any bucket holds" when multiplied by the numerator and "longer than any clock counts" when multiplied by
+/// the denominator, because the bounds on rates keep the numerator below 10^13 wherever the denominator exceeds
+/// 10^15, and below 10^27 elsewhere: overflow saturates, and is never wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    numerator: u128,
-    denominator: u128,
+    numerator: u64,
+    denominator: u64,
+    exponent: i32,
 }
 
 /// What flows in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Whole micro-tokens; saturates at `i64::MAX`.
+    /// Whole micro-tokens; saturates at 2^62.
     pub micro: i64,
     /// Whole microseconds that the remaining fraction of a micro-token took to flow.
     pub carry_us: i64,
@@ -257,10 +281,46 @@ impl Rate {
     ///
     /// # Errors
     /// [`RateError`] if it is no rate, or one out of bounds.
+    #[inline(always)] // Hot, and small: the general case is elsewhere.
     pub fn parse(bytes: &[u8]) -> Result<Self, RateError> {
-        if let Some(per_second @ 1..) = short_whole(bytes) {
-            return Ok(Self { numerator: u128::from(per_second.unsigned_abs()), denominator: 1 });
+        match Self::short(bytes) {
+            Some(rate) => Ok(rate),
+            None => Self::general(bytes),
         }
+    }
+
+    /// What nearly every client sends, whole numbers of at most 12 digits, without the general reader's work.
+    #[inline(always)]
+    fn short(bytes: &[u8]) -> Option<Self> {
+        let (count, rest) = leading_whole(bytes)?;
+        let (numerator, denominator) = match rest {
+            [] => (count, 1),
+            [b'/', period @ ..] => {
+                let (number, unit) = leading_whole(period).unwrap_or((1, period));
+                // 12 digits, times what is below, cannot overflow.
+                match unit {
+                    b"ms" => (count.wrapping_mul(1000), number),
+                    b"s" => (count, number),
+                    b"m" => (count, number.wrapping_mul(60)),
+                    b"h" => (count, number.wrapping_mul(3600)),
+                    b"d" => (count, number.wrapping_mul(86_400)),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        // A product beyond 64 bits is larger than anything on the other side of its comparison.
+        let fastest = denominator.saturating_mul(MAX_TOKENS_PER_S);
+        let slowest = numerator.saturating_mul(CENTURY_S);
+        (numerator <= fastest && denominator <= slowest && denominator != 0).then_some(Self {
+            numerator,
+            denominator,
+            exponent: 0,
+        })
+    }
+
+    #[cold]
+    fn general(bytes: &[u8]) -> Result<Self, RateError> {
         match bytes.iter().position(|byte| *byte == b'/') {
             None => Self::ratio(Self::count(bytes)?, 1, 1, 0),
             Some(slash) => {
@@ -277,7 +337,7 @@ impl Rate {
             return Self::ratio(count, 1, unit, unit_exponent);
         }
         let period = Decimal::parse(number, 12).filter(|p| p.mantissa != 0).ok_or(RateError::Malformed)?;
-        let mantissa = u128::from(period.mantissa).saturating_add(u128::from(period.inexact));
+        let mantissa = period.mantissa.saturating_add(u64::from(period.inexact));
         Self::ratio(count, mantissa, unit, unit_exponent.saturating_add(period.exponent))
     }
 
@@ -286,26 +346,30 @@ impl Rate {
     }
 
     /// `count / (period * unit * 10^exponent)` tokens per second, within bounds.
-    fn ratio(count: Decimal, period: u128, unit: u128, exponent: i64) -> Result<Self, RateError> {
-        let shift = count.exponent.saturating_sub(exponent);
-        let power = power_of_ten(shift.unsigned_abs()).ok_or(RateError::OutOfRange)?;
-        let (up, down) = if shift >= 0 { (power, 1) } else { (1, power) };
-        let scaled = |value: u128, power: u128| value.checked_mul(power).ok_or(RateError::OutOfRange);
-        let numerator = scaled(u128::from(count.mantissa), up)?;
-        let denominator = scaled(period.saturating_mul(unit), down)?;
-        let rate = Self { numerator, denominator };
-        if rate.is_within_bounds() {
-            Ok(rate)
-        } else {
-            Err(RateError::OutOfRange)
+    fn ratio(count: Decimal, period: u64, unit: u64, exponent: i64) -> Result<Self, RateError> {
+        // 12 digits, and a factor of at most 864: neither the product nor anything below can overflow.
+        let denominator = period.saturating_mul(unit);
+        let exponent = count.exponent.saturating_sub(exponent);
+        let exponent = i32::try_from(exponent).map_err(|_| RateError::OutOfRange)?;
+        let rate = Self { numerator: count.mantissa, denominator, exponent };
+        let (numerator, denominator) = rate.wide().ok_or(RateError::OutOfRange)?;
+        // A product beyond 128 bits is larger than anything on the other side of its comparison.
+        let fastest = denominator.saturating_mul(u128::from(MAX_TOKENS_PER_S));
+        let slowest = numerator.saturating_mul(u128::from(CENTURY_S));
+        if numerator > fastest || denominator > slowest {
+            return Err(RateError::OutOfRange);
         }
+        Ok(match (u64::try_from(numerator), u64::try_from(denominator)) {
+            (Ok(numerator), Ok(denominator)) => Self { numerator, denominator, exponent: 0 },
+            _ => rate,
+        })
     }
 
-    fn is_within_bounds(self) -> bool {
-        // A product beyond 128 bits is larger than anything on the other side of its comparison.
-        let fastest = self.denominator.saturating_mul(MAX_TOKENS_PER_S);
-        let slowest = self.numerator.saturating_mul(CENTURY_S);
-        self.numerator <= fastest && self.denominator <= slowest
+    /// The two terms with the exponent worked into one of them; `None` if that one leaves 128 bits.
+    fn wide(self) -> Option<(u128, u128)> {
+        let power = 10u128.checked_pow(self.exponent.unsigned_abs())?;
+        let (up, down) = if self.exponent >= 0 { (power, 1) } else { (1, power) };
+        Some((u128::from(self.numerator).checked_mul(up)?, u128::from(self.denominator).checked_mul(down)?))
     }
 
     /// What flows in `elapsed_us` microseconds (0 or more).
@@ -313,46 +377,46 @@ impl Rate {
     #[must_use]
     pub fn flow(self, elapsed_us: i64) -> Flow {
         let elapsed = elapsed_us.max(0).unsigned_abs();
-        if let Some((numerator, denominator)) = self.narrow() {
-            if let Some(total) = elapsed.checked_mul(numerator) {
-                let micro = total.checked_div(denominator).unwrap_or(0);
-                let rest = total.wrapping_sub(micro.wrapping_mul(denominator));
-                let carry = if rest == 0 { 0 } else { rest.checked_div(numerator).unwrap_or(0) };
-                return Flow { micro: saturate(micro), carry_us: saturate(carry) };
+        match elapsed.checked_mul(self.numerator) {
+            Some(total) if self.exponent == 0 => {
+                let micro = total.checked_div(self.denominator).unwrap_or(0);
+                let rest = total.wrapping_sub(micro.wrapping_mul(self.denominator));
+                let carry = if rest == 0 { 0 } else { rest.checked_div(self.numerator).unwrap_or(0) };
+                Flow { micro: saturate(micro), carry_us: saturate(carry) }
             }
+            _ => self.wide_flow(elapsed),
         }
-        self.wide_flow(elapsed)
     }
 
     #[cold]
     fn wide_flow(self, elapsed: u64) -> Flow {
-        let Some(total) = u128::from(elapsed).checked_mul(self.numerator) else {
-            return Flow { micro: i64::MAX, carry_us: 0 };
+        let (numerator, denominator) = self.wide().unwrap_or((0, 1));
+        let Some(total) = u128::from(elapsed).checked_mul(numerator) else {
+            return Flow { micro: MOST, carry_us: 0 };
         };
-        let micro = total.checked_div(self.denominator).unwrap_or(0);
-        let rest = total.checked_rem(self.denominator).unwrap_or(0);
-        let carry = rest.checked_div(self.numerator).unwrap_or(0);
+        let micro = total.checked_div(denominator).unwrap_or(0);
+        let rest = total.checked_rem(denominator).unwrap_or(0);
+        let carry = rest.checked_div(numerator).unwrap_or(0);
         Flow { micro: saturate(micro), carry_us: saturate(carry) }
     }
 
-    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at `i64::MAX`.
+    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
     #[inline]
     #[must_use]
     pub fn time_us(self, micro: i64) -> i64 {
         let micro = micro.max(0).unsigned_abs();
-        if let Some((numerator, denominator)) = self.narrow() {
-            if let Some(total) = micro.checked_mul(denominator) {
-                return saturate(total.div_ceil(numerator.max(1)));
-            }
+        match micro.checked_mul(self.denominator) {
+            Some(total) if self.exponent == 0 => saturate(total.div_ceil(self.numerator.max(1))),
+            _ => self.wide_time_us(micro),
         }
-        self.wide_time_us(micro)
     }
 
     #[cold]
     fn wide_time_us(self, micro: u64) -> i64 {
-        match u128::from(micro).checked_mul(self.denominator) {
-            Some(total) => saturate(total.div_ceil(self.numerator.max(1))),
-            None => i64::MAX,
+        let (numerator, denominator) = self.wide().unwrap_or((0, 1));
+        match u128::from(micro).checked_mul(denominator) {
+            Some(total) => saturate(total.div_ceil(numerator.max(1))),
+            None => MOST,
         }
     }
 
@@ -360,13 +424,12 @@ impl Rate {
     #[inline]
     #[must_use]
     pub fn refills_within_a_century(self, capacity_micro: i64) -> bool {
-        u128::from(self.time_us(capacity_micro).unsigned_abs()) <= CENTURY_US
-    }
-
-    /// The ratio in machine words, as all but the strangest rates are.
-    #[inline]
-    fn narrow(self) -> Option<(u64, u64)> {
-        Some((u64::try_from(self.numerator).ok()?, u64::try_from(self.denominator).ok()?))
+        let capacity = capacity_micro.max(0).unsigned_abs();
+        match capacity.checked_mul(self.denominator) {
+            // If the other product saturates, it is larger than this one all the same.
+            Some(needed) if self.exponent == 0 => needed <= CENTURY_US.saturating_mul(self.numerator),
+            _ => self.wide_time_us(capacity).unsigned_abs() <= CENTURY_US,
+        }
     }
 }
 
@@ -375,11 +438,11 @@ fn saturate<T>(value: T) -> i64
 where
     i64: TryFrom<T>,
 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+    i64::try_from(value).unwrap_or(MOST).min(MOST)
 }
 
 /// Splits `10s` into its number and its unit in seconds, the latter as `factor * 10^exponent`.
-fn split_unit(period: &[u8]) -> Option<(&[u8], u128, i64)> {
+fn split_unit(period: &[u8]) -> Option<(&[u8], u64, i64)> {
     if let Some(number) = period.strip_suffix(b"ms") {
         return Some((number, 1, -3));
     }

@@ -31,12 +31,17 @@ pub struct Request<'a, A> {
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
-#[inline]
+#[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let (key, limit, cost_micro) = match arguments {
-        [key, capacity, rate] => (key, limit(capacity, rate)?, MICRO_PER_TOKEN),
-        [key, capacity, rate, cost] => (key, limit(capacity, rate)?, self::cost(cost)?),
+    let (key, capacity, rate, cost) = match arguments {
+        [key, capacity, rate] => (key, capacity, rate, None),
+        [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
         _ => return Err(Error::WrongArity),
+    };
+    let limit = limit(capacity, rate)?;
+    let cost_micro = match cost {
+        Some(cost) => self::cost(cost)?,
+        None => MICRO_PER_TOKEN,
     };
     Ok(Request { key, limit, operation: Operation::Take { cost_micro } })
 }
@@ -109,7 +114,10 @@ pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>
     if groups.len() != buckets.saturating_mul(4) {
         return Err(Error::NumKeysMismatch);
     }
-    let requests = groups.chunks_exact(4).map(take).collect::<Result<Vec<_>, _>>()?;
+    let mut requests = Vec::with_capacity(buckets);
+    for group in groups.chunks_exact(4) {
+        requests.push(take(group)?);
+    }
     reject_duplicates(&requests, |request| request.key.as_ref())?;
     Ok(requests)
 }
@@ -145,14 +153,13 @@ pub fn count(numkeys: &[u8]) -> Option<usize> {
     usize::try_from(whole(numkeys, MAX_BUCKETS)?).ok()
 }
 
-/// Few keys are compared with each other, which needs no memory; many are sorted.
+/// Few keys are compared with each other, many are sorted first.
 fn reject_duplicates<T>(items: &[T], key: impl Fn(&T) -> &[u8]) -> Result<(), Error> {
     const FEW: usize = 16;
-    let twice = if items.len() <= FEW {
-        let same = |(index, item)| items.iter().take(index).any(|earlier| key(earlier) == key(item));
-        items.iter().enumerate().any(same)
+    let mut keys: Vec<&[u8]> = items.iter().map(key).collect();
+    let twice = if keys.len() <= FEW {
+        keys.iter().enumerate().any(|(index, key)| keys.iter().take(index).any(|earlier| earlier == key))
     } else {
-        let mut keys: Vec<&[u8]> = items.iter().map(&key).collect();
         keys.sort_unstable();
         keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
     };
@@ -171,7 +178,7 @@ fn amount<A: AsRef<[u8]>>(arguments: &[A], rounding: Rounding) -> Result<(&A, Li
     Ok((key, limit, amount_micro))
 }
 
-#[inline]
+#[inline(always)]
 fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
     let rate = Rate::parse(rate.as_ref()).map_err(|error| match error {
@@ -181,7 +188,7 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
 }
 
-#[inline]
+#[inline(always)]
 fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
     micro_tokens(cost.as_ref(), Rounding::Up).ok_or(Error::Cost)
 }

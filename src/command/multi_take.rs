@@ -31,10 +31,10 @@ impl Command for MultiTake {
     fn run(call: Call) -> Result<(), Error> {
         let requests = request::multi_take(call.arguments())?;
         let now_us = now_us();
-        let mut takes = requests
-            .iter()
-            .map(|request| Take::evaluate(call, request, now_us))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut takes = Vec::with_capacity(requests.len());
+        for request in &requests {
+            takes.push(Take::evaluate(call, request, now_us)?);
+        }
         let allowed = takes.iter().all(Take::is_allowed);
         for take in &mut takes {
             take.settle(allowed, now_us)?;
@@ -75,7 +75,7 @@ impl<'call, 'request> Take<'call, 'request> {
     /// Turns what this bucket would do alone into what it does together with the others.
     fn settle(&mut self, all_allowed: bool, now_us: i64) -> Result<(), Error> {
         if all_allowed {
-            self.outcome = road::admit(&self.key, self.outcome)?;
+            road::admit(&self.key, &mut self.outcome)?;
         } else if self.is_allowed() {
             let decision = self.request.limit.describe(self.key.bucket(), now_us);
             self.outcome = Outcome { decision, change: Change::Keep, granted_micro: 0 };

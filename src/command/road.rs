@@ -13,15 +13,15 @@ use std::ffi::CStr;
 ///
 /// # Errors
 /// Without having changed anything.
-#[inline]
+#[inline(always)] // Once per command, with the operation that is its own.
 pub(super) fn spend<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
     let mut key = BucketKey::open(call, *request.key, Access::Write)?;
     let now_us = now_us();
-    let outcome = decide(&key, request, now_us)?;
-    let outcome = admit(&key, outcome)?;
+    let mut outcome = decide(&key, request, now_us)?;
+    admit(&key, &mut outcome)?;
     match write(&mut key, &outcome, now_us) {
         Trace::None => {}
         Trace::Written(written) => replicate(&call, &[written]),
@@ -47,7 +47,7 @@ pub(super) fn foresee<'call>(
 }
 
 /// What the request comes to on the bucket behind an open key.
-#[inline]
+#[inline(always)]
 pub(super) fn decide(
     key: &BucketKey,
     request: &Request<'_, Argument<'_>>,
@@ -57,16 +57,16 @@ pub(super) fn decide(
 }
 
 /// Lets an outcome pass unless it would create a bucket for which there is no memory.
-#[inline]
-pub(super) fn admit(key: &BucketKey, outcome: Outcome) -> Result<Outcome, Error> {
+#[inline(always)]
+pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error> {
     let creates = key.bucket().is_none() && matches!(outcome.change, Change::Store { .. });
-    if !creates || !key.call().is_out_of_memory() {
-        return Ok(outcome);
+    if creates && key.call().is_out_of_memory() {
+        match on_oom() {
+            OnOom::Deny => return Err(Error::OutOfMemory),
+            OnOom::Allow => outcome.change = Change::Keep,
+        }
     }
-    match on_oom() {
-        OnOom::Deny => Err(Error::OutOfMemory),
-        OnOom::Allow => Ok(Outcome { change: Change::Keep, ..outcome }),
-    }
+    Ok(())
 }
 
 /// What a write leaves for replicas to follow.
@@ -77,7 +77,7 @@ pub(super) enum Trace<'call> {
 }
 
 /// Makes an outcome so.
-#[inline]
+#[inline(always)]
 pub(super) fn write<'call>(key: &mut BucketKey<'call>, outcome: &Outcome, now_us: i64) -> Trace<'call> {
     match outcome.change {
         Change::Keep => Trace::None,
@@ -99,7 +99,7 @@ pub(super) fn write<'call>(key: &mut BucketKey<'call>, outcome: &Outcome, now_us
 }
 
 /// Counts and announces what became of one bucket, once its key is closed.
-#[inline]
+#[inline(always)]
 pub(super) fn tell(call: &Call, request: &Request<'_, Argument<'_>>, outcome: &Outcome) {
     count().granted(outcome);
     if let Some(event) = event(request.operation, outcome) {

@@ -53,6 +53,9 @@ impl Counters {
     /// Tokens left a bucket.
     #[inline]
     pub(crate) fn granted(&self, outcome: &Outcome) {
+        if outcome.granted_micro == 0 {
+            return;
+        }
         let micro = self.granted_micro.load(Ordering::Relaxed).saturating_add(outcome.granted_micro);
         add(&self.granted_tokens, (micro / MICRO_PER_TOKEN).unsigned_abs());
         self.granted_micro.store(micro % MICRO_PER_TOKEN, Ordering::Relaxed);

@@ -33,7 +33,7 @@ impl<'call> BucketKey<'call> {
     ///
     /// # Errors
     /// [`Error::WrongType`] if it holds anything but a bucket.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn open(call: Call<'call>, name: Argument<'call>, access: Access) -> Result<Self, Error> {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
@@ -43,11 +43,14 @@ impl<'call> BucketKey<'call> {
         let key =
             unsafe { loaded(raw::RedisModule_OpenKey)(call.context, name.string, mode.cast_signed()).cast() };
         let mut opened = Self { call, name, key, value: None };
-        opened.value = opened.find_value()?;
+        match opened.find_value() {
+            Ok(value) => opened.value = value,
+            Err(error) => return Err(error),
+        }
         Ok(opened)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_value(&self) -> Result<Option<NonNull<Bucket>>, Error> {
         const EMPTY: c_int = 0;
         if self.key.is_null() {
