@@ -2,10 +2,18 @@
 
 mod common;
 
-use common::{Decision, Server};
+use common::model::{exact, fraction, whole, ExactLimit, Model, Wish};
+use common::{text, Connection, Decision, Random, Server};
+
+const HOUR_MS: i64 = 3_600_000;
 
 fn decided(fields: [i64; 4]) -> Decision {
     fields.into()
+}
+
+/// A level as `TB.STATE` shows it, that was written now.
+fn written_now(server: &Server, level: &str) -> Option<(String, i64)> {
+    Some((level.to_owned(), server.clock().now_us()))
 }
 
 #[test]
@@ -20,4 +28,472 @@ fn a_burst_passes_and_the_next_call_is_told_when_to_come_back() {
     assert_eq!(client.decide("TB.TAKE user:1 3 1"), decided([0, 0, 1, 2001]));
     server.clock().advance_ms(1);
     assert_eq!(client.decide("TB.TAKE user:1 3 1"), decided([1, 0, 0, 3000]));
+}
+
+#[test]
+fn a_bucket_never_holds_more_than_its_capacity() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 3 1 3");
+    // Longer than it takes to fill, and not long enough for the key to go.
+    server.clock().advance_ms(3500);
+    assert_eq!(client.decide("TB.PEEK k 3 1 3"), decided([1, 0, 0, 3000]));
+    assert_eq!(client.decide("TB.TAKE k 3 1 3"), decided([1, 0, 0, 3000]));
+    server.clock().advance_ms(100 * HOUR_MS);
+    assert_eq!(client.decide("TB.TAKE k 3 1 4"), decided([0, 3, -1, 0]));
+    assert_eq!(client.decide("TB.TAKE k 3 1 3"), decided([1, 0, 0, 3000]));
+    assert_eq!(client.decide("TB.TAKE k 3 1 1"), decided([0, 0, 1000, 3000]));
+}
+
+#[test]
+fn a_full_bucket_has_no_key_and_a_bucket_that_is_not_full_has_one() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    assert_eq!(client.state("k"), None);
+    client.decide("TB.TAKE k 10 2 4");
+    assert_eq!(client.state("k"), written_now(&server, "6"));
+    assert_eq!(text(&client.say("TYPE k")), "tb-bucket");
+    let expires_at_ms = client.expires_at_ms("k").unwrap();
+    let full_at_us = server.clock().now_us() + 2_000_000;
+    assert!(expires_at_ms * 1000 >= full_at_us, "expires before it is full");
+    assert!(expires_at_ms * 1000 <= full_at_us + 500_000 + 1_001_000, "expires more than 25 % + 1 s late");
+    server.clock().set_us(full_at_us);
+    assert_eq!(text(&client.say("EXISTS k")), "1");
+    server.clock().set_us((expires_at_ms + 1) * 1000);
+    assert_eq!(text(&client.say("EXISTS k")), "0");
+    assert_eq!(client.state("k"), None);
+}
+
+#[test]
+fn deleting_the_key_makes_the_bucket_full() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    for delete in ["DEL k", "UNLINK k"] {
+        assert_eq!(client.decide("TB.TAKE k 5 1 5"), decided([1, 0, 0, 5000]));
+        assert_eq!(text(&client.say(delete)), "1");
+        assert_eq!(client.decide("TB.PEEK k 5 1 5"), decided([1, 0, 0, 5000]));
+        assert_eq!(client.state("k"), None);
+    }
+}
+
+#[test]
+fn the_cost_is_one_token_unless_told() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    assert_eq!(client.decide("TB.PEEK a 5 1"), client.decide("TB.PEEK a 5 1 1"));
+    assert_eq!(client.decide("TB.TAKE a 5 1"), client.decide("TB.TAKE b 5 1 1"));
+    assert_eq!(client.state("a"), written_now(&server, "4"));
+}
+
+#[test]
+fn every_way_to_write_a_rate_brings_its_token_to_the_millisecond() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    let rates = [
+        ("5", 200),
+        ("0.25", 4000),
+        ("1e-3", 1_000_000),
+        ("+4", 250),
+        ("100/m", 600),
+        ("1/250ms", 250),
+        ("10/10s", 1000),
+        ("5000/h", 720),
+        ("2.5/s", 400),
+        ("1/0.5s", 500),
+        ("1/1.5m", 90_000),
+        ("24/d", HOUR_MS),
+        // 86,400,000 / 7, rounded up.
+        ("7/d", 12_342_858),
+        ("1e2/1E1s", 100),
+        ("1000", 1),
+        // Faster than a token per millisecond: the next millisecond has it.
+        ("1e6", 1),
+        // 100 years.
+        ("1/36525d", 3_155_760_000_000),
+    ];
+    for (rate, wait_ms) in rates {
+        let take = format!("TB.TAKE key:{rate} 1 {rate}");
+        assert_eq!(client.decide(&take), decided([1, 0, 0, wait_ms]), "{take}");
+        assert_eq!(client.decide(&take), decided([0, 0, wait_ms, wait_ms]), "{take}");
+        server.clock().advance_ms(wait_ms - 1);
+        assert_eq!(client.decide(&take), decided([0, 0, 1, 1]), "{take} a millisecond early");
+        server.clock().advance_ms(1);
+        assert_eq!(client.decide(&take), decided([1, 0, 0, wait_ms]), "{take} on time");
+    }
+}
+
+#[test]
+fn costs_capacities_and_levels_have_fractions() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    assert_eq!(client.decide("TB.TAKE k 2.5 0.5 1.25"), decided([1, 1, 0, 2500]));
+    assert_eq!(client.state("k"), written_now(&server, "1.25"));
+    assert_eq!(client.decide("TB.TAKE k 2.5 0.5 1.250001"), decided([0, 1, 1, 2500]));
+    server.clock().advance_ms(1);
+    assert_eq!(client.decide("TB.TAKE k 2.5 0.5 1.250001"), decided([1, 0, 0, 5000]));
+    assert_eq!(client.state("k"), written_now(&server, "0.000499"));
+}
+
+#[test]
+fn rounding_never_favours_the_taker() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    // A cost below a millionth of a token costs that millionth.
+    client.decide("TB.TAKE cost 1 1 1e-9");
+    assert_eq!(client.state("cost"), written_now(&server, "0.999999"));
+    client.decide("TB.TAKE exact 1 1 0.000001");
+    assert_eq!(client.state("exact"), client.state("cost"));
+    // A capacity is what it has of whole millionths.
+    assert_eq!(client.decide("TB.TAKE capacity 0.0000019 1 0.000002"), decided([0, 0, -1, 0]));
+    assert_eq!(client.decide("TB.TAKE capacity 0.0000019 1 0.000001"), decided([1, 0, 0, 1]));
+    assert_eq!(client.state("capacity"), written_now(&server, "0"));
+}
+
+#[test]
+fn a_cost_above_the_capacity_can_never_be_and_is_told_so() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    assert_eq!(client.decide("TB.TAKE k 5 1 5.000001"), decided([0, 5, -1, 0]));
+    assert_eq!(client.decide("TB.PEEK k 5 1 1e12"), decided([0, 5, -1, 0]));
+    assert_eq!(client.state("k"), None);
+    client.decide("TB.TAKE k 5 1 2");
+    assert_eq!(client.decide("TB.TAKE k 5 1 6"), decided([0, 3, -1, 2000]));
+    assert_eq!(client.state("k"), written_now(&server, "3"));
+}
+
+#[test]
+fn a_capacity_of_zero_denies_every_cost_without_an_error() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    for command in ["TB.TAKE", "TB.PEEK"] {
+        for capacity in ["0", "0.0", "0e9", "0.0000009"] {
+            let call = |cost: &str| format!("{command} k {capacity} 5 {cost}");
+            assert_eq!(client.decide(&call("1")), decided([0, 0, -1, 0]));
+            assert_eq!(client.decide(&call("0.000001")), decided([0, 0, -1, 0]));
+            assert_eq!(client.decide(&call("0")), decided([1, 0, 0, 0]));
+        }
+    }
+    assert_eq!(client.state("k"), None);
+    assert_eq!(text(&client.say("DBSIZE")), "0");
+}
+
+#[test]
+fn a_user_who_is_suspended_for_a_while_gets_back_the_bucket_of_before() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 10 1 4");
+    let before = client.state("k");
+    assert_eq!(client.decide("TB.TAKE k 0 1"), decided([0, 0, -1, 0]));
+    assert_eq!(client.state("k"), before);
+    server.clock().advance_ms(1000);
+    assert_eq!(client.decide("TB.TAKE k 10 1"), decided([1, 6, 0, 4000]));
+}
+
+#[test]
+fn a_cost_of_zero_is_allowed_and_writes_nothing() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    assert_eq!(client.decide("TB.TAKE k 5 1 0"), decided([1, 5, 0, 0]));
+    assert_eq!(client.state("k"), None);
+    client.decide("TB.TAKE k 5 1 5");
+    let (state, expiry) = (client.state("k"), client.expires_at_ms("k"));
+    server.clock().advance_ms(1500);
+    assert_eq!(client.decide("TB.TAKE k 5 1 0"), decided([1, 1, 0, 3500]));
+    assert_eq!((client.state("k"), client.expires_at_ms("k")), (state, expiry));
+}
+
+#[test]
+fn a_cost_of_zero_is_denied_while_in_debt() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.CHARGE k 5 1 8");
+    assert_eq!(client.decide("TB.TAKE k 5 1 0"), decided([0, -3, 3000, 8000]));
+    server.clock().advance_ms(2999);
+    assert_eq!(client.decide("TB.TAKE k 5 1 0"), decided([0, -1, 1, 5001]));
+    server.clock().advance_ms(1);
+    assert_eq!(client.decide("TB.TAKE k 5 1 0"), decided([1, 0, 0, 5000]));
+}
+
+#[test]
+fn the_largest_and_the_slowest_limits_reply_without_overflow() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    let trillion = 1_000_000_000_000;
+    assert_eq!(client.decide("TB.TAKE a 1e12 1e12 1"), decided([1, trillion - 1, 0, 1]));
+    assert_eq!(client.decide("TB.TAKE b 1000000000000 1e12 1e12"), decided([1, 0, 0, 1000]));
+    // 10^12 tokens at 317 a second: just below 100 years.
+    let reset_ms = 3_154_574_132_493;
+    assert_eq!(client.decide("TB.TAKE c 1e12 317 1e12"), decided([1, 0, 0, reset_ms]));
+    // In debt by as much as there can be, at the slowest rate there is: 10^12 * 100 years.
+    client.decide("TB.CHARGE d 1 1/36525d 1e12");
+    let reset_ms = client.decide("TB.PEEK d 1 1/36525d").reset_after_ms;
+    assert!(reset_ms >= i64::MAX / 1000 - 1_767_225_600_000, "{reset_ms} is less than what fits");
+}
+
+#[test]
+fn peek_says_what_take_does_and_leaves_no_trace() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    let mut random = Random::new(1);
+    for _ in 0..2000 {
+        let key = random.below(5);
+        let cost = *random.pick(&["", "0", "0.5", "1", "3", "7", "10", "11"]);
+        let arguments = format!("key:{key} 10 100/m {cost}");
+        let foreseen = client.decide(&format!("TB.PEEK {arguments}"));
+        assert_eq!(client.decide(&format!("TB.PEEK {arguments}")), foreseen);
+        assert_eq!(client.decide(&format!("TB.TAKE {arguments}")), foreseen, "{arguments}");
+        server.clock().advance_us(random.between(0, 1_000_000));
+    }
+    let traces = |client: &mut Connection| {
+        let keys = ["key:0", "key:1", "key:2", "key:3", "key:4"];
+        let buckets: Vec<_> = keys.map(|key| (client.state(key), client.expires_at_ms(key))).into();
+        (buckets, client.info("persistence", "rdb_changes_since_last_save"))
+    };
+    let before = traces(&mut client);
+    for key in 0..6 {
+        for cost in ["0", "1", "10", "11"] {
+            client.decide(&format!("TB.PEEK key:{key} 10 100/m {cost}"));
+            client.decide(&format!("TB.PEEK key:{key} 2 5 {cost}"));
+        }
+    }
+    assert_eq!(traces(&mut client), before);
+    assert_eq!(client.state("key:5"), None);
+}
+
+#[test]
+fn state_shows_what_is_stored_and_not_what_has_flowed_in_since() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 10 1 2.5");
+    let stored = written_now(&server, "7.5");
+    server.clock().advance_ms(1234);
+    assert_eq!(client.state("k"), stored);
+    client.decide("TB.CHARGE k 10 1 20.000001");
+    assert_eq!(client.state("k"), written_now(&server, "-11.266001"));
+}
+
+#[test]
+fn a_smaller_capacity_clamps_the_level_and_a_larger_one_fills_up_from_it() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 100 1 10");
+    assert_eq!(client.decide("TB.TAKE k 20 1 5"), decided([1, 15, 0, 5000]));
+    assert_eq!(client.state("k"), written_now(&server, "15"));
+    server.clock().advance_ms(2000);
+    assert_eq!(client.decide("TB.TAKE k 100 1 0"), decided([1, 17, 0, 83_000]));
+    assert_eq!(client.decide("TB.TAKE k 100 1 18"), decided([0, 17, 1000, 83_000]));
+}
+
+#[test]
+fn a_new_rate_counts_from_the_last_write() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 100 1 100");
+    server.clock().advance_ms(10_000);
+    assert_eq!(client.decide("TB.PEEK k 100 1 0"), decided([1, 10, 0, 90_000]));
+    assert_eq!(client.decide("TB.PEEK k 100 5 0"), decided([1, 50, 0, 10_000]));
+    assert_eq!(client.decide("TB.TAKE k 100 5 50"), decided([1, 0, 0, 20_000]));
+    assert_eq!(client.decide("TB.TAKE k 100 60/m 1"), decided([0, 0, 1000, 100_000]));
+}
+
+/// What a write leaves over of a micro-token at the old rate must not flow in again at the new one.
+#[test]
+fn a_new_rate_that_is_much_faster_does_not_count_from_before_the_last_write() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 1000 1/d 1000");
+    server.clock().advance_ms(80);
+    // 80 ms at one token a day are less than a micro-token, which takes 86.4 ms.
+    client.decide("TB.CHARGE k 1000 1/d 0.000001");
+    let paid_by = client.decide("TB.PEEK k 1000 1000 50");
+    assert_eq!(paid_by, decided([0, -1, 51, 1001]), "nothing has flowed since the last write");
+}
+
+#[test]
+fn a_clock_that_steps_back_an_hour_neither_adds_tokens_nor_locks_anyone_out() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 10 1 9");
+    server.clock().advance_ms(-HOUR_MS);
+    assert_eq!(client.decide("TB.PEEK k 10 1 2"), decided([0, 1, 1000, 9000]));
+    assert_eq!(client.decide("TB.TAKE k 10 1 2"), decided([0, 1, 1000, 9000]));
+    assert_eq!(client.state("k"), written_now(&server, "1"), "it counts on from the new time");
+    server.clock().advance_ms(1000);
+    assert_eq!(client.decide("TB.TAKE k 10 1 2"), decided([1, 0, 0, 10_000]));
+    server.clock().advance_ms(-HOUR_MS);
+    assert_eq!(client.decide("TB.TAKE k 10 1 0.5"), decided([0, 0, 500, 10_000]));
+    server.clock().advance_ms(3500);
+    assert_eq!(client.decide("TB.TAKE k 10 1 3"), decided([1, 0, 0, 9500]));
+    let full_at_us = server.clock().now_us() + 9_500_000;
+    let expires_at_us = client.expires_at_ms("k").unwrap() * 1000;
+    assert!((full_at_us..=full_at_us + 2_375_000 + 1_001_000).contains(&expires_at_us));
+}
+
+#[test]
+fn a_step_back_that_only_peek_has_seen_is_no_write() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.decide("TB.TAKE k 10 1 9");
+    let stored = client.state("k");
+    server.clock().advance_ms(-HOUR_MS);
+    client.decide("TB.PEEK k 10 1 2");
+    client.decide("TB.TAKE k 10 1 0");
+    assert_eq!(client.state("k"), stored);
+    server.clock().advance_ms(HOUR_MS + 1000);
+    assert_eq!(client.decide("TB.TAKE k 10 1 2"), decided([1, 0, 0, 10_000]));
+}
+
+/// Rates as clients write them: the words, the count and the period in microseconds.
+const RATES: &[(&str, &str, i64)] = &[
+    ("1", "1", 1_000_000),
+    ("5", "5", 1_000_000),
+    ("3.7", "3.7", 1_000_000),
+    ("0.25", "0.25", 1_000_000),
+    ("1e-3", "1e-3", 1_000_000),
+    ("1E3", "1e3", 1_000_000),
+    ("123456.789", "123456.789", 1_000_000),
+    ("1e12", "1e12", 1_000_000),
+    ("100/m", "100", 60_000_000),
+    ("100/h", "100", 3_600_000_000),
+    ("7/d", "7", 86_400_000_000),
+    ("1/250ms", "1", 250_000),
+    ("10/10s", "10", 10_000_000),
+    ("1/3s", "1", 3_000_000),
+    ("0.7/1.1m", "0.7", 66_000_000),
+    ("999999/7h", "999999", 25_200_000_000),
+    ("1/365d", "1", 31_536_000_000_000),
+];
+
+/// The rates of [`RATES`] that are a whole number of tokens a second, at which nothing is ever rounded.
+fn whole_rates() -> Vec<(&'static str, &'static str, i64)> {
+    let is_whole = |count: &str, period_us: i64| (exact(count) * fraction(1_000_000, period_us)).is_integer();
+    RATES.iter().copied().filter(|(_, count, period_us)| is_whole(count, *period_us)).collect()
+}
+
+fn random_capacity(random: &mut Random) -> String {
+    let small = ["0.000001", "0.5", "1", "1.5", "3", "10", "33.333333", "100", "1e3", "123456.789012"];
+    match random.below(4) {
+        0 => random.between(1, 1000).to_string(),
+        1 => format!("{}.{:06}", random.between(0, 9), random.between(1, 999_999)),
+        _ => (*random.pick(&small)).to_owned(),
+    }
+}
+
+fn random_limit(random: &mut Random, rates: &[(&str, &str, i64)]) -> ExactLimit {
+    loop {
+        let (words, count, period_us) = *random.pick(rates);
+        let limit = ExactLimit::new(&random_capacity(random), words, count, period_us);
+        let century_us = whole(3_155_760_000_000_000);
+        if limit.time_us(&limit.capacity) <= century_us {
+            return limit;
+        }
+    }
+}
+
+/// Costs near what matters: nothing, a little, a token, a share of the capacity, all of it, and too much.
+fn random_cost(random: &mut Random, limit: &ExactLimit) -> String {
+    let millionths = |tokens: common::model::Exact| {
+        let micro = (tokens * whole(1_000_000)).floor().to_integer();
+        format!("{micro}e-6")
+    };
+    match random.below(10) {
+        0 => "0".to_owned(),
+        1 => "0.000001".to_owned(),
+        2 | 3 => "1".to_owned(),
+        4 => millionths(limit.capacity.clone()),
+        5 => millionths(&limit.capacity + fraction(1, 1_000_000)),
+        _ => millionths(&limit.capacity * fraction(random.between(0, 1000), 1000)),
+    }
+}
+
+/// A time in which something can happen: none, little, or a part of what filling the bucket takes.
+fn random_pause_us(random: &mut Random, limit: &ExactLimit) -> i64 {
+    let fill_us: i64 = limit.time_us(&limit.capacity).ceil().to_integer().try_into().unwrap();
+    let part = |random: &mut Random, parts: i64| random.between(0, fill_us / parts + 1);
+    match random.below(8) {
+        0 => 0,
+        1 => random.between(1, 10),
+        2 | 3 => part(random, 100),
+        4..=6 => part(random, 5),
+        _ => part(random, 1) * 2,
+    }
+}
+
+/// One key through many calls, judged by the model.
+struct Walk<'a> {
+    server: &'a Server,
+    client: Connection,
+    key: String,
+    model: Model,
+}
+
+impl Walk<'_> {
+    fn take(&mut self, limit: &ExactLimit, cost: &str) -> Decision {
+        let now_us = self.server.clock().now_us();
+        let arguments = format!("{} {} {cost}", self.key, limit.words);
+        let stored = self.client.state(&self.key);
+        match &stored {
+            None => self.model.vanish(now_us),
+            Some((level, refilled_at_us)) => self.model.judge_state(limit, now_us, level, *refilled_at_us),
+        }
+        let foreseen = self.client.decide(&format!("TB.PEEK {arguments}"));
+        assert_eq!(self.client.state(&self.key), stored, "a trace of TB.PEEK");
+        let decision = self.client.decide(&format!("TB.TAKE {arguments}"));
+        assert_eq!(decision, foreseen, "TB.PEEK foresaw something else for {arguments}");
+        self.model.follow(limit, &Wish::Take(exact(cost)), now_us, decision);
+        decision
+    }
+
+    /// Waits as told: the same call is denied one millisecond before, and allowed then.
+    fn retry(&mut self, limit: &ExactLimit, cost: &str, told: Decision) {
+        let (clock, arguments) = (self.server.clock(), format!("{} {} {cost}", self.key, limit.words));
+        clock.advance_ms(told.retry_after_ms - 1);
+        let early = self.client.decide(&format!("TB.PEEK {arguments}"));
+        assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{arguments} 1 ms before {told:?}");
+        clock.advance_ms(1);
+        assert_eq!(self.take(limit, cost).allowed, 1, "{arguments} after {told:?}");
+    }
+}
+
+#[test]
+fn waits_are_honest_and_no_token_is_lost_or_won_under_any_limit() {
+    const LIMITS: u64 = 120;
+    const CALLS: u64 = 40;
+    let server = Server::with_clock();
+    let mut random = Random::new(2);
+    for number in 0..LIMITS {
+        let limit = random_limit(&mut random, RATES);
+        let key = format!("key:{number}");
+        let mut walk = Walk { server: &server, client: server.connect(), key, model: Model::default() };
+        for _ in 0..CALLS {
+            let cost = random_cost(&mut random, &limit);
+            let decision = walk.take(&limit, &cost);
+            if decision.retry_after_ms > 0 && random.once_in(2) {
+                walk.retry(&limit, &cost, decision);
+            }
+            server.clock().advance_us(random_pause_us(&mut random, &limit));
+        }
+    }
+}
+
+#[test]
+fn limits_that_change_and_clocks_that_step_back_add_nothing() {
+    const KEYS: u64 = 60;
+    const CALLS: u64 = 50;
+    let server = Server::with_clock();
+    let rates = whole_rates();
+    let mut random = Random::new(3);
+    for number in 0..KEYS {
+        let mut limit = random_limit(&mut random, &rates);
+        let key = format!("key:{number}");
+        let mut walk = Walk { server: &server, client: server.connect(), key, model: Model::default() };
+        for _ in 0..CALLS {
+            if random.once_in(4) {
+                limit = random_limit(&mut random, &rates);
+            }
+            walk.take(&limit, &random_cost(&mut random, &limit));
+            let pause_us = random_pause_us(&mut random, &limit);
+            server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
+        }
+    }
 }

@@ -3,14 +3,17 @@
 //! Which server is said by two environment variables, that the Makefile sets:
 //! `SERVER`, the executable (default: `redis-server` on the path), and `MODULE`, the module to load (default: what
 //! `cargo build --release` makes).
-#![allow(dead_code)] // Each test file uses its own part of this.
+#![allow(dead_code, unused_imports)] // Each test file uses its own part of this.
 
 pub mod clock;
 pub mod cluster;
+pub mod model;
+pub mod random;
 pub mod reply;
 pub mod server;
 
 pub use clock::Clock;
+pub use random::Random;
 pub use reply::{decision, integers, multi_decision, text, Decision};
 pub use server::{Connection, Server, ServerBuilder};
 

@@ -4,7 +4,8 @@ use super::{decision, text, wait_until, Clock, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -256,12 +257,27 @@ impl Server {
             if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
                 return false;
             }
-            if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            if self.holds_its_port() {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         false
+    }
+
+    /// Whether it is our process that listens, and not another test's server that took the port a moment before.
+    fn holds_its_port(&self) -> bool {
+        let report = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+            stream.set_read_timeout(Some(super::PATIENCE))?;
+            stream.write_all(b"INFO server\r\nQUIT\r\n")?;
+            let mut report = String::new();
+            stream.read_to_string(&mut report)?;
+            Ok(report)
+        };
+        let ours = format!("process_id:{}\r\n", self.process_id());
+        // A server that wants a password first was asked for one by its own test.
+        report().is_ok_and(|report| report.starts_with('-') || report.contains(&ours))
     }
 
     fn wait_until_loaded(&self) {
