@@ -153,12 +153,19 @@ pub fn count(numkeys: &[u8]) -> Option<usize> {
     usize::try_from(whole(numkeys, MAX_BUCKETS)?).ok()
 }
 
-/// Few keys are compared with each other, many are sorted first.
+/// Few keys are compared with each other, but only where a fingerprint says that two may be the same; many are
+/// sorted.
 fn reject_duplicates<T>(items: &[T], key: impl Fn(&T) -> &[u8]) -> Result<(), Error> {
-    const FEW: usize = 16;
+    const FEW: usize = 32;
     let mut keys: Vec<&[u8]> = items.iter().map(key).collect();
     let twice = if keys.len() <= FEW {
-        keys.iter().enumerate().any(|(index, key)| keys.iter().take(index).any(|earlier| earlier == key))
+        let mut seen = 0u64;
+        keys.iter().enumerate().any(|(index, key)| {
+            let fingerprint = fingerprint(key);
+            let maybe = seen & fingerprint != 0;
+            seen |= fingerprint;
+            maybe && keys.iter().take(index).any(|earlier| earlier == key)
+        })
     } else {
         keys.sort_unstable();
         keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
@@ -167,6 +174,12 @@ fn reject_duplicates<T>(items: &[T], key: impl Fn(&T) -> &[u8]) -> Result<(), Er
         return Err(Error::DuplicateKey);
     }
     Ok(())
+}
+
+/// One of 64 bits, by the end of a key, where keys differ most.
+fn fingerprint(key: &[u8]) -> u64 {
+    let byte = |from_end: usize| key.iter().nth_back(from_end).copied().map_or(0, u32::from);
+    1u64.rotate_left(byte(0).wrapping_add(byte(1).wrapping_mul(10)))
 }
 
 fn amount<A: AsRef<[u8]>>(arguments: &[A], rounding: Rounding) -> Result<(&A, Limit, i64), Error> {

@@ -1,0 +1,110 @@
+# The token bucket module for Redis and Valkey. `make` alone lists what there is.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PORT ?= 6379
+SERVER ?=
+MODULE := $(CURDIR)/target/release/libtokenbucket.so
+ENGINES := $(CURDIR)/target/engines
+
+# The servers of `make test`: what Debian installs, the newest Redis, the newest Valkey.
+NEWEST_REDIS := redis-8.10.2
+NEWEST_VALKEY := valkey-9.1.2
+DEBIAN_REDIS := redis-7.0.15
+TEST_ENGINES := $(DEBIAN_REDIS) $(NEWEST_REDIS) $(NEWEST_VALKEY)
+ALL_ENGINES := $(shell sed -n 's/^ALL="//p;/^redict/p' scripts/engines.sh | tr -d '"')
+
+# Test programs that need no server, and the ones that need more than a plain one.
+PURE_TESTS := model numbers requests
+SPECIAL_TESTS := cluster sentinel chaos valgrind redis_cell
+SERVER_TESTS := $(filter-out $(PURE_TESTS) $(SPECIAL_TESTS),$(basename $(notdir $(wildcard tests/*.rs))))
+as_targets = $(addprefix --test ,$(1))
+# Most tests wait for servers rather than compute.
+CARGO_TEST := cargo test --quiet
+TEST_THREADS ?= 6
+
+# bindgen finds the compiler's own headers by this where only the library of clang is installed.
+export BINDGEN_EXTRA_CLANG_ARGS ?= -isystem $(shell cc -print-file-name=include 2>/dev/null)
+
+say = @printf '\n\033[1m== %s\033[0m\n' $(1)
+
+.PHONY: help
+help: ## List the targets
+	@echo 'make TARGET [VARIABLE=value …]'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo
+	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
+
+.PHONY: run
+run: check-port ## Build the module and start a server with it in the foreground (PORT=6379)
+	@scripts/install.sh $(if $(SERVER),,redis)
+	@$(MAKE) --no-print-directory build
+	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
+
+.PHONY: check-port
+check-port:
+	@! (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { echo 'error: port $(PORT) is in use: choose another, like make run PORT=6380' >&2; exit 1; }
+
+.PHONY: build
+build: ## Build the module: target/release/libtokenbucket.so
+	@scripts/install.sh cargo cc libclang
+	$(call say,'building the module')
+	cargo build --release
+	@echo 'built $(MODULE)'
+
+.PHONY: test
+test: ## Test everything on Redis 7.0, the newest Redis and the newest Valkey, or on SERVER=path alone
+	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory test-pure
+ifdef SERVER
+	@$(MAKE) --no-print-directory test-server SERVER='$(SERVER)'
+else
+	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
+	@for engine in $(TEST_ENGINES); do \
+		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
+	done
+	@$(MAKE) --no-print-directory test-redis-cell fuzz-briefly guard chaos-briefly
+endif
+	$(call say,'all tests passed')
+
+.PHONY: test-pure
+test-pure: ## Test what needs no server: the algorithm, the parser, the effect
+	$(call say,'testing the algorithm and the parser')
+	@$(CARGO_TEST) --lib $(call as_targets,$(PURE_TESTS))
+	@$(CARGO_TEST) --doc
+
+.PHONY: test-server
+test-server: ## Test the module on one server, SERVER=path
+	$(call say,'testing on $(or $(NAME),$(SERVER))')
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) $(call as_targets,$(SERVER_TESTS)) -- --test-threads $(TEST_THREADS)
+
+.PHONY: engines
+engines:
+	@scripts/install.sh engines
+	@scripts/engines.sh '$(ENGINES)' $(NAMES)
+
+.PHONY: lint
+lint: ## Check format, lints, docs and licences
+	@scripts/install.sh cargo cc libclang
+	$(call say,'format')
+	cargo fmt --all --check
+	$(call say,'lints')
+	cargo clippy --quiet --lib -- -D warnings
+	cargo clippy --quiet --workspace --all-targets -- -D warnings $(TEST_LINTS)
+	$(call say,'documentation')
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items -p tokenbucket
+	$(call say,'licences and advisories')
+	@command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
+	cargo deny --log-level warn check licenses bans sources
+
+# Tests and benchmarks may panic: that is how they fail.
+TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_slicing arithmetic_side_effects \
+	cast_possible_truncation cast_possible_wrap cast_sign_loss undocumented_unsafe_blocks) -A missing_docs -A unsafe_code
+
+.PHONY: clean
+clean: ## Remove everything that was built or fetched
+	cargo clean

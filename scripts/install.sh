@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# install.sh WHAT...   Makes sure that each of these is there, through the machine's package manager if it is not:
+#   cargo   Rust's build tool (never installed here: it has an installer of its own)
+#   cc      a C compiler, for the linker and for headers
+#   libclang   which reads the server's header when the module is built
+#   redis   redis-server and redis-cli
+#   engines what scripts/engines.sh needs
+#   valgrind   for the benchmark that counts instructions
+set -euo pipefail
+
+fail() { echo "error: $*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+has_libclang() {
+    [ -n "${LIBCLANG_PATH:-}" ] && return
+    compgen -G '/usr/lib*/llvm*/lib*/libclang*.so*' >/dev/null || compgen -G '/usr/lib/*/libclang*.so*' >/dev/null ||
+        compgen -G '/usr/lib*/libclang*.so*' >/dev/null
+}
+has_redis() { has redis-cli && { has redis-server || has redis-check-rdb; }; }
+has_pip() { python3 -m pip --version >/dev/null 2>&1; }
+
+# The packages of each package manager. Debian's redis-server package would start a service on port 6379; its
+# redis-tools holds the same program and starts nothing.
+packages() { # MANAGER WHAT
+    case "$1:$2" in
+        apt-get:cc) echo gcc libc6-dev ;;
+        dnf:cc | pacman:cc) echo gcc ;;
+        apk:cc) echo gcc musl-dev ;;
+        apt-get:libclang) echo libclang1 ;;
+        dnf:libclang) echo clang-libs ;;
+        pacman:libclang) echo clang ;;
+        apk:libclang) echo clang-libclang ;;
+        apt-get:redis) echo redis-tools ;;
+        *:redis) echo redis ;;
+        apt-get:engines) echo python3 python3-pip ca-certificates debian-archive-keyring ;;
+        *:valgrind) echo valgrind libc6-dbg ;;
+        *) fail "no package is known for $2 under $1: install it by hand" ;;
+    esac
+}
+
+manager() {
+    for known in apt-get dnf apk pacman; do
+        if has "$known"; then echo "$known"; return; fi
+    done
+    fail "no package manager that is known here (apt-get, dnf, apk, pacman): install $* by hand"
+}
+
+install() { # WHAT
+    local manager names as_root=()
+    manager=$(manager "$1")
+    # shellcheck disable=SC2046 # one word per package
+    names=($(packages "$manager" "$1"))
+    if [ "$(id -u)" != 0 ]; then
+        has sudo || fail "$1 is missing and there is no sudo: run '$manager install ${names[*]}' as root"
+        as_root=(sudo)
+    fi
+    echo "installing ${names[*]} with $manager"
+    case "$manager" in
+        apt-get)
+            "${as_root[@]}" apt-get -qq update
+            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${names[@]}" >/dev/null
+            ;;
+        dnf) "${as_root[@]}" dnf -q -y install "${names[@]}" ;;
+        apk) "${as_root[@]}" apk add -q "${names[@]}" ;;
+        pacman) "${as_root[@]}" pacman -S --noconfirm --needed "${names[@]}" ;;
+    esac || fail "$manager could not install ${names[*]}: install $1 by hand"
+}
+
+for what in "$@"; do
+    case "$what" in
+        cargo) has cargo || fail "cargo is missing: install Rust, https://rustup.rs" ;;
+        cc) has cc || install cc ;;
+        libclang) has_libclang || install libclang ;;
+        redis) has_redis || install redis ;;
+        valgrind) has valgrind || install valgrind ;;
+        engines)
+            has apt-get && has dpkg-deb ||
+                fail "the servers are fetched from Debian's packages, which needs apt-get: on other systems test one server with 'make test SERVER=/path/to/redis-server'"
+            has_pip || install engines
+            ;;
+        *) fail "install.sh does not know '$what'" ;;
+    esac
+done
