@@ -34,10 +34,24 @@ curl -i {url}/v1/chat/completions -H 'Authorization: Bearer demo-key' \\
 def free_port() -> int:
     """A port below those that the kernel gives to clients, so that it is still free for a restart."""
     for port in random.sample(range(20000, 32000), 100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
+        if not answers(port):
+            return port
     raise RuntimeError("no free port")
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wanted_port() -> int:
+    """The PORT of `make run`; asked first, because somebody else's answer looks like the app's."""
+    text = os.environ.get("PORT", "8000")
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        sys.exit(f"PORT: {text!r} is not a port")
+    if answers(int(text)):
+        sys.exit(f"port {text} is in use: set PORT to another")
+    return int(text)
 
 
 class Service:
@@ -80,9 +94,8 @@ class Service:
 
     def answers(self) -> bool:
         if self.ended():
-            raise RuntimeError(f"{self.name} ended at its start:\n{self.output()}")
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            raise RuntimeError(f"{self.name} ended at its start\n{self.output()}")
+        return answers(self.port)
 
     def ended(self) -> bool:
         return self.process is None or self.process.poll() is not None
@@ -117,10 +130,11 @@ def wait_for(condition: Callable[[], bool], what: str, within_s: float = READY_W
 def redis_server(folder: Path, port: int | None = None, *, with_module: bool = True) -> Service:
     """A server in `folder` that keeps nothing; the module is loaded from MODULE."""
     port = port or free_port()
-    server = shutil.which(os.environ.get("SERVER", "redis-server"))
+    wanted = os.environ.get("SERVER", "redis-server")
+    server = shutil.which(wanted)
     module = Path(os.environ.get("MODULE", "../../target/release/libtokenbucket.so"))
     if server is None:
-        sys.exit("no redis-server in PATH: install one, or set SERVER=/path/to/redis-server")
+        sys.exit(f"no {wanted}: install redis-server, or set SERVER=/path/to/redis-server")
     if not (module := HERE / module).is_file():
         sys.exit(f"no module at {module}: run `cargo build --release`, or set MODULE=/path/to/it")
     command = [str(Path(server).absolute()), "--bind", "127.0.0.1", "--port", str(port)]
@@ -150,7 +164,7 @@ def main() -> None:
         model = model_server(folder)
         app = app_server(
             folder,
-            int(os.environ.get("PORT", "8000")),
+            wanted_port(),
             redis_url=f"redis://127.0.0.1:{redis.port}/0",
             model_url=f"http://127.0.0.1:{model.port}/v1",
         )

@@ -47,7 +47,7 @@ export class Service {
     this.#child.on("error", () => {}); // seen as ended, below
     services.add(this);
     await waitFor(`${this.name} on port ${this.port}`, READY_WITHIN_MS, async () => {
-      if (this.ended) throw new Error(`${this.name} ended at its start:\n${this.output()}`);
+      if (this.ended) throw new Error(`${this.name} ended at its start\n${this.output()}`.trim());
       return answers(this.port);
     });
     return this;
@@ -123,6 +123,8 @@ export async function redisService({ withModule = true } = {}): Promise<Service>
 
 export async function appService(env: NodeJS.ProcessEnv, { show = false } = {}): Promise<Service> {
   const port = Number(env.PORT) || (await freePort());
+  // Somebody else's answer would look like the app's.
+  if (env.PORT && (await answers(port))) throw new Error(`port ${port} is in use: set PORT to another`);
   const main = join(HERE, "dist/src/main.js");
   return new Service("app", port, process.execPath, [main], { PORT: String(port), ...env }, show);
 }
