@@ -20,8 +20,8 @@ from typing import Literal
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, RedisError, ResponseError
+from redis.maint_notifications import MaintNotificationsConfig
 
 log = logging.getLogger("limiter")
 
@@ -97,9 +97,12 @@ def connect(url: str, *, max_connections: int = 50) -> Redis:
             # then let a flood through because it is a flood; this one queues, within the timeout.
             max_connections=max_connections,
             timeout=None,
-            # The default retries for seconds. One retry, at once, is for a pooled connection that
-            # died with the old server. A timeout is not retried: that take may have happened.
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            # The default retries for seconds. Nothing is sent twice here: a call that got no reply
+            # may have happened, and a TB.GIVE that happens twice is tokens out of nothing.
+            retry=Retry(NoBackoff(), 0),
+            # With these the pool hands out connections that died with the old server, and each
+            # would fail once; without them it looks first.
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
     )
 
