@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::model::{exact, fraction, whole, ExactLimit, Model, Wish};
+use common::model::{ExactLimit, Wish};
+use common::walk::{self, Walk};
 use common::{text, Connection, Decision, Random, Server};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -343,118 +344,6 @@ fn a_step_back_that_only_peek_has_seen_is_no_write() {
     assert_eq!(client.decide("TB.TAKE k 10 1 2"), decided([1, 0, 0, 10_000]));
 }
 
-/// Rates as clients write them: the words, the count and the period in microseconds.
-const RATES: &[(&str, &str, i64)] = &[
-    ("1", "1", 1_000_000),
-    ("5", "5", 1_000_000),
-    ("3.7", "3.7", 1_000_000),
-    ("0.25", "0.25", 1_000_000),
-    ("1e-3", "1e-3", 1_000_000),
-    ("1E3", "1e3", 1_000_000),
-    ("123456.789", "123456.789", 1_000_000),
-    ("1e12", "1e12", 1_000_000),
-    ("100/m", "100", 60_000_000),
-    ("100/h", "100", 3_600_000_000),
-    ("7/d", "7", 86_400_000_000),
-    ("1/250ms", "1", 250_000),
-    ("10/10s", "10", 10_000_000),
-    ("1/3s", "1", 3_000_000),
-    ("0.7/1.1m", "0.7", 66_000_000),
-    ("999999/7h", "999999", 25_200_000_000),
-    ("1/365d", "1", 31_536_000_000_000),
-];
-
-/// The rates of [`RATES`] that are a whole number of tokens a second, at which nothing is ever rounded.
-fn whole_rates() -> Vec<(&'static str, &'static str, i64)> {
-    let is_whole = |count: &str, period_us: i64| (exact(count) * fraction(1_000_000, period_us)).is_integer();
-    RATES.iter().copied().filter(|(_, count, period_us)| is_whole(count, *period_us)).collect()
-}
-
-fn random_capacity(random: &mut Random) -> String {
-    let small = ["0.000001", "0.5", "1", "1.5", "3", "10", "33.333333", "100", "1e3", "123456.789012"];
-    match random.below(4) {
-        0 => random.between(1, 1000).to_string(),
-        1 => format!("{}.{:06}", random.between(0, 9), random.between(1, 999_999)),
-        _ => (*random.pick(&small)).to_owned(),
-    }
-}
-
-fn random_limit(random: &mut Random, rates: &[(&str, &str, i64)]) -> ExactLimit {
-    loop {
-        let (words, count, period_us) = *random.pick(rates);
-        let limit = ExactLimit::new(&random_capacity(random), words, count, period_us);
-        let century_us = whole(3_155_760_000_000_000);
-        if limit.time_us(&limit.capacity) <= century_us {
-            return limit;
-        }
-    }
-}
-
-/// Costs near what matters: nothing, a little, a token, a share of the capacity, all of it, and too much.
-fn random_cost(random: &mut Random, limit: &ExactLimit) -> String {
-    let millionths = |tokens: common::model::Exact| {
-        let micro = (tokens * whole(1_000_000)).floor().to_integer();
-        format!("{micro}e-6")
-    };
-    match random.below(10) {
-        0 => "0".to_owned(),
-        1 => "0.000001".to_owned(),
-        2 | 3 => "1".to_owned(),
-        4 => millionths(limit.capacity.clone()),
-        5 => millionths(&limit.capacity + fraction(1, 1_000_000)),
-        _ => millionths(&limit.capacity * fraction(random.between(0, 1000), 1000)),
-    }
-}
-
-/// A time in which something can happen: none, little, or a part of what filling the bucket takes.
-fn random_pause_us(random: &mut Random, limit: &ExactLimit) -> i64 {
-    let fill_us: i64 = limit.time_us(&limit.capacity).ceil().to_integer().try_into().unwrap();
-    let part = |random: &mut Random, parts: i64| random.between(0, fill_us / parts + 1);
-    match random.below(8) {
-        0 => 0,
-        1 => random.between(1, 10),
-        2 | 3 => part(random, 100),
-        4..=6 => part(random, 5),
-        _ => part(random, 1) * 2,
-    }
-}
-
-/// One key through many calls, judged by the model.
-struct Walk<'a> {
-    server: &'a Server,
-    client: Connection,
-    key: String,
-    model: Model,
-}
-
-impl Walk<'_> {
-    fn take(&mut self, limit: &ExactLimit, cost: &str) -> Decision {
-        let now_us = self.server.clock().now_us();
-        let arguments = format!("{} {} {cost}", self.key, limit.words);
-        let stored = self.client.state(&self.key);
-        match &stored {
-            None => self.model.vanish(now_us),
-            Some((level, refilled_at_us)) => self.model.judge_state(limit, now_us, level, *refilled_at_us),
-        }
-        let foreseen = self.client.decide(&format!("TB.PEEK {arguments}"));
-        assert_eq!(self.client.state(&self.key), stored, "a trace of TB.PEEK");
-        let decision = self.client.decide(&format!("TB.TAKE {arguments}"));
-        assert_eq!(decision, foreseen, "TB.PEEK foresaw something else for {arguments}");
-        self.model.follow(limit, &Wish::Take(exact(cost)), now_us, decision);
-        decision
-    }
-
-    /// Waits as told: the same call is denied one millisecond before, and allowed then.
-    fn retry(&mut self, limit: &ExactLimit, cost: &str, told: Decision) {
-        let (clock, arguments) = (self.server.clock(), format!("{} {} {cost}", self.key, limit.words));
-        clock.advance_ms(told.retry_after_ms - 1);
-        let early = self.client.decide(&format!("TB.PEEK {arguments}"));
-        assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{arguments} 1 ms before {told:?}");
-        clock.advance_ms(1);
-        assert_eq!(self.take(limit, cost).allowed, 1, "{arguments} after {told:?}");
-    }
-}
-
 #[test]
 fn waits_are_honest_and_no_token_is_lost_or_won_under_any_limit() {
     const LIMITS: u64 = 120;
@@ -462,18 +351,26 @@ fn waits_are_honest_and_no_token_is_lost_or_won_under_any_limit() {
     let server = Server::with_clock();
     let mut random = Random::new(2);
     for number in 0..LIMITS {
-        let limit = random_limit(&mut random, RATES);
-        let key = format!("key:{number}");
-        let mut walk = Walk { server: &server, client: server.connect(), key, model: Model::default() };
+        let limit = walk::limit(&mut random, walk::RATES);
+        let mut walk = Walk::new(&server, number);
         for _ in 0..CALLS {
-            let cost = random_cost(&mut random, &limit);
-            let decision = walk.take(&limit, &cost);
+            let take = Wish::Take(walk::amount(&mut random, &limit));
+            let decision = walk.call(&limit, &take);
             if decision.retry_after_ms > 0 && random.once_in(2) {
-                walk.retry(&limit, &cost, decision);
+                retry(&mut walk, &server, &limit, &take, decision);
             }
-            server.clock().advance_us(random_pause_us(&mut random, &limit));
+            server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
     }
+}
+
+/// Waits as told: the same call is denied one millisecond before, and allowed then.
+fn retry(walk: &mut Walk, server: &Server, limit: &ExactLimit, take: &Wish, told: Decision) {
+    server.clock().advance_ms(told.retry_after_ms - 1);
+    let early = walk.peek(limit, take);
+    assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{take:?} 1 ms before {told:?}");
+    server.clock().advance_ms(1);
+    assert_eq!(walk.call(limit, take).allowed, 1, "{take:?} after {told:?}");
 }
 
 #[test]
@@ -481,18 +378,17 @@ fn limits_that_change_and_clocks_that_step_back_add_nothing() {
     const KEYS: u64 = 60;
     const CALLS: u64 = 50;
     let server = Server::with_clock();
-    let rates = whole_rates();
+    let rates = walk::whole_rates();
     let mut random = Random::new(3);
     for number in 0..KEYS {
-        let mut limit = random_limit(&mut random, &rates);
-        let key = format!("key:{number}");
-        let mut walk = Walk { server: &server, client: server.connect(), key, model: Model::default() };
+        let mut limit = walk::limit(&mut random, &rates);
+        let mut walk = Walk::new(&server, number);
         for _ in 0..CALLS {
             if random.once_in(4) {
-                limit = random_limit(&mut random, &rates);
+                limit = walk::limit(&mut random, &rates);
             }
-            walk.take(&limit, &random_cost(&mut random, &limit));
-            let pause_us = random_pause_us(&mut random, &limit);
+            walk.call(&limit, &Wish::Take(walk::amount(&mut random, &limit)));
+            let pause_us = walk::pause_us(&mut random, &limit);
             server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }
     }

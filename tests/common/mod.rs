@@ -11,6 +11,8 @@ pub mod model;
 pub mod random;
 pub mod reply;
 pub mod server;
+pub mod stored;
+pub mod walk;
 
 pub use clock::Clock;
 pub use random::Random;

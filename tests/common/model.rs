@@ -97,9 +97,32 @@ pub struct Level {
 pub enum Wish {
     Take(Exact),
     TakeUpTo(i64),
+    /// The cost, and the longest wait in milliseconds.
     Reserve(Exact, i64),
     Charge(Exact),
     Give(Exact),
+}
+
+impl Wish {
+    /// As a client words it. Amounts must be whole micro-tokens.
+    pub fn words(&self, key: &str, limit: &ExactLimit) -> String {
+        let limit = &limit.words;
+        match self {
+            Self::Take(cost) => format!("TB.TAKE {key} {limit} {}", millionths(cost)),
+            Self::TakeUpTo(max) => format!("TB.TAKEUPTO {key} {limit} {max}"),
+            Self::Reserve(cost, wait_ms) => {
+                format!("TB.RESERVE {key} {limit} {} {wait_ms}", millionths(cost))
+            }
+            Self::Charge(amount) => format!("TB.CHARGE {key} {limit} {}", millionths(amount)),
+            Self::Give(amount) => format!("TB.GIVE {key} {limit} {}", millionths(amount)),
+        }
+    }
+}
+
+fn millionths(tokens: &Exact) -> String {
+    let micro = tokens * whole(MILLION);
+    assert!(micro.is_integer(), "{tokens} would be rounded");
+    format!("{micro}e-6")
 }
 
 impl Model {

@@ -42,6 +42,7 @@ pub struct ServerBuilder {
     module_arguments: Option<Vec<String>>,
     controlled_clock: bool,
     shared_clock: Option<Arc<Clock>>,
+    files: Option<PathBuf>,
 }
 
 impl ServerBuilder {
@@ -75,38 +76,58 @@ impl ServerBuilder {
         self
     }
 
+    /// Lets it begin on a copy of the data files in `folder`.
+    pub fn files_in(mut self, folder: &Path) -> Self {
+        self.files = Some(folder.to_owned());
+        self
+    }
+
     /// Starts it and waits until it answers.
     pub fn start(self) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let clock =
-            self.shared_clock.or_else(|| self.controlled_clock.then(|| Arc::new(Clock::new(folder.path()))));
-        let mut server = Server {
-            child: None,
-            port: 0,
-            folder,
-            options: self.options,
-            module_arguments: self.module_arguments,
-            clock,
-        };
+        let mut server = self.prepare();
         server.start_on_a_free_port();
         server
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.
     pub fn start_expecting_refusal(self) -> String {
-        let folder = tempfile::tempdir().unwrap();
-        let mut server = Server {
-            child: None,
-            port: free_port(),
-            folder,
-            options: self.options,
-            module_arguments: self.module_arguments,
-            clock: None,
-        };
+        let mut server = self.prepare();
+        server.port = free_port();
         server.spawn();
         let status = server.child.take().unwrap().wait().unwrap();
         assert!(!status.success(), "the server started although it should have refused");
+        assert!(status.code().is_some(), "the server crashed: {status}\n{}", server.log());
         server.log()
+    }
+
+    fn prepare(self) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        if let Some(files) = &self.files {
+            copy_data_files(files, folder.path());
+        }
+        let clock =
+            self.shared_clock.or_else(|| self.controlled_clock.then(|| Arc::new(Clock::new(folder.path()))));
+        Server {
+            child: None,
+            port: 0,
+            folder,
+            options: self.options,
+            module_arguments: self.module_arguments,
+            clock,
+        }
+    }
+}
+
+/// Copies snapshots and append-only files, wherever the servers keep them.
+fn copy_data_files(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        if entry.file_type().unwrap().is_dir() {
+            fs::create_dir(to.join(&name)).unwrap();
+            copy_data_files(&entry.path(), &to.join(&name));
+        } else if [".rdb", ".aof", ".manifest"].iter().any(|end| name.to_string_lossy().ends_with(end)) {
+            fs::copy(entry.path(), to.join(&name)).unwrap();
+        }
     }
 }
 
@@ -128,6 +149,7 @@ impl Server {
             module_arguments: Some(Vec::new()),
             controlled_clock: false,
             shared_clock: None,
+            files: None,
         }
     }
 

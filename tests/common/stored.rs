@@ -1,0 +1,201 @@
+//! What a server stores of its buckets, in memory and in its files, as tests compare it.
+
+use super::{integers, text, wait_until, Clock, Connection, Server};
+use redis::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+/// Every bucket of a database, by its key (unprintable bytes escaped).
+pub type Buckets = BTreeMap<String, Stored>;
+
+/// All that a server knows of one bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// To the micro-token.
+    pub level: String,
+    pub refilled_at_us: i64,
+    /// Unix milliseconds.
+    pub expires_at_ms: Option<i64>,
+}
+
+/// Looks at everything at one moment, on masters and replicas alike.
+const LOOK: &str = "
+    local found = {}
+    for _, key in ipairs(redis.call('KEYS', '*')) do
+        if redis.call('TYPE', key).ok == 'tb-bucket' then
+            local state = redis.call('TB.STATE', key)
+            table.insert(found, {key, state[1], state[2], redis.call('PTTL', key)})
+        end
+    end
+    return {redis.call('TIME'), found}";
+
+/// Every bucket of the database that the connection has selected.
+///
+/// Exact where nothing moves the server's clock meanwhile: servers before 7.0 know no absolute expiry.
+pub fn buckets(client: &mut Connection) -> Buckets {
+    let [time, found] = array::<2>(client.run(&["EVAL", LOOK, "0"]));
+    let [seconds, micros] = array::<2>(time).map(|part| text(&part).parse::<i64>().unwrap());
+    let now_ms = seconds * 1000 + micros / 1000;
+    let Value::Array(found) = found else { panic!("no buckets: {found:?}") };
+    found.into_iter().map(|bucket| one(bucket, now_ms)).collect()
+}
+
+fn one(bucket: Value, now_ms: i64) -> (String, Stored) {
+    let [Value::BulkString(key), level, Value::Int(refilled_at_us), Value::Int(left_ms)] = array::<4>(bucket)
+    else {
+        panic!("no bucket")
+    };
+    let expires_at_ms = (left_ms >= 0).then(|| now_ms + left_ms);
+    (key.escape_ascii().to_string(), Stored { level: text(&level), refilled_at_us, expires_at_ms })
+}
+
+fn array<const N: usize>(reply: Value) -> [Value; N] {
+    let Value::Array(elements) = reply else { panic!("no array: {reply:?}") };
+    elements.try_into().unwrap_or_else(|other| panic!("no array of {N}: {other:?}"))
+}
+
+/// Fills a server with buckets in every state that the commands can bring about, and a few that only users can:
+/// odd microseconds and rates, debt, refunds, several at once, transactions, scripts, names of any bytes.
+pub fn fill(client: &mut Connection, clock: &Clock) {
+    const ROUNDS: i64 = 3;
+    for round in 0..ROUNDS {
+        for command in [
+            "TB.TAKE take 10 1/3h 2.5",
+            "TB.TAKE slow 3 7/d",
+            "TB.TAKE fraction 0.75 0.000001 0.333333",
+            "TB.TAKE denied 1 1/h 2",
+            "TB.TAKEUPTO upto 1000 9/d 123",
+            "TB.RESERVE reserve 2 1/h 1.7 86400000",
+            "TB.CHARGE charge 5 1/h 77.123456",
+            "TB.CHARGE debt 1 1e-3 3e11",
+            "TB.TAKE refunded 100 1/h 50",
+            "TB.GIVE refunded 100 1/h 12.000001",
+            "TB.TAKE filled 100 1/h 50",
+            "TB.GIVE filled 100 1/h 50",
+            "TB.MTAKE 3 {m}a 10 1/h 1 {m}b 1e12 1e6 5e11 {m}c 50 13/7h 0.000001",
+            "TB.MTAKE 2 {m}a 10 1/h 1 {m}denied 1 1/h 2",
+            "MULTI",
+            "TB.TAKE {tx}a 10 1/h 1",
+            "TB.MTAKE 2 {tx}a 10 1/h 1 {tx}b 10 1/h 3",
+            "TB.GIVE {tx}b 10 1/h 1.5",
+            "EXEC",
+        ] {
+            client.say(command);
+        }
+        client.run(&["EVAL", SCRIPT, "2", "script:a", "script:b"]);
+        client.run(&[b"TB.TAKE".as_slice(), b"any\0byte\r\n\xff", b"7", b"1/h"]);
+        client.run(&["TB.TAKE", "", "7", "1/h"]);
+        client.run(&["TB.TAKE", "limit changes", &(10 + round).to_string(), "1/h"]);
+        clock.advance_us(1_234_567);
+    }
+    client.say("TB.TAKE deleted 10 1/h");
+    client.say("DEL deleted");
+    client.say("TB.TAKE persisted 10 1/h");
+    client.say("PERSIST persisted");
+}
+
+const SCRIPT: &str = "
+    redis.call('TB.TAKE', KEYS[1], 20, '1/h', 2)
+    redis.call('TB.RESERVE', KEYS[2], 5, '1/h', 3, 100000000)
+    return redis.call('TB.PEEK', KEYS[1], 20, '1/h', 2)";
+
+/// Waits until `condition` holds while the clocks run. The oldest servers do their periodic work by the clock
+/// that the test moves, so that nothing ever happens there while it stands.
+pub fn wait_while_time_passes(clocks: &[&Clock], what: &str, mut condition: impl FnMut() -> bool) {
+    const STEP_MS: i64 = 50;
+    wait_until(what, || {
+        let holds = condition();
+        if !holds {
+            clocks.iter().for_each(|clock| clock.advance_ms(STEP_MS));
+        }
+        holds
+    });
+}
+
+/// The size of everything that was appended for good, in bytes.
+pub fn append_only_bytes(client: &mut Connection) -> u64 {
+    client.info("persistence", "aof_current_size").parse().unwrap()
+}
+
+/// The file to which the server appends commands at the moment.
+pub fn append_only_file(server: &Server) -> PathBuf {
+    let folder = server.folder().join("appendonlydir");
+    let Ok(entries) = fs::read_dir(&folder) else {
+        return server.folder().join("appendonly.aof");
+    };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    // From 7.0 on they are numbered; the lengths of names grow with the numbers.
+    let newest = paths.filter(appended).max_by_key(|path| (path.as_os_str().len(), path.clone()));
+    newest.unwrap_or_else(|| panic!("nothing is appended in {}", folder.display()))
+}
+
+/// The commands in bytes of a replication stream or of an append-only file without preamble; an incomplete one at
+/// the end is left out.
+pub fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    std::iter::from_fn(|| {
+        let (command, rest) = command(bytes)?;
+        bytes = rest;
+        Some(command)
+    })
+    .collect()
+}
+
+fn command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, &[u8])> {
+    let (count, mut rest) = counted(bytes, b'*')?;
+    let mut arguments = Vec::new();
+    for _ in 0..count {
+        let (len, behind) = counted(rest, b'$')?;
+        arguments.push(behind.get(..len)?.to_vec());
+        rest = behind.get(len + 2..)?;
+    }
+    Some((arguments, rest))
+}
+
+fn counted(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let (first, digits) = bytes.split_first().filter(|_| end > 0)?;
+    assert_eq!(*first, sign, "no command: {}", bytes.escape_ascii());
+    let count = std::str::from_utf8(&digits[..end - 1]).unwrap().parse().unwrap();
+    Some((count, &bytes[end + 2..]))
+}
+
+/// Makes `replica` follow `master` and waits until it has everything.
+pub fn follow(replica: &Server, master: &Server) {
+    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    wait_until_replicated(replica, master);
+}
+
+/// Waits until `replica` has all that was written to its master so far. `origin` is the master, or the master's
+/// master.
+pub fn wait_until_replicated(replica: &Server, origin: &Server) {
+    let (mut to, mut from) = (replica.connect(), origin.connect());
+    wait_while_time_passes(&[replica.clock(), origin.clock()], "the replica has everything", || {
+        let linked = to.info("replication", "master_link_status") == "up";
+        linked
+            && to.info("replication", "slave_repl_offset") == from.info("replication", "master_repl_offset")
+    });
+}
+
+/// Replication offset of a master, in bytes.
+pub fn replicated_bytes(client: &mut Connection) -> i64 {
+    client.info("replication", "master_repl_offset").parse().unwrap()
+}
+
+/// How many buckets the module says that there are.
+pub fn buckets_alive(client: &mut Connection) -> i64 {
+    let report = text(&client.run(&["INFO", "tokenbucket"]));
+    let count = report.lines().find_map(|line| line.trim().strip_prefix("tokenbucket_buckets:"));
+    count.unwrap_or_else(|| panic!("no count of buckets:\n{report}")).parse().unwrap()
+}
+
+/// Whether a log tells of a crash rather than of a refusal.
+pub fn tells_of_a_crash(log: &str) -> bool {
+    ["crashed by signal", "BUG REPORT", "ASSERTION FAILED", "panicked"].iter().any(|sign| log.contains(sign))
+}
+
+/// The integer of a reply.
+pub fn integer(reply: &Value) -> i64 {
+    integers(&Value::Array(vec![reply.clone()]))[0]
+}
