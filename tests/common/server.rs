@@ -94,7 +94,12 @@ impl ServerBuilder {
         let mut server = self.prepare();
         server.port = free_port();
         server.spawn();
-        let status = server.child.take().unwrap().wait().unwrap();
+        let mut status = None;
+        wait_until("the server gives up", || {
+            status = server.child.as_mut().unwrap().try_wait().unwrap();
+            status.is_some()
+        });
+        let status = status.unwrap();
         assert!(!status.success(), "the server started although it should have refused");
         assert!(status.code().is_some(), "the server crashed: {status}\n{}", server.log());
         server.log()
@@ -119,13 +124,15 @@ impl ServerBuilder {
 }
 
 /// Copies snapshots and append-only files, wherever the servers keep them.
-fn copy_data_files(from: &Path, to: &Path) {
+pub fn copy_data_files(from: &Path, to: &Path) {
+    const KINDS: [&str; 3] = [".rdb", ".aof", ".manifest"];
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let name = entry.file_name();
+        let shown = name.to_string_lossy();
         if entry.file_type().unwrap().is_dir() {
             fs::create_dir(to.join(&name)).unwrap();
             copy_data_files(&entry.path(), &to.join(&name));
-        } else if [".rdb", ".aof", ".manifest"].iter().any(|end| name.to_string_lossy().ends_with(end)) {
+        } else if KINDS.iter().any(|end| shown.ends_with(end)) && !shown.starts_with("temp-") {
             fs::copy(entry.path(), to.join(&name)).unwrap();
         }
     }
@@ -175,6 +182,11 @@ impl Server {
     /// The process id, that of the server itself.
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().unwrap().id()
+    }
+
+    /// Whether it was started, and not killed since.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
     }
 
     /// The clock that [`ServerBuilder::controlled_clock`] gave it.
@@ -349,6 +361,15 @@ impl Connection {
             std::thread::sleep(Duration::from_millis(50));
         }
         panic!("no connection to {url}: {last_error:?}");
+    }
+
+    /// A connection to whatever listens on a port, or why there is none.
+    pub fn try_open(port: u16) -> Result<Self, String> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+        let connection =
+            client.get_connection_with_timeout(Duration::from_secs(5)).map_err(|error| error.to_string())?;
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Ok(Self { connection, _client: client })
     }
 
     /// The connection itself, for what is not offered here (pipelines, subscriptions).

@@ -1,0 +1,284 @@
+//! What a server has written to its files is what it has again after a restart: every bucket to the micro-token,
+//! and its expiry to the millisecond. What changes nothing writes nothing.
+
+mod common;
+
+use common::server::copy_data_files;
+use common::stored::{
+    append_only_bytes, append_only_file, buckets, fill, tells_of_a_crash, wait_while_time_passes, Buckets,
+};
+use common::{decision, wait_until, Connection, Server, ServerBuilder};
+use std::fs::{self, File};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Servers whose append-only file survives even a power cut, and which nothing else makes write.
+fn with_append_only_file(preamble: &str) -> ServerBuilder {
+    Server::builder()
+        .option("appendonly", "yes")
+        .option("appendfsync", "always")
+        .option("aof-use-rdb-preamble", preamble)
+        .option("auto-aof-rewrite-percentage", 0)
+        .controlled_clock()
+}
+
+fn filled(server: &Server) -> Buckets {
+    let mut client = server.connect();
+    fill(&mut client, server.clock());
+    let filled = buckets(&mut client);
+    assert!(filled.len() > 15, "{filled:?}");
+    filled
+}
+
+/// What is left of `stored` when the server looks at it: what has expired is gone.
+fn left_of(stored: Buckets, server: &Server) -> Buckets {
+    let now_ms = server.clock().now_us() / 1000;
+    stored.into_iter().filter(|(_, bucket)| bucket.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms)).collect()
+}
+
+fn assert_stored(server: &Server, expected: Buckets, after: &str) {
+    assert_eq!(buckets(&mut server.connect()), left_of(expected, server), "after {after}");
+}
+
+#[test]
+fn a_snapshot_brings_back_every_bucket() {
+    let mut server = Server::with_clock();
+    let before = filled(&server);
+    server.connect().say("SAVE");
+    server.kill_and_restart();
+    assert_stored(&server, before.clone(), "SAVE and a power cut");
+    server.clock().advance_ms(60_000);
+    server.restart(true);
+    assert_stored(&server, before, "SHUTDOWN SAVE and a minute");
+}
+
+#[test]
+fn a_snapshot_in_the_background_brings_back_every_bucket() {
+    let mut server = Server::with_clock();
+    let before = filled(&server);
+    let mut client = server.connect();
+    client.say("BGSAVE");
+    wait_for_children(&server, &mut client);
+    server.kill_and_restart();
+    assert_stored(&server, before, "BGSAVE and a power cut");
+}
+
+#[test]
+fn an_append_only_file_brings_back_every_bucket() {
+    for preamble in ["yes", "no"] {
+        let mut server = with_append_only_file(preamble).start();
+        let before = filled(&server);
+        server.restart(false);
+        assert_stored(&server, before.clone(), "a shutdown");
+        server.clock().advance_ms(60_000);
+        server.kill_and_restart();
+        assert_stored(&server, before, "a power cut and a minute");
+    }
+}
+
+#[test]
+fn a_rewritten_append_only_file_brings_back_every_bucket() {
+    for preamble in ["yes", "no"] {
+        let mut server = with_append_only_file(preamble).start();
+        filled(&server);
+        let mut client = server.connect();
+        rewrite(&server, &mut client);
+        let rewritten = buckets(&mut client);
+        server.kill_and_restart();
+        assert_stored(&server, rewritten, "a rewrite and a power cut");
+
+        let mut client = server.connect();
+        client.say("TB.TAKE take 10 1/3h 0.5");
+        client.say("TB.TAKE new 10 1/3h 0.5");
+        let more = buckets(&mut client);
+        server.kill_and_restart();
+        assert_stored(&server, more, "a rewrite, more takes and a power cut");
+    }
+}
+
+#[test]
+fn takes_during_a_rewrite_are_kept() {
+    for preamble in ["yes", "no"] {
+        let mut server = with_append_only_file(preamble).start();
+        filled(&server);
+        let mut client = server.connect();
+        // Microseconds per key: the child writes so slowly that the takes below are made while it does.
+        client.say("CONFIG SET rdb-key-save-delay 20000");
+        client.say("BGREWRITEAOF");
+        for _ in 0..5 {
+            client.say("TB.TAKE meanwhile 1e5 1/h 1.5");
+            server.clock().advance_us(77_777);
+        }
+        assert_eq!(client.info("persistence", "aof_rewrite_in_progress"), "1");
+        wait_for_children(&server, &mut client);
+        let all = buckets(&mut client);
+        server.kill_and_restart();
+        assert_stored(&server, all, "takes during a rewrite");
+    }
+}
+
+/// What a client was told before the power cut is in the file: nobody gets a token twice.
+#[test]
+fn a_power_cut_under_load_forgets_no_acknowledged_take() {
+    const CAPACITY: i64 = 100_000;
+    let mut server = with_append_only_file("yes").start();
+    let mut client = server.connect();
+    let taker = std::thread::spawn(move || {
+        let take = ["TB.TAKE", "user:1", &CAPACITY.to_string(), "1/h"];
+        std::iter::from_fn(|| client.try_run(&take).ok()).map(|reply| decision(&reply).allowed).sum::<i64>()
+    });
+    wait_until("the load is on", || server.connect().state("user:1").is_some());
+    server.kill_and_restart();
+    let acknowledged = taker.join().unwrap();
+    let (level, _) = server.connect().state("user:1").unwrap();
+    let taken = CAPACITY - level.parse::<i64>().unwrap();
+    // The last one may have been written and cut off before its reply.
+    assert!((acknowledged..=acknowledged + 1).contains(&taken), "{taken} taken, {acknowledged} acknowledged");
+}
+
+fn rewrite(server: &Server, client: &mut Connection) {
+    client.say("BGREWRITEAOF");
+    wait_for_children(server, client);
+    assert_eq!(client.info("persistence", "aof_last_bgrewrite_status"), "ok");
+}
+
+fn wait_for_children(server: &Server, client: &mut Connection) {
+    wait_while_time_passes(&[server.clock()], "the background work is done", || {
+        let running = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"];
+        running.into_iter().all(|field| client.info("persistence", field) == "0")
+    });
+}
+
+#[test]
+fn debug_reload_and_loadaof_change_nothing() {
+    let server = with_append_only_file("no").start();
+    let before = filled(&server);
+    let mut client = server.connect();
+    client.say("DEBUG RELOAD");
+    assert_stored(&server, before.clone(), "DEBUG RELOAD");
+    client.say("DEBUG LOADAOF");
+    assert_stored(&server, before, "DEBUG LOADAOF");
+}
+
+/// Reading a file must not append what it says to the file again.
+#[test]
+fn loading_an_append_only_file_does_not_lengthen_it() {
+    let mut server = with_append_only_file("no").start();
+    filled(&server);
+    let bytes = fs::metadata(append_only_file(&server)).unwrap().len();
+    server.kill_and_restart();
+    server.connect().say("DEBUG LOADAOF");
+    server.kill_and_restart();
+    assert_eq!(fs::metadata(append_only_file(&server)).unwrap().len(), bytes);
+}
+
+/// An append-only file that is read at another time, even before it was written, says the same.
+#[test]
+fn the_time_at_which_a_file_is_read_does_not_matter() {
+    let server = with_append_only_file("no").start();
+    server.clock().advance_ms(3_600_000);
+    let before = filled(&server);
+    let reader = with_append_only_file("no").files_in(server.folder()).start();
+    assert!(reader.clock().now_us() < server.clock().now_us());
+    assert_eq!(buckets(&mut reader.connect()), before);
+}
+
+#[test]
+fn what_changes_nothing_appends_nothing() {
+    let server = with_append_only_file("no").start();
+    let mut client = server.connect();
+    client.say("TB.TAKE user:1 3 1/h 3");
+    client.say("TB.CHARGE debtor 3 1/h 30");
+    let (changes, bytes) = (changes(&mut client), append_only_bytes(&mut client));
+    for command in [
+        "TB.TAKE user:1 3 1/h",
+        "TB.TAKE absent 0 1/h",
+        "TB.TAKE user:1 3 1/h 0",
+        "TB.TAKEUPTO user:1 3 1/h 5",
+        "TB.RESERVE user:1 3 1/h 1 1000",
+        "TB.CHARGE debtor 3 1/h 0",
+        "TB.GIVE absent 3 1/h 7",
+        "TB.MTAKE 2 absent 3 1/h 1 user:1 3 1/h 1",
+        "TB.PEEK user:1 3 1/h",
+        "TB.PEEK absent 3 1/h",
+        "TB.STATE user:1",
+        "TB.STATE absent",
+    ] {
+        for _ in 0..1000 {
+            client.say(command);
+        }
+        assert_eq!(append_only_bytes(&mut client), bytes, "{command}");
+        assert_eq!(self::changes(&mut client), changes, "{command}");
+    }
+    assert_eq!(fs::metadata(append_only_file(&server)).unwrap().len(), bytes);
+    client.say("TB.TAKE user:2 3 1/h");
+    assert!(append_only_bytes(&mut client) > bytes);
+}
+
+fn changes(client: &mut Connection) -> i64 {
+    client.info("persistence", "rdb_changes_since_last_save").parse().unwrap()
+}
+
+/// Each bucket that is written is a change that counts for the save points.
+#[test]
+fn takes_trigger_a_snapshot() {
+    let mut server = Server::with_clock();
+    let mut client = server.connect();
+    client.run(&["CONFIG", "SET", "save", "1 5"]);
+    let saved_at = client.info("persistence", "rdb_last_save_time");
+    for taken in 1..=5 {
+        client.say("TB.TAKE user:1 100 1/h");
+        assert_eq!(changes(&mut client), taken);
+    }
+    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || {
+        client.info("persistence", "rdb_last_save_time") != saved_at && changes(&mut client) == 0
+    });
+    let before = buckets(&mut client);
+    server.kill_and_restart();
+    assert_stored(&server, before, "the snapshot");
+}
+
+/// The last command of the file is lost, whole: several buckets of one call never come apart.
+#[test]
+fn a_truncated_append_only_file_brings_back_what_is_whole() {
+    let server = with_append_only_file("no").start();
+    let mut client = server.connect();
+    client.say("TB.TAKE user:1 10 1/h");
+    client.say("TB.CHARGE user:2 10 1/h 50");
+    let before = buckets(&mut client);
+    let whole = append_only_bytes(&mut client);
+    client.say("TB.MTAKE 3 user:1 10 1/h 1 user:3 10 1/h 1 user:4 10 1/h 1");
+    let all = append_only_bytes(&mut client);
+    for len in [whole, whole + 1, whole + 20, (whole + all) / 2, all - 26, all - 9, all - 1] {
+        let files = cut(&server, &append_only_file(&server), len);
+        let reader = with_append_only_file("no").files_in(files.path()).start();
+        assert_eq!(buckets(&mut reader.connect()), before, "{len} of {whole} to {all} bytes");
+    }
+}
+
+/// A server does not start on half a snapshot, and says so rather than crash in the middle of a bucket.
+#[test]
+fn a_truncated_snapshot_is_refused() {
+    const CUTS: u64 = 20;
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.say("TB.TAKE user:1 10 1/h");
+    client.say("SAVE");
+    let snapshot = server.folder().join("dump.rdb");
+    let len = fs::metadata(&snapshot).unwrap().len();
+    // One bucket, the end and the checksum are the last that is written.
+    for missing in (1..=CUTS).map(|step| step * 3) {
+        let files = cut(&server, &snapshot, len - missing);
+        let log = Server::builder().files_in(files.path()).start_expecting_refusal();
+        assert!(!tells_of_a_crash(&log), "{missing} bytes missing:\n{log}");
+    }
+}
+
+/// A copy of a server's files in which one ends after `len` bytes.
+fn cut(server: &Server, file: &Path, len: u64) -> TempDir {
+    let files = tempfile::tempdir().unwrap();
+    copy_data_files(server.folder(), files.path());
+    let copy = files.path().join(file.strip_prefix(server.folder()).unwrap());
+    File::options().write(true).open(copy).unwrap().set_len(len).unwrap();
+    files
+}
