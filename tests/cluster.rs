@@ -87,10 +87,7 @@ fn after_the_loss_of_a_master_a_bucket_holds_what_was_last_replicated() {
         assert!(client.take(key).unwrap());
         *taken.entry(key).or_default() += 1;
     }
-    // So much is known to be on the replicas.
-    for node in &cluster.nodes[..3] {
-        assert_eq!(node.connect().run(&["WAIT", "1", "10000"]), Value::Int(1), "the replica has followed");
-    }
+    client.wait_for_replicas();
     let replicated = taken.clone();
     // What is taken from here to the crash may or may not have been.
     for key in keys.iter().cycle().take(300) {

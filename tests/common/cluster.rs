@@ -138,6 +138,17 @@ impl ClusterClient {
         panic!("{command:?} was redirected {MOST} times");
     }
 
+    /// Waits until a replica has everything that this client wrote. `WAIT` speaks of its own connection's writes.
+    pub fn wait_for_replicas(&mut self) {
+        for connection in self.connections.values_mut() {
+            assert_eq!(
+                connection.run(&["WAIT", "1", "20000"]),
+                Value::Int(1),
+                "the replica has not followed"
+            );
+        }
+    }
+
     /// Goes to another node first, after the one that was known has died.
     pub fn start_from(&mut self, node: &Server) {
         self.home.clear();
