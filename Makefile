@@ -19,7 +19,8 @@ ALL_ENGINES := $(shell sed -n 's/^ALL="//p;/^redict/p' scripts/engines.sh | tr -
 
 # Test programs that need no server, and the ones that need more than a plain one.
 PURE_TESTS := model numbers requests
-SPECIAL_TESTS := cluster sentinel chaos valgrind redis_cell
+CLUSTER_TESTS := cluster sentinel
+SPECIAL_TESTS := $(CLUSTER_TESTS) chaos valgrind redis_cell
 SERVER_TESTS := $(filter-out $(PURE_TESTS) $(SPECIAL_TESTS),$(basename $(notdir $(wildcard tests/*.rs))))
 as_targets = $(addprefix --test ,$(1))
 # Most tests wait for servers rather than compute.
@@ -82,13 +83,46 @@ test-server: ## Test the module on one server, SERVER=path
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) $(call as_targets,$(SERVER_TESTS)) -- --test-threads $(TEST_THREADS)
 
+.PHONY: matrix
+matrix: build ## Test the module on every server in the README's table (about 25 minutes)
+	@$(MAKE) --no-print-directory engines
+	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(call as_targets,$(SERVER_TESTS) $(CLUSTER_TESTS)) -- --test-threads $(TEST_THREADS)' $(or $(NAMES),$(ALL_ENGINES))
+
+.PHONY: cluster-test
+cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
+	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
+	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(call as_targets,$(CLUSTER_TESTS))' $(TEST_ENGINES)
+
+.PHONY: chaos
+chaos: build ## Random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
+	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
+	@for engine in $(TEST_ENGINES); do \
+		printf '\n\033[1m== chaos on %s\033[0m\n' $$engine; \
+		CHAOS_SECONDS=$$(( $(CHAOS_SECONDS) / $(words $(TEST_ENGINES)) )) SERVER='$(ENGINES)/'$$engine/server MODULE='$(MODULE)' \
+			cargo test --quiet --test chaos -- --nocapture; \
+	done
+CHAOS_SECONDS ?= 1800
+
+.PHONY: chaos-briefly
+chaos-briefly:
+	@$(MAKE) --no-print-directory chaos CHAOS_SECONDS=120
+
 .PHONY: engines
 engines:
 	@scripts/install.sh engines
 	@scripts/engines.sh '$(ENGINES)' $(NAMES)
 
+.PHONY: examples
+examples: build ## Set up and test every application under examples/
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@for example in $(EXAMPLES); do \
+		printf '\n\033[1m== example %s\033[0m\n' $$example; \
+		$(MAKE) --no-print-directory -C examples/$$example test SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'; \
+	done
+EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
+
 .PHONY: lint
-lint: ## Check format, lints, docs and licences
+lint: ## Check format, lints, docs and dependencies
 	@scripts/install.sh cargo cc libclang
 	$(call say,'format')
 	cargo fmt --all --check
@@ -97,7 +131,7 @@ lint: ## Check format, lints, docs and licences
 	cargo clippy --quiet --workspace --all-targets -- -D warnings $(TEST_LINTS)
 	$(call say,'documentation')
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items -p tokenbucket
-	$(call say,'licences and advisories')
+	$(call say,'licences and sources of dependencies')
 	@command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
 	cargo deny --log-level warn check licenses bans sources
 
