@@ -2,7 +2,7 @@
 
 use super::{integers, text, wait_until, Clock, Connection, Server};
 use redis::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -55,6 +55,17 @@ fn array<const N: usize>(reply: Value) -> [Value; N] {
     elements.try_into().unwrap_or_else(|other| panic!("no array of {N}: {other:?}"))
 }
 
+/// Panics with those that differ if two servers, or one at two times, do not store the same.
+#[track_caller]
+pub fn assert_same_buckets(found: &Buckets, expected: &Buckets, when: &str) {
+    let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
+    let differing = keys.into_iter().filter(|key| found.get(*key) != expected.get(*key));
+    let lines: Vec<_> = differing
+        .map(|key| format!("{key}: found {:?}, expected {:?}", found.get(key), expected.get(key)))
+        .collect();
+    assert!(lines.is_empty(), "{when}: {} of {}:\n{}", lines.len(), expected.len(), lines.join("\n"));
+}
+
 /// Fills a server with buckets in every state that the commands can bring about, and a few that only users can:
 /// odd microseconds and rates, debt, refunds, several at once, transactions, scripts, names of any bytes.
 pub fn fill(client: &mut Connection, clock: &Clock) {
@@ -68,7 +79,7 @@ pub fn fill(client: &mut Connection, clock: &Clock) {
             "TB.TAKEUPTO upto 1000 9/d 123",
             "TB.RESERVE reserve 2 1/h 1.7 86400000",
             "TB.CHARGE charge 5 1/h 77.123456",
-            "TB.CHARGE debt 1 1e-3 3e11",
+            "TB.CHARGE debt 1 1e-3 1e11",
             "TB.TAKE refunded 100 1/h 50",
             "TB.GIVE refunded 100 1/h 12.000001",
             "TB.TAKE filled 100 1/h 50",
