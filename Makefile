@@ -112,6 +112,11 @@ engines:
 	@scripts/install.sh engines
 	@scripts/engines.sh '$(ENGINES)' $(NAMES)
 
+.PHONY: hostile
+hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at a server (about 10 minutes)
+	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
+	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test hostile' $(TEST_ENGINES)
+
 .PHONY: examples
 examples: build ## Set up and test every application under examples/
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
