@@ -1,0 +1,69 @@
+//! What the program is told on its command line.
+
+use crate::peer::Peer;
+use anyhow::{bail, ensure, Context, Result};
+use std::path::PathBuf;
+
+pub const USAGE: &str = "\
+tokenbucket-bench compare [--quick] --server PATH --module PATH [--peer PEER]... --out FOLDER
+tokenbucket-bench instructions --server PATH --module PATH [--peer PEER]... [--json FILE]
+tokenbucket-bench commandstats [--quick] --server PATH --module PATH [--peer PEER]...
+tokenbucket-bench guard --server PATH --module PATH --ceilings FILE
+
+PEER is another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS'";
+
+#[derive(Debug, Default)]
+pub struct Arguments {
+    pub command: String,
+    pub quick: bool,
+    server: Option<PathBuf>,
+    module: Option<PathBuf>,
+    out: Option<PathBuf>,
+    ceilings: Option<PathBuf>,
+    pub json: Option<PathBuf>,
+    pub peers: Vec<Peer>,
+}
+
+impl Arguments {
+    /// Reads the words after the program's name.
+    pub fn read(words: impl IntoIterator<Item = String>) -> Result<Self> {
+        let mut words = words.into_iter();
+        let mut arguments = Self { command: words.next().unwrap_or_default(), ..Self::default() };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--quick" => arguments.quick = true,
+                "--server" => arguments.server = Some(value()?.into()),
+                "--module" => arguments.module = Some(value()?.into()),
+                "--out" => arguments.out = Some(value()?.into()),
+                "--ceilings" => arguments.ceilings = Some(value()?.into()),
+                "--json" => arguments.json = Some(value()?.into()),
+                "--peer" => arguments.peers.push(value()?.parse()?),
+                _ => bail!("'{word}' is not an option"),
+            }
+        }
+        Ok(arguments)
+    }
+
+    pub fn server(&self) -> Result<PathBuf> {
+        existing("--server", self.server.as_ref())
+    }
+
+    pub fn module(&self) -> Result<PathBuf> {
+        existing("--module", self.module.as_ref())
+    }
+
+    pub fn ceilings(&self) -> Result<PathBuf> {
+        existing("--ceilings", self.ceilings.as_ref())
+    }
+
+    pub fn out(&self) -> Result<PathBuf> {
+        self.out.clone().context("--out is needed")
+    }
+}
+
+fn existing(option: &str, path: Option<&PathBuf>) -> Result<PathBuf> {
+    let path = path.with_context(|| format!("{option} is needed"))?;
+    ensure!(path.exists(), "{option}: {} is missing", path.display());
+    Ok(std::path::absolute(path)?)
+}

@@ -1,0 +1,202 @@
+//! Instructions in the server per call: the whole process, reading, dispatch and reply included.
+
+use crate::callgrind::CountingServer;
+use crate::calls::{Call, Shape};
+use crate::connection::Connection;
+use crate::peer::Peer;
+use crate::progress::Progress;
+use crate::random::Random;
+use crate::server::Setup;
+use anyhow::{Context, Result};
+use std::fmt::Write;
+use std::path::Path;
+
+const SHAPE: Shape = Shape { keys: 1000, pipeline: 50 };
+
+/// Calls before counting begins.
+const WARM_UP: usize = 500;
+
+/// What a report is made with.
+pub const THOROUGH: Effort = Effort { rounds: 3, calls: 20_000 };
+
+/// How much is counted.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    /// Times that each call is measured; the median is reported.
+    pub rounds: usize,
+    /// Calls of one measurement; fewer of those that do more.
+    pub calls: usize,
+}
+
+/// What the servers of a run are started from.
+#[derive(Clone)]
+pub struct Paths<'a> {
+    pub server: &'a Path,
+    pub module: &'a Path,
+    pub peers: &'a [Peer],
+}
+
+/// Who takes what the server replicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    Nobody,
+    AppendOnlyFile,
+}
+
+impl Listener {
+    pub const ALL: [Self; 2] = [Self::Nobody, Self::AppendOnlyFile];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody listens",
+            Self::AppendOnlyFile => "appendonly yes",
+        }
+    }
+
+    /// The options that bring the listener into being, and nothing else that would disturb the count.
+    pub fn apply(self, setup: Setup) -> Setup {
+        match self {
+            Self::Nobody => setup,
+            Self::AppendOnlyFile => setup
+                .option("appendonly", "yes")
+                .option("appendfsync", "no")
+                .option("auto-aof-rewrite-percentage", "0"),
+        }
+    }
+}
+
+/// The cost of one kind of call.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    pub call: String,
+    pub listener: Listener,
+    /// Instructions per call: the median of the rounds.
+    pub instructions: f64,
+    /// The largest of the rounds over the smallest.
+    pub spread: f64,
+}
+
+/// Counts everything that there is.
+pub fn count_all(paths: &Paths, effort: Effort) -> Result<Vec<Cost>> {
+    let own =
+        [Call::Ping, Call::Get, Call::Incr, Call::TakeAllowed, Call::TakeDenied, Call::Peek, Call::MultiTake];
+    let mut progress = Progress::new(Listener::ALL.len() * (own.len() + 1 + paths.peers.len()));
+    let mut costs = Vec::new();
+    for listener in Listener::ALL {
+        let setup = listener.apply(Setup::with_module(paths.server, paths.module));
+        costs.extend(count(setup, listener, &own, true, effort, &mut progress)?);
+        for peer in paths.peers {
+            let setup = listener.apply(Setup::with_module(paths.server, &peer.module));
+            let calls = [Call::Peer(peer.clone())];
+            costs.extend(count(setup, listener, &calls, false, effort, &mut progress)?);
+        }
+    }
+    Ok(costs)
+}
+
+/// Counts some calls on one server.
+pub fn count(
+    setup: Setup,
+    listener: Listener,
+    calls: &[Call],
+    with_lua: bool,
+    effort: Effort,
+    progress: &mut Progress,
+) -> Result<Vec<Cost>> {
+    progress.note(format_args!("starting a server under callgrind, {}", listener.name()));
+    let mut server = CountingServer::start(&setup)?;
+    server.settle()?;
+    let mut connection = server.server.connect()?;
+    let mut calls = calls.to_vec();
+    if with_lua {
+        calls.push(Call::lua(&mut connection)?);
+    }
+    let mut costs = Vec::new();
+    for call in calls {
+        progress.step(format_args!("counting {}, {}", call.name(), listener.name()));
+        let rounds = rounds(&mut server, &mut connection, &call, effort)
+            .with_context(|| format!("counting {}", call.name()))?;
+        costs.push(Cost::of(call.name(), listener, rounds));
+    }
+    Ok(costs)
+}
+
+fn rounds(
+    server: &mut CountingServer,
+    connection: &mut Connection,
+    call: &Call,
+    effort: Effort,
+) -> Result<Vec<f64>> {
+    let calls = effort.calls / call.weight();
+    (0..effort.rounds).map(|_| counted(server, connection, call, calls)).collect()
+}
+
+/// Instructions per call over a number of calls: the same calls each time.
+fn counted(
+    server: &mut CountingServer,
+    connection: &mut Connection,
+    call: &Call,
+    calls: usize,
+) -> Result<f64> {
+    let mut random = Random::new(1);
+    call.prepare(connection, SHAPE)?;
+    call.make(connection, SHAPE, WARM_UP, &mut random)?;
+    server.instructions()?;
+    call.make(connection, SHAPE, calls, &mut random)?;
+    Ok(server.instructions()? as f64 / calls as f64)
+}
+
+impl Cost {
+    fn of(call: String, listener: Listener, mut rounds: Vec<f64>) -> Self {
+        rounds.sort_by(f64::total_cmp);
+        let (smallest, largest) = (rounds[0], rounds[rounds.len() - 1]);
+        Self { call, listener, instructions: rounds[rounds.len() / 2], spread: largest / smallest }
+    }
+}
+
+/// Reads a cost out of a run.
+pub fn find<'a>(costs: &'a [Cost], call: &str, listener: Listener) -> Option<&'a Cost> {
+    costs.iter().find(|cost| cost.call == call && cost.listener == listener)
+}
+
+/// The costs as a table for people, beside INCR and an allowed take in the same setting.
+pub fn table(costs: &[Cost]) -> String {
+    let mut text = format!(
+        "{:<28} {:<16} {:>12} {:>8} {:>8} {:>8}\n",
+        "call", "replication", "instructions", "x INCR", "x TAKE", "spread"
+    );
+    for cost in costs {
+        let ratio = |call: &Call| {
+            let base = find(costs, &call.name(), cost.listener);
+            base.map_or_else(
+                || "-".to_owned(),
+                |base| format!("{:.2}", cost.instructions / base.instructions),
+            )
+        };
+        let _ = writeln!(
+            text,
+            "{:<28} {:<16} {:>12.0} {:>8} {:>8} {:>7.2}%",
+            cost.call,
+            cost.listener.name(),
+            cost.instructions,
+            ratio(&Call::Incr),
+            ratio(&Call::TakeAllowed),
+            (cost.spread - 1.0) * 100.0
+        );
+    }
+    text
+}
+
+/// The costs for programs.
+pub fn json(costs: &[Cost]) -> String {
+    let entry = |cost: &Cost| {
+        format!(
+            "  {{\"call\": {:?}, \"replication\": {:?}, \"instructions\": {:.1}, \"spread\": {:.4}}}",
+            cost.call,
+            cost.listener.name(),
+            cost.instructions,
+            cost.spread
+        )
+    };
+    format!("[\n{}\n]\n", costs.iter().map(entry).collect::<Vec<_>>().join(",\n"))
+}
