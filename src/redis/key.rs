@@ -56,15 +56,16 @@ impl<'call> BucketKey<'call> {
         if self.key.is_null() {
             return Ok(None);
         }
-        // SAFETY: the key is open. Its value is read only if the type is ours, so `allocate` made it.
+        // SAFETY: the key is open; anything but a module's value has the type null. The value is read only if the
+        // type is ours, so `allocate` made it.
         unsafe {
+            if loaded(raw::RedisModule_ModuleTypeGetType)(self.key) == data_type::registered() {
+                return Ok(NonNull::new(loaded(raw::RedisModule_ModuleTypeGetValue)(self.key).cast()));
+            }
             if loaded(raw::RedisModule_KeyType)(self.key) == EMPTY {
                 return Ok(None);
             }
-            if loaded(raw::RedisModule_ModuleTypeGetType)(self.key) != data_type::registered() {
-                return Err(Error::WrongType);
-            }
-            Ok(NonNull::new(loaded(raw::RedisModule_ModuleTypeGetValue)(self.key).cast()))
+            Err(Error::WrongType)
         }
     }
 
