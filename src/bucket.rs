@@ -179,6 +179,26 @@ impl Limit {
         View::new(self, stored, now_us).untouched(1, 0).decision
     }
 
+    /// Microseconds from `now_us` until what is stored holds `level_micro`, if nobody takes; 0 if it does already.
+    #[must_use]
+    pub fn wait_us(&self, stored: Option<Bucket>, level_micro: i64, now_us: i64) -> i64 {
+        let view = View::new(self, stored, now_us);
+        self.reaches_at_us(view.untouched, level_micro).wrapping_sub(view.now_us).max(0)
+    }
+
+    /// The bucket that will be full at `full_at_us`, as far as levels and times go in whole numbers; rounded down.
+    ///
+    /// Limiters that keep no level keep this moment instead (the theoretical arrival time of GCRA).
+    #[must_use]
+    pub fn full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
+        let now_us = now_us.clamp(0, MAX_TIME_US);
+        let missing = self.rate.flow_up(full_at_us.saturating_sub(now_us));
+        let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(MAX_MICRO.saturating_neg());
+        // Rounding up what is missing is dated back like the rest of a refill.
+        let refilled_at_us = now_us.saturating_sub(missing.carry_us).max(0);
+        Bucket { level_micro, refilled_at_us }
+    }
+
     /// Adds what flowed in since the last refill, never beyond the capacity.
     ///
     /// `now_us` before the last refill counts as no time passing: a clock that steps back must not create

@@ -43,6 +43,16 @@ pub enum Error {
     DuplicateKey,
     /// The state given to `TB.RESTORE` is none.
     State,
+    /// The `max_burst` of `CL.THROTTLE` is no burst.
+    MaxBurst,
+    /// The `count` of `CL.THROTTLE` is no number of tokens.
+    Count,
+    /// The `period` of `CL.THROTTLE` is no number of seconds.
+    Period,
+    /// The `quantity` of `CL.THROTTLE` is no number of tokens.
+    Quantity,
+    /// The limit of a `CL.THROTTLE` takes too long to refill.
+    BurstTooSlow,
 }
 
 impl Error {
@@ -74,6 +84,13 @@ impl Error {
             Self::NumKeysMismatch => c"ERR numkeys must match the number of 'key capacity rate cost' groups",
             Self::DuplicateKey => c"ERR key must not be given twice in one call",
             Self::State => c"ERR state must be a bucket state as this module replicates it",
+            Self::MaxBurst => c"ERR max_burst must be a whole number of tokens from -1 to 999999999999",
+            Self::Count => c"ERR count must be a whole number of tokens from 1 to 1e12",
+            Self::Period => c"ERR period must be a whole number of seconds from 1 to 3155760000",
+            Self::Quantity => c"ERR quantity must be a whole number of tokens from 0 to 1e12",
+            Self::BurstTooSlow => {
+                c"ERR refilling max_burst + 1 tokens at count per period would take more than 100 years"
+            }
         }
     }
 }

@@ -309,12 +309,19 @@ impl Rate {
             }
             _ => return None,
         };
+        Self::per_seconds(numerator, denominator)
+    }
+
+    /// `count` tokens in `period_s` seconds, or `None` if that is no rate within bounds.
+    #[inline(always)]
+    #[must_use]
+    pub fn per_seconds(count: u64, period_s: u64) -> Option<Self> {
         // A product beyond 64 bits is larger than anything on the other side of its comparison.
-        let fastest = denominator.saturating_mul(MAX_TOKENS_PER_S);
-        let slowest = numerator.saturating_mul(CENTURY_S);
-        (numerator <= fastest && denominator <= slowest && denominator != 0).then_some(Self {
-            numerator,
-            denominator,
+        let fastest = period_s.saturating_mul(MAX_TOKENS_PER_S);
+        let slowest = count.saturating_mul(CENTURY_S);
+        (count <= fastest && period_s <= slowest && period_s != 0).then_some(Self {
+            numerator: count,
+            denominator: period_s,
             exponent: 0,
         })
     }
@@ -398,6 +405,20 @@ impl Rate {
         let rest = total.checked_rem(denominator).unwrap_or(0);
         let carry = rest.checked_div(numerator).unwrap_or(0);
         Flow { micro: saturate(micro), carry_us: saturate(carry) }
+    }
+
+    /// What flows in `elapsed_us` microseconds (0 or more), rounded up to whole micro-tokens; `carry_us` is how
+    /// long what was added takes to flow, in whole microseconds.
+    #[cold]
+    #[must_use]
+    pub fn flow_up(self, elapsed_us: i64) -> Flow {
+        let (numerator, denominator) = self.wide().unwrap_or((0, 1));
+        let Some(total) = u128::from(elapsed_us.max(0).unsigned_abs()).checked_mul(numerator) else {
+            return Flow { micro: MOST, carry_us: 0 };
+        };
+        let micro = total.div_ceil(denominator);
+        let added = micro.saturating_mul(denominator).saturating_sub(total);
+        Flow { micro: saturate(micro), carry_us: saturate(added.checked_div(numerator).unwrap_or(0)) }
     }
 
     /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.

@@ -27,6 +27,17 @@ pub struct Request<'a, A> {
     pub operation: Operation,
 }
 
+/// One bucket, its limit, and what a `CL.THROTTLE` takes from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Throttle<'a, A> {
+    /// The argument that names the bucket.
+    pub key: &'a A,
+    /// The limit that came with the call.
+    pub limit: Limit,
+    /// What the call costs; 0 only looks.
+    pub cost_micro: i64,
+}
+
 /// `key capacity rate [cost]`, of `TB.TAKE` and `TB.PEEK`.
 ///
 /// # Errors
@@ -139,6 +150,49 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Err
         .collect::<Result<Vec<_>, _>>()?;
     reject_duplicates(&effects, |(key, _)| key.as_ref())?;
     Ok(effects)
+}
+
+/// The longest period of `CL.THROTTLE`: 100 years, in seconds.
+pub const MAX_PERIOD_S: i64 = 3_155_760_000;
+
+/// `key max_burst count period [quantity]`, of `CL.THROTTLE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Throttle<'_, A>, Error> {
+    let (key, max_burst, count, period, quantity) = match arguments {
+        [key, max_burst, count, period] => (key, max_burst, count, period, None),
+        [key, max_burst, count, period, quantity] => (key, max_burst, count, period, Some(quantity)),
+        _ => return Err(Error::WrongArity),
+    };
+    let capacity_tokens = burst_capacity(max_burst.as_ref()).ok_or(Error::MaxBurst)?;
+    let count = at_least_one(count.as_ref(), MAX_TOKENS).ok_or(Error::Count)?;
+    let period_s = at_least_one(period.as_ref(), MAX_PERIOD_S).ok_or(Error::Period)?;
+    let quantity = match quantity {
+        Some(quantity) => whole(quantity.as_ref(), MAX_TOKENS).ok_or(Error::Quantity)?,
+        None => 1,
+    };
+    let rate = Rate::per_seconds(count, period_s).ok_or(Error::Count)?;
+    let limit = Limit::new(micro(capacity_tokens), rate).ok_or(Error::BurstTooSlow)?;
+    Ok(Throttle { key, limit, cost_micro: micro(quantity) })
+}
+
+/// What a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients that
+/// send their limit less one send it for somebody who is suspended.
+fn burst_capacity(max_burst: &[u8]) -> Option<i64> {
+    match max_burst {
+        b"-1" => Some(0),
+        digits => whole(digits, MAX_TOKENS.saturating_sub(1)).map(|burst| burst.saturating_add(1)),
+    }
+}
+
+fn at_least_one(bytes: &[u8], max: i64) -> Option<u64> {
+    whole(bytes, max).filter(|value| *value >= 1).map(i64::unsigned_abs)
+}
+
+/// Whole tokens, at most [`MAX_TOKENS`], in micro-tokens.
+fn micro(tokens: i64) -> i64 {
+    tokens.saturating_mul(MICRO_PER_TOKEN)
 }
 
 /// The number of buckets, in plain digits only.

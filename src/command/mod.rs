@@ -17,6 +17,7 @@ pub(crate) mod spec;
 pub(crate) mod state;
 pub(crate) mod take;
 pub(crate) mod take_up_to;
+pub(crate) mod throttle;
 
 use crate::error::Error;
 use crate::redis::{handler, Call, Handler};
@@ -46,6 +47,9 @@ pub(crate) const ALL: &[(Spec, Handler)] = &[
     entry::<state::State>(),
     entry::<restore::Restore>(),
 ];
+
+/// Commands that another module may own already, registered where they are wanted and free.
+pub(crate) const DROP_INS: &[(Spec, Handler)] = &[entry::<throttle::Throttle>()];
 
 const fn entry<C: Command>() -> (Spec, Handler) {
     (C::SPEC, handler::<C>)

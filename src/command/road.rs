@@ -18,19 +18,31 @@ pub(super) fn spend<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
-    let mut key = BucketKey::open(call, *request.key, Access::Write)?;
+    let key = BucketKey::open(call, *request.key, Access::Write)?;
     let now_us = now_us();
     let mut outcome = decide(&key, request, now_us)?;
     admit(&key, &mut outcome)?;
-    match write(&mut key, &outcome, now_us) {
+    conclude(&call, request, key, &outcome, now_us);
+    Ok(outcome.decision)
+}
+
+/// Makes an outcome so on the open key of one bucket, and lets everybody know who has to.
+#[inline(always)]
+pub(super) fn conclude<'call>(
+    call: &Call<'call>,
+    request: &Request<'call, Argument<'call>>,
+    mut key: BucketKey<'call>,
+    outcome: &Outcome,
+    now_us: i64,
+) {
+    match write(&mut key, outcome, now_us) {
         Trace::None => {}
-        Trace::Written(written) => replicate(&call, &[written]),
-        Trace::Deleted => replicate_deletion(&call, key.name()),
+        Trace::Written(written) => replicate(call, &[written]),
+        Trace::Deleted => replicate_deletion(call, key.name()),
     }
     drop(key);
-    tell(&call, request, &outcome);
+    tell(call, request, outcome);
     count().decision(outcome.decision.allowed != 0);
-    Ok(outcome.decision)
 }
 
 /// Decides on one bucket and leaves it as it is.

@@ -76,6 +76,7 @@ required! {
     RedisModule_SetExpire,
     RedisModule_SetModuleOptions,
     RedisModule_SignalModifiedKey,
+    RedisModule_StringDMA,
     RedisModule_StringPtrLen,
     RedisModule_SubscribeToServerEvent,
     RedisModule_WrongArity,

@@ -24,20 +24,34 @@ struct Setting {
     current: AtomicI32,
 }
 
-static SETTINGS: [Setting; 1] = [Setting {
-    name: c"on-oom",
-    values: [c"deny", c"allow"],
-    flags: raw::REDISMODULE_CONFIG_DEFAULT,
-    current: AtomicI32::new(0),
-}];
+static SETTINGS: [Setting; 2] = [
+    Setting {
+        name: c"on-oom",
+        values: [c"deny", c"allow"],
+        flags: raw::REDISMODULE_CONFIG_DEFAULT,
+        current: AtomicI32::new(0),
+    },
+    Setting {
+        name: c"cl-throttle",
+        values: [c"yes", c"no"],
+        flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
+        current: AtomicI32::new(0),
+    },
+];
 
 /// `tokenbucket.on-oom`.
 pub(crate) fn on_oom() -> OnOom {
-    let [on_oom] = &SETTINGS;
+    let [on_oom, _] = &SETTINGS;
     match on_oom.current.load(Ordering::Relaxed) {
         0 => OnOom::Deny,
         _ => OnOom::Allow,
     }
+}
+
+/// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Asked once, when the module is loaded.
+pub(super) fn cl_throttle() -> bool {
+    let [_, cl_throttle] = &SETTINGS;
+    cl_throttle.current.load(Ordering::Relaxed) == 0
 }
 
 /// Takes the arguments of `loadmodule`, in pairs of a setting and its value, with or without the module's name in

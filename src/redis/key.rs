@@ -9,6 +9,7 @@ use crate::error::Error;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::slice;
 
 /// What a command may do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,32 @@ impl<'call> BucketKey<'call> {
     /// [`Error::WrongType`] if it holds anything but a bucket.
     #[inline(always)]
     pub(crate) fn open(call: Call<'call>, name: Argument<'call>, access: Access) -> Result<Self, Error> {
+        let mut opened = Self::open_any(call, name, access);
+        match opened.find_value() {
+            Ok(value) => opened.value = value,
+            Err(error) => return Err(error),
+        }
+        Ok(opened)
+    }
+
+    /// Looks up a key that holds no bucket but a string, and reads it. What is stored then takes the string's place.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`] if it holds anything but a string of which `read` makes something.
+    #[cold]
+    pub(crate) fn open_string<T>(
+        call: Call<'call>,
+        name: Argument<'call>,
+        access: Access,
+        read: fn(&[u8]) -> Option<T>,
+    ) -> Result<(Self, T), Error> {
+        let opened = Self::open_any(call, name, access);
+        let content = opened.string().and_then(read).ok_or(Error::WrongType)?;
+        Ok((opened, content))
+    }
+
+    #[inline(always)]
+    fn open_any(call: Call<'call>, name: Argument<'call>, access: Access) -> Self {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
@@ -42,12 +69,26 @@ impl<'call> BucketKey<'call> {
         // SAFETY: context and name are valid for the call.
         let key =
             unsafe { loaded(raw::RedisModule_OpenKey)(call.context, name.string, mode.cast_signed()).cast() };
-        let mut opened = Self { call, name, key, value: None };
-        match opened.find_value() {
-            Ok(value) => opened.value = value,
-            Err(error) => return Err(error),
+        Self { call, name, key, value: None }
+    }
+
+    /// The bytes of a key that holds a string.
+    fn string(&self) -> Option<&[u8]> {
+        const STRING: c_int = 1;
+        if self.key.is_null() {
+            return None;
         }
-        Ok(opened)
+        let mut len = 0;
+        // SAFETY: the key is open. The server returns as many readable bytes as it says, or null, and they stay
+        // where they are until the key is written or closed, which the borrow of `self` rules out.
+        unsafe {
+            if loaded(raw::RedisModule_KeyType)(self.key) != STRING {
+                return None;
+            }
+            let read = raw::REDISMODULE_READ.cast_signed();
+            let bytes = loaded(raw::RedisModule_StringDMA)(self.key, &raw mut len, read);
+            (!bytes.is_null()).then(|| slice::from_raw_parts(bytes.cast::<u8>(), len))
+        }
     }
 
     #[inline(always)]

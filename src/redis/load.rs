@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     match set_up(context, arguments) {
         Ok(()) => LOADED,
         Err(message) => {
-            log_refusal(context, &message);
+            log(context, c"warning", &format!("tokenbucket was not loaded: {message}"));
             FAILED
         }
     }
@@ -56,8 +56,13 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     if !data_type::register(context) {
         return Err("the server refused the data type tb-bucket".to_owned());
     }
-    register::register(context, command::ALL)?;
+    // Settings first: the configuration file has a say in which commands there are.
     config::register(context)?;
+    let drop_ins = if config::cl_throttle() { command::DROP_INS } else { &[] };
+    for name in register::register(context, command::ALL, drop_ins)? {
+        let name = name.to_string_lossy();
+        log(context, c"notice", &format!("tokenbucket leaves {name} to the module that has it already"));
+    }
     info::register(context);
     listeners::watch(context);
     Ok(())
@@ -88,8 +93,8 @@ fn is_valkey() -> bool {
     }
 }
 
-fn log_refusal(context: *mut raw::RedisModuleCtx, message: &str) {
-    let message = CString::new(format!("tokenbucket was not loaded: {message}")).unwrap_or_default();
+fn log(context: *mut raw::RedisModuleCtx, level: &CStr, message: &str) {
+    let message = CString::new(message).unwrap_or_default();
     // SAFETY: the context is valid while the module is being loaded; the format says one string, which follows.
-    unsafe { loaded(raw::RedisModule_Log)(context, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
+    unsafe { loaded(raw::RedisModule_Log)(context, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
 }

@@ -56,21 +56,35 @@ fn report_keys(call: &Call) {
 /// The module's own ACL category, where the server lets modules have one (from 7.4 on).
 const CATEGORY: &CStr = c"tokenbucket";
 
-/// Registers every command.
+/// Registers every command, and those of `drop_ins` whose names are free; returns the other names.
 ///
 /// # Errors
 /// A line that names the command which the server refused.
 pub(super) fn register(
     context: *mut raw::RedisModuleCtx,
     commands: &[(Spec, Handler)],
-) -> Result<(), String> {
+    drop_ins: &[(Spec, Handler)],
+) -> Result<Vec<&'static CStr>, String> {
     let has_category = add_category(context);
     for (spec, handler) in commands {
         create(context, spec, *handler)?;
-        describe(context, spec)?;
-        categorise(context, spec, has_category)?;
+        complete(context, spec, has_category)?;
     }
-    Ok(())
+    let mut taken = Vec::new();
+    for (spec, handler) in drop_ins {
+        // A second command of the same name is the one thing that is refused here and was not above.
+        match create(context, spec, *handler) {
+            Ok(()) => complete(context, spec, has_category)?,
+            Err(_) => taken.push(spec.name),
+        }
+    }
+    Ok(taken)
+}
+
+/// Tells of a command that was created what its creation could not.
+fn complete(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool) -> Result<(), String> {
+    describe(context, spec)?;
+    categorise(context, spec, has_category)
 }
 
 fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> Result<(), String> {

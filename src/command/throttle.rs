@@ -1,0 +1,173 @@
+//! `CL.THROTTLE key max_burst count period [quantity]`: redis-cell's command, on the same buckets as all others.
+//!
+//! A limit of `max_burst + 1` tokens that refills with `count` tokens per `period` seconds. The reply is
+//! redis-cell's: 1 if limited and else 0, the limit, what remains of it, seconds until the call would pass (-1 if
+//! it did, or never will), seconds until the limit is whole again.
+//!
+//! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
+//! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
+
+use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, KEY};
+use super::{road, Command};
+use crate::bucket::{Bucket, Change, Limit, Operation, Outcome};
+use crate::error::Error;
+use crate::number::MICRO_PER_TOKEN;
+use crate::redis::{now_us, replicate_deletion, Access, Argument, BucketKey, Call};
+use crate::request::{self, Request};
+
+pub(crate) struct Throttle;
+
+impl Command for Throttle {
+    const SPEC: Spec = Spec {
+        name: c"CL.THROTTLE",
+        summary: c"Takes tokens from a bucket if it holds them, else nothing, in the words of redis-cell",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: -5,
+        audience: Audience::Writers,
+        keys: Keys::First,
+        arguments: &[
+            KEY,
+            ArgumentSpec::required(c"max_burst", Kind::Whole),
+            ArgumentSpec::required(c"count", Kind::Whole),
+            ArgumentSpec::required(c"period", Kind::Whole),
+            ArgumentSpec::optional(c"quantity", Kind::Whole),
+        ],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let throttle = request::throttle(call.arguments())?;
+        let request = Request {
+            key: throttle.key,
+            limit: throttle.limit,
+            operation: Operation::Take { cost_micro: throttle.cost_micro },
+        };
+        let verdict = match throttle.cost_micro {
+            0 => look(call, &request)?,
+            cost_micro => take(call, &request, cost_micro)?,
+        };
+        verdict.reply(&call);
+        Ok(())
+    }
+}
+
+/// Decides without leaving a trace, not even on what redis-cell left.
+fn look<'call>(call: Call<'call>, request: &Request<'call, Argument<'call>>) -> Result<Verdict, Error> {
+    let now_us = now_us();
+    let stored = match BucketKey::open(call, *request.key, Access::Read) {
+        Ok(key) => key.bucket(),
+        Err(Error::WrongType) => Some(inherit(call, request, Access::Read, now_us)?.1),
+        Err(error) => return Err(error),
+    };
+    let outcome = decide(request, stored, now_us)?;
+    Ok(Verdict::new(&request.limit, stored, 0, &outcome, now_us))
+}
+
+/// Decides, and makes it so.
+fn take<'call>(
+    call: Call<'call>,
+    request: &Request<'call, Argument<'call>>,
+    cost_micro: i64,
+) -> Result<Verdict, Error> {
+    let key = match BucketKey::open(call, *request.key, Access::Write) {
+        Ok(key) => key,
+        Err(Error::WrongType) => return take_over(call, request, cost_micro),
+        Err(error) => return Err(error),
+    };
+    let now_us = now_us();
+    let mut outcome = road::decide(&key, request, now_us)?;
+    let verdict = Verdict::new(&request.limit, key.bucket(), cost_micro, &outcome, now_us);
+    road::admit(&key, &mut outcome)?;
+    road::conclude(&call, request, key, &outcome, now_us);
+    Ok(verdict)
+}
+
+/// The same on what redis-cell left, which is a bucket afterwards, whatever was decided.
+#[cold]
+fn take_over<'call>(
+    call: Call<'call>,
+    request: &Request<'call, Argument<'call>>,
+    cost_micro: i64,
+) -> Result<Verdict, Error> {
+    let now_us = now_us();
+    let (key, bucket) = inherit(call, request, Access::Write, now_us)?;
+    let mut outcome = decide(request, Some(bucket), now_us)?;
+    let verdict = Verdict::new(&request.limit, Some(bucket), cost_micro, &outcome, now_us);
+    if outcome.change == Change::Keep {
+        let full_in_us = request.limit.wait_us(Some(bucket), request.limit.capacity_micro(), now_us);
+        outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
+    }
+    // Replicas have the string too, and refuse to store a bucket in its place.
+    replicate_deletion(&call, key.name());
+    road::conclude(&call, request, key, &outcome, now_us);
+    Ok(verdict)
+}
+
+/// What redis-cell left, as a bucket of the same level; a full one if that moment is past.
+fn inherit<'call>(
+    call: Call<'call>,
+    request: &Request<'call, Argument<'call>>,
+    access: Access,
+    now_us: i64,
+) -> Result<(BucketKey<'call>, Bucket), Error> {
+    let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
+    let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
+    Ok((key, request.limit.full_at(full_at_us, now_us)))
+}
+
+/// Reads what redis-cell writes: a whole number of 64 bits, and no other way to spell it.
+fn full_at_ns(string: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(string).ok()?;
+    let number = text.parse::<i64>().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+fn decide(
+    request: &Request<'_, Argument<'_>>,
+    stored: Option<Bucket>,
+    now_us: i64,
+) -> Result<Outcome, Error> {
+    request.limit.decide(stored, request.operation, now_us).map_err(|_| Error::DebtTooDeep)
+}
+
+/// The reply.
+struct Verdict {
+    limited: i64,
+    limit: i64,
+    remaining: i64,
+    retry_after_s: i64,
+    reset_after_s: i64,
+}
+
+impl Verdict {
+    fn new(limit: &Limit, stored: Option<Bucket>, cost_micro: i64, outcome: &Outcome, now_us: i64) -> Self {
+        let decision = &outcome.decision;
+        let left = match outcome.change {
+            Change::Keep => stored,
+            Change::Store { bucket, .. } => Some(bucket),
+            Change::Clear => None,
+        };
+        let wait_s = |level_micro| whole_seconds(limit.wait_us(left, level_micro, now_us));
+        let never = decision.allowed != 0 || decision.retry_after_ms < 0;
+        Self {
+            limited: i64::from(decision.allowed == 0),
+            limit: limit.capacity_micro() / MICRO_PER_TOKEN,
+            remaining: decision.remaining.max(0),
+            retry_after_s: if never { -1 } else { wait_s(cost_micro) },
+            reset_after_s: wait_s(limit.capacity_micro()),
+        }
+    }
+
+    fn reply(&self, call: &Call) {
+        let fields = [self.limited, self.limit, self.remaining, self.retry_after_s, self.reset_after_s];
+        call.reply_array(fields.len());
+        for field in fields {
+            call.reply_integer(field);
+        }
+    }
+}
+
+/// Seconds as redis-cell counts them since 0.5: rounded up, except that less than a millisecond is nothing.
+fn whole_seconds(us: i64) -> i64 {
+    (us / 1000).unsigned_abs().div_ceil(1000).cast_signed()
+}
