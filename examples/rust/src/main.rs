@@ -1,0 +1,77 @@
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokenbucket_axum::app::app;
+use tokenbucket_axum::limiter::{Limiter, TakeError};
+use tokenbucket_axum::settings::Settings;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{signal, SignalKind};
+
+/// How long a start waits for Redis, before it goes on without.
+const REDIS_AT_START_WITHIN: Duration = Duration::from_secs(2);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    log::set_logger(&StandardError).expect("no other logger is set");
+    log::set_max_level(log::LevelFilter::Info);
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), String> {
+    let settings = Settings::read(|name| std::env::var(name).ok())?;
+    let limiter = Limiter::new(settings.servers.connect()?, settings.redis_timeout);
+    check_limits(&limiter, &settings).await?;
+
+    let listener =
+        TcpListener::bind(settings.listen).await.map_err(|error| format!("{}: {error}", settings.listen))?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    println!("listening on http://{address}");
+    let app = app(limiter, &settings).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).with_graceful_shutdown(ended()).await.map_err(|error| error.to_string())
+}
+
+/// The server knows how large a limit may be. Asking it also connects, so that nothing passes
+/// unasked only because it came before the first connection.
+async fn check_limits(limiter: &Limiter, settings: &Settings) -> Result<(), String> {
+    let limiter = limiter.with_timeout(REDIS_AT_START_WITHIN.max(settings.redis_timeout));
+    for (name, limit) in settings.limits() {
+        match limiter.peek("tb:start", limit, 1).await {
+            Err(TakeError::Refused(error)) => return Err(format!("{name}: {error}")),
+            Err(_) => break, // starts all the same; it was logged
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
+async fn ended() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler can be set");
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// What this app has to say; put `tracing` or `env_logger` in its place.
+struct StandardError;
+
+impl log::Log for StandardError {
+    fn enabled(&self, metadata: &log::Metadata) -> bool {
+        metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
+    }
+
+    fn log(&self, record: &log::Record) {
+        if self.enabled(record.metadata()) {
+            eprintln!("{}: {}", record.level(), record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,123 @@
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::layer::OnError;
+use crate::limiter::{Limit, Redis};
+
+/// Where the Redis is; URLs of several nodes of one cluster, so that any of them may be away.
+#[derive(Debug)]
+pub enum Servers {
+    Single(String),
+    Cluster(Vec<String>),
+}
+
+#[derive(Debug)]
+pub struct Settings {
+    pub listen: SocketAddr,
+    pub servers: Servers,
+    pub redis_timeout: Duration,
+    pub on_error: OnError,
+    pub ip_limit: Limit,
+    pub search_limit: Limit,
+    pub export_limit: Limit,
+}
+
+impl Settings {
+    /// # Errors
+    ///
+    /// One line that names the variable.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let read = |name: &'static str, default: &str| {
+            let text = get(name).filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned());
+            Variable { name, text }
+        };
+        let host: IpAddr = read("HOST", "127.0.0.1").parse(|text| text.parse().ok(), "an IP address")?;
+        let port = read("PORT", "3000").parse(|text| text.parse().ok(), "a port")?;
+        let redis_timeout = read("REDIS_TIMEOUT_MS", "100").parse(
+            |text| text.parse().ok().filter(|ms| (1..=60_000).contains(ms)),
+            "a whole number from 1 to 60000",
+        )?;
+        Ok(Self {
+            listen: SocketAddr::new(host, port),
+            servers: servers(read("REDIS_URL", ""), read("REDIS_CLUSTER_URLS", ""))?,
+            redis_timeout: Duration::from_millis(redis_timeout),
+            on_error: read("ON_ERROR", "open").parse(on_error, "'open' or 'closed'")?,
+            ip_limit: limit(read("IP_LIMIT", "20 10/1s"))?,
+            search_limit: limit(read("SEARCH_LIMIT", "5 2/1s"))?,
+            export_limit: limit(read("EXPORT_LIMIT", "10000 1000/1s"))?,
+        })
+    }
+
+    /// The limits, and the variables they come from.
+    pub fn limits(&self) -> [(&'static str, Limit); 3] {
+        [
+            ("IP_LIMIT", self.ip_limit),
+            ("SEARCH_LIMIT", self.search_limit),
+            ("EXPORT_LIMIT", self.export_limit),
+        ]
+    }
+}
+
+impl Servers {
+    /// # Errors
+    ///
+    /// One line that names the variable.
+    pub fn connect(&self) -> Result<Redis, String> {
+        match self {
+            Self::Single(url) => Redis::single(url).map_err(|error| format!("REDIS_URL: {error}")),
+            Self::Cluster(urls) => Redis::cluster(urls.iter().map(String::as_str))
+                .map_err(|error| format!("REDIS_CLUSTER_URLS: {error}")),
+        }
+    }
+}
+
+struct Variable {
+    name: &'static str,
+    text: String,
+}
+
+impl Variable {
+    fn parse<T>(&self, parse: impl Fn(&str) -> Option<T>, rule: &str) -> Result<T, String> {
+        parse(&self.text).ok_or_else(|| format!("{}: {:?} is not {rule}", self.name, self.text))
+    }
+}
+
+fn servers(single: Variable, cluster: Variable) -> Result<Servers, String> {
+    match (single.text.as_str(), cluster.text.as_str()) {
+        ("", "") => Ok(Servers::Single("redis://127.0.0.1:6379".to_owned())),
+        (url, "") => Ok(Servers::Single(url.to_owned())),
+        ("", urls) => Ok(Servers::Cluster(urls.split(',').map(|url| url.trim().to_owned()).collect())),
+        _ => Err("REDIS_URL and REDIS_CLUSTER_URLS: set one of them".to_owned()),
+    }
+}
+
+fn on_error(text: &str) -> Option<OnError> {
+    match text {
+        "open" => Some(OnError::Open),
+        "closed" => Some(OnError::Closed),
+        _ => None,
+    }
+}
+
+/// `20 10/1s`: capacity, count and period.
+fn limit(variable: Variable) -> Result<Limit, String> {
+    let (capacity, count, period) = variable.parse(split_limit, "a capacity and a rate, like 20 10/1s")?;
+    Limit::new(capacity, count, period).map_err(|error| format!("{}: {error}", variable.name))
+}
+
+fn split_limit(text: &str) -> Option<(u64, u64, Duration)> {
+    let (capacity, rate) = text.trim().split_once(' ')?;
+    let (count, period) = rate.trim().split_once('/')?;
+    let digits = period.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let unit_ms = match &period[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let number: u64 = if digits.is_empty() { 1 } else { digits.parse().ok()? };
+    let period = Duration::from_millis(number.checked_mul(unit_ms)?);
+    Some((capacity.parse().ok()?, count.parse().ok()?, period))
+}

@@ -1,0 +1,213 @@
+//! The app over HTTP, with a single server.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{burst, wait_for, App, Server, STILL};
+
+#[tokio::test]
+async fn a_burst_passes_and_the_next_request_is_told_when_to_come_back() {
+    let server = Server::start().await;
+    let app = App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", "3 1/2s")]).await;
+    for remaining in [2, 1, 0] {
+        let answer = app.get("/").await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.body, "hello, world\n");
+        assert_eq!(answer.number("ratelimit-limit"), 3);
+        assert_eq!(answer.number("ratelimit-remaining"), remaining);
+        assert!((1..=6).contains(&answer.number("ratelimit-reset")), "{answer:?}");
+        assert_eq!(answer.header("retry-after"), None);
+    }
+
+    let denied = app.get("/").await;
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.body, "rate limit exceeded\n");
+    assert_eq!(denied.number("ratelimit-limit"), 3);
+    assert_eq!(denied.number("ratelimit-remaining"), 0);
+    assert!((5..=6).contains(&denied.number("ratelimit-reset")), "{denied:?}");
+    let retry_after_s = denied.number("retry-after");
+    assert!((1..=2).contains(&retry_after_s), "{retry_after_s}");
+
+    tokio::time::sleep(Duration::from_secs(retry_after_s)).await;
+    assert_eq!(app.get("/").await.status, 200);
+}
+
+#[tokio::test]
+async fn parallel_requests_get_no_more_than_there_is_of_two_apps_together() {
+    let server = Server::start().await;
+    let limit = format!("10 {STILL}");
+    let environment = [("REDIS_URL", server.url().leak() as &str), ("IP_LIMIT", &limit)];
+    let (one, other) = (App::start(&environment).await, App::start(&environment).await);
+    assert_eq!(burst(&[&one, &other], 50, "/").await, (10, 40));
+}
+
+#[tokio::test]
+async fn each_route_and_each_address_has_a_bucket_of_its_own() {
+    let server = Server::start().await;
+    let limit = format!("2 {STILL}");
+    let app = App::start(&[("REDIS_URL", &server.url()), ("SEARCH_LIMIT", &limit)]).await;
+    let first = app.get("/search").await;
+    assert_eq!(first.body, "found; 1 more searches\n", "a handler sees the decision");
+    assert_eq!(first.number("ratelimit-limit"), 2, "the limit of the route, not the one around it");
+    assert_eq!(app.statuses(2, "/search").await, [200, 429]);
+    assert_eq!(app.get("/").await.status, 200);
+    assert_eq!(app.get_as("/search", [127, 0, 0, 2]).await.status, 200);
+    assert_eq!(app.get("/healthz").await.header("ratelimit-limit"), None, "not limited");
+}
+
+#[tokio::test]
+async fn a_request_costs_what_its_cost_function_says() {
+    let server = Server::start().await;
+    let limit = format!("1000 {STILL}");
+    let app = App::start(&[("REDIS_URL", &server.url()), ("EXPORT_LIMIT", &limit)]).await;
+    let first = app.get("/export?rows=600").await;
+    assert_eq!((first.status, first.number("ratelimit-remaining")), (200, 400));
+    assert_eq!(first.body, "600 rows\n");
+
+    let denied = app.get("/export?rows=500").await;
+    assert_eq!(denied.status, 429);
+    // A hundred tokens at six minutes each, less what flowed in since.
+    assert!((99 * 360..=100 * 360).contains(&denied.number("retry-after")), "{denied:?}");
+    assert_eq!(app.get("/export?rows=400").await.status, 200, "a denial takes nothing");
+
+    let never = app.get("/export?rows=1001").await;
+    assert_eq!(never.status, 429);
+    assert_eq!(never.body, "the request costs more than its limit holds\n");
+    assert_eq!(never.header("retry-after"), None, "waiting does not help");
+
+    for query in ["", "?rows=", "?rows=0", "?rows=-1", "?rows=1e3", "?rows=many"] {
+        let answer = app.get(&format!("/export{query}")).await;
+        assert_eq!(answer.status, 400, "{query}");
+        assert_eq!(answer.body, "rows must be a whole number from 1 to 1000000000\n");
+    }
+}
+
+#[tokio::test]
+async fn failing_open_lets_requests_through_until_redis_is_back() {
+    outage("open", 200).await;
+}
+
+#[tokio::test]
+async fn failing_closed_refuses_requests_until_redis_is_back() {
+    outage("closed", 503).await;
+}
+
+async fn outage(on_error: &str, status: u16) {
+    let mut server = Server::start().await;
+    let limit = format!("3 {STILL}");
+    let app = App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", &limit), ("ON_ERROR", on_error)]).await;
+    assert_eq!(app.statuses(4, "/").await, [200, 200, 200, 429]);
+
+    server.process.kill();
+    let began = Instant::now();
+    for _ in 0..10 {
+        let answer = app.get("/").await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("ratelimit-remaining"), None);
+        assert_eq!(answer.header("retry-after"), (status == 503).then_some("1"));
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "refused at once; nobody waits for the timeout");
+
+    server.restart().await;
+    let mut first = None;
+    wait_for("limiting after its return", Duration::from_secs(1), async || {
+        let answer = app.get("/").await;
+        let limits = answer.header("ratelimit-remaining").is_some();
+        first = Some(answer);
+        limits
+    })
+    .await;
+    // The new server holds full buckets, and that request took the first token.
+    assert_eq!(first.expect("an answer").status, 200);
+    assert_eq!(app.statuses(3, "/").await, [200, 200, 429]);
+
+    let warnings = app.warnings();
+    assert_eq!(warnings.len(), 2, "one when it begins and one when it ends: {warnings:?}");
+    assert!(warnings[0].starts_with("WARN: cannot ask Redis for limits: "), "{warnings:?}");
+    assert_eq!(warnings[1], "WARN: Redis is back, limiting again");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_costs_the_timeout_and_no_more() {
+    let server = Server::start().await;
+    let limit = format!("3 {STILL}");
+    let app =
+        App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", &limit), ("REDIS_TIMEOUT_MS", "100")]).await;
+    server.process.signal("STOP");
+    let began = Instant::now();
+    assert_eq!(burst(&[&app], 50, "/").await, (50, 0));
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(app.warnings(), ["WARN: cannot ask Redis for limits: no answer within 100 ms"]);
+
+    server.process.signal("CONT");
+    wait_for("limiting after its return", Duration::from_secs(1), async || {
+        app.get_as("/", [127, 0, 0, 2]).await.header("ratelimit-remaining").is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_app_starts_while_redis_is_away_and_limits_when_it_comes() {
+    let mut server = Server::new(&[], true);
+    let limit = format!("1 {STILL}");
+    let app = App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", &limit)]).await;
+    assert_eq!(app.statuses(2, "/").await, [200, 200]);
+    server.restart().await;
+    wait_for("limiting", Duration::from_secs(1), async || app.get("/").await.status == 429).await;
+}
+
+#[tokio::test]
+async fn a_server_without_the_module_is_an_outage_and_the_log_says_which() {
+    let server = Server::start_without_module().await;
+    let app = App::start(&[("REDIS_URL", &server.url()), ("ON_ERROR", "closed")]).await;
+    assert_eq!(app.get("/").await.status, 503);
+    let warnings = app.warnings();
+    assert!(warnings[0].to_lowercase().contains("unknown command"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_wrong_in_itself_does_not_pass_by_failing_open() {
+    let server = Server::start().await;
+    let app = App::start(&[("REDIS_URL", &server.url()), ("ON_ERROR", "open")]).await;
+    redis::cmd("SET").arg("tb:ip:127.0.0.1").arg("something else").exec(&mut server.connection()).unwrap();
+    assert_eq!(app.get("/").await.status, 500);
+    let output = app.process.output();
+    assert!(output.contains("ERROR: cannot limit \"tb:ip:127.0.0.1\": \"WRONGTYPE\""), "{output}");
+}
+
+#[tokio::test]
+async fn a_wrong_setting_ends_the_app_with_a_clear_error() {
+    for (name, value, says) in [
+        ("IP_LIMIT", "20", r#"IP_LIMIT: "20" is not a capacity and a rate, like 20 10/1s"#),
+        ("IP_LIMIT", "20 10/w", r#"IP_LIMIT: "20 10/w" is not a capacity and a rate, like 20 10/1s"#),
+        ("IP_LIMIT", "-1 10/s", r#"IP_LIMIT: "-1 10/s" is not a capacity and a rate, like 20 10/1s"#),
+        ("SEARCH_LIMIT", "5 0/s", "SEARCH_LIMIT: count is 0: no token would ever flow in"),
+        ("EXPORT_LIMIT", "5 1/0s", "EXPORT_LIMIT: period is not a whole number of milliseconds above 0"),
+        ("ON_ERROR", "maybe", r#"ON_ERROR: "maybe" is not 'open' or 'closed'"#),
+        ("REDIS_TIMEOUT_MS", "0", r#"REDIS_TIMEOUT_MS: "0" is not a whole number from 1 to 60000"#),
+        ("REDIS_URL", "localhost", "REDIS_URL: "),
+        ("REDIS_CLUSTER_URLS", "redis://127.0.0.1:7000,localhost", "REDIS_CLUSTER_URLS: "),
+        ("HOST", "nowhere", r#"HOST: "nowhere" is not an IP address"#),
+        ("PORT", "http", r#"PORT: "http" is not a port"#),
+    ] {
+        ends_with(&[(name, value)], says).await;
+    }
+    let both = [("REDIS_URL", "redis://127.0.0.1"), ("REDIS_CLUSTER_URLS", "redis://127.0.0.1")];
+    ends_with(&both, "REDIS_URL and REDIS_CLUSTER_URLS: set one of them").await;
+}
+
+#[tokio::test]
+async fn a_limit_that_the_server_refuses_ends_the_app_too() {
+    let server = Server::start().await;
+    let environment = [("REDIS_URL", server.url().leak() as &str), ("SEARCH_LIMIT", "2000000000000 1000/s")];
+    ends_with(&environment, "SEARCH_LIMIT: ").await;
+}
+
+async fn ends_with(environment: &[(&str, &str)], says: &str) {
+    let mut app = App::spawn(environment);
+    assert!(!app.exit_status().await, "{environment:?}");
+    let output = app.output();
+    assert!(output.starts_with(says), "{output}");
+    assert_eq!(output.lines().count(), 1, "{output}");
+}

@@ -1,0 +1,223 @@
+//! The same app with a cluster: three masters without replicas.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{burst, wait_for, App, Server, STILL};
+use redis::{FromRedisValue, Value};
+use tokenbucket_axum::limiter::{Limit, Limiter, Outcome, Redis};
+
+const SLOTS: u16 = 16384;
+
+struct Cluster {
+    nodes: Vec<Server>,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            // A node that is away takes its slots with it, and leaves the others at work.
+            let options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
+            let mut node = Server::new(&options, true);
+            node.restart().await;
+            nodes.push(node);
+        }
+        for (index, node) in nodes.iter().enumerate() {
+            let mut connection = node.connection();
+            let mut run = |command: &mut redis::Cmd| command.exec(&mut connection).expect("CLUSTER");
+            run(redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(index + 1));
+            let share = SLOTS.div_ceil(3);
+            let first = share * index as u16;
+            let slots: Vec<u16> = (first..(first + share).min(SLOTS)).collect();
+            run(redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots));
+            run(redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(nodes[0].port));
+        }
+        let cluster = Self { nodes };
+        for node in &cluster.nodes {
+            wait_for("the cluster", Duration::from_secs(30), async || {
+                let info = info(node);
+                info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+            })
+            .await;
+        }
+        cluster
+    }
+
+    fn urls(&self) -> String {
+        let urls: Vec<String> = self.nodes.iter().map(Server::url).collect();
+        urls.join(",")
+    }
+
+    /// Which of the nodes has the bucket.
+    fn node_of(&self, key: &str) -> usize {
+        let slot: u16 = ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", key]);
+        usize::from(slot / SLOTS.div_ceil(3))
+    }
+
+    /// A client whose bucket is on this node.
+    fn client_of(&self, node: usize) -> [u8; 4] {
+        let clients = (1..=255).map(|last| [127, 0, 0, last]);
+        clients.into_iter().find(|client| self.node_of(&ip_bucket(*client)) == node).expect("a client")
+    }
+}
+
+fn ip_bucket([a, b, c, d]: [u8; 4]) -> String {
+    format!("tb:ip:{a}.{b}.{c}.{d}")
+}
+
+fn ask<T: FromRedisValue>(node: &Server, words: &[&str]) -> T {
+    let mut command = redis::Cmd::new();
+    command.arg(words).query(&mut node.connection()).expect("an answer")
+}
+
+fn info(node: &Server) -> String {
+    ask(node, &["CLUSTER", "INFO"])
+}
+
+#[tokio::test]
+async fn buckets_are_spread_over_the_nodes_and_none_is_over_granted() {
+    let cluster = Cluster::start().await;
+    let limit = format!("10 {STILL}");
+    let environment = [("REDIS_CLUSTER_URLS", cluster.urls().leak() as &str), ("IP_LIMIT", &limit)];
+    let (one, other) = (App::start(&environment).await, App::start(&environment).await);
+    assert_eq!(burst(&[&one, &other], 50, "/").await, (10, 40));
+
+    for (index, node) in cluster.nodes.iter().enumerate() {
+        let client = cluster.client_of(index);
+        let answer = one.get_as("/", client).await;
+        assert_eq!(answer.status, if client == [127, 0, 0, 1] { 429 } else { 200 });
+        assert_eq!(ask::<String>(node, &["TYPE", &ip_bucket(client)]), "tb-bucket");
+    }
+    assert_eq!(one.warnings(), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn one_url_is_enough_to_find_the_others() {
+    let cluster = Cluster::start().await;
+    let limit = format!("1 {STILL}");
+    let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.nodes[2].url()), ("IP_LIMIT", &limit)]).await;
+    for index in 0..3 {
+        let client = cluster.client_of(index);
+        assert_eq!(app.get_as("/", client).await.status, 200);
+        assert_eq!(app.get_as("/", client).await.status, 429);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
+    let mut cluster = Cluster::start().await;
+    let limit = format!("3 {STILL}");
+    let app = App::start(&[
+        ("REDIS_CLUSTER_URLS", &cluster.urls()),
+        ("IP_LIMIT", &limit),
+        ("REDIS_TIMEOUT_MS", "200"),
+        ("ON_ERROR", "closed"),
+    ])
+    .await;
+    let clients = [0, 1, 2].map(|node| cluster.client_of(node));
+    for client in clients {
+        assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 2);
+    }
+
+    cluster.nodes[1].process.kill();
+    assert_eq!(app.get_as("/", clients[1]).await.status, 503);
+    for client in [clients[0], clients[2]] {
+        assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 1);
+    }
+    assert_eq!(app.get_as("/", clients[1]).await.status, 503);
+
+    cluster.nodes[1].restart().await;
+    // A master that comes back waits a little before it takes writes: by its own word it is back.
+    wait_for("the node", Duration::from_secs(30), async || info(&cluster.nodes[1]).contains("state:ok"))
+        .await;
+    wait_for("limiting after its return", Duration::from_secs(1), async || {
+        app.get_as("/", clients[1]).await.header("ratelimit-remaining").is_some()
+    })
+    .await;
+    for client in [clients[0], clients[2]] {
+        assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 0, "kept all the while");
+    }
+}
+
+#[tokio::test]
+async fn the_whole_cluster_can_go_and_come_back() {
+    let mut cluster = Cluster::start().await;
+    let limit = format!("3 {STILL}");
+    let app = App::start(&[
+        ("REDIS_CLUSTER_URLS", &cluster.urls()),
+        ("IP_LIMIT", &limit),
+        ("REDIS_TIMEOUT_MS", "200"),
+    ])
+    .await;
+    assert_eq!(app.statuses(4, "/").await, [200, 200, 200, 429]);
+
+    cluster.nodes.iter_mut().for_each(|node| node.process.kill());
+    assert_eq!(app.statuses(5, "/").await, [200; 5]);
+
+    for node in &mut cluster.nodes {
+        node.restart().await;
+    }
+    for node in &cluster.nodes {
+        wait_for("the node", Duration::from_secs(30), async || info(node).contains("state:ok")).await;
+    }
+    wait_for("limiting after its return", Duration::from_secs(1), async || {
+        app.get("/").await.header("ratelimit-remaining").is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_moves_to_another_node_keeps_its_level() {
+    let cluster = Cluster::start().await;
+    let limit = format!("3 {STILL}");
+    let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls()), ("IP_LIMIT", &limit)]).await;
+    let client = cluster.client_of(0);
+    let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+    assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 2);
+
+    let bucket = ip_bucket(client);
+    let slot: u16 = ask(from, &["CLUSTER", "KEYSLOT", &bucket]);
+    let (slot, port) = (&slot.to_string(), &to.port.to_string());
+    let (from_id, to_id): (String, String) = (ask(from, &["CLUSTER", "MYID"]), ask(to, &["CLUSTER", "MYID"]));
+    ask::<()>(to, &["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id]);
+    ask::<()>(from, &["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id]);
+    ask::<()>(from, &["MIGRATE", "127.0.0.1", port, &bucket, "0", "5000"]);
+    assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 1, "by ASK");
+    for node in [to, from] {
+        ask::<()>(node, &["CLUSTER", "SETSLOT", slot, "NODE", &to_id]);
+    }
+    assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 0, "by MOVED");
+    assert_eq!(app.get_as("/", client).await.status, 429);
+    assert_eq!(app.warnings(), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn both_kinds_of_connection_speak_resp3_and_reply_typed_decisions() {
+    let server = Server::start().await;
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    for mut redis in [Redis::single(&server.url()).unwrap(), Redis::cluster(urls.split(',')).unwrap()] {
+        let limiter = Limiter::new(redis.clone(), Duration::from_secs(10));
+        let limit = Limit::new(10, 1, Duration::from_secs(360)).unwrap();
+        let first = limiter.take("k", limit, 4).await.unwrap();
+        assert_eq!((first.outcome, first.remaining), (Outcome::Allowed, 6));
+        assert!(first.reset_after > Duration::from_secs(3 * 360), "{first:?}");
+        assert!(first.reset_after <= Duration::from_secs(4 * 360), "{first:?}");
+
+        let denied = limiter.peek("k", limit, 7).await.unwrap();
+        assert!(!denied.is_allowed());
+        assert_eq!(denied.remaining, 6);
+        let Outcome::RetryAfter(wait) = denied.outcome else { panic!("{denied:?}") };
+        assert!(wait > Duration::from_secs(300) && wait <= Duration::from_secs(360), "{wait:?}");
+        assert_eq!(limiter.take("k", limit, 11).await.unwrap().outcome, Outcome::Never);
+
+        let suspended = Limit::new(0, 1, Duration::from_secs(1)).unwrap();
+        assert_eq!(limiter.take("s", suspended, 1).await.unwrap().outcome, Outcome::Never);
+
+        let hello: Value = redis::cmd("HELLO").query_async(&mut redis).await.unwrap();
+        let Value::Map(fields) = hello else { panic!("a map is RESP3: {hello:?}") };
+        assert!(fields.contains(&(Value::BulkString(b"proto".into()), Value::Int(3))), "{fields:?}");
+    }
+}
