@@ -2,7 +2,7 @@
 
 use super::{text, wait_until, Connection, Server};
 use redis::Value;
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 
 /// Slots in any cluster.
 pub const SLOTS: u16 = 16_384;
@@ -157,10 +157,10 @@ impl ClusterClient {
     }
 
     fn connection(&mut self, port: u16) -> Result<&mut Connection, String> {
-        if !self.connections.contains_key(&port) {
-            self.connections.insert(port, Connection::try_open(port)?);
+        match self.connections.entry(port) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => Ok(unknown.insert(Connection::try_open(port)?)),
         }
-        Ok(self.connections.get_mut(&port).unwrap())
     }
 }
 
