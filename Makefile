@@ -142,7 +142,7 @@ lint: ## Check format, lints, docs and dependencies
 
 # Tests and benchmarks may panic: that is how they fail.
 TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_slicing arithmetic_side_effects \
-	cast_possible_truncation cast_possible_wrap cast_sign_loss undocumented_unsafe_blocks) -A missing_docs -A unsafe_code
+	cast_possible_truncation cast_possible_wrap cast_sign_loss undocumented_unsafe_blocks unreachable) -A missing_docs -A unsafe_code
 
 .PHONY: clean
 clean: ## Remove everything that was built or fetched
