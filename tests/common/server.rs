@@ -94,14 +94,7 @@ impl ServerBuilder {
         let mut server = self.prepare();
         server.port = free_port();
         server.spawn();
-        let mut status = None;
-        wait_until("the server gives up", || {
-            status = server.child.as_mut().unwrap().try_wait().unwrap();
-            status.is_some()
-        });
-        let status = status.unwrap();
-        assert!(!status.success(), "the server started although it should have refused");
-        assert!(status.code().is_some(), "the server crashed: {status}\n{}", server.log());
+        assert_ne!(server.wait_for_exit(), 0, "the server started although it should have refused");
         server.log()
     }
 
@@ -220,6 +213,18 @@ impl Server {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Waits until the server has ended by itself, and returns its exit code.
+    pub fn wait_for_exit(&mut self) -> i32 {
+        let mut status = None;
+        wait_until("the server ends", || {
+            status = self.child.as_mut().unwrap().try_wait().unwrap();
+            status.is_some()
+        });
+        self.child = None;
+        let status = status.unwrap();
+        status.code().unwrap_or_else(|| panic!("the server crashed: {status}\n{}", self.log()))
     }
 
     /// Lets the server shut down (saving or not), and starts it again on its files.

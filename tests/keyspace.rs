@@ -1,0 +1,405 @@
+//! What the server offers for keys of its own types works for buckets, and nothing that a payload can contain
+//! does harm.
+
+mod common;
+
+use common::stored::{
+    assert_same_buckets, buckets, buckets_alive, fill, integer, wait_while_time_passes, Buckets,
+};
+use common::{text, Connection, Server};
+use redis::Value;
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// A server with one bucket, `user:1`, of an odd level.
+fn with_one_bucket() -> (Server, Connection) {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.say("TB.TAKE user:1 10 1/h 3.141592");
+    server.clock().advance_us(1_234_567);
+    client.say("TB.TAKE user:1 10 1/h 2.718281");
+    (server, client)
+}
+
+fn dump(client: &mut Connection, key: &str) -> Vec<u8> {
+    match client.run(&["DUMP", key]) {
+        Value::BulkString(bytes) => bytes,
+        other => panic!("no dump: {other:?}"),
+    }
+}
+
+fn restore(
+    client: &mut Connection,
+    key: &str,
+    ttl: &str,
+    payload: &[u8],
+    options: &[&str],
+) -> Result<Value, String> {
+    let mut command: Vec<&[u8]> = vec![b"RESTORE", key.as_bytes(), ttl.as_bytes(), payload];
+    command.extend(options.iter().map(|option| option.as_bytes()));
+    client.try_run(&command)
+}
+
+fn is_before_6_2(client: &mut Connection) -> bool {
+    text(&client.say("INFO server")).contains("redis_version:6.0.")
+}
+
+#[test]
+fn type_and_object_tell_what_they_tell_of_other_types() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.say("TB.TAKE user:1 10 1/h");
+    client.say("SET string anything");
+    assert_eq!(text(&client.say("TYPE user:1")), "tb-bucket");
+    assert_eq!(text(&client.say("OBJECT ENCODING user:1")), "raw");
+    assert_eq!(text(&client.say("OBJECT REFCOUNT user:1")), "1");
+    assert!(client.refusal("OBJECT FREQ user:1").contains("LFU"));
+    let idle_s = |client: &mut Connection, key: &str| integer(&client.run(&["OBJECT", "IDLETIME", key]));
+    // The server's idea of the time, in which idleness is measured, follows with its periodic work.
+    wait_while_time_passes(&[server.clock()], "the keys have been idle", || {
+        idle_s(&mut client, "user:1") > 10
+    });
+    assert_eq!(idle_s(&mut client, "user:1"), idle_s(&mut client, "string"));
+    client.say("TB.PEEK user:1 10 1/h");
+    assert_eq!(idle_s(&mut client, "user:1"), 0);
+
+    client.say("CONFIG SET maxmemory-policy allkeys-lfu");
+    client.say("TB.TAKE frequent 10 1/h");
+    assert!(integer(&client.say("OBJECT FREQ frequent")) > 0);
+    assert!(client.refusal("OBJECT IDLETIME frequent").contains("LFU"));
+}
+
+/// From 8.6 on, Redis crashes on `MEMORY USAGE` of any module's key that has an expiry, in its own code. There,
+/// only keys that never had one can be asked about.
+#[test]
+fn memory_usage_is_the_same_for_every_bucket_and_small() {
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    let is_dangerous = is_redis_8_6_or_later(&mut client);
+    let mut usages: Vec<i64> = Vec::new();
+    for (number, amount) in ["1", "0.000001", "999999999999", "500", "7.5"].iter().enumerate() {
+        let key = format!("user:{number}");
+        client.say(&format!("TB.CHARGE {key} 10 1/h {amount}"));
+        if is_dangerous {
+            let payload = dump(&mut client, &key);
+            client.run(&["DEL", &key]);
+            restore(&mut client, &key, "0", &payload, &[]).unwrap();
+        }
+        usages.push(integer(&client.run(&["MEMORY", "USAGE", &key])));
+    }
+    assert!(usages.iter().all(|usage| usage == &usages[0]), "{usages:?}");
+    assert!((16..=150).contains(&usages[0]), "{usages:?}");
+}
+
+fn is_redis_8_6_or_later(client: &mut Connection) -> bool {
+    let version = client.info("server", "redis_version");
+    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
+    numbers >= vec![8, 6]
+}
+
+#[test]
+fn scan_finds_buckets_by_their_type() {
+    const BUCKETS: usize = 300;
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    for number in 0..BUCKETS {
+        client.say(&format!("TB.TAKE user:{number} 10 1/h"));
+        client.say(&format!("SET string:{number} 1"));
+    }
+    let mut found = std::collections::BTreeSet::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let Value::Array(reply) = client.run(&["SCAN", &cursor, "TYPE", "tb-bucket", "COUNT", "50"]) else {
+            panic!("no scan")
+        };
+        let [next, Value::Array(keys)] = reply.as_slice() else { panic!("no scan: {reply:?}") };
+        found.extend(keys.iter().map(text));
+        cursor = text(next);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.len(), BUCKETS);
+    assert!(found.iter().all(|key| key.starts_with("user:")));
+}
+
+#[test]
+fn dump_and_restore_bring_a_bucket_back() {
+    let (server, mut client) = with_one_bucket();
+    let state = client.state("user:1");
+    let expires_at_ms = client.expires_at_ms("user:1");
+    let payload = dump(&mut client, "user:1");
+    let now_ms = server.clock().now_us() / 1000;
+
+    assert!(restore(&mut client, "user:1", "0", &payload, &[]).unwrap_err().starts_with("BUSYKEY"));
+    restore(&mut client, "forever", "0", &payload, &[]).unwrap();
+    restore(&mut client, "relative", "5000", &payload, &[]).unwrap();
+    restore(&mut client, "absolute", &(now_ms + 7000).to_string(), &payload, &["ABSTTL"]).unwrap();
+    client.say("TB.TAKE replaced 10 1/h 9");
+    restore(&mut client, "replaced", "0", &payload, &["REPLACE"]).unwrap();
+    client.say("SET string 1");
+    restore(&mut client, "string", "0", &payload, &["REPLACE"]).unwrap();
+
+    for key in ["user:1", "forever", "relative", "absolute", "replaced", "string"] {
+        assert_eq!(client.state(key), state, "{key}");
+    }
+    assert_eq!(client.expires_at_ms("user:1"), expires_at_ms);
+    assert_eq!(client.expires_at_ms("forever"), None);
+    assert_eq!(client.expires_at_ms("relative"), Some(now_ms + 5000));
+    assert_eq!(client.expires_at_ms("absolute"), Some(now_ms + 7000));
+    assert_eq!(buckets_alive(&mut client), 6);
+    // A payload knows no time: later it is the same bucket, which has refilled meanwhile.
+    server.clock().advance_ms(HOUR_MS);
+    restore(&mut client, "later", "0", &payload, &[]).unwrap();
+    assert_eq!(client.state("later"), state);
+    assert_eq!(client.decide("TB.PEEK later 10 1/h"), client.decide("TB.PEEK user:1 10 1/h"));
+}
+
+#[test]
+fn a_copy_is_a_bucket_of_its_own() {
+    let (_server, mut client) = with_one_bucket();
+    if !client.has_command("COPY") {
+        assert!(is_before_6_2(&mut client), "COPY is missing");
+        assert!(client.refusal("COPY user:1 copy").starts_with("ERR unknown command"));
+        return;
+    }
+    let state = client.state("user:1");
+    let expires_at_ms = client.expires_at_ms("user:1");
+    assert_eq!(text(&client.say("COPY user:1 copy")), "1");
+    assert_eq!(text(&client.say("COPY user:1 copy")), "0");
+    assert_eq!(text(&client.say("COPY user:1 user:1 DB 3")), "1");
+    assert_eq!((client.state("copy"), client.expires_at_ms("copy")), (state.clone(), expires_at_ms));
+    assert_eq!(client.decide("TB.TAKE copy 10 1/h 1").allowed, 1);
+    assert_eq!(client.state("user:1"), state, "a take from the copy");
+    assert_ne!(client.state("copy"), state);
+    assert_eq!(text(&client.say("COPY user:1 copy REPLACE")), "1");
+    assert_eq!(client.state("copy"), state);
+    assert_eq!(buckets_alive(&mut client), 3);
+    client.say("SELECT 3");
+    assert_eq!((client.state("user:1"), client.expires_at_ms("user:1")), (state, expires_at_ms));
+}
+
+#[test]
+fn rename_move_and_swapdb_carry_the_bucket_and_its_expiry() {
+    let (_server, mut client) = with_one_bucket();
+    let bucket = |client: &mut Connection, key: &str| (client.state(key), client.expires_at_ms(key));
+    let original = bucket(&mut client, "user:1");
+    client.say("TB.TAKE other 10 1/h 9");
+    client.say("RENAME user:1 other");
+    assert_eq!(bucket(&mut client, "other"), original);
+    assert_eq!(text(&client.say("RENAMENX other user:2")), "1");
+    assert_eq!(bucket(&mut client, "user:2"), original);
+    assert_eq!(text(&client.say("MOVE user:2 5")), "1");
+    assert_eq!(client.state("user:2"), None);
+    client.say("SWAPDB 5 6");
+    client.say("SELECT 6");
+    assert_eq!(bucket(&mut client, "user:2"), original);
+    assert_eq!(buckets_alive(&mut client), 1);
+    assert_eq!(client.decide("TB.TAKE user:2 10 1/h 1").allowed, 1);
+}
+
+#[test]
+fn migrate_brings_buckets_to_another_server() {
+    let from = Server::with_clock();
+    let to = Server::builder().clock_of(&from).start();
+    let (mut source, mut target) = (from.connect(), to.connect());
+    fill(&mut source, from.clock());
+    let expected = buckets(&mut source);
+    let Value::Array(keys) = source.say("KEYS *") else { panic!("no keys") };
+
+    target.say("TB.TAKE take 1 1/h");
+    assert!(migrate(&mut source, &to, "COPY", &keys).unwrap_err().contains("BUSYKEY"));
+    target.say("FLUSHALL");
+    target.say("TB.TAKE take 1 1/h");
+    migrate(&mut source, &to, "COPY REPLACE", &keys).unwrap();
+    assert_same_buckets(&buckets(&mut target), &expected, "migrated with COPY");
+    assert_same_buckets(&buckets(&mut source), &expected, "left behind by COPY");
+
+    target.say("FLUSHALL");
+    migrate(&mut source, &to, "", &keys).unwrap();
+    assert_same_buckets(&buckets(&mut target), &expected, "migrated");
+    assert_same_buckets(&buckets(&mut source), &Buckets::new(), "left behind");
+    assert_eq!(buckets_alive(&mut source), 0);
+}
+
+fn migrate(client: &mut Connection, to: &Server, options: &str, keys: &[Value]) -> Result<Value, String> {
+    let start = format!("MIGRATE 127.0.0.1 {} <none> 0 10000 {options} KEYS", to.port());
+    let words = start.split_whitespace().map(|word| if word == "<none>" { "" } else { word }.into());
+    let mut command: Vec<Vec<u8>> = words.map(String::into_bytes).collect();
+    for key in keys {
+        let Value::BulkString(key) = key else { panic!("no key: {key:?}") };
+        command.push(key.clone());
+    }
+    client.try_run(&command)
+}
+
+#[test]
+fn digests_are_equal_for_equal_buckets_only() {
+    let (one, other) = (Server::with_clock(), Server::with_clock());
+    let (mut client, mut twin) = (one.connect(), other.connect());
+    fill(&mut client, one.clock());
+    fill(&mut twin, other.clock());
+    let mut whole = |client: &mut Connection| text(&client.say("DEBUG DIGEST"));
+    assert_eq!(whole(&mut client), whole(&mut twin));
+    assert_ne!(whole(&mut client), "0".repeat(40));
+    twin.say("TB.TAKE take 1000 1/h 0.000001");
+    assert_ne!(whole(&mut client), whole(&mut twin));
+
+    let payload = dump(&mut client, "take");
+    let left_ms = text(&client.say("PTTL take"));
+    restore(&mut client, "same", &left_ms, &payload, &[]).unwrap();
+    // A micro-token apart at one time, and the same level a microsecond apart.
+    for key in ["a", "b"] {
+        client.say(&format!("TB.TAKE {key} 1000 1e-6 1"));
+    }
+    client.say("TB.TAKE b 1000 1e-6 0.000001");
+    one.clock().advance_us(1);
+    client.say("TB.TAKE c 1000 1e-6 1");
+    assert_eq!(client.state("a").unwrap().0, client.state("c").unwrap().0);
+    let digests = client.run(&["DEBUG", "DIGEST-VALUE", "take", "same", "a", "b", "c"]);
+    let Value::Array(digests) = digests else { panic!("no digests") };
+    let [take, same, a, b, c] = digests.as_slice() else { panic!("{digests:?}") };
+    assert_eq!(take, same);
+    assert!(a != b && a != c && b != c, "{digests:?}");
+}
+
+/// However many buckets go, and whichever way, none is left behind in memory.
+#[test]
+fn buckets_that_are_removed_are_freed() {
+    const BUCKETS: i64 = 5000;
+    const FILL: &str = "for i = 1, tonumber(ARGV[1]) do redis.call('TB.TAKE', 'user:' .. i, 10, '1/h') end";
+    const DROP: &str = "for i = 1, tonumber(ARGV[2]) do redis.call(ARGV[1], 'user:' .. i) end";
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    let count = BUCKETS.to_string();
+    for lazily in ["no", "yes"] {
+        for option in ["lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"] {
+            client.run(&["CONFIG", "SET", option, lazily]);
+        }
+        let removals: [&[&str]; 7] = [
+            &["FLUSHALL"],
+            &["FLUSHALL", "ASYNC"],
+            &["FLUSHDB", "ASYNC"],
+            &["EVAL", DROP, "0", "DEL", &count],
+            &["EVAL", DROP, "0", "UNLINK", &count],
+            &["EVAL", "for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'user:' .. i, 1) end", "0", &count],
+            &[
+                "EVAL",
+                "for i = 1, tonumber(ARGV[1]) do redis.call('PEXPIRE', 'user:' .. i, 1) end",
+                "0",
+                &count,
+            ],
+        ];
+        for removal in removals {
+            client.run(&["FLUSHALL"]);
+            client.run(&["EVAL", FILL, "0", &count]);
+            assert_eq!(buckets_alive(&mut client), BUCKETS);
+            client.run(removal);
+            wait_while_time_passes(&[server.clock()], &format!("{removal:?} frees all buckets"), || {
+                buckets_alive(&mut client) == 0
+            });
+        }
+    }
+    let report = text(&client.say("INFO tokenbucket"));
+    assert!(report.contains("tokenbucket_bucket_bytes:0\r\n"), "{report}");
+}
+
+/// Moves buckets about in memory, where the server's allocator can, and changes none.
+#[test]
+fn active_defragmentation_keeps_every_bucket() {
+    const BUCKETS: &str = "100000";
+    // Every tenth stays, so that memory is full of holes.
+    const FILL: &str = "
+        for i = 1, tonumber(ARGV[1]) do
+            redis.call('TB.TAKE', 'user:' .. i, 1000, '1/h', 1 + i / 1000)
+        end
+        for i = 1, tonumber(ARGV[1]) do
+            if i % 10 > 0 then redis.call('DEL', 'user:' .. i) end
+        end";
+    let server = Server::with_clock();
+    let mut client = server.connect();
+    client.run(&["EVAL", FILL, "0", BUCKETS]);
+    let before = buckets(&mut client);
+    for (option, value) in [
+        ("active-defrag-ignore-bytes", "1"),
+        ("active-defrag-threshold-lower", "1"),
+        ("active-defrag-cycle-min", "50"),
+        ("active-defrag-cycle-max", "75"),
+    ] {
+        client.run(&["CONFIG", "SET", option, value]);
+    }
+    if let Err(refusal) = client.try_run(&["CONFIG", "SET", "activedefrag", "yes"]) {
+        assert!(refusal.contains("Active defragmentation cannot be enabled"), "{refusal}");
+        assert_same_buckets(&buckets(&mut client), &before, "without defragmentation");
+        return;
+    }
+    wait_while_time_passes(&[server.clock()], "values have been moved", || {
+        client.info("stats", "active_defrag_hits").parse::<i64>().unwrap() > 1000
+    });
+    assert_same_buckets(&buckets(&mut client), &before, "after defragmentation");
+    client.say("DEBUG RELOAD");
+    assert_same_buckets(&buckets(&mut client), &before, "after a reload");
+}
+
+/// Every command refuses a key of another type, and leaves it as it is.
+#[test]
+fn a_key_of_another_type_is_refused_and_unchanged() {
+    let (_server, mut client) = with_one_bucket();
+    for make in [
+        "SET foreign 12345",
+        "RPUSH foreign a b",
+        "SADD foreign a b",
+        "ZADD foreign 1 a",
+        "HSET foreign level 5",
+        "XADD foreign 1-1 a b",
+        "PFADD foreign a",
+        "SETBIT foreign 7 1",
+    ] {
+        client.say("DEL foreign");
+        client.say(make);
+        client.say("PEXPIRE foreign 123456");
+        let before = (dump(&mut client, "foreign"), client.expires_at_ms("foreign"));
+        for command in [
+            "TB.TAKE foreign 10 1",
+            "TB.TAKE foreign 10 1 0",
+            "TB.PEEK foreign 10 1",
+            "TB.TAKEUPTO foreign 10 1 1",
+            "TB.RESERVE foreign 10 1 1 1000",
+            "TB.CHARGE foreign 10 1 1",
+            "TB.GIVE foreign 10 1 1",
+            "TB.MTAKE 1 foreign 10 1 1",
+            "TB.MTAKE 2 user:1 10 1 1 foreign 10 1 1",
+            "TB.STATE foreign",
+        ] {
+            let state = client.state("user:1");
+            assert!(client.refusal(command).starts_with("WRONGTYPE "), "{make}, {command}");
+            let after = (dump(&mut client, "foreign"), client.expires_at_ms("foreign"));
+            assert_eq!(after, before, "{make}, {command}");
+            assert_eq!(client.state("user:1"), state);
+        }
+    }
+}
+
+/// The same the other way round.
+#[test]
+fn commands_of_other_types_refuse_a_bucket() {
+    let (_server, mut client) = with_one_bucket();
+    let before = (client.state("user:1"), client.expires_at_ms("user:1"));
+    for command in [
+        "GET user:1",
+        "INCR user:1",
+        "APPEND user:1 a",
+        "SETBIT user:1 1 1",
+        "LPUSH user:1 a",
+        "SADD user:1 a",
+        "ZADD user:1 1 a",
+        "HSET user:1 a b",
+        "XADD user:1 * a b",
+        "PFADD user:1 a",
+    ] {
+        assert!(client.refusal(command).starts_with("WRONGTYPE "), "{command}");
+        assert_eq!((client.state("user:1"), client.expires_at_ms("user:1")), before, "{command}");
+    }
+    client.say("SET user:1 overwritten");
+    assert_eq!(buckets_alive(&mut client), 0);
+}
