@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod cluster;
+pub mod engine;
 pub mod model;
 pub mod random;
 pub mod reply;
@@ -15,6 +16,7 @@ pub mod stored;
 pub mod walk;
 
 pub use clock::Clock;
+pub use engine::Engine;
 pub use random::Random;
 pub use reply::{decision, integers, multi_decision, text, Decision};
 pub use server::{Connection, Server, ServerBuilder};

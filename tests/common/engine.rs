@@ -1,0 +1,63 @@
+//! Which server is under test.
+
+use super::server::executable;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Who makes the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brand {
+    Redis,
+    Redict,
+    Valkey,
+}
+
+/// The server under test. Tests ask it only for what a server is known to lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Engine {
+    pub brand: Brand,
+    /// Major and minor version.
+    pub version: (u32, u32),
+}
+
+impl Engine {
+    /// What `SERVER` is.
+    pub fn under_test() -> Self {
+        static ENGINE: OnceLock<Engine> = OnceLock::new();
+        *ENGINE.get_or_init(|| {
+            let output = Command::new(executable()).arg("--version").output().unwrap_or_else(|error| {
+                panic!("{} cannot be run: {error}; say which server with SERVER=path", executable().display())
+            });
+            Self::read(&String::from_utf8_lossy(&output.stdout))
+        })
+    }
+
+    /// Reads `Redis server v=7.0.15 …`.
+    fn read(line: &str) -> Self {
+        let brand = match line.split_whitespace().next() {
+            Some("Redis") => Brand::Redis,
+            Some("Redict") => Brand::Redict,
+            Some("Valkey") => Brand::Valkey,
+            other => panic!("neither Redis nor one of its descendants: {other:?}"),
+        };
+        let (_, version) = line.split_once("v=").unwrap();
+        let mut numbers = version.split(['.', ' ']).map(|number| number.parse().unwrap());
+        Self { brand, version: (numbers.next().unwrap(), numbers.next().unwrap()) }
+    }
+
+    /// Whether it is Redis itself, of exactly this version.
+    pub fn is_redis(&self, major: u32, minor: u32) -> bool {
+        self.brand == Brand::Redis && self.version == (major, minor)
+    }
+
+    /// Whether it has what Redis has from this version on. Redict and Valkey began as Redis 7.2.
+    pub fn has_what_redis_has_from(&self, major: u32, minor: u32) -> bool {
+        let version = if self.brand == Brand::Redis { self.version } else { (7, 2) };
+        version >= (major, minor)
+    }
+
+    /// Whether modules can have an ACL category of their own.
+    pub fn has_module_categories(&self) -> bool {
+        self.brand != Brand::Redis || self.version >= (7, 4)
+    }
+}
