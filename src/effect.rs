@@ -13,6 +13,10 @@
 #![forbid(unsafe_code)]
 
 use crate::bucket::Bucket;
+use std::ffi::CStr;
+
+/// The command that carries effects. It is in every append-only file, so it cannot change.
+pub const COMMAND: &CStr = c"TB.RESTORE";
 
 /// Bytes of an encoded effect.
 pub const EFFECT_LEN: usize = 25;

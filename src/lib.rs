@@ -28,3 +28,6 @@ pub mod error;
 pub mod number;
 mod redis;
 pub mod request;
+
+/// What the module offers to the server that loads it.
+const COMMANDS: redis::Commands = command::ALL;

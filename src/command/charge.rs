@@ -1,8 +1,8 @@
 //! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
 
-use super::spec::{Audience, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
-use super::{road, Command};
+use super::road;
 use crate::error::Error;
+use crate::redis::spec::{Audience, Command, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use crate::request;
 

@@ -1,9 +1,9 @@
 //! `TB.GIVE key capacity rate amount`: what was not used, never above the capacity.
 
 use super::charge::Charge;
-use super::spec::Spec;
-use super::{road, Command};
+use super::road;
 use crate::error::Error;
+use crate::redis::spec::{Command, Spec};
 use crate::redis::Call;
 use crate::request;
 

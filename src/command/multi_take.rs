@@ -4,10 +4,9 @@
 //! would have to be undone, and undoing is a race.
 
 use super::road::{self, Trace};
-use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
-use super::Command;
 use crate::bucket::{Change, Decision, Outcome};
 use crate::error::Error;
+use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
 use crate::redis::{count, now_us, replicate, Access, Argument, BucketKey, Call};
 use crate::request::{self, Request};
 

@@ -1,9 +1,9 @@
 //! `TB.PEEK key capacity rate [cost]`: what `TB.TAKE` would reply, and no trace of the question.
 
-use super::spec::{Audience, Spec};
+use super::road;
 use super::take::Take;
-use super::{road, Command};
 use crate::error::Error;
+use crate::redis::spec::{Audience, Command, Spec};
 use crate::redis::Call;
 use crate::request;
 

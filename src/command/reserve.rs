@@ -1,8 +1,8 @@
 //! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
 
-use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
-use super::{road, Command};
+use super::road;
 use crate::error::Error;
+use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
 use crate::redis::Call;
 use crate::request;
 

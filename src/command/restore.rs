@@ -3,22 +3,17 @@
 //! Not for applications: an effect overwrites the bucket, whatever is in it. It may come from a file that was
 //! tampered with, so every field is checked, all of them before the first key is touched.
 
-use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, KEY};
-use super::Command;
-use crate::effect::Effect;
+use crate::effect::{self, Effect};
 use crate::error::Error;
+use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, KEY};
 use crate::redis::{now_us, replicate_verbatim, Access, Argument, BucketKey, Call};
 use crate::request;
-use std::ffi::CStr;
-
-/// The name under which effects are sent. It is in every append-only file, so it cannot change.
-pub(crate) const NAME: &CStr = c"TB.RESTORE";
 
 pub(crate) struct Restore;
 
 impl Command for Restore {
     const SPEC: Spec = Spec {
-        name: NAME,
+        name: effect::COMMAND,
         summary: c"Internal: overwrites buckets with replicated states",
         complexity: c"O(N) where N is the number of keys",
         since: c"0.1.0",

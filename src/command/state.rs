@@ -1,9 +1,8 @@
 //! `TB.STATE key`: what is stored, for people who look for the reason of a decision.
 
-use super::spec::{Audience, Keys, Spec, KEY};
-use super::Command;
 use crate::error::Error;
 use crate::number::decimal_tokens;
+use crate::redis::spec::{Audience, Command, Keys, Spec, KEY};
 use crate::redis::{Access, BucketKey, Call};
 use crate::request;
 

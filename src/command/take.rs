@@ -1,8 +1,8 @@
 //! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
 
-use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, KEY, RATE};
-use super::{road, Command};
+use super::road;
 use crate::error::Error;
+use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use crate::request;
 

@@ -1,8 +1,8 @@
 //! `TB.TAKEUPTO key capacity rate max`: as many whole tokens as there are.
 
-use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, CAPACITY, KEY, RATE};
-use super::{road, Command};
+use super::road;
 use crate::error::Error;
+use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use crate::request;
 

@@ -7,11 +7,11 @@
 //! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
-use super::spec::{ArgumentSpec, Audience, Keys, Kind, Spec, KEY};
-use super::{road, Command};
+use super::road;
 use crate::bucket::{Bucket, Change, Limit, Operation, Outcome};
 use crate::error::Error;
 use crate::number::MICRO_PER_TOKEN;
+use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, KEY};
 use crate::redis::{now_us, replicate_deletion, Access, Argument, BucketKey, Call};
 use crate::request::{self, Request};
 

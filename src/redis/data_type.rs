@@ -6,7 +6,7 @@
 use super::api::loaded;
 use super::info;
 use crate::bucket::{Bucket, MAX_TIME_US};
-use crate::effect::{Effect, EFFECT_LEN};
+use crate::effect::{self, Effect, EFFECT_LEN};
 use crate::number::MAX_MICRO;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
@@ -57,13 +57,13 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     unsafe {
         let value = loaded(raw::RedisModule_Alloc)(size_of::<Bucket>()).cast::<Bucket>();
         value.write(bucket);
-        info::count().bucket_allocated(value);
+        info::count().bucket_allocated(|| value_bytes(value.cast()));
         NonNull::new_unchecked(value)
     }
 }
 
 /// Bytes that one bucket's value takes from the allocator.
-pub(super) fn value_bytes(value: *mut c_void) -> usize {
+fn value_bytes(value: *mut c_void) -> usize {
     // SAFETY: `value` was made by `allocate`.
     unsafe { loaded(raw::RedisModule_MallocSize)(value) }
 }
@@ -147,7 +147,7 @@ unsafe extern "C" fn aof_rewrite(
     // format says one string and one buffer with its length, which is what follows.
     unsafe {
         let effect = Effect { bucket: read(value), expire_at_ms: None }.encode();
-        let command = crate::command::restore::NAME;
+        let command = effect::COMMAND;
         loaded(raw::RedisModule_EmitAOF)(
             io,
             command.as_ptr(),

@@ -1,8 +1,7 @@
 //! Counters, and `INFO tokenbucket` that shows them.
 
 use super::api::loaded;
-use super::data_type;
-use crate::bucket::{Bucket, Outcome};
+use crate::bucket::Outcome;
 use crate::number::MICRO_PER_TOKEN;
 use redis_module::raw;
 use std::ffi::{c_int, CStr};
@@ -66,10 +65,10 @@ impl Counters {
         add(&self.errors, 1);
     }
 
-    pub(super) fn bucket_allocated(&self, value: *mut Bucket) {
+    pub(super) fn bucket_allocated(&self, value_bytes: impl FnOnce() -> usize) {
         self.buckets.fetch_add(1, Ordering::Relaxed);
         if self.value_bytes.load(Ordering::Relaxed) == 0 {
-            self.value_bytes.store(data_type::value_bytes(value.cast()), Ordering::Relaxed);
+            self.value_bytes.store(value_bytes(), Ordering::Relaxed);
         }
     }
 

@@ -3,7 +3,6 @@
 use super::api::{loaded, missing};
 use super::call::{arguments, Argument};
 use super::{config, data_type, info, listeners, register};
-use crate::command;
 use redis_module::raw;
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
@@ -58,8 +57,8 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     }
     // Settings first: the configuration file has a say in which commands there are.
     config::register(context)?;
-    let drop_ins = if config::cl_throttle() { command::DROP_INS } else { &[] };
-    for name in register::register(context, command::ALL, drop_ins)? {
+    let drop_ins = if config::cl_throttle() { crate::COMMANDS.drop_ins } else { &[] };
+    for name in register::register(context, crate::COMMANDS.own, drop_ins)? {
         let name = name.to_string_lossy();
         log(context, c"notice", &format!("tokenbucket leaves {name} to the module that has it already"));
     }

@@ -16,11 +16,12 @@ mod listeners;
 mod load;
 mod register;
 mod replicate;
+pub(crate) mod spec;
 
 pub(crate) use call::{Argument, Call};
 pub(crate) use clock::now_us;
 pub(crate) use config::{on_oom, OnOom};
 pub(crate) use info::count;
 pub(crate) use key::{Access, BucketKey};
-pub(crate) use register::{handler, Handler};
+pub(crate) use register::{entry, Commands};
 pub(crate) use replicate::{replicate, replicate_deletion, replicate_verbatim, Written};

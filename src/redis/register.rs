@@ -3,8 +3,7 @@
 use super::api::loaded;
 use super::call::Call;
 use super::info;
-use crate::command::spec::{ArgumentSpec, Audience, Keys, Kind, Spec};
-use crate::command::Command;
+use super::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec};
 use crate::request;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, CStr, CString};
@@ -12,14 +11,30 @@ use std::mem::{size_of, zeroed};
 use std::ptr;
 
 /// What the server calls when a client sends a command.
-pub(crate) type Handler =
+type Handler =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+
+/// A command as it is registered: what it is, and what the server calls.
+pub(crate) type Entry = (Spec, Handler);
+
+/// The commands of a module.
+pub(crate) struct Commands {
+    /// Those under names that are its own: it is not loaded if one is refused.
+    pub(crate) own: &'static [Entry],
+    /// Those that another module may own already, registered where they are wanted and free.
+    pub(crate) drop_ins: &'static [Entry],
+}
+
+/// The entry of a command.
+pub(crate) const fn entry<C: Command>() -> Entry {
+    (C::SPEC, handler::<C>)
+}
 
 /// Executes one call of `C`.
 ///
 /// # Safety
 /// To be called by the server alone, with what belongs to one invocation of the command.
-pub(crate) unsafe extern "C" fn handler<C: Command>(
+unsafe extern "C" fn handler<C: Command>(
     context: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
@@ -62,8 +77,8 @@ const CATEGORY: &CStr = c"tokenbucket";
 /// A line that names the command which the server refused.
 pub(super) fn register(
     context: *mut raw::RedisModuleCtx,
-    commands: &[(Spec, Handler)],
-    drop_ins: &[(Spec, Handler)],
+    commands: &[Entry],
+    drop_ins: &[Entry],
 ) -> Result<Vec<&'static CStr>, String> {
     let has_category = add_category(context);
     for (spec, handler) in commands {

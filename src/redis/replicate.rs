@@ -3,8 +3,7 @@
 use super::api::loaded;
 use super::call::{Argument, Call, OwnedString};
 use super::listeners;
-use crate::command::restore;
-use crate::effect::{Effect, EFFECT_LEN};
+use crate::effect::{self, Effect, EFFECT_LEN};
 use redis_module::raw;
 
 /// A bucket that was written.
@@ -39,7 +38,7 @@ fn replicate_one(call: &Call, written: &Written) {
     unsafe {
         loaded(raw::RedisModule_Replicate)(
             call.context,
-            restore::NAME.as_ptr(),
+            effect::COMMAND.as_ptr(),
             c"sb".as_ptr(),
             written.name.string,
             effect.as_ptr(),
@@ -58,7 +57,7 @@ fn replicate_all(call: &Call, written: &[Written]) {
     unsafe {
         loaded(raw::RedisModule_Replicate)(
             call.context,
-            restore::NAME.as_ptr(),
+            effect::COMMAND.as_ptr(),
             c"v".as_ptr(),
             arguments.as_mut_ptr(),
             arguments.len(),

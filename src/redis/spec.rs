@@ -1,6 +1,20 @@
-//! What a command is, in the terms of the server's own command table.
+//! What a command is: what it does with a call, and its description in the terms of the server's own table.
 
+use super::call::Call;
+use crate::error::Error;
 use std::ffi::CStr;
+
+/// A command of the module.
+pub(crate) trait Command {
+    /// What clients, ACLs and cluster routing have to know of it.
+    const SPEC: Spec;
+
+    /// Executes one call, up to and including its reply.
+    ///
+    /// # Errors
+    /// Those that become the reply. Nothing has been changed or replied then.
+    fn run(call: Call) -> Result<(), Error>;
+}
 
 /// The description of a command, for `COMMAND INFO`, `COMMAND DOCS`, `COMMAND GETKEYS`, ACLs and routing.
 #[derive(Clone, Copy)]
