@@ -1,10 +1,9 @@
 use axum::extract::{Query, Request};
 use axum::http::{StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use crate::layer::{client_address, RateLimitLayer};
+use crate::layer::{client_address, RateLimitLayer, Rejection};
 use crate::limiter::{Decision, Limit, Limiter};
 use crate::settings::Settings;
 
@@ -32,18 +31,18 @@ async fn search(decision: Option<Extension<Decision>>) -> String {
     }
 }
 
-async fn export(uri: Uri) -> Result<String, Response> {
+async fn export(uri: Uri) -> Result<String, Rejection> {
     Ok(format!("{} rows\n", rows(&uri)?))
 }
 
-fn rows_of_request(request: &Request) -> Result<u64, Response> {
+fn rows_of_request(request: &Request) -> Result<u64, Rejection> {
     rows(request.uri())
 }
 
-fn rows(uri: &Uri) -> Result<u64, Response> {
+fn rows(uri: &Uri) -> Result<u64, Rejection> {
     let Query(query) = Query::<Vec<(String, String)>>::try_from_uri(uri).unwrap_or_default();
     let rows = query.iter().find(|(name, _)| name == "rows").and_then(|(_, value)| value.parse().ok());
     rows.filter(|rows| (1..=1_000_000_000).contains(rows)).ok_or_else(|| {
-        (StatusCode::BAD_REQUEST, "rows must be a whole number from 1 to 1000000000\n").into_response()
+        (StatusCode::BAD_REQUEST, "rows must be a whole number from 1 to 1000000000\n".to_owned())
     })
 }

@@ -42,8 +42,11 @@ pub struct RateLimitLayer {
     on_error: OnError,
 }
 
+/// The answer to a request whose cost cannot be told.
+pub type Rejection = (StatusCode, String);
+
 type KeyOf = dyn Fn(&Request) -> String + Send + Sync;
-type CostOf = dyn Fn(&Request) -> Result<u64, Response> + Send + Sync;
+type CostOf = dyn Fn(&Request) -> Result<u64, Rejection> + Send + Sync;
 
 impl RateLimitLayer {
     /// `key` names the caller's bucket. Two limits need two keys, as in `search:{caller}`.
@@ -55,8 +58,8 @@ impl RateLimitLayer {
         Self { limiter, limit, key: Arc::new(key), cost: Arc::new(|_| Ok(1)), on_error: OnError::Open }
     }
 
-    /// How many tokens a request takes, or the answer to one whose cost cannot be told; 1 by default.
-    pub fn cost(self, cost: impl Fn(&Request) -> Result<u64, Response> + Send + Sync + 'static) -> Self {
+    /// How many tokens a request takes; 1 by default.
+    pub fn cost(self, cost: impl Fn(&Request) -> Result<u64, Rejection> + Send + Sync + 'static) -> Self {
         Self { cost: Arc::new(cost), ..self }
     }
 
@@ -104,7 +107,7 @@ where
         Box::pin(async move {
             let cost = match cost {
                 Ok(cost) => cost,
-                Err(answer) => return Ok(answer),
+                Err(rejection) => return Ok(rejection.into_response()),
             };
             let decision = match rule.limiter.take(&key, rule.limit, cost).await {
                 Ok(decision) => decision,

@@ -15,9 +15,8 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::{ClusterClientBuilder, ClusterConfig};
@@ -30,6 +29,10 @@ use redis::{
 
 /// A try to connect that takes longer has failed.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+
+/// An outage is over once nothing has failed for so long. In a cluster some nodes answer while
+/// another is away; that is one outage, not one for each call.
+const OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// How many tokens a bucket holds, and how fast they come back.
 ///
@@ -208,12 +211,13 @@ impl ConnectionLike for Redis {
 pub struct Limiter {
     redis: Redis,
     timeout: Duration,
-    away: Arc<AtomicBool>,
+    /// The last failure of an outage that is not over.
+    last_failure: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Limiter {
     pub fn new(redis: Redis, timeout: Duration) -> Self {
-        Self { redis, timeout, away: Arc::default() }
+        Self { redis, timeout, last_failure: Arc::default() }
     }
 
     /// The same limiter with another timeout.
@@ -247,11 +251,20 @@ impl Limiter {
 
     /// Logs when an outage begins and when it ends, not for every call in between.
     fn log_outage(&self, result: &Result<Decision, TakeError>) {
-        let was_away = self.away.swap(result.is_err(), Ordering::Relaxed);
-        match result {
-            Err(error) if !was_away => log::warn!("cannot ask Redis for limits: {error}"),
-            Ok(_) if was_away => log::warn!("Redis is back, limiting again"),
-            _ => {}
+        let mut last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        match (result, *last_failure) {
+            (Ok(_), None) => {}
+            (Ok(_), Some(at)) if at.elapsed() < OVER_AFTER => {}
+            (Ok(_), Some(_)) => {
+                *last_failure = None;
+                log::warn!("Redis is back, limiting again");
+            }
+            (Err(error), before) => {
+                *last_failure = Some(Instant::now());
+                if before.is_none() {
+                    log::warn!("cannot ask Redis for limits: {error}");
+                }
+            }
         }
     }
 }

@@ -122,6 +122,12 @@ async fn outage(on_error: &str, status: u16) {
     assert_eq!(first.expect("an answer").status, 200);
     assert_eq!(app.statuses(3, "/").await, [200, 200, 429]);
 
+    // The outage is over once nothing has failed for a second.
+    wait_for("the second warning", Duration::from_secs(10), async || {
+        app.get("/").await;
+        app.warnings().len() > 1
+    })
+    .await;
     let warnings = app.warnings();
     assert_eq!(warnings.len(), 2, "one when it begins and one when it ends: {warnings:?}");
     assert!(warnings[0].starts_with("WARN: cannot ask Redis for limits: "), "{warnings:?}");
