@@ -1,0 +1,111 @@
+//! Long lives: what a write loses adds up, and has to stay within the bound however long it does.
+
+use super::exact::TOKEN;
+use super::limit;
+use super::scenario::Module;
+use tokenbucket::bucket::{Limit, Operation};
+
+/// Takes at moments that leave all kinds of fractions behind.
+///
+/// The exact bucket is kept in parts of a micro-token, which are whole at this rate, so that this takes seconds.
+struct LongRun {
+    limit: Limit,
+    capacity_micro: i64,
+    cost_micro: i64,
+    /// The rate: so many parts of a micro-token per microsecond.
+    parts_per_us: i64,
+    /// So many parts make a micro-token.
+    parts: i64,
+    longest_pause_us: u64,
+}
+
+/// What came of a long run.
+#[derive(Debug)]
+struct Drift {
+    granted: i64,
+    /// What a model that decides for itself granted.
+    due: i64,
+    /// Parts of a micro-token by which the module's level is below the exact one.
+    parts: i64,
+}
+
+impl LongRun {
+    /// Walks until so many takes were allowed, from a bucket that never fills up again, so that what is lost adds up.
+    fn walk(&self, takes: i64) -> Drift {
+        let start_us = 1_700_000_000_000_000;
+        let (mut now_us, mut written_at_us, mut due_at_us) = (start_us, start_us, start_us);
+        let everything = Operation::Take { cost_micro: self.capacity_micro };
+        let mut module = Module::default();
+        module.call(&self.limit, everything, now_us).unwrap();
+        let operation = Operation::Take { cost_micro: self.cost_micro };
+        let cost = self.cost_micro * self.parts;
+        let (mut exact, mut own, mut drift) = (0i64, 0i64, Drift { granted: 0, due: 0, parts: 0 });
+        let mut random = 1u64;
+        while drift.granted < takes {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            now_us += i64::try_from((random >> 33) % self.longest_pause_us).unwrap();
+            own += (now_us - due_at_us) * self.parts_per_us;
+            due_at_us = now_us;
+            if own >= cost {
+                own -= cost;
+                drift.due += 1;
+            }
+            let outcome = module.call(&self.limit, operation, now_us).unwrap();
+            if outcome.decision.allowed == 1 {
+                exact += (now_us - written_at_us) * self.parts_per_us - cost;
+                written_at_us = now_us;
+                drift.granted += 1;
+                assert!(exact >= 0, "granted more than there was after {drift:?}");
+            }
+            assert!(drift.granted <= drift.due, "granted more often than the model: {drift:?}");
+        }
+        let bucket = module.stored.unwrap();
+        let carried = (written_at_us - bucket.refilled_at_us) * self.parts_per_us;
+        Drift { parts: exact - bucket.level_micro * self.parts - carried, ..drift }
+    }
+}
+
+#[test]
+fn ten_million_takes_at_3_7_a_second_drift_by_less_than_the_bound() {
+    let run = LongRun {
+        limit: limit(1_000_000, "3.7"),
+        capacity_micro: 1_000_000 * TOKEN,
+        cost_micro: TOKEN,
+        parts_per_us: 37,
+        parts: 10,
+        longest_pause_us: 530_000,
+    };
+    let drift = run.walk(10_000_000);
+    let bound = drift.granted * run.parts;
+    assert!((0..=bound).contains(&drift.parts), "{drift:?}");
+    assert!((drift.due - drift.granted - 1) * run.cost_micro * run.parts <= bound, "{drift:?}");
+}
+
+/// At less than a token a second, a write loses less than what flows in a microsecond.
+#[test]
+fn a_million_takes_at_1000_an_hour_drift_by_less_than_a_microsecond_each() {
+    let run = LongRun {
+        limit: limit(100_000, "1000/h"),
+        capacity_micro: 100_000 * TOKEN,
+        cost_micro: TOKEN / 10,
+        parts_per_us: 5,
+        parts: 18,
+        longest_pause_us: 700_000,
+    };
+    let drift = run.walk(1_000_000);
+    assert!((0..=drift.granted * run.parts_per_us).contains(&drift.parts), "{drift:?}");
+}
+
+#[test]
+fn a_million_takes_at_a_whole_rate_do_not_drift() {
+    let run = LongRun {
+        limit: limit(1_000_000, "180/m"),
+        capacity_micro: 1_000_000 * TOKEN,
+        cost_micro: TOKEN,
+        parts_per_us: 3,
+        parts: 1,
+        longest_pause_us: 650_000,
+    };
+    let drift = run.walk(1_000_000);
+    assert_eq!((drift.parts, drift.granted), (0, drift.due));
+}

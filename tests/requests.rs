@@ -1,0 +1,436 @@
+//! argv as clients send it: what each command reads from it, which error the first wrong argument is, and that no
+//! bytes at all do worse than be refused.
+
+#[path = "model/decimal.rs"]
+#[allow(dead_code)] // Each test file uses its own part of the model.
+mod decimal;
+#[path = "model/request.rs"]
+mod oracle;
+#[path = "model/settings.rs"]
+mod settings;
+
+use oracle::{Command, Meant, COMMANDS};
+use proptest::prelude::*;
+use proptest::sample::{select, Index};
+use std::collections::HashSet;
+use tokenbucket::bucket::{Bucket, Limit, Operation, MAX_TIME_US};
+use tokenbucket::effect::{Effect, EFFECT_LEN, MAX_EXPIRE_AT_MS};
+use tokenbucket::error::Error;
+use tokenbucket::number::{Rate, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
+use tokenbucket::request::{self, Request, MAX_BUCKETS};
+
+/// What the module reads.
+fn read<'a>(command: Command, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
+    let one = match command {
+        Command::Take => request::take(arguments),
+        Command::TakeUpTo => request::take_up_to(arguments),
+        Command::Reserve => request::reserve(arguments),
+        Command::Charge => request::charge(arguments),
+        Command::Give => request::give(arguments),
+        Command::MultiTake => return request::multi_take(arguments),
+    };
+    one.map(|request| vec![request])
+}
+
+/// `TAKE key 10 100/m` as a command and its arguments.
+fn words(line: &str) -> (Command, Vec<&[u8]>) {
+    let mut words = line.split(' ');
+    let command = match words.next().unwrap() {
+        "TAKE" => Command::Take,
+        "TAKEUPTO" => Command::TakeUpTo,
+        "RESERVE" => Command::Reserve,
+        "CHARGE" => Command::Charge,
+        "GIVE" => Command::Give,
+        "MTAKE" => Command::MultiTake,
+        other => panic!("{other} is no command"),
+    };
+    (command, words.map(str::as_bytes).collect())
+}
+
+fn agrees(command: Command, arguments: &[&[u8]]) {
+    let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
+    match (read(command, arguments), oracle::read(command, arguments)) {
+        (Ok(read), Ok(meant)) => {
+            assert_eq!(read.len(), meant.len(), "{command:?} {shown:?}");
+            for (read, meant) in read.iter().zip(&meant) {
+                assert_means(read, meant);
+            }
+        }
+        (read, meant) => assert_eq!(read.err(), meant.err(), "{command:?} {shown:?}"),
+    }
+}
+
+fn assert_means(read: &Request<&[u8]>, meant: &Meant) {
+    assert_eq!(*read.key, meant.key);
+    assert_eq!(read.limit.capacity_micro(), meant.capacity_micro);
+    let rate = Rate::parse(meant.rate_words).unwrap();
+    assert_eq!(Some(read.limit), Limit::new(meant.capacity_micro, rate));
+    assert_eq!(read.operation, meant.operation);
+}
+
+#[test]
+fn each_command_reads_its_arguments() {
+    for (line, operation) in [
+        ("TAKE k 10 100/m", Operation::Take { cost_micro: 1_000_000 }),
+        ("TAKE k 10 100/m 2.5", Operation::Take { cost_micro: 2_500_000 }),
+        ("TAKE k 10 100/m 0", Operation::Take { cost_micro: 0 }),
+        ("TAKE k 10 100/m 0.0000001", Operation::Take { cost_micro: 1 }),
+        ("TAKEUPTO k 10 100/m 7", Operation::TakeUpTo { max_tokens: 7 }),
+        ("TAKEUPTO k 10 100/m 1e12", Operation::TakeUpTo { max_tokens: 1_000_000_000_000 }),
+        ("RESERVE k 10 100/m 3 0", Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 0 }),
+        (
+            "RESERVE k 10 100/m 3 3155760000000",
+            Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 3_155_760_000_000 },
+        ),
+        ("CHARGE k 10 100/m 0.0000001", Operation::Charge { amount_micro: 1 }),
+        ("GIVE k 10 100/m 0.0000019", Operation::Give { amount_micro: 1 }),
+    ] {
+        let (command, arguments) = words(line);
+        let read = read(command, &arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(read.len(), 1);
+        assert_eq!((*read[0].key, read[0].operation), (b"k".as_slice(), operation), "{line}");
+        agrees(command, &arguments);
+    }
+    let (command, arguments) = words("MTAKE 2 k 10 100/m 1 l 0 1 0");
+    let keys: Vec<&[u8]> = read(command, &arguments).unwrap().iter().map(|request| *request.key).collect();
+    assert_eq!(keys, [b"k", b"l"]);
+}
+
+#[test]
+fn the_first_wrong_argument_is_the_error() {
+    for (line, error) in [
+        ("TAKE k 10", Error::WrongArity),
+        ("TAKE k 10 1 1 1", Error::WrongArity),
+        ("TAKE k x y z", Error::Capacity),
+        ("TAKE k 10 y z", Error::Rate),
+        ("TAKE k 10 1e13 z", Error::RateOutOfRange),
+        ("TAKE k 10 1/36525d z", Error::RefillTooSlow),
+        ("TAKE k 10 1 z", Error::Cost),
+        ("TAKE k 10 1 -1", Error::Cost),
+        ("TAKE k 10 1 1e13", Error::Cost),
+        ("TAKE k -1 1 1", Error::Capacity),
+        ("TAKE k 10 0 1", Error::Rate),
+        ("TAKEUPTO k 10 1", Error::WrongArity),
+        ("TAKEUPTO k 10 1 0", Error::Max),
+        ("TAKEUPTO k 10 1 0.5", Error::Max),
+        ("TAKEUPTO k 10 1 1000000000001", Error::Max),
+        ("TAKEUPTO k 10 y z", Error::Rate),
+        ("RESERVE k 10 1 1", Error::WrongArity),
+        ("RESERVE k 10 1 1 1 1", Error::WrongArity),
+        ("RESERVE k 10 1 x y", Error::Cost),
+        ("RESERVE k 10 1 1 y", Error::MaxWait),
+        ("RESERVE k 10 1 1 0.5", Error::MaxWait),
+        ("RESERVE k 10 1 1 3155760000001", Error::MaxWait),
+        ("CHARGE k 10 1", Error::WrongArity),
+        ("CHARGE k 10 1 x", Error::Amount),
+        ("CHARGE k 10 y x", Error::Rate),
+        ("GIVE k 10 1 1 1", Error::WrongArity),
+        ("GIVE k 10 1 x", Error::Amount),
+        ("GIVE k x 1 x", Error::Capacity),
+        ("MTAKE", Error::WrongArity),
+        ("MTAKE 1", Error::NumKeysMismatch),
+        ("MTAKE 0", Error::NumKeys),
+        ("MTAKE 2 k 10 1 1", Error::NumKeysMismatch),
+        ("MTAKE 1 k 10 1", Error::NumKeysMismatch),
+        ("MTAKE 1 k 10 1 1 l", Error::NumKeysMismatch),
+        ("MTAKE 1 k 10 1 1 l 10 1 1", Error::NumKeysMismatch),
+        ("MTAKE 2 k 10 1 x k 10 1 y", Error::Cost),
+        ("MTAKE 2 k 10 1 1 k x 1 y", Error::Capacity),
+        ("MTAKE 2 k 10 1 1 k 10 1 1", Error::DuplicateKey),
+    ] {
+        let (command, arguments) = words(line);
+        assert_eq!(read(command, &arguments).err(), Some(error), "{line}");
+        agrees(command, &arguments);
+    }
+}
+
+/// The server finds the keys by this argument, for its ACL and for cluster routing, and reads plain digits only. What
+/// the two read differently would be a key that nobody checked.
+#[test]
+fn numkeys_is_read_in_plain_digits_only() {
+    for numkeys in ["1", "2", "9", "10", "1000", "1024"] {
+        assert_eq!(request::count(numkeys.as_bytes()), numkeys.parse().ok(), "{numkeys}");
+    }
+    let refused = [
+        "",
+        "0",
+        "00",
+        "01",
+        "-1",
+        "+1",
+        " 1",
+        "1 ",
+        "1.0",
+        "1.",
+        "1e0",
+        "1e1",
+        "0x1",
+        "1025",
+        "10000",
+        "999999999999",
+        "9223372036854775807",
+        "18446744073709551617",
+        "100000000000000000000000000000001",
+        "one",
+        "1\n",
+        "１",
+    ];
+    for numkeys in refused {
+        assert_eq!(request::count(numkeys.as_bytes()), None, "{numkeys:?}");
+        let group: [&[u8]; 5] = [numkeys.as_bytes(), b"k", b"10", b"1", b"1"];
+        assert_eq!(request::multi_take(&group).err(), Some(Error::NumKeys), "{numkeys:?}");
+    }
+}
+
+/// A group for each of the keys.
+fn groups<'a>(numkeys: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
+    let groups = keys.iter().flat_map(|key| [key.as_slice(), b"10", b"100/m", b"1"]);
+    std::iter::once(numkeys).chain(groups).collect()
+}
+
+#[test]
+fn as_many_buckets_as_allowed_go_into_one_call_and_no_more() {
+    let most = usize::try_from(MAX_BUCKETS).unwrap();
+    let keys: Vec<Vec<u8>> = (0..=most).map(|number| format!("user:{number}").into_bytes()).collect();
+    assert_eq!(request::multi_take(&groups(b"1024", &keys[..most])).map(|requests| requests.len()), Ok(most));
+    assert_eq!(request::multi_take(&groups(b"1025", &keys)).err(), Some(Error::NumKeys));
+    assert_eq!(request::multi_take(&groups(b"1024", &keys)).err(), Some(Error::NumKeysMismatch));
+}
+
+#[test]
+fn a_hundred_thousand_arguments_are_an_error_and_no_more() {
+    let arguments: Vec<&[u8]> = vec![b"7"; 100_000];
+    for command in COMMANDS {
+        agrees(command, &arguments);
+    }
+    assert_eq!(request::restore(&arguments).err(), Some(Error::State));
+    assert_eq!(request::key(&arguments).err(), Some(Error::WrongArity));
+}
+
+/// Words that stand where a number is expected: right ones, and wrong ones of every kind.
+fn numbers() -> impl Strategy<Value = Vec<u8>> {
+    let right = select(vec!["0", "1", "10", "2.5", "1e3", "1e12", "0.0000001", "+7", "1.9999999"]);
+    let wrong = select(vec!["", "x", "-1", "1e13", "inf", "1 ", "0x1", "1e", "１"]);
+    prop_oneof![9 => right, 1 => wrong].prop_map(|word| word.as_bytes().to_vec())
+}
+
+fn rates() -> impl Strategy<Value = Vec<u8>> {
+    let right = select(vec!["5", "0.25", "100/m", "10/10s", "1/250ms", "1e12", "1/36525d", "317"]);
+    let wrong = select(vec!["", "0", "1/", "1/w", "1e13", "1/36526d", "-1", "nan"]);
+    prop_oneof![9 => right, 1 => wrong].prop_map(|word| word.as_bytes().to_vec())
+}
+
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![3 => "[ab]{0,2}".prop_map(String::into_bytes), 1 => prop::collection::vec(any::<u8>(), 0..4)]
+}
+
+/// `key capacity rate cost`.
+fn group() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    (keys(), numbers(), rates(), numbers())
+        .prop_map(|(key, capacity, rate, cost)| vec![key, capacity, rate, cost])
+}
+
+/// The arguments of a call: mostly of the right number, mostly right.
+fn calls() -> impl Strategy<Value = (Command, Vec<Vec<u8>>)> {
+    let one = (select(COMMANDS[..5].to_vec()), group(), numbers(), any::<bool>());
+    let one = one.prop_map(|(command, mut arguments, last, with_last)| {
+        if command == Command::Reserve || (command == Command::TakeUpTo && with_last) {
+            arguments.push(last);
+        } else if command == Command::Take && with_last {
+            arguments.pop();
+        }
+        (command, arguments)
+    });
+    let several = (prop::collection::vec(group(), 1..5), prop::option::weighted(0.2, numbers()));
+    let several = several.prop_map(|(groups, numkeys)| {
+        let numkeys = numkeys.unwrap_or_else(|| groups.len().to_string().into_bytes());
+        (Command::MultiTake, std::iter::once(numkeys).chain(groups.into_iter().flatten()).collect::<Vec<_>>())
+    });
+    let damage = prop::option::weighted(0.1, (any::<Index>(), any::<bool>()));
+    (prop_oneof![one, several], damage).prop_map(|((command, mut arguments), damage)| {
+        match damage {
+            Some((index, true)) => drop(arguments.remove(index.index(arguments.len()))),
+            Some((index, false)) => arguments.insert(index.index(arguments.len()), b"1".to_vec()),
+            None => {}
+        }
+        (command, arguments)
+    })
+}
+
+fn effects() -> impl Strategy<Value = Effect> {
+    let level_micro = prop_oneof![-MAX_MICRO..=MAX_MICRO, select(vec![-MAX_MICRO, -1, 0, 1, MAX_MICRO])];
+    let refilled_at_us = prop_oneof![0..=MAX_TIME_US, select(vec![0, 1, MAX_TIME_US])];
+    let expire_at_ms =
+        prop::option::of(prop_oneof![0..=MAX_EXPIRE_AT_MS, select(vec![0, 1, MAX_EXPIRE_AT_MS])]);
+    (level_micro, refilled_at_us, expire_at_ms).prop_map(|(level_micro, refilled_at_us, expire_at_ms)| {
+        Effect { bucket: Bucket { level_micro, refilled_at_us }, expire_at_ms }
+    })
+}
+
+/// An effect with any three numbers in it, as somebody might send who is no primary of ours.
+fn forged(level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> Vec<u8> {
+    let fields = [level_micro, refilled_at_us, expire_at_ms].map(i64::to_le_bytes);
+    std::iter::once(1).chain(fields.into_iter().flatten()).collect()
+}
+
+fn is_valid(level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> bool {
+    (-MAX_MICRO..=MAX_MICRO).contains(&level_micro)
+        && (0..=MAX_TIME_US).contains(&refilled_at_us)
+        && (-1..=MAX_EXPIRE_AT_MS).contains(&expire_at_ms)
+}
+
+/// Numbers around every bound that a field has.
+fn fields() -> impl Strategy<Value = i64> {
+    let edges = [i64::MIN, -MAX_MICRO, 0, MAX_EXPIRE_AT_MS, MAX_MICRO, MAX_TIME_US, i64::MAX];
+    prop_oneof![
+        3 => (select(edges.to_vec()), -2..=2i64).prop_map(|(edge, off_by)| edge.saturating_add(off_by)),
+        1 => any::<i64>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(settings::cases("proptest-regressions/requests.txt", 16))]
+
+    #[test]
+    fn a_call_is_read_for_what_it_is((command, arguments) in calls()) {
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        agrees(command, &arguments);
+    }
+
+    #[test]
+    fn a_throttle_is_read_for_what_it_is(
+        mut arguments in prop::collection::vec(
+            prop_oneof![
+                6 => select(vec!["1", "15", "30", "60", "1e3", "7.0", "999999999999"]),
+                1 => select(vec!["-1", "0", "1e12", "1000000000001", "3155760000", "3155760001", "0.5", "", "x", "-2"]),
+            ],
+            3..=4,
+        ),
+        damage in prop::option::weighted(0.1, 0..6usize),
+    ) {
+        arguments.insert(0, "user");
+        if let Some(length) = damage {
+            arguments.resize(length, "1");
+        }
+        let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+        let read = request::throttle(&arguments);
+        let meant = meant_throttle(&arguments);
+        match (&read, &meant) {
+            (Ok(read), Ok((capacity_micro, rate, cost_micro))) => {
+                let rate = Rate::parse(rate.as_bytes()).unwrap();
+                prop_assert_eq!(*read.key, b"user");
+                prop_assert_eq!(Some(read.limit), Limit::new(*capacity_micro, rate));
+                prop_assert_eq!(read.cost_micro, *cost_micro);
+            }
+            _ => prop_assert_eq!(read.err(), meant.err()),
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_call_or_an_error(arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 0..14)) {
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        for command in COMMANDS {
+            agrees(command, &arguments);
+        }
+        prop_assert_eq!(request::key(&arguments).is_ok(), arguments.len() == 1);
+        let odd = arguments.is_empty() || arguments.len() % 2 == 1;
+        prop_assert_eq!(request::restore(&arguments).err(), Some(if odd { Error::WrongArity } else { Error::State }));
+    }
+
+    /// Few keys and many, alike and not, binary and empty: the same key is found wherever it stands.
+    #[test]
+    fn the_same_key_twice_is_an_error(
+        mut keys in prop_oneof![
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 1..80),
+            prop::collection::vec("[a-z]{0,3}:[0-9]{1,6}".prop_map(String::into_bytes), 1..80),
+        ],
+        copied in prop::option::of((any::<Index>(), any::<Index>())),
+    ) {
+        if let Some((from, to)) = copied {
+            let copy = keys[from.index(keys.len())].clone();
+            keys.insert(to.index(keys.len()), copy);
+        }
+        let different: HashSet<&Vec<u8>> = keys.iter().collect();
+        let expected = (different.len() < keys.len()).then_some(Error::DuplicateKey);
+        let numkeys = keys.len().to_string();
+        prop_assert_eq!(request::multi_take(&groups(numkeys.as_bytes(), &keys)).err(), expected);
+        let effect = forged(0, 0, -1);
+        let pairs: Vec<&[u8]> = keys.iter().flat_map(|key| [key.as_slice(), effect.as_slice()]).collect();
+        prop_assert_eq!(request::restore(&pairs).err(), expected);
+    }
+
+    #[test]
+    fn an_effect_is_read_back_as_it_was_sent(effect in effects()) {
+        prop_assert_eq!(Effect::decode(&effect.encode()), Some(effect));
+        let bytes = effect.encode();
+        let arguments: [&[u8]; 2] = [b"k", &bytes];
+        let restored = request::restore(&arguments).unwrap();
+        prop_assert_eq!(restored.len(), 1);
+        prop_assert_eq!((*restored[0].0, restored[0].1), (b"k".as_slice(), effect));
+    }
+
+    #[test]
+    fn an_effect_with_a_field_that_no_bucket_has_is_refused(level in fields(), refilled_at in fields(), expire_at in fields()) {
+        let bytes = forged(level, refilled_at, expire_at);
+        let decoded = Effect::decode(&bytes);
+        prop_assert_eq!(decoded.is_some(), is_valid(level, refilled_at, expire_at));
+        if let Some(effect) = decoded {
+            prop_assert_eq!(effect.encode().to_vec(), bytes);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_effect_are_refused(effect in effects(), bytes in prop::collection::vec(any::<u8>(), 0..60), version in any::<u8>()) {
+        let valid = effect.encode();
+        prop_assert_eq!(Effect::decode(&bytes).map(|effect| effect.encode().to_vec()), is_effect(&bytes).then_some(bytes));
+        for length in 0..EFFECT_LEN {
+            prop_assert_eq!(Effect::decode(&valid[..length]), None);
+        }
+        prop_assert_eq!(Effect::decode(&[valid.as_slice(), &[0]].concat()), None);
+        let mut other = valid;
+        other[0] = version;
+        prop_assert_eq!(Effect::decode(&other).is_some(), version == 1);
+    }
+}
+
+/// Capacity, rate and cost of a `CL.THROTTLE`, or the error of the first argument that is wrong.
+fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, String, i64), Error> {
+    let (max_burst, count, period, quantity) = match arguments {
+        [_, max_burst, count, period] => (max_burst, count, period, b"1".as_slice()),
+        [_, max_burst, count, period, quantity] => (max_burst, count, period, *quantity),
+        _ => return Err(Error::WrongArity),
+    };
+    let positive = |bytes: &[u8], max| decimal::whole(bytes, max).filter(|number| *number > 0);
+    let capacity = match *max_burst {
+        b"-1" => 0,
+        burst => decimal::whole(burst, MAX_TOKENS - 1).ok_or(Error::MaxBurst)? + 1,
+    };
+    let count = positive(count, MAX_TOKENS).ok_or(Error::Count)?;
+    let period_s = positive(period, decimal::CENTURY_S).ok_or(Error::Period)?;
+    let quantity = decimal::whole(quantity, MAX_TOKENS).ok_or(Error::Quantity)?;
+    let rate = decimal::integer(count) / decimal::integer(period_s);
+    if !decimal::refills_within_a_century(capacity * MICRO_PER_TOKEN, &rate) {
+        return Err(Error::BurstTooSlow);
+    }
+    Ok((capacity * MICRO_PER_TOKEN, format!("{count}/{period_s}s"), quantity * MICRO_PER_TOKEN))
+}
+
+fn is_effect(bytes: &[u8]) -> bool {
+    let field = |at: usize| i64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    bytes.len() == EFFECT_LEN && bytes[0] == 1 && is_valid(field(1), field(9), field(17))
+}
+
+/// Replicas of another version read them, and files that are years old hold them.
+#[test]
+fn the_bytes_of_an_effect_do_not_change() {
+    let bucket = Bucket { level_micro: -2, refilled_at_us: 0x0102_0304_0506 };
+    let bytes = [
+        1, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 6, 5, 4, 3, 2, 1, 0, 0, 0x0d, 0x0c, 0x0b, 0, 0, 0,
+        0, 0,
+    ];
+    let effect = Effect { bucket, expire_at_ms: Some(0x0b_0c0d) };
+    assert_eq!(effect.encode(), bytes);
+    let unlimited = Effect { bucket, expire_at_ms: None };
+    assert_eq!(unlimited.encode()[17..], [0xff; 8]);
+    assert_eq!(Effect::decode(&unlimited.encode()), Some(unlimited));
+}
