@@ -36,6 +36,9 @@ pub fn free_port() -> u16 {
     }
 }
 
+/// The name of a server's configuration file in its folder, if it has one.
+const CONFIGURATION_FILE: &str = "redis.conf";
+
 /// What a server is to be started with.
 pub struct ServerBuilder {
     options: Vec<(String, String)>,
@@ -43,9 +46,16 @@ pub struct ServerBuilder {
     controlled_clock: bool,
     shared_clock: Option<Arc<Clock>>,
     files: Option<PathBuf>,
+    configuration_file: Option<String>,
 }
 
 impl ServerBuilder {
+    /// Starts it with a configuration file, `redis.conf` in its folder, whose lines count less than the options.
+    pub fn configuration_file(mut self, lines: &str) -> Self {
+        self.configuration_file = Some(lines.to_owned());
+        self
+    }
+
     /// Adds a line of configuration, as in `--name value`. An empty value stands for `""`.
     pub fn option(mut self, name: &str, value: impl Display) -> Self {
         self.options.push((name.to_owned(), value.to_string()));
@@ -104,6 +114,9 @@ impl ServerBuilder {
         if let Some(files) = &self.files {
             copy_data_files(files, folder.path());
         }
+        if let Some(lines) = &self.configuration_file {
+            fs::write(folder.path().join(CONFIGURATION_FILE), lines).unwrap();
+        }
         let clock =
             self.shared_clock.or_else(|| self.controlled_clock.then(|| Arc::new(Clock::new(folder.path()))));
         Server {
@@ -151,6 +164,7 @@ impl Server {
             controlled_clock: false,
             shared_clock: None,
             files: None,
+            configuration_file: None,
         }
     }
 
@@ -266,6 +280,10 @@ impl Server {
     fn spawn(&mut self) {
         let log = File::options().create(true).append(true).open(self.folder().join("log")).unwrap();
         let mut command = Command::new(executable());
+        let configuration_file = self.folder().join(CONFIGURATION_FILE);
+        if configuration_file.exists() {
+            command.arg(configuration_file);
+        }
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"])
             .arg(self.folder())
