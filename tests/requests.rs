@@ -317,10 +317,12 @@ proptest! {
         let meant = meant_throttle(&arguments);
         match (&read, &meant) {
             (Ok(read), Ok((capacity_micro, rate, cost_micro))) => {
-                let rate = Rate::parse(rate.as_bytes()).unwrap();
                 prop_assert_eq!(*read.key, b"user");
-                prop_assert_eq!(Some(read.limit), Limit::new(*capacity_micro, rate));
+                prop_assert_eq!(read.limit.capacity_micro(), *capacity_micro);
                 prop_assert_eq!(read.cost_micro, *cost_micro);
+                let refills_in_us = (decimal::integer(*capacity_micro) / rate).ceil().to_integer();
+                let empty = Bucket { level_micro: 0, refilled_at_us: 0 };
+                prop_assert_eq!(refills_in_us, read.limit.wait_us(Some(empty), *capacity_micro, 0).into());
             }
             _ => prop_assert_eq!(read.err(), meant.err()),
         }
@@ -394,7 +396,7 @@ proptest! {
 }
 
 /// Capacity, rate and cost of a `CL.THROTTLE`, or the error of the first argument that is wrong.
-fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, String, i64), Error> {
+fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, decimal::Exact, i64), Error> {
     let (max_burst, count, period, quantity) = match arguments {
         [_, max_burst, count, period] => (max_burst, count, period, b"1".as_slice()),
         [_, max_burst, count, period, quantity] => (max_burst, count, period, *quantity),
@@ -412,7 +414,7 @@ fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, String, i64), Error> {
     if !decimal::refills_within_a_century(capacity * MICRO_PER_TOKEN, &rate) {
         return Err(Error::BurstTooSlow);
     }
-    Ok((capacity * MICRO_PER_TOKEN, format!("{count}/{period_s}s"), quantity * MICRO_PER_TOKEN))
+    Ok((capacity * MICRO_PER_TOKEN, rate, quantity * MICRO_PER_TOKEN))
 }
 
 fn is_effect(bytes: &[u8]) -> bool {
