@@ -1,0 +1,109 @@
+//! Everything at once: clients that make calls of all kinds, and a server that is killed, restarted, copied, saved,
+//! squeezed, flushed and reconfigured meanwhile.
+//!
+//! Each client has buckets of its own, so that its calls on one bucket follow each other and every reply can be
+//! judged by the exact model. The clock of the servers is the test's; it leaps while no call is in flight. A
+//! call that a power cut interrupts may have been done or not: what is stored afterwards must be one of the two.
+//!
+//! `CHAOS_SECONDS` says how long, `CHAOS_SEED` repeats the same plans (though not the same interleaving).
+
+mod common;
+
+#[path = "chaos/books.rs"]
+mod books;
+#[path = "chaos/client.rs"]
+mod client;
+#[path = "chaos/replicas.rs"]
+mod replicas;
+#[path = "chaos/step.rs"]
+mod step;
+#[path = "chaos/storm.rs"]
+mod storm;
+#[path = "chaos/world.rs"]
+mod world;
+
+use books::Books;
+use client::Client;
+use common::Server;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use storm::Storm;
+use world::World;
+
+const CLIENTS: u64 = 8;
+
+/// The part of the time, one in so many, in which nothing is killed and memory is watched.
+const CALM_PART: u32 = 5;
+
+/// What an empty server may use more than a while ago, in bytes.
+const MEMORY_SLACK: i64 = 256 * 1024;
+
+fn environment(name: &str, default: impl FnOnce() -> u64) -> u64 {
+    std::env::var(name).map_or_else(
+        |_| default(),
+        |value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no whole number")),
+    )
+}
+
+/// Another one at every run, unless one is asked for.
+fn seed() -> u64 {
+    let of_the_moment = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    environment("CHAOS_SEED", || u64::from(of_the_moment()))
+}
+
+#[test]
+fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice() {
+    let seed = seed();
+    let duration = Duration::from_secs(environment("CHAOS_SECONDS", || 30));
+    println!("CHAOS_SEED={seed} CHAOS_SECONDS={}", duration.as_secs());
+    let primary = storm::primary();
+    let world = World::new(seed, primary.port(), primary.clock().now_us());
+    let books: Vec<Mutex<Books>> =
+        (0..CLIENTS).map(|client| Mutex::new(client::new_books(&world, client))).collect();
+    thread::scope(|scope| {
+        for (books, number) in books.iter().zip(0..) {
+            let world = &world;
+            scope.spawn(move || work(world, books, number));
+        }
+        scope.spawn(|| report(&world));
+        rage(&world, &books, primary, duration);
+    });
+    println!("{:5.0} s  {}", world.elapsed().as_secs_f64(), world.summary());
+    if let Some(failure) = world.failure() {
+        panic!("{failure}");
+    }
+}
+
+fn work(world: &World, books: &Mutex<Books>, number: u64) {
+    let mut client = Client::new(world, books, number);
+    world.guard(&format!("client {number}"), &mut client, Client::work, Client::tail);
+}
+
+/// Lets everything happen, and then nothing that ends a process, so that its memory can be watched.
+fn rage(world: &World, books: &[Mutex<Books>], primary: Server, duration: Duration) {
+    let mut storm = Storm::new(world, books, primary);
+    let calm = duration / CALM_PART;
+    let whole = |storm: &mut Storm| {
+        storm.rage(duration - calm);
+        let (before, after) = storm.calm(calm);
+        println!("used memory when empty: {before} bytes, later {after} bytes");
+        assert!(after - before < MEMORY_SLACK, "the server grew from {before} to {after} bytes");
+        storm.assert_well();
+    };
+    world.guard("the server", &mut storm, whole, Storm::tail);
+    world.end();
+}
+
+/// Says how far it is.
+fn report(world: &World) {
+    const EVERY: Duration = Duration::from_secs(10);
+    let mut next = EVERY;
+    while !world.is_over() {
+        thread::sleep(Duration::from_millis(50));
+        if world.elapsed() >= next {
+            println!("{:5.0} s  {}", world.elapsed().as_secs_f64(), world.summary());
+            next += EVERY;
+        }
+    }
+}

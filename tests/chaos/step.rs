@@ -1,0 +1,209 @@
+//! What clients do: single steps, and several as one.
+
+use super::books::Page;
+use crate::common::model::{whole, Exact, ExactLimit, Wish};
+use crate::common::walk::{self, RATES};
+use crate::common::{Decision, Random};
+use num_traits::{Signed, ToPrimitive};
+
+/// One command on the buckets of a client, which are named by their places.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Call {
+        bucket: usize,
+        wish: Wish,
+    },
+    Peek {
+        bucket: usize,
+        cost: Exact,
+    },
+    MultiTake(Vec<(usize, Exact)>),
+    /// A charge under another limit than before.
+    NewLimit {
+        bucket: usize,
+        limit: ExactLimit,
+        amount: Exact,
+    },
+    Look {
+        bucket: usize,
+    },
+    Reset {
+        bucket: usize,
+        command: &'static str,
+    },
+    /// What is refused with an error of this code.
+    Nonsense {
+        words: String,
+        code: &'static str,
+    },
+}
+
+/// How steps are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrapping {
+    None,
+    Transaction,
+    Script,
+}
+
+/// A string of the server, which is no bucket.
+pub const STRING_KEY: &str = "not-a-bucket";
+
+impl Step {
+    /// As a client words it.
+    pub fn words(&self, page: &Page) -> String {
+        match self {
+            Self::Call { bucket, wish } => wish.words(&page[*bucket].key, &page[*bucket].limit),
+            Self::Peek { bucket, cost } => {
+                let take = Wish::Take(cost.clone()).words(&page[*bucket].key, &page[*bucket].limit);
+                take.replace("TB.TAKE ", "TB.PEEK ")
+            }
+            Self::MultiTake(takes) => {
+                let groups: Vec<_> = takes.iter().map(|(bucket, cost)| group(page, *bucket, cost)).collect();
+                format!("TB.MTAKE {} {}", takes.len(), groups.join(" "))
+            }
+            Self::NewLimit { bucket, limit, amount } => {
+                Wish::Charge(amount.clone()).words(&page[*bucket].key, limit)
+            }
+            Self::Look { bucket } => format!("TB.STATE {}", page[*bucket].key),
+            Self::Reset { bucket, command } => format!("{command} {}", page[*bucket].key),
+            Self::Nonsense { words, .. } => words.clone(),
+        }
+    }
+
+    /// The places of the buckets that it is about.
+    pub fn buckets(&self) -> Vec<usize> {
+        match self {
+            Self::Call { bucket, .. }
+            | Self::Peek { bucket, .. }
+            | Self::NewLimit { bucket, .. }
+            | Self::Look { bucket }
+            | Self::Reset { bucket, .. } => vec![*bucket],
+            Self::MultiTake(takes) => takes.iter().map(|(bucket, _)| *bucket).collect(),
+            Self::Nonsense { .. } => Vec::new(),
+        }
+    }
+}
+
+fn group(page: &Page, bucket: usize, cost: &Exact) -> String {
+    let take = Wish::Take(cost.clone()).words(&page[bucket].key, &page[bucket].limit);
+    take.trim_start_matches("TB.TAKE ").to_owned()
+}
+
+/// A limit; one under which nothing is ever rounded, if it may be changed later.
+pub fn limit(random: &mut Random, changes: bool) -> ExactLimit {
+    if changes {
+        walk::limit(random, &walk::whole_rates())
+    } else {
+        walk::limit(random, RATES)
+    }
+}
+
+/// Buckets whose limit changes: the first half.
+pub fn changes_limit(bucket: usize, buckets: usize) -> bool {
+    bucket < buckets / 2
+}
+
+/// Any step.
+pub fn draw(random: &mut Random, page: &Page) -> Step {
+    let bucket = place(random, page);
+    let amount = walk::amount(random, &page[bucket].limit);
+    let call = |wish| Step::Call { bucket, wish };
+    match random.below(26) {
+        0..=6 => call(Wish::Take(amount)),
+        7 | 8 => call(Wish::TakeUpTo(random.between(1, 20))),
+        9..=11 => call(Wish::Reserve(amount, random.between(0, 20) * random.between(0, 10_000))),
+        12 | 13 => call(Wish::Charge(amount)),
+        14..=16 => call(Wish::Give(amount)),
+        17 | 18 => Step::Peek { bucket, cost: amount },
+        19..=22 => multi_take(random, page),
+        23 => Step::Look { bucket },
+        24 => Step::Reset { bucket, command: *random.pick(&["DEL", "UNLINK"]) },
+        _ => nonsense(random, &page[bucket].key),
+    }
+}
+
+fn place(random: &mut Random, page: &Page) -> usize {
+    usize::try_from(random.below(page.len() as u64)).unwrap()
+}
+
+fn multi_take(random: &mut Random, page: &Page) -> Step {
+    let most = random.between(1, 4).unsigned_abs();
+    let mut takes: Vec<(usize, Exact)> = Vec::new();
+    for _ in 0..most {
+        let bucket = place(random, page);
+        if takes.iter().all(|(taken, _)| *taken != bucket) {
+            takes.push((bucket, walk::amount(random, &page[bucket].limit)));
+        }
+    }
+    Step::MultiTake(takes)
+}
+
+/// A charge under a new limit, if there is a bucket that may have one.
+pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
+    let bucket = place(random, page);
+    let limit = limit(random, true);
+    let amount = walk::amount(random, &limit);
+    let possible = changes_limit(bucket, page.len()) && amount.is_positive();
+    possible.then_some(Step::NewLimit { bucket, limit, amount })
+}
+
+fn nonsense(random: &mut Random, key: &str) -> Step {
+    let (words, code) = *random.pick(&[
+        ("TB.TAKE KEY -1 1", "ERR"),
+        ("TB.TAKE KEY 10 1/fortnight", "ERR"),
+        ("TB.CHARGE KEY 10 1 1e13", "ERR"),
+        ("TB.MTAKE 2 KEY 10 1 1 KEY 10 1 1", "ERR"),
+        ("TB.MTAKE 2 KEY 10 1 1 STRING 10 1 1", "WRONGTYPE"),
+        ("TB.TAKE STRING 10 1", "WRONGTYPE"),
+        ("TB.GIVE STRING 10 1 1", "WRONGTYPE"),
+        ("TB.RESTORE KEY nonsense", "ERR"),
+    ]);
+    Step::Nonsense { words: words.replace("KEY", key).replace("STRING", STRING_KEY), code }
+}
+
+/// What a bucket that holds `level` tells, by the contract.
+pub fn foretell(limit: &ExactLimit, wish: &Wish, level: &Exact) -> Decision {
+    let wait = |wanted: &Exact| wait_ms(limit, wanted, level);
+    let (allowed, taken, retry_after_ms) = match wish {
+        Wish::Take(cost) if cost <= level => (1, cost.clone(), 0),
+        Wish::Take(cost) => (0, whole(0), wait(cost)),
+        Wish::TakeUpTo(max) => {
+            let granted = level.floor().to_integer().to_i64().unwrap().min(*max).max(0);
+            (granted, whole(granted), if granted > 0 { 0 } else { wait(&whole(1)) })
+        }
+        Wish::Reserve(cost, max_wait_ms) => {
+            let wait_ms = wait(cost);
+            let granted = (0..=*max_wait_ms).contains(&wait_ms);
+            (i64::from(granted), if granted { cost.clone() } else { whole(0) }, wait_ms)
+        }
+        Wish::Charge(amount) => (1, amount.clone(), wait_ms(limit, &whole(0), &(level - amount))),
+        Wish::Give(amount) => (1, -amount.clone(), 0),
+    };
+    let after = (level - taken).min(limit.capacity.clone());
+    Decision {
+        allowed,
+        remaining: after.floor().to_integer().to_i64().unwrap(),
+        retry_after_ms,
+        reset_after_ms: wait_ms(limit, &limit.capacity, &after),
+    }
+}
+
+/// Milliseconds until the level is what is wanted, -1 if it never is.
+fn wait_ms(limit: &ExactLimit, wanted: &Exact, level: &Exact) -> i64 {
+    if *wanted > limit.capacity {
+        return -1;
+    }
+    let wait = limit.time_us(&(wanted - level)) / whole(1000);
+    wait.ceil().to_integer().to_i64().unwrap_or(i64::MAX)
+}
+
+/// Whether a wish that is answered like this leaves less in the bucket.
+pub fn takes(wish: &Wish, told: Decision) -> bool {
+    told.allowed != 0
+        && match wish {
+            Wish::Take(amount) | Wish::Reserve(amount, _) | Wish::Charge(amount) => amount.is_positive(),
+            Wish::TakeUpTo(_) => true,
+            Wish::Give(_) => false,
+        }
+}
