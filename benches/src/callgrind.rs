@@ -1,5 +1,6 @@
 //! A server under callgrind, that tells how many instructions its whole process spent between two moments.
 
+use crate::connection::Connection;
 use crate::server::{Server, Setup};
 use anyhow::{bail, Context, Result};
 use std::ffi::{OsStr, OsString};
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct CountingServer {
     pub server: Server,
     dumps: usize,
+    /// When it is settled, in seconds since its start.
+    settled_s: f64,
 }
 
 impl CountingServer {
@@ -41,16 +44,15 @@ impl CountingServer {
         let counted = counted.option("hz", CRON_LOOPS_A_SECOND);
         let server =
             Server::start_in(&counted, folder).context("callgrind needs valgrind to be installed")?;
-        Ok(Self { server, dumps: 0 })
+        let settled_s = uptime_s(&mut server.connect()?)? + SETTLING_S;
+        Ok(Self { server, dumps: 0, settled_s })
     }
 
     /// Waits until the server has seen enough of its housekeeping.
     pub fn settle(&self) -> Result<()> {
         let mut connection = self.server.connect()?;
-        let mut uptime_s = || connection.info("server")?.number("uptime_in_seconds");
-        let settled_s = uptime_s()? + SETTLING_S;
         let deadline = Instant::now() + PATIENCE;
-        while uptime_s()? < settled_s {
+        while uptime_s(&mut connection)? < self.settled_s {
             if Instant::now() > deadline {
                 bail!("the server's housekeeping stands still");
             }
@@ -78,6 +80,10 @@ impl CountingServer {
         fs::remove_file(profile)?;
         Ok(count)
     }
+}
+
+fn uptime_s(connection: &mut Connection) -> Result<f64> {
+    connection.info("server")?.number("uptime_in_seconds")
 }
 
 /// A word like `--log=FOLDER/FILE`.

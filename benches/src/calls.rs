@@ -4,10 +4,8 @@ use crate::connection::Connection;
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::resp::{Batch, Reply};
+use crate::script;
 use anyhow::{bail, ensure, Result};
-
-/// A token bucket as a script.
-pub const LUA: &str = include_str!("approaches/token_bucket.lua");
 
 /// A user's limit: 1,000 tokens, one a second.
 const CAPACITY: &str = "1000";
@@ -36,7 +34,7 @@ pub enum Call {
     TakeDenied,
     Peek,
     MultiTake,
-    Lua { sha: String },
+    Lua,
     Peer(Peer),
 }
 
@@ -51,7 +49,7 @@ impl Call {
             Self::TakeDenied => "TB.TAKE, denied".into(),
             Self::Peek => "TB.PEEK".into(),
             Self::MultiTake => format!("TB.MTAKE of {BUCKETS_AT_ONCE}"),
-            Self::Lua { .. } => "Lua script, EVALSHA".into(),
+            Self::Lua => "Lua script, EVALSHA".into(),
             Self::Peer(peer) => format!("{} ({})", peer.command(), peer.name),
         }
     }
@@ -59,7 +57,7 @@ impl Call {
     /// How many times the work of a plain command it is, about: so many fewer are needed to measure it.
     pub fn weight(&self) -> usize {
         match self {
-            Self::MultiTake | Self::Lua { .. } => 10,
+            Self::MultiTake | Self::Lua => 10,
             Self::Peer(_) => 4,
             _ => 1,
         }
@@ -75,20 +73,16 @@ impl Call {
             Self::TakeAllowed | Self::TakeDenied => "TB.TAKE",
             Self::Peek => "TB.PEEK",
             Self::MultiTake => "TB.MTAKE",
-            Self::Lua { .. } => "evalsha",
+            Self::Lua => "evalsha",
             Self::Peer(peer) => peer.command(),
         };
         format!("cmdstat_{command}")
     }
 
-    /// The script, loaded into the server.
-    pub fn lua(connection: &mut Connection) -> Result<Self> {
-        Ok(Self::Lua { sha: connection.ask(&["SCRIPT", "LOAD", LUA])?.text()? })
-    }
-
     /// Empties the server and gives every key the state in which the call finds it.
     pub fn prepare(&self, connection: &mut Connection, shape: Shape) -> Result<()> {
         connection.say("FLUSHALL")?;
+        script::load(connection)?;
         let mut numbers = 0..shape.keys;
         loop {
             let mut batch = Batch::new();
@@ -110,7 +104,7 @@ impl Call {
                 owned(&["TB.TAKE", key, CAPACITY, RATE, TAKEN_BEFORE])
             }
             Self::TakeDenied => owned(&["TB.CHARGE", key, CAPACITY, RATE, DEBT]),
-            Self::Lua { sha } => owned(&["EVALSHA", sha, "1", key, CAPACITY, RATE, TAKEN_BEFORE]),
+            Self::Lua => owned(&["EVALSHA", script::sha(), "1", key, CAPACITY, RATE, TAKEN_BEFORE]),
             Self::Incr | Self::Increx | Self::Peer(_) => self.words(|| key.to_owned()),
         }
     }
@@ -156,7 +150,7 @@ impl Call {
                 }
                 words
             }
-            Self::Lua { sha } => owned(&["EVALSHA", sha, "1", &key(), CAPACITY, RATE, "1"]),
+            Self::Lua => owned(&["EVALSHA", script::sha(), "1", &key(), CAPACITY, RATE, "1"]),
             Self::Peer(peer) => peer.words(&key()),
         }
     }
@@ -165,7 +159,7 @@ impl Call {
     fn judge(&self, reply: &Reply) -> Result<()> {
         let expected = match self {
             Self::TakeDenied => 0,
-            Self::TakeAllowed | Self::Peek | Self::MultiTake | Self::Lua { .. } => 1,
+            Self::TakeAllowed | Self::Peek | Self::MultiTake | Self::Lua => 1,
             Self::Ping | Self::Get | Self::Incr | Self::Increx | Self::Peer(_) => {
                 return reply.clone().checked().map(drop);
             }

@@ -9,6 +9,7 @@ mod peer;
 mod progress;
 mod random;
 mod resp;
+mod script;
 mod server;
 
 use anyhow::Result;
