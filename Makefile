@@ -126,6 +126,46 @@ examples: build ## Set up and test every application under examples/
 	done
 EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
+REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
+BENCH := cargo run --quiet --release -p tokenbucket-bench --
+# Other rate limiters to compare with: PEERS="name=/path/to/module.so:COMMAND {key} ARGUMENTS"
+PEERS ?=
+peers = --peer 'redis-cell=$(REDIS_CELL):CL.THROTTLE {key} 999 60 60' $(if $(PEERS),--peer '$(PEERS)')
+
+.PHONY: bench
+bench: build ## Compare with scripts, counters and other modules (10 minutes; QUICK=1: one minute)
+	@scripts/install.sh engines
+	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
+	@benches/build-redis-cell.sh target/redis-cell
+	$(BENCH) compare $(if $(QUICK),--quick) --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)' $(peers) \
+		--out $(if $(QUICK),target/bench,docs/benchmarks)
+
+.PHONY: bench-instructions
+bench-instructions: build ## Count the instructions of each call under callgrind, on Redis 7.0 (about 10 minutes)
+	@scripts/install.sh valgrind
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@benches/build-redis-cell.sh target/redis-cell
+	$(BENCH) instructions --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' $(peers)
+
+.PHONY: bench-commandstats
+bench-commandstats: build ## Microseconds per call as the newest Redis counts them, beside its own counters
+	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
+	$(BENCH) commandstats --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)'
+
+.PHONY: guard
+guard: build ## Fail if a call costs more instructions than recorded in benches/ceilings
+	@scripts/install.sh valgrind
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	$(call say,'counting instructions')
+	@$(BENCH) guard --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' --ceilings benches/ceilings
+
+.PHONY: test-redis-cell
+test-redis-cell: build
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@benches/build-redis-cell.sh target/redis-cell
+	$(call say,'comparing CL.THROTTLE with redis-cell')
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' $(CARGO_TEST) --test redis_cell
+
 .PHONY: lint
 lint: ## Check format, lints, docs and dependencies
 	@scripts/install.sh cargo cc libclang
