@@ -80,6 +80,7 @@ test-pure: ## Test what needs no server: the algorithm, the parser, the effect
 
 .PHONY: test-server
 test-server: ## Test the module on one server, SERVER=path
+	@scripts/install.sh cc redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) $(call as_targets,$(SERVER_TESTS)) -- --test-threads $(TEST_THREADS)
 
