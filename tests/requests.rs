@@ -1,36 +1,20 @@
 //! argv as clients send it: what each command reads from it, which error the first wrong argument is, and that no
 //! bytes at all do worse than be refused.
 
-#[path = "model/decimal.rs"]
-#[allow(dead_code)] // Each test file uses its own part of the model.
-mod decimal;
-#[path = "model/request.rs"]
 mod oracle;
 #[path = "model/settings.rs"]
 mod settings;
 
-use oracle::{Command, Meant, COMMANDS};
+use oracle::request::{agrees, parse, Command, COMMANDS};
+use oracle::{decimal, rational};
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
-use tokenbucket::bucket::{Bucket, Limit, Operation, MAX_TIME_US};
+use tokenbucket::bucket::{Bucket, Operation, MAX_TIME_US};
 use tokenbucket::effect::{Effect, EFFECT_LEN, MAX_EXPIRE_AT_MS};
 use tokenbucket::error::Error;
-use tokenbucket::number::{Rate, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
-use tokenbucket::request::{self, Request, MAX_BUCKETS};
-
-/// What the module reads.
-fn read<'a>(command: Command, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
-    let one = match command {
-        Command::Take => request::take(arguments),
-        Command::TakeUpTo => request::take_up_to(arguments),
-        Command::Reserve => request::reserve(arguments),
-        Command::Charge => request::charge(arguments),
-        Command::Give => request::give(arguments),
-        Command::MultiTake => return request::multi_take(arguments),
-    };
-    one.map(|request| vec![request])
-}
+use tokenbucket::number::{MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
+use tokenbucket::request::{self, MAX_BUCKETS};
 
 /// `TAKE key 10 100/m` as a command and its arguments.
 fn words(line: &str) -> (Command, Vec<&[u8]>) {
@@ -45,27 +29,6 @@ fn words(line: &str) -> (Command, Vec<&[u8]>) {
         other => panic!("{other} is no command"),
     };
     (command, words.map(str::as_bytes).collect())
-}
-
-fn agrees(command: Command, arguments: &[&[u8]]) {
-    let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
-    match (read(command, arguments), oracle::read(command, arguments)) {
-        (Ok(read), Ok(meant)) => {
-            assert_eq!(read.len(), meant.len(), "{command:?} {shown:?}");
-            for (read, meant) in read.iter().zip(&meant) {
-                assert_means(read, meant);
-            }
-        }
-        (read, meant) => assert_eq!(read.err(), meant.err(), "{command:?} {shown:?}"),
-    }
-}
-
-fn assert_means(read: &Request<&[u8]>, meant: &Meant) {
-    assert_eq!(*read.key, meant.key);
-    assert_eq!(read.limit.capacity_micro(), meant.capacity_micro);
-    let rate = Rate::parse(meant.rate_words).unwrap();
-    assert_eq!(Some(read.limit), Limit::new(meant.capacity_micro, rate));
-    assert_eq!(read.operation, meant.operation);
 }
 
 #[test]
@@ -86,13 +49,13 @@ fn each_command_reads_its_arguments() {
         ("GIVE k 10 100/m 0.0000019", Operation::Give { amount_micro: 1 }),
     ] {
         let (command, arguments) = words(line);
-        let read = read(command, &arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let read = parse(command, &arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert_eq!(read.len(), 1);
         assert_eq!((*read[0].key, read[0].operation), (b"k".as_slice(), operation), "{line}");
         agrees(command, &arguments);
     }
     let (command, arguments) = words("MTAKE 2 k 10 100/m 1 l 0 1 0");
-    let keys: Vec<&[u8]> = read(command, &arguments).unwrap().iter().map(|request| *request.key).collect();
+    let keys: Vec<&[u8]> = parse(command, &arguments).unwrap().iter().map(|request| *request.key).collect();
     assert_eq!(keys, [b"k", b"l"]);
 }
 
@@ -139,7 +102,7 @@ fn the_first_wrong_argument_is_the_error() {
         ("MTAKE 2 k 10 1 1 k 10 1 1", Error::DuplicateKey),
     ] {
         let (command, arguments) = words(line);
-        assert_eq!(read(command, &arguments).err(), Some(error), "{line}");
+        assert_eq!(parse(command, &arguments).err(), Some(error), "{line}");
         agrees(command, &arguments);
     }
 }
@@ -320,7 +283,7 @@ proptest! {
                 prop_assert_eq!(*read.key, b"user");
                 prop_assert_eq!(read.limit.capacity_micro(), *capacity_micro);
                 prop_assert_eq!(read.cost_micro, *cost_micro);
-                let refills_in_us = (decimal::integer(*capacity_micro) / rate).ceil().to_integer();
+                let refills_in_us = (rational::integer(*capacity_micro) / rate).ceil().to_integer();
                 let empty = Bucket { level_micro: 0, refilled_at_us: 0 };
                 prop_assert_eq!(refills_in_us, read.limit.wait_us(Some(empty), *capacity_micro, 0).into());
             }
@@ -396,7 +359,7 @@ proptest! {
 }
 
 /// Capacity, rate and cost of a `CL.THROTTLE`, or the error of the first argument that is wrong.
-fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, decimal::Exact, i64), Error> {
+fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, rational::Exact, i64), Error> {
     let (max_burst, count, period, quantity) = match arguments {
         [_, max_burst, count, period] => (max_burst, count, period, b"1".as_slice()),
         [_, max_burst, count, period, quantity] => (max_burst, count, period, *quantity),
@@ -410,7 +373,7 @@ fn meant_throttle(arguments: &[&[u8]]) -> Result<(i64, decimal::Exact, i64), Err
     let count = positive(count, MAX_TOKENS).ok_or(Error::Count)?;
     let period_s = positive(period, decimal::CENTURY_S).ok_or(Error::Period)?;
     let quantity = decimal::whole(quantity, MAX_TOKENS).ok_or(Error::Quantity)?;
-    let rate = decimal::integer(count) / decimal::integer(period_s);
+    let rate = rational::integer(count) / rational::integer(period_s);
     if !decimal::refills_within_a_century(capacity * MICRO_PER_TOKEN, &rate) {
         return Err(Error::BurstTooSlow);
     }

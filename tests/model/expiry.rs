@@ -1,8 +1,10 @@
 //! When the key of a bucket goes.
 
-use super::exact::{integer, milliseconds};
-use super::judge::Judge;
-use super::scenario::{self, Module};
+use super::oracle::bucket::milliseconds;
+use super::oracle::judge::Judge;
+use super::oracle::module::Module;
+use super::oracle::rational::integer;
+use super::scenario;
 use super::{told_ms, walk};
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
@@ -25,11 +27,11 @@ proptest! {
         let mut expire_at_ms = i64::MAX;
         walk(&[limit], start_us, &steps, |limit, operation, now_us| {
             if now_us / 1000 >= expire_at_ms {
-                judge.expire(limit, now_us)?;
+                judge.expire(limit, now_us);
                 (module.stored, expire_at_ms) = (None, i64::MAX);
             }
             let outcome = module.call(&limit.limit, operation, now_us);
-            judge.hear(limit, operation, now_us, &outcome)?;
+            judge.hear(limit, operation, now_us, &outcome);
             if let Ok(Outcome { change: Change::Store { full_at_us, .. }, .. }) = outcome {
                 let window = ExpiryWindow::new(full_at_us, now_us);
                 expire_at_ms = if late { window.latest_ms } else { window.earliest_ms };

@@ -1,8 +1,9 @@
 //! Tokens that are put back.
 
-use super::exact::integer;
-use super::scenario::{self, Found, Module};
-use super::{exact_level, judge};
+use super::oracle::judge::loss;
+use super::oracle::module::{Found, Module};
+use super::oracle::rational::integer;
+use super::scenario;
 use proptest::prelude::*;
 use tokenbucket::bucket::{Change, Operation};
 use tokenbucket::number::MAX_MICRO;
@@ -28,10 +29,10 @@ proptest! {
         let given_at_us = later.after(now_us, &limit, reserved.retry_after_ms);
         module.call(&limit.limit, Operation::Give { amount_micro: cost_micro }, given_at_us).unwrap();
         let looked_at_us = looked_at.after(given_at_us, &limit, 0);
-        let level = exact_level(module.stored, &limit, looked_at_us);
-        let untouched = exact_level(stored, &limit, looked_at_us);
+        let level = Found { stored: module.stored, now_us: looked_at_us }.level(&limit);
+        let untouched = Found { stored, now_us: looked_at_us }.level(&limit);
         prop_assert!(level <= untouched, "{} of {}", level, untouched);
-        prop_assert!(&untouched - &level <= judge::loss(&limit.exact.rate) * integer(2), "{} of {}", level, untouched);
+        prop_assert!(&untouched - &level <= loss(&limit.exact.rate) * integer(2), "{} of {}", level, untouched);
         if limit.is_whole() {
             prop_assert_eq!(
                 limit.limit.describe(module.stored, looked_at_us),
@@ -51,9 +52,9 @@ proptest! {
         let give = wish.of(&limit, 0);
         let amount_micro = scenario::amount_micro(give);
         let mut module = Module { stored };
-        let before = exact_level(stored, &limit, now_us);
+        let before = Found { stored, now_us }.level(&limit);
         let outcome = module.call(&limit.limit, give, now_us).unwrap();
-        let after = exact_level(module.stored, &limit, now_us);
+        let after = Found { stored: module.stored, now_us: now_us }.level(&limit);
         prop_assert_eq!(outcome.granted_micro, 0);
         prop_assert!(after <= (&before + integer(amount_micro)).min(limit.exact.capacity.clone()));
         let filled = before.clone() < limit.exact.capacity && before + integer(amount_micro) >= limit.exact.capacity;

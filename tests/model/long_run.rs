@@ -1,8 +1,8 @@
 //! Long lives: what a write loses adds up, and has to stay within the bound however long it does.
 
-use super::exact::TOKEN;
 use super::limit;
-use super::scenario::Module;
+use super::oracle::bucket::TOKEN;
+use super::oracle::module::Module;
 use tokenbucket::bucket::{Limit, Operation};
 
 /// Takes at moments that leave all kinds of fractions behind.

@@ -1,8 +1,10 @@
 //! Sequences of calls, with clocks that run, stand and are set back.
 
-use super::exact::{integer, Exact, ExactBucket, Stored};
-use super::judge::{self, Judge};
-use super::scenario::{self, Amount, Module, Wish, Worded};
+use super::oracle::bucket::{ExactBucket, Stored};
+use super::oracle::judge::{loss, Judge};
+use super::oracle::module::{Module, Worded};
+use super::oracle::rational::{integer, Exact};
+use super::scenario::{self, Amount, Wish};
 use super::{told_ms, walk};
 use num_traits::{Signed, Zero};
 use proptest::prelude::*;
@@ -52,7 +54,7 @@ proptest! {
         let (mut module, mut judge) = (Module::default(), Judge::default());
         walk(&[limit], start_us, &steps, |limit, operation, now_us| {
             let outcome = module.call(&limit.limit, operation, now_us);
-            judge.hear(limit, operation, now_us, &outcome)?;
+            judge.hear(limit, operation, now_us, &outcome);
             prop_assert!(judge.excess.is_zero());
             Ok(told_ms(outcome))
         })?;
@@ -69,7 +71,7 @@ proptest! {
         let (mut module, mut judge) = (Module::default(), Judge::default());
         walk(&limits, start_us, &steps, |limit, operation, now_us| {
             let outcome = module.call(&limit.limit, operation, now_us);
-            judge.hear(limit, operation, now_us, &outcome)?;
+            judge.hear(limit, operation, now_us, &outcome);
             Ok(told_ms(outcome))
         })?;
     }
@@ -125,7 +127,7 @@ proptest! {
             due += exact.call(&limit.exact, operation, now_us).unwrap().allowed;
             told_ms = told.retry_after_ms;
             prop_assert!(granted <= due, "{} of {}", granted, due);
-            let lost = judge::loss(&limit.exact.rate) * integer(granted);
+            let lost = loss(&limit.exact.rate) * integer(granted);
             // What was lost may be all that is missing for the next.
             let missing = integer(due - granted - 1) * integer(cost_micro);
             prop_assert!(missing < lost || missing.is_negative(), "{} of {}", granted, due);

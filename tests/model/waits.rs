@@ -1,12 +1,13 @@
 //! What callers are told to wait, and what they find when they did.
 
-use super::exact::integer;
-use super::exact::Exact;
-use super::scenario::{self, Found, Module};
-use super::{after_ms, take, walk, LATE_US};
+use super::oracle::judge::LATE_US;
+use super::oracle::module::{Found, Module};
+use super::oracle::rational::{integer, Exact};
+use super::scenario;
+use super::{after_ms, limit, take, walk};
 use num_traits::Zero;
 use proptest::prelude::*;
-use tokenbucket::bucket::{Operation, MAX_TIME_US};
+use tokenbucket::bucket::{Bucket, Operation, MAX_TIME_US};
 use tokenbucket::number::MAX_MICRO;
 
 proptest! {
@@ -142,4 +143,19 @@ proptest! {
             }
         }
     }
+}
+
+/// The write of a reservation may lose what flows in a microsecond. That once made the debt last a millisecond longer
+/// than was told to whoever was refused, and who then would have waited exactly as long was refused again.
+#[test]
+fn who_would_wait_exactly_as_long_as_it_takes_is_served() {
+    let limit = limit(1, "100/m");
+    let stored = Bucket::checked(0, 1_700_000_000_000_000);
+    let reserve = |max_wait_ms| {
+        let operation = Operation::Reserve { cost_micro: 1_000_000, max_wait_ms };
+        limit.decide(stored, operation, 1_700_000_000_001_000).unwrap().decision
+    };
+    assert_eq!((reserve(0).allowed, reserve(0).retry_after_ms), (0, 599));
+    assert_eq!((reserve(598).allowed, reserve(598).retry_after_ms), (0, 599));
+    assert_eq!((reserve(599).allowed, reserve(599).retry_after_ms), (1, 599));
 }

@@ -4,14 +4,17 @@
 //! contract allows the first to grow by a micro-token (or by what flows in a microsecond, if that is less) with each
 //! allowed call, and the second not at all, unless rates change.
 
-use super::exact::{integer, is_told, Exact, ExactBucket, TOKEN};
-use super::scenario::Worded;
-use super::LATE_US;
+use super::bucket::{is_told, ExactBucket, LONGEST_TOLD_MS, TOKEN};
+use super::module::{Found, Worded};
+use super::rational::{integer, Exact};
 use num_bigint::BigInt;
 use num_traits::{One, Zero};
-use proptest::prelude::*;
 use tokenbucket::bucket::{Change, DebtTooDeep, Operation, Outcome};
 use tokenbucket::number::MAX_MICRO;
+
+/// Where a time is computed from what a write left: less than a microsecond's flow was lost, and the moment itself is
+/// a whole microsecond.
+pub const LATE_US: i64 = 2;
 
 /// The exact bucket, and how far the module's may be from it.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +73,7 @@ impl Judge {
         operation: Operation,
         now_us: i64,
         outcome: &Result<Outcome, DebtTooDeep>,
-    ) -> Result<(), TestCaseError> {
+    ) {
         let (lack, excess) = self.margins(limit, now_us);
         let level = self.exact.level(&limit.exact, now_us);
         let held = Range { low: &level - &lack, high: (&level + &excess).min(limit.exact.capacity.clone()) };
@@ -78,12 +81,12 @@ impl Judge {
             let Operation::Charge { amount_micro } = operation else {
                 panic!("{operation:?} is never too deep")
             };
-            prop_assert!(held.low < integer(amount_micro - MAX_MICRO), "refused a charge from {:?}", held);
-            return Ok(());
+            assert!(held.low < integer(amount_micro - MAX_MICRO), "refused a charge from {held:?}");
+            return;
         };
         let moved = moved(operation, outcome);
         let grants = outcome.decision.allowed != 0;
-        assert_rightly_judged(limit, &held, operation, outcome)?;
+        assert_rightly_judged(limit, &held, operation, outcome);
         let after = match outcome.change {
             Change::Keep => held,
             Change::Clear => Range { low: limit.exact.capacity.clone(), high: limit.exact.capacity.clone() },
@@ -96,7 +99,7 @@ impl Judge {
             }
             Change::Store { .. } => held,
         };
-        assert_rightly_told(limit, &after, outcome)?;
+        assert_rightly_told(limit, &after, outcome);
         self.follow(limit, &moved, now_us, outcome, (lack, excess))
     }
 
@@ -138,7 +141,7 @@ impl Judge {
         now_us: i64,
         outcome: &Outcome,
         (lack, excess): (Exact, Exact),
-    ) -> Result<(), TestCaseError> {
+    ) {
         match outcome.change {
             _ if outcome.decision.allowed == 0 => {
                 self.lack += self.lost_by_stepping_back(now_us);
@@ -147,7 +150,7 @@ impl Judge {
             Change::Keep => {}
             Change::Clear => {
                 let after = self.exact.level(&limit.exact, now_us) - moved + excess;
-                prop_assert!(after >= limit.exact.capacity, "cleared what is not full: {}", after);
+                assert!(after >= limit.exact.capacity, "cleared what is not full: {}", after);
                 *self = Self::default();
             }
             Change::Store { .. } => {
@@ -157,15 +160,13 @@ impl Judge {
                 self.written_rate = Some(limit.exact.rate.clone());
             }
         }
-        Ok(())
     }
 
     /// Takes over that the key expired, which it must not before its bucket is full.
-    pub fn expire(&mut self, written: &Worded, now_us: i64) -> Result<(), TestCaseError> {
+    pub fn expire(&mut self, written: &Worded, now_us: i64) {
         let level = self.exact.level(&written.exact, now_us);
-        prop_assert!(level + &self.excess >= written.exact.capacity, "expired before it was full");
+        assert!(level + &self.excess >= written.exact.capacity, "expired before it was full");
         *self = Self::default();
-        Ok(())
     }
 }
 
@@ -181,12 +182,7 @@ pub fn moved(operation: Operation, outcome: &Outcome) -> Exact {
 }
 
 /// Granted only what is there, denied only what may not be there.
-fn assert_rightly_judged(
-    limit: &Worded,
-    held: &Range,
-    operation: Operation,
-    outcome: &Outcome,
-) -> Result<(), TestCaseError> {
+fn assert_rightly_judged(limit: &Worded, held: &Range, operation: Operation, outcome: &Outcome) {
     let told = outcome.decision;
     let right = match operation {
         Operation::Take { cost_micro } => is_rightly_taken(limit, held, &integer(cost_micro), outcome),
@@ -207,8 +203,7 @@ fn assert_rightly_judged(
         }
         Operation::Give { .. } => told.allowed == 1 && told.retry_after_ms == 0,
     };
-    prop_assert!(right, "{:?} of {:?} came to {:?}", operation, held, told);
-    Ok(())
+    assert!(right, "{:?} of {:?} came to {:?}", operation, held, told);
 }
 
 fn is_rightly_taken(limit: &Worded, held: &Range, cost: &Exact, outcome: &Outcome) -> bool {
@@ -244,10 +239,56 @@ fn is_rightly_reserved(
 }
 
 /// What is said of the bucket as the call leaves it.
-fn assert_rightly_told(limit: &Worded, after: &Range, outcome: &Outcome) -> Result<(), TestCaseError> {
+fn assert_rightly_told(limit: &Worded, after: &Range, outcome: &Outcome) {
     let told = outcome.decision;
-    prop_assert!(after.has_remaining(told.remaining), "{:?} told as {:?}", after, told);
+    assert!(after.has_remaining(told.remaining), "{:?} told as {:?}", after, told);
     let in_time = after.reaches_within(limit, &limit.exact.capacity, told.reset_after_ms);
-    prop_assert!(in_time, "{:?} told as {:?}", after, told);
-    Ok(())
+    assert!(in_time, "{:?} told as {:?}", after, told);
+}
+
+/// One call on a bucket of whole micro-tokens: there is nothing yet that could have been lost, only what is written
+/// may be short of the exact level by what one write may lose.
+pub fn assert_one_call_is_exact(
+    limit: &Worded,
+    found: Found,
+    operation: Operation,
+    outcome: &Result<Outcome, DebtTooDeep>,
+) {
+    let mut exact = found.exact();
+    let (outcome, reply) = match (outcome, exact.call(&limit.exact, operation, found.now_us)) {
+        (Ok(outcome), Ok(reply)) => (outcome, reply),
+        (Err(DebtTooDeep), Err(_)) => return,
+        (told, reply) => panic!("{operation:?} of {found:?}: told {told:?}, not {reply:?}"),
+    };
+    let told = outcome.decision;
+    let taken = moved(operation, outcome).max(Exact::zero());
+    assert_eq!(integer(outcome.granted_micro), taken, "what is counted as granted");
+    let writes = outcome.change != Change::Keep && !limit.is_whole();
+    let reset_late_us = if writes { LATE_US } else { 0 };
+    let retry_late_us = if writes && matches!(operation, Operation::Charge { .. }) { LATE_US } else { 0 };
+    let right = reply.is_told_within(&told, retry_late_us, reset_late_us);
+    assert!(right, "{:?} of {:?}: told {:?}, not {:?}", operation, found, told, reply);
+    assert_change_is_exact(limit, found, outcome, &exact);
+}
+
+/// What is written is the exact bucket, as far as micro-tokens and microseconds can tell it; and nothing is written
+/// where nothing changed.
+fn assert_change_is_exact(limit: &Worded, found: Found, outcome: &Outcome, exact: &ExactBucket) {
+    match (outcome.change, &exact.stored) {
+        (Change::Keep, stored) => assert_eq!(&found.exact().stored, stored),
+        (Change::Clear, stored) => assert_eq!(&None, stored),
+        (Change::Store { bucket, full_at_us }, Some(stored)) => {
+            assert_ne!(Some(bucket), found.stored, "written though nothing changed");
+            assert_eq!(stored.written_at_us, found.now_us);
+            let carried_us = found.now_us - bucket.refilled_at_us;
+            assert!(carried_us >= 0, "{:?} refilled in the future", bucket);
+            let level = integer(bucket.level_micro) + &limit.exact.rate * integer(carried_us);
+            assert!(level <= stored.level, "{:?} holds more than {}", bucket, stored.level);
+            assert!(&stored.level - &level <= loss(&limit.exact.rate), "{:?} lost too much", bucket);
+            let full_after_us =
+                limit.exact.time_us(&(&limit.exact.capacity - &level)).min(integer(LONGEST_TOLD_MS * 1000));
+            assert!(integer(full_at_us - found.now_us) >= full_after_us, "{bucket:?} would expire too early");
+        }
+        (change, stored) => panic!("{change:?}, not {stored:?}"),
+    }
 }

@@ -3,24 +3,16 @@
 //! A level is a fraction and is never rounded; only what is told is. What the module stores, and how it carries
 //! what it cannot store, is unknown here.
 
+use super::rational::{integer, Exact};
 use num_bigint::BigInt;
-use num_rational::BigRational;
 use num_traits::{ToPrimitive, Zero};
 use tokenbucket::bucket::{Decision, Operation};
-
-/// An exact number: of micro-tokens, of microseconds, or of one per the other.
-pub type Exact = BigRational;
 
 /// Micro-tokens in a token.
 pub const TOKEN: i64 = 1_000_000;
 
 /// The deepest debt in micro-tokens.
 const DEEPEST: i64 = -1_000_000_000_000_000_000;
-
-/// `number` as an exact one.
-pub fn integer(number: impl Into<BigInt>) -> Exact {
-    Exact::from_integer(number.into())
-}
 
 /// What comes with a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

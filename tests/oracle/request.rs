@@ -4,9 +4,10 @@
 
 use super::decimal::{self, Rate};
 use std::collections::HashSet;
-use tokenbucket::bucket::Operation;
+use tokenbucket::bucket::{Limit, Operation};
 use tokenbucket::error::Error;
-use tokenbucket::number::{RateError, Rounding, MAX_TOKENS};
+use tokenbucket::number::{self, RateError, Rounding, MAX_TOKENS};
+use tokenbucket::request::{self, Request};
 
 /// 100 years in milliseconds.
 const LONGEST_WAIT_MS: i64 = 3_155_760_000_000;
@@ -111,4 +112,39 @@ fn read_one<'a>(
         Command::Give => Operation::Give { amount_micro: amount(Rounding::Down, Error::Amount)? },
     };
     Ok(Meant { key, capacity_micro, rate, rate_words, operation })
+}
+
+/// What the module reads.
+pub fn parse<'a>(command: Command, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
+    let one = match command {
+        Command::Take => request::take(arguments),
+        Command::TakeUpTo => request::take_up_to(arguments),
+        Command::Reserve => request::reserve(arguments),
+        Command::Charge => request::charge(arguments),
+        Command::Give => request::give(arguments),
+        Command::MultiTake => return request::multi_take(arguments),
+    };
+    one.map(|request| vec![request])
+}
+
+/// The module reads these arguments as the naive reader does.
+pub fn agrees(command: Command, arguments: &[&[u8]]) {
+    let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
+    match (parse(command, arguments), read(command, arguments)) {
+        (Ok(read), Ok(meant)) => {
+            assert_eq!(read.len(), meant.len(), "{command:?} {shown:?}");
+            for (read, meant) in read.iter().zip(&meant) {
+                assert_means(read, meant);
+            }
+        }
+        (read, meant) => assert_eq!(read.err(), meant.err(), "{command:?} {shown:?}"),
+    }
+}
+
+fn assert_means(read: &Request<&[u8]>, meant: &Meant) {
+    assert_eq!(*read.key, meant.key);
+    assert_eq!(read.limit.capacity_micro(), meant.capacity_micro);
+    let rate = number::Rate::parse(meant.rate_words).unwrap();
+    assert_eq!(Some(read.limit), Limit::new(meant.capacity_micro, rate));
+    assert_eq!(read.operation, meant.operation);
 }

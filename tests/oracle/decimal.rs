@@ -3,13 +3,10 @@
 //! Nothing here looks at how the module reads numbers. Digits become a big integer, powers of ten are multiplied
 //! out, and only then is anything compared or rounded.
 
+use super::rational::{integer, Exact};
 use num_bigint::{BigInt, BigUint};
-use num_rational::BigRational;
 use num_traits::{One, Pow, ToPrimitive, Zero};
 use tokenbucket::number::{RateError, Rounding};
-
-/// An exact number.
-pub type Exact = BigRational;
 
 /// Seconds in 100 years of 365.25 days.
 pub const CENTURY_S: i64 = 3_155_760_000;
@@ -28,11 +25,6 @@ const ABSURD: i32 = 1000;
 pub struct Decimal {
     digits: BigInt,
     exponent: BigInt,
-}
-
-/// `number` as an exact one.
-pub fn integer(number: impl Into<BigInt>) -> Exact {
-    Exact::from_integer(number.into())
 }
 
 impl Decimal {
