@@ -28,7 +28,7 @@ use redis::{
 };
 
 /// A try to connect that takes longer has failed.
-const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An outage is over once nothing has failed for so long. In a cluster some nodes answer while
 /// another is away; that is one outage, not one for each call.
@@ -149,21 +149,27 @@ impl Redis {
         client.get_connection_manager_lazy(config).map(Self::Single)
     }
 
-    /// The same for a cluster that has one of `urls` among its nodes.
+    /// The same for a cluster that has one of `urls` among its nodes. `timeout` is the limiter's.
     ///
     /// # Errors
     ///
     /// There is no URL, or one that is none.
-    pub fn cluster<'a>(urls: impl IntoIterator<Item = &'a str>) -> RedisResult<Self> {
+    pub fn cluster<'a>(urls: impl IntoIterator<Item = &'a str>, timeout: Duration) -> RedisResult<Self> {
         let client = ClusterClientBuilder::new(urls)
             .use_protocol(ProtocolVersion::RESP3)
             .tcp_settings(tcp_settings())
-            // For redirections. One that repeats a call whose reply was lost can take twice: that
-            // errs on the side of the limit.
-            .retries(3)
+            // For redirections. A retry of a call whose reply was lost can take twice: that errs on
+            // the side of the limit.
+            .retries(2)
+            // Milliseconds. By default more than a second, which nobody would wait for.
+            .min_retry_wait(5)
+            .max_retry_wait(20)
             .build()?;
-        let config =
-            ClusterConfig::new().set_connection_timeout(CONNECT_WITHIN).set_response_timeout(CONNECT_WITHIN);
+        let config = ClusterConfig::new()
+            .set_connection_timeout(CONNECT_WITHIN)
+            // So that the client's own questions, as for the slots, end too. Not before the limiter
+            // gives up: after a timeout redis 1.8 retries a call only when the next one comes.
+            .set_response_timeout(timeout.max(CONNECT_WITHIN));
         Ok(Self::Cluster(client.get_pending_async_connection_with_config(config)))
     }
 }

@@ -26,7 +26,7 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), String> {
     let settings = Settings::read(|name| std::env::var(name).ok())?;
-    let limiter = Limiter::new(settings.servers.connect()?, settings.redis_timeout);
+    let limiter = Limiter::new(settings.servers.connect(settings.redis_timeout)?, settings.redis_timeout);
     check_limits(&limiter, &settings).await?;
 
     let listener =

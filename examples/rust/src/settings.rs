@@ -62,10 +62,10 @@ impl Servers {
     /// # Errors
     ///
     /// One line that names the variable.
-    pub fn connect(&self) -> Result<Redis, String> {
+    pub fn connect(&self, timeout: Duration) -> Result<Redis, String> {
         match self {
             Self::Single(url) => Redis::single(url).map_err(|error| format!("REDIS_URL: {error}")),
-            Self::Cluster(urls) => Redis::cluster(urls.iter().map(String::as_str))
+            Self::Cluster(urls) => Redis::cluster(urls.iter().map(String::as_str), timeout)
                 .map_err(|error| format!("REDIS_CLUSTER_URLS: {error}")),
         }
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{burst, wait_for, App, Server, STILL};
 use redis::{FromRedisValue, Value};
@@ -109,20 +109,18 @@ async fn one_url_is_enough_to_find_the_others() {
 async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
     let mut cluster = Cluster::start().await;
     let limit = format!("3 {STILL}");
-    let app = App::start(&[
-        ("REDIS_CLUSTER_URLS", &cluster.urls()),
-        ("IP_LIMIT", &limit),
-        ("REDIS_TIMEOUT_MS", "200"),
-        ("ON_ERROR", "closed"),
-    ])
-    .await;
+    let app =
+        App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls()), ("IP_LIMIT", &limit), ("ON_ERROR", "closed")])
+            .await;
     let clients = [0, 1, 2].map(|node| cluster.client_of(node));
     for client in clients {
         assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 2);
     }
 
     cluster.nodes[1].process.kill();
+    let began = Instant::now();
     assert_eq!(app.get_as("/", clients[1]).await.status, 503);
+    assert!(began.elapsed() < Duration::from_secs(5), "at once; nobody waits for the timeout");
     for client in [clients[0], clients[2]] {
         assert_eq!(app.get_as("/", client).await.number("ratelimit-remaining"), 1);
     }
@@ -172,19 +170,30 @@ async fn a_node_that_hangs_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
+async fn a_call_that_a_node_keeps_waiting_is_answered_within_the_timeout_all_the_same() {
+    let cluster = Cluster::start().await;
+    let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls())]).await;
+    let client = cluster.client_of(0);
+    cluster.nodes[0].process.signal("STOP");
+    let wake = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        cluster.nodes[0].process.signal("CONT");
+    };
+    let (answer, ()) = tokio::join!(app.get_as("/", client), wake);
+    assert!(answer.header("ratelimit-remaining").is_some(), "{answer:?}");
+}
+
+#[tokio::test]
 async fn the_whole_cluster_can_go_and_come_back() {
     let mut cluster = Cluster::start().await;
     let limit = format!("3 {STILL}");
-    let app = App::start(&[
-        ("REDIS_CLUSTER_URLS", &cluster.urls()),
-        ("IP_LIMIT", &limit),
-        ("REDIS_TIMEOUT_MS", "200"),
-    ])
-    .await;
+    let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls()), ("IP_LIMIT", &limit)]).await;
     assert_eq!(app.statuses(4, "/").await, [200, 200, 200, 429]);
 
     cluster.nodes.iter_mut().for_each(|node| node.process.kill());
+    let began = Instant::now();
     assert_eq!(app.statuses(5, "/").await, [200; 5]);
+    assert!(began.elapsed() < Duration::from_secs(5), "at once; nobody waits for the timeout");
 
     for node in &mut cluster.nodes {
         node.restart().await;
@@ -228,8 +237,11 @@ async fn both_kinds_of_connection_speak_resp3_and_reply_typed_decisions() {
     let server = Server::start().await;
     let cluster = Cluster::start().await;
     let urls = cluster.urls();
-    for mut redis in [Redis::single(&server.url()).unwrap(), Redis::cluster(urls.split(',')).unwrap()] {
-        let limiter = Limiter::new(redis.clone(), Duration::from_secs(10));
+    let timeout = Duration::from_secs(10);
+    for mut redis in
+        [Redis::single(&server.url()).unwrap(), Redis::cluster(urls.split(','), timeout).unwrap()]
+    {
+        let limiter = Limiter::new(redis.clone(), timeout);
         let limit = Limit::new(10, 1, Duration::from_secs(360)).unwrap();
         let first = limiter.take("k", limit, 4).await.unwrap();
         assert_eq!((first.outcome, first.remaining), (Outcome::Allowed, 6));
