@@ -1,6 +1,7 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::{self, state, Books, Bucket};
+use super::books::{state, Books, Bucket};
+use super::judge::hear;
 use super::step::{self, draw, Step, Wrapping};
 use super::world::{Memory, Now, World};
 use crate::common::model::Model;
@@ -48,11 +49,10 @@ enum Answer {
 }
 
 /// The buckets of a client, all of them full.
-pub fn new_books(world: &World, client: u64) -> Books {
-    let mut random = world.random(1000 + client);
+pub fn new_books(random: &mut Random, client: u64) -> Books {
     let bucket = |number| Bucket {
         key: format!("client:{client}:{number}"),
-        limit: step::limit(&mut random, step::changes_limit(number, BUCKETS)),
+        limit: step::limit(random, step::changes_limit(number, BUCKETS)),
         model: Model::default(),
         has_key: false,
     };
@@ -62,7 +62,7 @@ pub fn new_books(world: &World, client: u64) -> Books {
 impl<'a> Client<'a> {
     pub fn new(world: &'a World, books: &'a Mutex<Books>, client: u64) -> Self {
         let tail = VecDeque::new();
-        let random = world.random(client);
+        let random = Random::new(client);
         Self { world, books, random, connection: None, tail, answered: Instant::now() }
     }
 
@@ -107,8 +107,8 @@ impl<'a> Client<'a> {
         let words: Vec<String> = keys.iter().map(|key| format!("TB.STATE {key}")).collect();
         let Answer::Replies(replies) = self.send(&words, Wrapping::Script, now) else { return false };
         let states: Vec<_> = replies.iter().map(state).collect();
-        books.settle(now, |key| states[keys.iter().position(|known| known == key).unwrap()].clone());
-        self.world.count("calls cut off and settled");
+        let state = |key: &str| states[keys.iter().position(|known| known == key).unwrap()].clone();
+        self.world.count_fate(books.settle(now, state));
         true
     }
 
@@ -150,7 +150,7 @@ impl<'a> Client<'a> {
             Answer::Replies(replies) => {
                 assert_eq!(replies.len(), steps.len());
                 for (step, reply) in steps.iter().zip(&replies) {
-                    books::hear(books.page(), step, now, reply);
+                    hear(books.page(), step, now, reply);
                     self.world.count(kind(step, reply));
                 }
                 true

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Kill,
+    Disconnect,
     Replica,
     SubReplica,
     Compare,
@@ -31,11 +32,13 @@ enum Event {
 }
 
 /// What happens in one round, in any order.
-const DECK: [Event; 22] = [
+const DECK: [Event; 24] = [
     Event::Kill,
     Event::Kill,
     Event::Kill,
     Event::Kill,
+    Event::Disconnect,
+    Event::Disconnect,
     Event::Replica,
     Event::Replica,
     Event::SubReplica,
@@ -85,15 +88,20 @@ pub struct Storm<'a> {
 
 /// A server that has in its append-only file whatever it has acknowledged.
 pub fn primary() -> Server {
-    let append = leaping().option("appendonly", "yes").option("appendfsync", "always");
-    let primary = append.controlled_clock().start();
+    let primary = leaping()
+        .option("appendonly", "yes")
+        .option("appendfsync", "always")
+        .option("active-defrag-ignore-bytes", 1)
+        .option("active-defrag-threshold-lower", 1)
+        .controlled_clock()
+        .start();
     primary.connect().run(&["SET", STRING_KEY, ""]);
     primary
 }
 
 impl<'a> Storm<'a> {
     pub fn new(world: &'a World, books: &'a [Mutex<Books>], primary: Server) -> Self {
-        Self { world, books, random: world.random(2000), primary, replicas: Replicas::default() }
+        Self { world, books, random: Random::new(u64::MAX), primary, replicas: Replicas::default() }
     }
 
     /// One event after the other until the time is over, each at least once.
@@ -113,8 +121,7 @@ impl<'a> Storm<'a> {
         DECK.iter().all(|event| self.world.counted(&format!("{event:?}")) > 0)
     }
 
-    /// Events that leave the process alone. Returns the memory that the server uses when it is empty, before and
-    /// after, in bytes.
+    /// Events that leave the process alone. Returns how many bytes the empty server uses, before and after.
     pub fn calm(&mut self, duration: Duration) -> (i64, i64) {
         self.replicas.end();
         self.happen(Event::Kill);
@@ -153,13 +160,14 @@ impl<'a> Storm<'a> {
         self.world.remember(format!("{event:?}"));
         match event {
             Event::Kill => self.kill(),
+            Event::Disconnect => self.try_say("CLIENT KILL TYPE normal", &[]),
             Event::Replica => self.replicas.change(&self.primary, &mut self.random, self.world),
             Event::SubReplica => {
                 self.replicas.change_sub_replica(&self.primary, &mut self.random, self.world);
             }
             Event::Compare => self.compare(),
-            Event::Snapshot => self.try_say("BGSAVE", &["in progress"]),
-            Event::Rewrite => self.try_say("BGREWRITEAOF", &["in progress"]),
+            Event::Snapshot => self.try_say("BGSAVE", &["in progress", "is active"]),
+            Event::Rewrite => self.try_say("BGREWRITEAOF", &["in progress", "is active"]),
             Event::Setting => self.change_a_setting(),
             Event::Squeeze => self.squeeze(),
             Event::Flush => self.flush(),
@@ -205,9 +213,9 @@ impl<'a> Storm<'a> {
         let mut known = 0;
         for books in self.books {
             let mut books = books.lock().unwrap();
-            books.settle(now, |key| {
+            self.world.count_fate(books.settle(now, |key| {
                 stored.get(key).map(|bucket| (bucket.level.clone(), bucket.refilled_at_us))
-            });
+            }));
             known += books.page().iter().filter(|bucket| stored.contains_key(&bucket.key)).count();
             assert_expiries(&mut books, &stored);
         }
@@ -217,6 +225,9 @@ impl<'a> Storm<'a> {
 
     fn compare(&mut self) {
         let (clock, random, world) = (self.primary.clock(), &mut self.random, self.world);
+        if self.replicas.running().next().is_none() {
+            self.replicas.change(&self.primary, random, world);
+        }
         self.replicas.wait_until_linked(|| world.tick(clock, random));
         let mut now = self.world.now.write().unwrap();
         for _ in 0..self.replicas.compare(&self.primary, &mut now) {
@@ -301,10 +312,14 @@ impl<'a> Storm<'a> {
         self.try_say(how, &[]);
     }
 
+    /// Bytes, without what belongs to connections, scripts, slow calls and statistics.
     fn used_memory_when_empty(&self) -> i64 {
         let _now = self.world.now.write().unwrap();
         self.empty();
         let mut client = self.client();
+        for words in ["CLIENT KILL TYPE normal", "SCRIPT FLUSH", "SLOWLOG RESET", "CONFIG RESETSTAT"] {
+            client.say(words);
+        }
         wait_until("all buckets are freed", || buckets_alive(&mut client) == 0);
         client.info("memory", "used_memory").parse().unwrap()
     }

@@ -59,11 +59,6 @@ impl World {
         }
     }
 
-    /// Numbers of its own for each `salt`, the same again for the same seed.
-    pub fn random(&self, salt: u64) -> Random {
-        Random::new(salt)
-    }
-
     /// Moves the clock between two calls: by a microsecond, by an hour, or by anything between.
     pub fn tick(&self, clock: &Clock, random: &mut Random) {
         const HOUR_US: i64 = 3_600_000_000;
@@ -96,6 +91,15 @@ impl World {
 
     pub fn count(&self, what: &str) {
         *self.tally.lock().unwrap().entry(what.to_owned()).or_default() += 1;
+    }
+
+    /// Counts what became of a call that was cut off, if any was.
+    pub fn count_fate(&self, was_done: Option<bool>) {
+        match was_done {
+            None => {}
+            Some(true) => self.count("cut off and done"),
+            Some(false) => self.count("cut off and not done"),
+        }
     }
 
     pub fn counted(&self, what: &str) -> u64 {
