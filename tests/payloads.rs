@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::server::copy_data_files;
-use common::stored::{append_only_file, buckets, buckets_alive, tells_of_a_crash};
+use common::stored::{append_only_file, buckets, buckets_alive, copy_of_files, tells_of_a_crash};
 use common::{text, Connection, Server};
 use redis::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use tempfile::TempDir;
 
 /// What `DUMP` makes of a bucket, taken apart: the type's name and encoding version, then level and time, then
 /// the version of the server's format and a checksum.
@@ -228,7 +228,7 @@ fn a_payload_with_a_wrong_checksum_is_refused() {
 }
 
 /// A snapshot, without a checksum, in which a bucket has been given other fields.
-fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> tempfile::TempDir {
+fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> TempDir {
     let server = Server::builder().option("rdbchecksum", "no").controlled_clock().start();
     let mut client = server.connect();
     let payload = Payload::of(&mut client);
@@ -238,8 +238,7 @@ fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> tempfile::TempDir {
     let original = dump(&mut client, "victim");
     let original = &original[..original.len() - FORMAT_VERSION_LEN - CHECKSUM_LEN];
     client.say("SAVE");
-    let files = tempfile::tempdir().unwrap();
-    copy_data_files(server.folder(), files.path());
+    let files = copy_of_files(&server);
     let file = files.path().join("dump.rdb");
     let changed = replace_behind(&fs::read(&file).unwrap(), b"victim", original, &change(&payload));
     fs::write(file, changed).unwrap();

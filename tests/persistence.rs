@@ -3,10 +3,9 @@
 
 mod common;
 
-use common::server::copy_data_files;
 use common::stored::{
-    append_only_bytes, append_only_file, assert_same_buckets, buckets, fill, tells_of_a_crash,
-    wait_while_time_passes, Buckets,
+    append_only_bytes, append_only_file, assert_same_buckets, buckets, copy_of_files, fill, is_writing_files,
+    tells_of_a_crash, wait_while_time_passes, Buckets,
 };
 use common::{decision, wait_until, Connection, Server, ServerBuilder};
 use std::fs::{self, File};
@@ -144,10 +143,7 @@ fn rewrite(server: &Server, client: &mut Connection) {
 }
 
 fn wait_for_children(server: &Server, client: &mut Connection) {
-    wait_while_time_passes(&[server.clock()], "the background work is done", || {
-        let running = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"];
-        running.into_iter().all(|field| client.info("persistence", field) == "0")
-    });
+    wait_while_time_passes(&[server.clock()], "the background work is done", || !is_writing_files(client));
 }
 
 #[test]
@@ -278,8 +274,7 @@ fn a_truncated_snapshot_is_refused() {
 
 /// A copy of a server's files in which one ends after `len` bytes.
 fn cut(server: &Server, file: &Path, len: u64) -> TempDir {
-    let files = tempfile::tempdir().unwrap();
-    copy_data_files(server.folder(), files.path());
+    let files = copy_of_files(server);
     let copy = files.path().join(file.strip_prefix(server.folder()).unwrap());
     File::options().write(true).open(copy).unwrap().set_len(len).unwrap();
     files

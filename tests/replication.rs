@@ -4,8 +4,8 @@
 mod common;
 
 use common::stored::{
-    assert_same_buckets, buckets, buckets_alive, fill, follow, replicated_bytes, wait_until_replicated,
-    wait_while_time_passes,
+    assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, replicated_bytes,
+    wait_until_replicated, wait_while_time_passes,
 };
 use common::{text, wait_until, Connection, Server, ServerBuilder};
 use redis::Value;
@@ -139,8 +139,7 @@ fn the_append_only_file_of_a_replica_has_every_bucket() {
 fn wait_for_rewrite(server: &Server) {
     let mut client = server.connect();
     wait_while_time_passes(&[server.clock()], "the append-only file is complete", || {
-        let running = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
-        running.into_iter().all(|field| client.info("persistence", field) == "0")
+        !is_writing_files(&mut client)
     });
 }
 

@@ -301,6 +301,8 @@ impl Server {
             command.arg("--loadmodule").arg(module()).args(arguments);
         }
         if let Some(clock) = &self.clock {
+            // This thread sleeps until a time of the clock, and would not sleep at all by one that is behind.
+            command.args(["--jemalloc-bg-thread", "no"]);
             clock.govern(&mut command);
         }
         self.child = Some(command.spawn().unwrap_or_else(|error| {

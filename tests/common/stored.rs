@@ -1,10 +1,12 @@
 //! What a server stores of its buckets, in memory and in its files, as tests compare it.
 
+use super::server::copy_data_files;
 use super::{integers, text, wait_until, Clock, Connection, Server};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
+use tempfile::TempDir;
 
 /// Every bucket of a database, by its key (unprintable bytes escaped).
 pub type Buckets = BTreeMap<String, Stored>;
@@ -124,6 +126,15 @@ pub fn wait_while_time_passes(clocks: &[&Clock], what: &str, mut condition: impl
     });
 }
 
+/// Whether the server is writing a snapshot or rewriting its append-only file, or is about to.
+pub fn is_writing_files(client: &mut Connection) -> bool {
+    // From one report: what is about to be done in one is being done in the next.
+    let report = text(&client.run(&["INFO", "persistence"]));
+    ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]
+        .iter()
+        .any(|field| !report.contains(&format!("{field}:0\r\n")))
+}
+
 /// The size of everything that was appended for good, in bytes.
 pub fn append_only_bytes(client: &mut Connection) -> u64 {
     client.info("persistence", "aof_current_size").parse().unwrap()
@@ -140,6 +151,13 @@ pub fn append_only_file(server: &Server) -> PathBuf {
     // From 7.0 on they are numbered; the lengths of names grow with the numbers.
     let newest = paths.filter(appended).max_by_key(|path| (path.as_os_str().len(), path.clone()));
     newest.unwrap_or_else(|| panic!("nothing is appended in {}", folder.display()))
+}
+
+/// A copy of what a server has written to its folder, to start others from.
+pub fn copy_of_files(server: &Server) -> TempDir {
+    let files = tempfile::tempdir().unwrap();
+    copy_data_files(server.folder(), files.path());
+    files
 }
 
 /// The commands in bytes of a replication stream or of an append-only file without preamble; an incomplete one at
