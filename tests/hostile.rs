@@ -224,6 +224,7 @@ impl Noise {
             1 => self.garbage(),
             2..=4 => self.multi_take(),
             5 | 6 => self.restore(),
+            7 | 8 => self.throttle(),
             _ => self.one_bucket(),
         };
         if is_ours(&line) {
@@ -265,6 +266,12 @@ impl Noise {
             let key = if buckets > 8 { format!("many:{bucket}").into_bytes() } else { self.key() };
             line.extend([key, self.number(), self.rate(), self.number()]);
         }
+        line
+    }
+
+    fn throttle(&mut self) -> Line {
+        let mut line = vec![b"CL.THROTTLE".to_vec(), self.key()];
+        line.extend([self.number(), self.number(), self.number(), self.number()]);
         line
     }
 
@@ -384,7 +391,7 @@ impl Noise {
     }
 
     fn garbage(&mut self) -> Line {
-        let commands = ["TB.TAKE", "TB.MTAKE", "TB.RESTORE", "TB.STATE", "TB.RESERVE"];
+        let commands = ["TB.TAKE", "TB.MTAKE", "TB.RESTORE", "TB.STATE", "TB.RESERVE", "CL.THROTTLE"];
         let mut line = vec![self.random.pick(&commands).as_bytes().to_vec()];
         for _ in 0..self.random.below(12) {
             let len = usize::try_from(self.random.below(20)).unwrap();
@@ -433,28 +440,46 @@ fn shown(line: &Line) -> String {
 
 /// A reply of ours is an error of one printable line, or in bounds.
 fn assert_sound(line: &Line, reply: &Value) {
-    match reply {
+    if !is_ours(line) {
+        return;
+    }
+    let sound = match reply {
         Value::ServerError(error) => {
             let printable = error.details().unwrap_or_default().chars().all(|c| (' '..='~').contains(&c));
-            let ours = ["ERR", "WRONGTYPE", "OOM"].contains(&error.code());
-            assert!(!is_ours(line) || (ours && printable), "{}: {error:?}", shown(line));
+            printable && ["ERR", "WRONGTYPE", "OOM"].contains(&error.code())
         }
-        Value::Array(fields) if is_ours(line) => match fields.as_slice() {
-            [Value::Int(allowed), Value::Int(remaining), Value::Int(retry_ms), Value::Int(reset_ms), ..] => {
-                let trillion = 1_000_000_000_000;
-                let amounts = *allowed >= 0 && (-trillion..=trillion).contains(remaining);
-                let waits = *retry_ms >= -1 && *reset_ms >= 0;
-                assert!(amounts && waits, "{}: {reply:?}", shown(line));
-            }
-            [Value::BulkString(_), Value::Int(_)] => {}
-            _ => panic!("{}: {reply:?}", shown(line)),
-        },
-        _ => {}
+        Value::Array(fields) => fields_are_sound(fields),
+        Value::Okay | Value::Nil => true,
+        _ => false,
+    };
+    assert!(sound, "{}: {reply:?}", shown(line));
+}
+
+fn fields_are_sound(fields: &[Value]) -> bool {
+    const TRILLION: i64 = 1_000_000_000_000;
+    match fields {
+        // A decision, of one bucket or of several.
+        [Value::Int(allowed), Value::Int(remaining), Value::Int(retry_ms), Value::Int(reset_ms)]
+        | [Value::Int(allowed), Value::Int(remaining), Value::Int(retry_ms), Value::Int(reset_ms), Value::Array(_)] =>
+        {
+            let amounts = *allowed >= 0 && (-TRILLION..=TRILLION).contains(remaining);
+            amounts && *retry_ms >= -1 && *reset_ms >= 0
+        }
+        // In the words of redis-cell.
+        [Value::Int(limited), Value::Int(limit), Value::Int(remaining), Value::Int(retry_s), Value::Int(reset_s)] =>
+        {
+            let amounts = (0..=TRILLION).contains(limit) && (0..=*limit).contains(remaining);
+            (0..=1).contains(limited) && amounts && *retry_s >= -1 && *reset_s >= 0
+        }
+        // What is stored.
+        [Value::BulkString(_), Value::Int(refilled_at_us)] => *refilled_at_us >= 0,
+        _ => false,
     }
 }
 
 fn is_ours(line: &Line) -> bool {
-    line[0].len() > 3 && line[0][..3].eq_ignore_ascii_case(b"TB.")
+    line[0].len() > 3
+        && ["TB.", "CL."].iter().any(|prefix| line[0][..3].eq_ignore_ascii_case(prefix.as_bytes()))
 }
 
 /// How many keys hold a bucket, asked of the keys themselves.

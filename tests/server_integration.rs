@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 /// A command, how many words it takes (at least, if negative), and whether it is for reading or for writing.
-const COMMANDS: [(&str, i64, &str); 9] = [
+const COMMANDS: [(&str, i64, &str); 10] = [
     ("TB.TAKE", -4, "write"),
     ("TB.PEEK", -4, "read"),
     ("TB.TAKEUPTO", 5, "write"),
@@ -19,6 +19,7 @@ const COMMANDS: [(&str, i64, &str); 9] = [
     ("TB.MTAKE", -6, "write"),
     ("TB.STATE", 2, "read"),
     ("TB.RESTORE", -3, "servers"),
+    ("CL.THROTTLE", -5, "write"),
 ];
 
 fn elements(value: &Value) -> &[Value] {
@@ -131,6 +132,7 @@ fn command_getkeys_finds_the_keys_of_every_command() {
         ("TB.STATE user:1", vec!["user:1"]),
         ("TB.MTAKE 2 user:1 10 1 5 tenant:2 10 1 5", vec!["user:1", "tenant:2"]),
         ("TB.RESTORE user:1 state tenant:2 state", vec!["user:1", "tenant:2"]),
+        ("CL.THROTTLE user:1 9 10 60", vec!["user:1"]),
     ] {
         assert_eq!(texts(&client.say(&format!("COMMAND GETKEYS {call}"))), keys, "{call}");
     }
@@ -155,6 +157,10 @@ fn command_docs_describe_every_command_and_argument() {
         ("TB.MTAKE", &["numkeys integer", "bucket block multiple"]),
         ("TB.STATE", &["key key"]),
         ("TB.RESTORE", &["bucket block multiple"]),
+        (
+            "CL.THROTTLE",
+            &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"],
+        ),
     ]);
     for (name, _, _) in COMMANDS {
         let reply = client.say(&format!("COMMAND DOCS {name}"));
@@ -268,6 +274,10 @@ fn info_counts_decisions_errors_tokens_and_buckets() {
         ("TB.MTAKE 2 d 10 1 2 e 10 1 3", [1, 0, 0, 5, 2]),
         ("TB.MTAKE 2 d 10 1 2 e 10 1 8", [0, 1, 0, 0, 0]),
         ("TB.MTAKE 2 d 10 1 2 d 10 1 2", [0, 0, 1, 0, 0]),
+        ("CL.THROTTLE f 9 10 60 4", [1, 0, 0, 4, 1]),
+        ("CL.THROTTLE f 9 10 60 7", [0, 1, 0, 0, 0]),
+        ("CL.THROTTLE f 9 10 60 0", [0, 0, 0, 0, 0]),
+        ("CL.THROTTLE f 9 10 0", [0, 0, 1, 0, 0]),
         ("TB.GIVE c 10 1 30", [1, 0, 0, 0, -1]),
         ("DEL a", [0, 0, 0, 0, -1]),
         ("SET string x", [0; 5]),
@@ -563,15 +573,21 @@ fn config_rewrite_keeps_what_was_set() {
 #[test]
 fn a_bad_argument_refuses_to_load_and_the_log_names_it() {
     for (arguments, message) in [
-        (&["speed", "fast"] as &[&str], "unknown argument 'speed': known are on-oom"),
-        (&["tokenbucket.speed", "fast"], "unknown argument 'tokenbucket.speed': known are on-oom"),
-        (&["othermodule.on-oom", "allow"], "unknown argument 'othermodule.on-oom': known are on-oom"),
+        (&["speed", "fast"] as &[&str], "unknown argument 'speed': known are on-oom, cl-throttle"),
+        (
+            &["tokenbucket.speed", "fast"],
+            "unknown argument 'tokenbucket.speed': known are on-oom, cl-throttle",
+        ),
+        (
+            &["othermodule.on-oom", "allow"],
+            "unknown argument 'othermodule.on-oom': known are on-oom, cl-throttle",
+        ),
         (&["on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "allow", "on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "maybe"], "argument 'on-oom' must be deny or allow, not 'maybe'"),
         (&["ON-OOM", "no"], "argument 'ON-OOM' must be deny or allow, not 'no'"),
-        (&["on-oom", "allow", "speed", "fast"], "unknown argument 'speed': known are on-oom"),
-        (&["\u{1b}[31m", "x"], "unknown argument '\\x1b[31m': known are on-oom"),
+        (&["on-oom", "allow", "speed", "fast"], "unknown argument 'speed': known are on-oom, cl-throttle"),
+        (&["\u{1b}[31m", "x"], "unknown argument '\\x1b[31m': known are on-oom, cl-throttle"),
     ] {
         let log = Server::builder().module_arguments(arguments).start_expecting_refusal();
         let line = format!("tokenbucket was not loaded: {message}");
