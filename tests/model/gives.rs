@@ -54,7 +54,7 @@ proptest! {
         let mut module = Module { stored };
         let before = Found { stored, now_us }.level(&limit);
         let outcome = module.call(&limit.limit, give, now_us).unwrap();
-        let after = Found { stored: module.stored, now_us: now_us }.level(&limit);
+        let after = Found { stored: module.stored, now_us }.level(&limit);
         prop_assert_eq!(outcome.granted_micro, 0);
         prop_assert!(after <= (&before + integer(amount_micro)).min(limit.exact.capacity.clone()));
         let filled = before.clone() < limit.exact.capacity && before + integer(amount_micro) >= limit.exact.capacity;

@@ -75,7 +75,7 @@ proptest! {
         prop_assert!(bucket.refilled_at_us <= now_us, "{:?}", bucket);
         let missing = &limit.exact.rate * integer((full_at_us - now_us).max(0));
         let level = (&limit.exact.capacity - missing).max(integer(-MAX_MICRO));
-        let made = Found { stored: Some(bucket), now_us: now_us }.level(&limit);
+        let made = Found { stored: Some(bucket), now_us }.level(&limit);
         let at_the_bottom = bucket.level_micro == -MAX_MICRO;
         prop_assert!(made <= level || at_the_bottom, "{:?} holds {} of {}", bucket, made, level);
         prop_assert!(&level - &made <= loss(&limit.exact.rate), "{:?} holds {} of {}", bucket, made, level);

@@ -124,6 +124,13 @@ pub struct Rate {
     pub is_absurd: bool,
 }
 
+impl Rate {
+    /// Whether it has to be kept exactly.
+    pub fn is_kept(&self) -> bool {
+        self.is_short && !self.is_absurd
+    }
+}
+
 /// Tokens per second, or `count/[number]ms|s|m|h|d`, within bounds.
 pub fn rate(bytes: &[u8]) -> Result<Rate, RateError> {
     let rate = unbounded_rate(bytes)?;

@@ -65,6 +65,13 @@ pub fn loss(rate: &Exact) -> Exact {
     }
 }
 
+impl From<Found> for Judge {
+    /// Whoever comes to a bucket knows of nothing that was lost before.
+    fn from(found: Found) -> Self {
+        Self { exact: found.exact(), ..Self::default() }
+    }
+}
+
 impl Judge {
     /// Takes a call and what came of it to the record, if it is right.
     pub fn hear(

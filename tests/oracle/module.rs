@@ -9,32 +9,32 @@ use tokenbucket::number::{Rate, MAX_MICRO};
 /// 100 years in microseconds: no bucket takes longer to refill.
 pub const CENTURY_US: i64 = 3_155_760_000_000_000;
 
-/// A limit as a client words it, as the module reads it, and as it is meant.
+/// A limit as the module reads it, and as it is meant.
 #[derive(Clone)]
 pub struct Worded {
-    pub words: String,
     pub limit: Limit,
     pub exact: ExactLimit,
 }
 
 impl std::fmt::Debug for Worded {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.words)
+        let ExactLimit { capacity, rate } = &self.exact;
+        write!(formatter, "{capacity} micro-tokens at {rate} tokens/s")
     }
 }
 
 impl Worded {
-    /// Of at most `capacity_micro`: what takes too long to refill is made smaller.
-    pub fn new(capacity_micro: i64, rate: &(String, Exact)) -> Self {
-        let (words, exact_rate) = rate;
-        let largest = (exact_rate * integer(CENTURY_US)).to_integer().to_i64().unwrap_or(MAX_MICRO);
+    /// A rate in words and as it is meant, with a capacity; one that takes too long to refill is made smaller.
+    pub fn new(capacity_micro: i64, (words, rate): &(String, Exact)) -> Self {
+        let largest = (rate * integer(CENTURY_US)).to_integer().to_i64().unwrap_or(MAX_MICRO);
         let capacity_micro = capacity_micro.min(largest).min(MAX_MICRO);
-        let rate = Rate::parse(words.as_bytes()).unwrap_or_else(|error| panic!("{words}: {error:?}"));
-        Self {
-            words: format!("{capacity_micro} micro-tokens at {words}"),
-            limit: Limit::new(capacity_micro, rate).unwrap(),
-            exact: ExactLimit { capacity: integer(capacity_micro), rate: exact_rate.clone() },
-        }
+        let read = Rate::parse(words.as_bytes()).unwrap_or_else(|error| panic!("{words}: {error:?}"));
+        Self::of(Limit::new(capacity_micro, read).unwrap(), rate.clone())
+    }
+
+    /// A limit that has been read, and the rate that was meant.
+    pub fn of(limit: Limit, rate: Exact) -> Self {
+        Self { limit, exact: ExactLimit { capacity: integer(limit.capacity_micro()), rate } }
     }
 
     pub fn is_whole(&self) -> bool {

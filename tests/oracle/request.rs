@@ -128,7 +128,14 @@ pub fn parse<'a>(command: Command, arguments: &'a [&'a [u8]]) -> Result<Vec<Requ
 }
 
 /// The module reads these arguments as the naive reader does.
+///
+/// Of a rate with many digits some may be dropped, and with them it may fall out of bounds: then all that is asked is
+/// that there is an answer.
 pub fn agrees(command: Command, arguments: &[&[u8]]) {
+    if arguments.iter().any(|argument| decimal::unbounded_rate(argument).is_ok_and(|rate| !rate.is_kept())) {
+        let _ = parse(command, arguments);
+        return;
+    }
     let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
     match (parse(command, arguments), read(command, arguments)) {
         (Ok(read), Ok(meant)) => {

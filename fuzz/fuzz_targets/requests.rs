@@ -1,0 +1,21 @@
+//! Any bytes, cut at spaces, as the arguments of every command: read as the exact reader does, or refused for the first
+//! argument that is wrong.
+#![no_main]
+
+#[path = "../../tests/oracle/mod.rs"]
+mod oracle;
+
+use libfuzzer_sys::fuzz_target;
+use oracle::request::{agrees, COMMANDS};
+use tokenbucket::request;
+
+fuzz_target!(|bytes: &[u8]| {
+    let arguments: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
+    for command in COMMANDS {
+        agrees(command, &arguments);
+    }
+    // These have no exact reader; they must not panic, whatever they are given.
+    let _ = request::throttle(&arguments);
+    let _ = request::restore(&arguments);
+    let _ = request::key(&arguments);
+});
