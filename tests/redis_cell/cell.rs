@@ -1,0 +1,195 @@
+//! redis-cell on a server of its own, and what it means by its replies.
+
+use crate::common::{integers, text, Clock, Connection, Server};
+use crate::library::redis_cell;
+use redis::Value;
+use std::collections::BTreeMap;
+
+/// Nanoseconds in a microsecond, a millisecond and a second.
+pub const US: i64 = 1000;
+pub const MS: i64 = 1_000_000;
+pub const S: i64 = 1_000_000_000;
+
+/// A limit in the words of `CL.THROTTLE`.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub burst: i64,
+    pub count: i64,
+    pub period_s: i64,
+}
+
+impl Limit {
+    pub fn capacity(&self) -> i64 {
+        self.burst + 1
+    }
+
+    /// How long a token takes to flow, in nanoseconds; redis-cell cuts off what is less.
+    pub fn interval_ns(&self) -> i64 {
+        self.period_s * S / self.count
+    }
+
+    /// How long the bucket takes to fill, in nanoseconds.
+    pub fn fill_ns(&self) -> i64 {
+        self.interval_ns() * self.capacity()
+    }
+
+    /// Whether nothing is ever rounded at this limit, neither by redis-cell nor by the module.
+    pub fn is_exact(&self) -> bool {
+        let whole_us = (self.period_s * S) % (self.count * US) == 0;
+        whole_us && (self.period_s % self.count == 0 || self.count % self.period_s == 0)
+    }
+
+    /// The words behind the key.
+    pub fn words(&self) -> String {
+        format!("{} {} {}", self.burst, self.count, self.period_s)
+    }
+}
+
+/// The five fields of a reply: limited, limit, remaining, retry after, reset after.
+pub type Reply = [i64; 5];
+
+/// What redis-cell decided, to the nanosecond.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// As release 0.5 words it.
+    pub reply: Reply,
+    /// By how much the key was gone before its bucket was full.
+    pub lost_ns: i64,
+    /// Until the bucket was full, before the call.
+    pub full_in_before_ns: i64,
+    /// Until the bucket is full.
+    pub full_in_ns: i64,
+    /// Until the same call passes, if it was limited and ever passes.
+    pub passes_in_ns: Option<i64>,
+}
+
+/// A server with redis-cell.
+pub struct Cell {
+    server: Server,
+    client: Connection,
+    /// Whether it rounds seconds up, as from release 0.3 on, and not down, as the published crate.
+    rounds_up: bool,
+    /// When each bucket is full, in Unix nanoseconds, as it was last seen.
+    full_at_ns: BTreeMap<String, i64>,
+}
+
+impl Cell {
+    /// A server by the clock of `other`.
+    pub fn beside(other: &Server) -> Self {
+        Self::new(
+            Server::builder()
+                .without_module()
+                .clock_of(other)
+                .option("loadmodule", redis_cell().display())
+                .start(),
+        )
+    }
+
+    /// A server by a clock of its own.
+    pub fn alone() -> Self {
+        let builder = Server::builder().without_module().controlled_clock();
+        Self::new(builder.option("loadmodule", redis_cell().display()).start())
+    }
+
+    pub fn new(server: Server) -> Self {
+        let mut client = server.connect();
+        // Half a second.
+        let probe = throttle(&mut client, "probe 0 2 1");
+        assert_eq!(probe[..4], [0, 1, 0, -1]);
+        client.say("DEL probe");
+        Self { server, client, rounds_up: probe[4] == 1, full_at_ns: BTreeMap::new() }
+    }
+
+    pub fn client(&mut self) -> &mut Connection {
+        &mut self.client
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Kills the server and starts it again on its files.
+    pub fn restart(&mut self) {
+        self.server.kill_and_restart();
+        self.client = self.server.connect();
+    }
+
+    pub fn clock(&self) -> &Clock {
+        self.server.clock()
+    }
+
+    pub fn rounds_up(&self) -> bool {
+        self.rounds_up
+    }
+
+    /// What it stores: when the bucket is full, in Unix nanoseconds.
+    pub fn stored_ns(&mut self, key: &str) -> Option<i64> {
+        match self.client.run(&["GET", key]) {
+            Value::Nil => None,
+            value => Some(text(&value).parse().unwrap()),
+        }
+    }
+
+    /// Sends a call and accounts for its reply by what was stored before it.
+    pub fn throttle(&mut self, key: &str, limit: &Limit, quantity: Option<i64>) -> Told {
+        let now_ns = self.server.clock().now_us() * US;
+        let (stored_ns, reply) = self.look_and_throttle(key, &call(key, limit, quantity));
+        let known_ns = self.full_at_ns.remove(key).unwrap_or(now_ns);
+        let before_ns = stored_ns.map_or(0, |full_at_ns| (full_at_ns - now_ns).max(0));
+        let lost_ns = if stored_ns.is_none() { (known_ns - now_ns).max(0) } else { 0 };
+        // Its expiry is rounded down to milliseconds, and servers count from the millisecond that has begun.
+        assert!(lost_ns < 2 * MS, "{key} was gone {lost_ns} ns before its bucket was full");
+        let cost_ns = limit.interval_ns() * quantity.unwrap_or(1);
+        let after_ns = before_ns + if reply[0] == 0 { cost_ns } else { 0 };
+        self.full_at_ns.insert(key.to_owned(), now_ns + after_ns);
+        let passes_in_ns = (reply[0] == 1 && reply[3] >= 0).then_some(before_ns + cost_ns - limit.fill_ns());
+        self.account(Told {
+            reply,
+            lost_ns,
+            full_in_before_ns: before_ns,
+            full_in_ns: after_ns,
+            passes_in_ns,
+        })
+    }
+
+    /// What is stored, and a call, with nothing in between: servers also look for expired keys when nobody asks.
+    fn look_and_throttle(&mut self, key: &str, words: &str) -> (Option<i64>, Reply) {
+        self.client.say("MULTI");
+        self.client.run(&["GET", key]);
+        self.client.say(&format!("CL.THROTTLE {words}"));
+        let Value::Array(replies) = self.client.say("EXEC") else { panic!("no transaction") };
+        let [stored, reply] = replies.as_slice() else { panic!("not two replies: {replies:?}") };
+        let stored_ns = (*stored != Value::Nil).then(|| text(stored).parse().unwrap());
+        (stored_ns, fields(reply))
+    }
+
+    /// Asserts that the seconds are those that are stored, rounded as this release does; puts the newest's instead.
+    fn account(&self, told: Told) -> Told {
+        let [limited, limit, remaining, retry_after, reset_after] = told.reply;
+        let as_told = |ns: i64| if self.rounds_up { seconds(ns) } else { ns / S };
+        assert_eq!(reset_after, as_told(told.full_in_ns), "{told:?}");
+        assert_eq!(retry_after, told.passes_in_ns.map_or(-1, as_told), "{told:?}");
+        let retry_after = told.passes_in_ns.map_or(-1, seconds);
+        Told { reply: [limited, limit, remaining, retry_after, seconds(told.full_in_ns)], ..told }
+    }
+}
+
+/// Seconds as release 0.5 counts them: whole milliseconds, rounded up.
+pub fn seconds(ns: i64) -> i64 {
+    (ns / MS + 999) / 1000
+}
+
+/// The words of a call.
+pub fn call(key: &str, limit: &Limit, quantity: Option<i64>) -> String {
+    let quantity = quantity.map_or(String::new(), |quantity| quantity.to_string());
+    format!("{key} {} {quantity}", limit.words())
+}
+
+/// Sends `CL.THROTTLE` with arguments given as words.
+pub fn throttle(client: &mut Connection, words: &str) -> Reply {
+    fields(&client.say(&format!("CL.THROTTLE {words}")))
+}
+
+fn fields(reply: &Value) -> Reply {
+    integers(reply).try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
+}
