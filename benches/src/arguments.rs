@@ -8,14 +8,16 @@ pub const USAGE: &str = "\
 tokenbucket-bench compare [--quick] --server PATH --module PATH [--peer PEER]... --out FOLDER
 tokenbucket-bench instructions --server PATH --module PATH [--peer PEER]... [--json FILE]
 tokenbucket-bench commandstats [--quick] --server PATH --module PATH [--peer PEER]...
-tokenbucket-bench guard --server PATH --module PATH --ceilings FILE
+tokenbucket-bench guard --server PATH --module PATH --ceilings FILE [--record]
 
-PEER is another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS'";
+PEER is another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS', among which
+{capacity}, {burst} (one less), {count} and {period_s} stand for the limit.";
 
 #[derive(Debug, Default)]
 pub struct Arguments {
     pub command: String,
     pub quick: bool,
+    pub record: bool,
     server: Option<PathBuf>,
     module: Option<PathBuf>,
     out: Option<PathBuf>,
@@ -33,6 +35,7 @@ impl Arguments {
             let mut value = || words.next().with_context(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--quick" => arguments.quick = true,
+                "--record" => arguments.record = true,
                 "--server" => arguments.server = Some(value()?.into()),
                 "--module" => arguments.module = Some(value()?.into()),
                 "--out" => arguments.out = Some(value()?.into()),
@@ -54,7 +57,7 @@ impl Arguments {
     }
 
     pub fn ceilings(&self) -> Result<PathBuf> {
-        existing("--ceilings", self.ceilings.as_ref())
+        self.ceilings.clone().context("--ceilings is needed")
     }
 
     pub fn out(&self) -> Result<PathBuf> {

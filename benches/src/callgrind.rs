@@ -1,6 +1,5 @@
 //! A server under callgrind, that tells how many instructions its whole process spent between two moments.
 
-use crate::connection::Connection;
 use crate::server::{Server, Setup};
 use anyhow::{bail, Context, Result};
 use std::ffi::{OsStr, OsString};
@@ -12,15 +11,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Housekeeping of the server a second. As little as there can be: callgrind makes calls fifty times slower, but not
-/// the clock, so at the usual 10 its share would be a percent of what is counted, and depend on how busy the
-/// machine is.
+/// the clock, so that its share would be a few percent of what is counted at the usual 10, and more on a busy machine.
+/// What is left of it is measured and taken off.
 const CRON_LOOPS_A_SECOND: u32 = 1;
 
 /// Time to settle after the start, in seconds of the server's own clock: the module takes ten loops of
 /// housekeeping to find out that nobody listens to replication.
-const SETTLING_S: f64 = 12.0;
+const SETTLING_S: f64 = 11.0;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long nobody calls while housekeeping is measured.
+const IDLE: Duration = Duration::from_secs(3);
 
 /// A server whose instructions are counted.
 pub struct CountingServer {
@@ -28,6 +28,9 @@ pub struct CountingServer {
     dumps: usize,
     /// When it is settled, in seconds since its start.
     settled_s: f64,
+    last_asked: Instant,
+    /// Instructions a second while nobody calls.
+    idle_a_second: f64,
 }
 
 impl CountingServer {
@@ -42,27 +45,36 @@ impl CountingServer {
         ];
         counted.wrapper.splice(0..0, valgrind.into_iter().chain(files));
         let counted = counted.option("hz", CRON_LOOPS_A_SECOND);
-        let server =
-            Server::start_in(&counted, folder).context("callgrind needs valgrind to be installed")?;
-        let settled_s = uptime_s(&mut server.connect()?)? + SETTLING_S;
-        Ok(Self { server, dumps: 0, settled_s })
+        let server = Server::start_in(&counted, folder).context("starting the server under valgrind")?;
+        let settled_s = server.uptime_s()? + SETTLING_S;
+        Ok(Self { server, dumps: 0, settled_s, last_asked: Instant::now(), idle_a_second: 0.0 })
     }
 
-    /// Waits until the server has seen enough of its housekeeping.
-    pub fn settle(&self) -> Result<()> {
-        let mut connection = self.server.connect()?;
-        let deadline = Instant::now() + PATIENCE;
-        while uptime_s(&mut connection)? < self.settled_s {
-            if Instant::now() > deadline {
-                bail!("the server's housekeeping stands still");
-            }
-            std::thread::sleep(Duration::from_millis(200));
+    /// Waits until each server has seen enough of its housekeeping, and measures what that costs.
+    pub fn settle<'a>(servers: impl Iterator<Item = &'a mut Self>) -> Result<()> {
+        let mut servers: Vec<_> = servers.collect();
+        for server in &mut servers {
+            server.server.wait_for_uptime(server.settled_s)?;
+            server.instructions()?;
+        }
+        std::thread::sleep(IDLE);
+        for server in servers {
+            let since = server.last_asked;
+            let instructions = server.instructions()?;
+            server.idle_a_second = instructions / (server.last_asked - since).as_secs_f64();
         }
         Ok(())
     }
 
-    /// Instructions spent since the last time this was asked.
-    pub fn instructions(&mut self) -> Result<u64> {
+    /// Instructions spent since the last time this was asked, without housekeeping.
+    pub fn instructions(&mut self) -> Result<f64> {
+        let elapsed = self.last_asked.elapsed();
+        self.last_asked = Instant::now();
+        let housekeeping = elapsed.as_secs_f64() * self.idle_a_second;
+        Ok(self.all_instructions()? as f64 - housekeeping)
+    }
+
+    fn all_instructions(&mut self) -> Result<u64> {
         let folder = self.server.folder();
         let output = Command::new("vgdb")
             .arg(option_in(folder, "--vgdb-prefix=", "vgdb"))
@@ -80,10 +92,6 @@ impl CountingServer {
         fs::remove_file(profile)?;
         Ok(count)
     }
-}
-
-fn uptime_s(connection: &mut Connection) -> Result<f64> {
-    connection.info("server")?.number("uptime_in_seconds")
 }
 
 /// A word like `--log=FOLDER/FILE`.
@@ -115,7 +123,8 @@ impl Program {
     /// Starts the server once, to see what it becomes.
     fn find(setup: &Setup) -> Result<Self> {
         // A title would be written over the arguments.
-        let server = Server::start(&Setup::plain(&setup.executable).option("set-proc-title", "no"))?;
+        let server = Server::start(&Setup::plain(&setup.executable).option("set-proc-title", "no"))
+            .context("instructions are counted from Redis 6.2 on")?;
         let process = PathBuf::from(format!("/proc/{}", server.process_id()));
         let mut words = zero_separated(&fs::read(process.join("cmdline"))?);
         let own = words.iter().position(|word| word == "--port").context("the server hides its arguments")?;

@@ -1,6 +1,7 @@
 //! The calls whose cost is measured one by one, and what has to be there before.
 
 use crate::connection::Connection;
+use crate::limit::Limit;
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::resp::{Batch, Reply};
@@ -8,6 +9,8 @@ use crate::script;
 use anyhow::{bail, ensure, Result};
 
 /// A user's limit: 1,000 tokens, one a second.
+const LIMIT: Limit = Limit { capacity: 1000, count: 1, period_s: 1 };
+/// The same as the commands are told it.
 const CAPACITY: &str = "1000";
 const RATE: &str = "1";
 /// A bucket in use has been taken from before.
@@ -28,6 +31,7 @@ pub struct Shape {
 pub enum Call {
     Ping,
     Get,
+    Set,
     Incr,
     Increx,
     TakeAllowed,
@@ -43,6 +47,7 @@ impl Call {
         match self {
             Self::Ping => "PING".into(),
             Self::Get => "GET".into(),
+            Self::Set => "SET".into(),
             Self::Incr => "INCR".into(),
             Self::Increx => "INCREX".into(),
             Self::TakeAllowed => "TB.TAKE, allowed".into(),
@@ -63,20 +68,20 @@ impl Call {
         }
     }
 
-    /// How the server counts it in `INFO commandstats`.
-    pub fn statistic(&self) -> String {
-        let command = match self {
-            Self::Ping => "ping",
-            Self::Get => "get",
-            Self::Incr => "incr",
-            Self::Increx => "increx",
+    /// The command alone.
+    pub fn command(&self) -> &str {
+        match self {
+            Self::Ping => "PING",
+            Self::Get => "GET",
+            Self::Set => "SET",
+            Self::Incr => "INCR",
+            Self::Increx => "INCREX",
             Self::TakeAllowed | Self::TakeDenied => "TB.TAKE",
             Self::Peek => "TB.PEEK",
             Self::MultiTake => "TB.MTAKE",
-            Self::Lua => "evalsha",
+            Self::Lua => "EVALSHA",
             Self::Peer(peer) => peer.command(),
-        };
-        format!("cmdstat_{command}")
+        }
     }
 
     /// Empties the server and gives every key the state in which the call finds it.
@@ -99,7 +104,7 @@ impl Call {
     fn preparation(&self, key: &str) -> Vec<String> {
         match self {
             Self::Ping => owned(&["PING"]),
-            Self::Get => owned(&["SET", key, "1"]),
+            Self::Get | Self::Set => owned(&["SET", key, "1"]),
             Self::TakeAllowed | Self::Peek | Self::MultiTake => {
                 owned(&["TB.TAKE", key, CAPACITY, RATE, TAKEN_BEFORE])
             }
@@ -117,16 +122,20 @@ impl Call {
         calls: usize,
         random: &mut Random,
     ) -> Result<()> {
-        let mut left = calls;
-        while left > 0 {
+        let batches = self.batches(shape, calls, random);
+        batches.iter().try_for_each(|batch| connection.exchange(batch, |reply| self.judge(reply)))
+    }
+
+    /// A number of calls on random keys, as they are sent.
+    pub fn batches(&self, shape: Shape, calls: usize, random: &mut Random) -> Vec<Batch> {
+        let batch = |first: usize| {
             let mut batch = Batch::new();
-            for _ in 0..left.min(shape.pipeline) {
+            for _ in first..calls.min(first + shape.pipeline) {
                 batch.push(self.random_words(shape, random));
             }
-            connection.exchange(&batch, |reply| self.judge(reply))?;
-            left -= batch.commands();
-        }
-        Ok(())
+            batch
+        };
+        (0..calls).step_by(shape.pipeline).map(batch).collect()
     }
 
     fn random_words(&self, shape: Shape, random: &mut Random) -> Vec<String> {
@@ -139,6 +148,7 @@ impl Call {
         match self {
             Self::Ping => owned(&["PING"]),
             Self::Get => owned(&["GET", &key()]),
+            Self::Set => owned(&["SET", &key(), "1"]),
             Self::Incr => owned(&["INCR", &key()]),
             Self::Increx => owned(&["INCREX", &key(), "BYINT", "1", "UBOUND", CAPACITY, "EX", "1000", "ENX"]),
             Self::TakeAllowed | Self::TakeDenied => owned(&["TB.TAKE", &key(), CAPACITY, RATE]),
@@ -151,16 +161,16 @@ impl Call {
                 words
             }
             Self::Lua => owned(&["EVALSHA", script::sha(), "1", &key(), CAPACITY, RATE, "1"]),
-            Self::Peer(peer) => peer.words(&key()),
+            Self::Peer(peer) => peer.words(&key(), LIMIT),
         }
     }
 
     /// Fails unless the reply is the one whose cost is to be measured.
-    fn judge(&self, reply: &Reply) -> Result<()> {
+    pub fn judge(&self, reply: &Reply) -> Result<()> {
         let expected = match self {
             Self::TakeDenied => 0,
             Self::TakeAllowed | Self::Peek | Self::MultiTake | Self::Lua => 1,
-            Self::Ping | Self::Get | Self::Incr | Self::Increx | Self::Peer(_) => {
+            Self::Ping | Self::Get | Self::Set | Self::Incr | Self::Increx | Self::Peer(_) => {
                 return reply.clone().checked().map(drop);
             }
         };

@@ -5,6 +5,7 @@ use anyhow::{bail, Context, Result};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::time::Duration;
 
 /// How long a healthy server may take for anything asked here.
@@ -74,6 +75,40 @@ impl Connection {
             bail!("the server closed the connection");
         }
         Ok(())
+    }
+
+    /// Sends what `write` writes for each number, many in a batch, the next while the server works on the last; an
+    /// error reply is an error.
+    pub fn pipeline(
+        &mut self,
+        mut numbers: Range<u64>,
+        mut write: impl FnMut(u64, &mut Batch) -> Result<()>,
+    ) -> Result<()> {
+        const AT_ONCE: usize = 64;
+        let mut expected = 0;
+        loop {
+            let mut batch = Batch::new();
+            numbers.by_ref().take(AT_ONCE).try_for_each(|number| write(number, &mut batch))?;
+            self.send(&batch)?;
+            for _ in 0..expected {
+                self.receive()?.checked()?;
+            }
+            expected = batch.commands();
+            if expected == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Microseconds that a call of a command has taken since `CONFIG RESETSTAT`, on average.
+    pub fn usec_per_call(&mut self, command: &str) -> Result<f64> {
+        // The server writes commands in small letters, and those of modules as they were registered.
+        let statistics = self.info("commandstats")?;
+        let fields = [command.to_owned(), command.to_lowercase()].into_iter();
+        let line = fields.map(|name| format!("cmdstat_{name}")).find_map(|field| statistics.get(&field));
+        let line = line.with_context(|| format!("the server has no statistics of {command}"))?;
+        let value = line.split(',').find_map(|part| part.strip_prefix("usec_per_call="));
+        Ok(value.context("the server counts no microseconds")?.parse()?)
     }
 
     /// The fields of a section of `INFO`.

@@ -10,9 +10,10 @@ use crate::peer::Peer;
 use crate::progress::Progress;
 use crate::random::Random;
 use crate::server::Setup;
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use std::fmt::Write;
 use std::path::Path;
+use std::thread;
 
 const SHAPE: Shape = Shape { keys: 1000, pipeline: 50 };
 
@@ -94,38 +95,62 @@ pub fn count_all(paths: &Paths, effort: Effort) -> Result<Vec<Cost>> {
     let mut progress = Progress::new(Listener::ALL.len() * (own.len() + paths.peers.len()));
     let mut costs = Vec::new();
     for listener in Listener::ALL {
-        let setup = listener.apply(Setup::with_module(paths.server, paths.module));
-        costs.extend(count(setup, listener, &own, effort, &mut progress)?);
-        for peer in paths.peers {
-            let setup = listener.apply(Setup::with_module(paths.server, &peer.module));
-            let calls = [Call::Peer(peer.clone())];
-            costs.extend(count(setup, listener, &calls, effort, &mut progress)?);
+        let groups = Group::of_own_and_peers(paths, listener, &own);
+        costs.extend(count(&groups, effort, &mut progress)?);
+    }
+    Ok(costs)
+}
+
+/// Calls that are counted on the same servers.
+pub struct Group {
+    pub setup: Setup,
+    pub listener: Listener,
+    pub calls: Vec<Call>,
+}
+
+impl Group {
+    fn of_own_and_peers(paths: &Paths, listener: Listener, own: &[Call]) -> Vec<Self> {
+        let group = |module: &Path, calls: Vec<Call>| Self {
+            setup: listener.apply(Setup::with_module(paths.server, module)),
+            listener,
+            calls,
+        };
+        let mut groups = vec![group(paths.module, own.to_vec())];
+        groups.extend(paths.peers.iter().map(|peer| group(&peer.module, vec![Call::Peer(peer.clone())])));
+        groups
+    }
+}
+
+/// Counts groups of calls, each on several servers started alike.
+pub fn count(groups: &[Group], effort: Effort, progress: &mut Progress) -> Result<Vec<Cost>> {
+    let mut servers = start(groups, effort, progress)?;
+    CountingServer::settle(servers.iter_mut().flatten())?;
+    let mut costs = Vec::new();
+    for (group, servers) in groups.iter().zip(&mut servers) {
+        for call in &group.calls {
+            progress.step(format_args!("counting {}, {}", call.name(), group.listener.name()));
+            let calls = effort.calls / call.weight();
+            let counts: Result<Vec<f64>> =
+                servers.iter_mut().map(|server| counted(server, call, calls)).collect();
+            let counts = counts.with_context(|| format!("counting {}", call.name()))?;
+            costs.push(Cost::of(call.name(), group.listener, &counts));
         }
     }
     Ok(costs)
 }
 
-/// Counts some calls on servers started alike.
-pub fn count(
-    setup: Setup,
-    listener: Listener,
-    calls: &[Call],
-    effort: Effort,
-    progress: &mut Progress,
-) -> Result<Vec<Cost>> {
-    progress.note(format_args!("starting {} servers under callgrind, {}", effort.servers, listener.name()));
-    let mut servers: Vec<_> =
-        (0..effort.servers).map(|_| CountingServer::start(&setup)).collect::<Result<_>>()?;
-    servers.iter().try_for_each(CountingServer::settle)?;
-    let mut costs = Vec::new();
-    for call in calls {
-        progress.step(format_args!("counting {}, {}", call.name(), listener.name()));
-        let counts: Result<Vec<f64>> =
-            servers.iter_mut().map(|server| counted(server, &call, effort.calls / call.weight())).collect();
-        let counts = counts.with_context(|| format!("counting {}", call.name()))?;
-        costs.push(Cost::of(call.name(), listener, &counts));
-    }
-    Ok(costs)
+/// Starts the servers of each group, several at a time.
+fn start(groups: &[Group], effort: Effort, progress: &Progress) -> Result<Vec<Vec<CountingServer>>> {
+    let number = groups.len() * effort.servers;
+    progress.note(format_args!("starting {number} servers under callgrind and letting them settle"));
+    thread::scope(|scope| {
+        let start_all = |group| move || (0..effort.servers).map(|_| CountingServer::start(group)).collect();
+        let threads: Vec<_> = groups.iter().map(|group| scope.spawn(start_all(&group.setup))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
+            .collect()
+    })
 }
 
 /// Instructions per call over a number of calls.
@@ -136,7 +161,7 @@ fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> Result<f64
     call.make(&mut connection, SHAPE, WARM_UP, &mut random)?;
     server.instructions()?;
     call.make(&mut connection, SHAPE, calls, &mut random)?;
-    Ok(server.instructions()? as f64 / calls as f64)
+    Ok(server.instructions()? / calls as f64)
 }
 
 impl Cost {

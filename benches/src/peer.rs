@@ -1,5 +1,6 @@
 //! Rate limiters of others, loaded as modules.
 
+use crate::limit::Limit;
 use anyhow::{ensure, Context, Result};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,8 +15,20 @@ pub struct Peer {
 
 impl Peer {
     /// The words of a call on a bucket.
-    pub fn words(&self, key: &str) -> Vec<String> {
-        self.template.split_whitespace().map(|word| word.replace("{key}", key)).collect()
+    pub fn words(&self, key: &str, limit: Limit) -> Vec<String> {
+        let fill = |word: &str| {
+            word.replace("{key}", key)
+                .replace("{capacity}", &limit.capacity.to_string())
+                .replace("{burst}", &(limit.capacity - 1).to_string())
+                .replace("{count}", &limit.count.to_string())
+                .replace("{period_s}", &limit.period_s.to_string())
+        };
+        self.template.split_whitespace().map(fill).collect()
+    }
+
+    /// Whether the call says how much it is to allow.
+    pub fn has_any_limit(&self) -> bool {
+        self.template.contains("{count}")
     }
 
     /// The command alone.
@@ -27,7 +40,8 @@ impl Peer {
 impl FromStr for Peer {
     type Err = anyhow::Error;
 
-    /// Reads `name=path.so:COMMAND {key} ARGUMENTS`.
+    /// Reads `name=path.so:COMMAND {key} ARGUMENTS`. Among the arguments, `{capacity}` stands for the most tokens at
+    /// once, `{burst}` for one less, `{count}` and `{period_s}` for how many flow in in how many seconds.
     fn from_str(text: &str) -> Result<Self> {
         let form = || format!("a peer is given as 'name=path.so:COMMAND {{key}} ARGUMENTS', not '{text}'");
         let (name, rest) = text.split_once('=').with_context(form)?;

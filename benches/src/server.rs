@@ -1,13 +1,15 @@
 //! Real servers: started on free ports in temporary folders, ended by their own process id.
 
 use crate::connection::Connection;
-use anyhow::{bail, Context, Result};
+use crate::random::Random;
+use crate::resp::Reply;
+use anyhow::{bail, ensure, Context, Result};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// How long a server may take to start, also under valgrind on a busy machine.
@@ -76,16 +78,12 @@ impl Server {
     /// Starts a server whose files are in `folder`.
     pub fn start_in(setup: &Setup, folder: TempDir) -> Result<Self> {
         let port = free_port()?;
-        let log = File::create(folder.path().join("log"))?;
-        let child = setup
-            .command(port, folder.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("{} cannot be run", setup.executable.display()))?;
-        let mut server = Self { child, port, folder };
-        server.wait_until_it_answers()?;
+        let mut server = Self { child: spawn(setup, port, folder.path())?, port, folder };
+        while !server.has_started()? {
+            // Another program took the port between our look and the server's.
+            server.port = free_port()?;
+            server.child = spawn(setup, server.port, server.folder())?;
+        }
         Ok(server)
     }
 
@@ -105,14 +103,60 @@ impl Server {
         self.folder.path()
     }
 
-    fn wait_until_it_answers(&mut self) -> Result<()> {
+    /// Waits until the server's own clock, which its housekeeping moves on, is so many seconds after its start.
+    pub fn wait_for_uptime(&self, uptime_s: f64) -> Result<()> {
+        self.wait_until("time has passed", |connection| {
+            Ok(connection.info("server")?.number("uptime_in_seconds")? >= uptime_s)
+        })
+    }
+
+    /// Waits until a replica receives every write.
+    pub fn wait_for_replica(&self) -> Result<()> {
+        self.wait_until("a replica is attached", |connection| {
+            let report = connection.info("replication")?;
+            Ok(report.get("slave0").is_some_and(|replica| replica.contains("state=online")))
+        })
+    }
+
+    /// Waits until no hash table is on its way into a larger one.
+    pub fn wait_for_hash_tables(&self) -> Result<()> {
+        self.wait_until("the hash tables have grown", |connection| {
+            Ok(!connection.say("DEBUG HTSTATS 0")?.text()?.contains("rehashing target"))
+        })
+    }
+
+    fn wait_until(&self, what: &str, reached: impl Fn(&mut Connection) -> Result<bool>) -> Result<()> {
+        let mut connection = self.connect()?;
+        let deadline = Instant::now() + PATIENCE;
+        while !reached(&mut connection)? {
+            ensure!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Whether there is such a command.
+    pub fn knows(&self, command: &str) -> Result<bool> {
+        let reply = self.connect()?.ask(&["COMMAND", "INFO", command])?;
+        Ok(matches!(reply.elements()?.first(), Some(Reply::Array(_))))
+    }
+
+    /// Seconds since the server's start, by its own clock.
+    pub fn uptime_s(&self) -> Result<f64> {
+        self.connect()?.info("server")?.number("uptime_in_seconds")
+    }
+
+    /// Waits until the server answers; false if its port was taken.
+    fn has_started(&mut self) -> Result<bool> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the server ended ({status}):\n{}", self.log());
+                let log = self.log();
+                ensure!(log.contains("Address already in use"), "the server ended ({status}):\n{log}");
+                return Ok(false);
             }
             if self.answers() {
-                return Ok(());
+                return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -138,6 +182,36 @@ impl Drop for Server {
     }
 }
 
+/// A server's name and version, like `redis 7.0.15`.
+pub fn version(executable: &Path) -> Result<String> {
+    let report = Server::start(&Setup::plain(executable))?.connect()?.info("server")?;
+    // Forks report the version of Redis that they are compatible with, too.
+    let own = ["valkey", "redict", "redis"].into_iter().find_map(|name| {
+        let version = report.get(&format!("{name}_version"))?;
+        Some(format!("{name} {version}"))
+    });
+    own.context("the server does not say its version")
+}
+
+fn spawn(setup: &Setup, port: u16, folder: &Path) -> Result<Child> {
+    let log = File::create(folder.join("log"))?;
+    let mut command = setup.command(port, folder);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.spawn().with_context(|| format!("{} cannot be run", setup.executable.display()))
+}
+
+/// A port that was free a moment ago, from below those that outgoing connections are given.
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    const LOWEST: u64 = 12_000;
+    const COUNT: u64 = 20_000;
+    let seed =
+        SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64 ^ u64::from(std::process::id());
+    let mut random = Random::new(seed);
+    for _ in 0..COUNT {
+        let port = (LOWEST + random.below(COUNT)) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port is free")
 }

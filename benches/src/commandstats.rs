@@ -1,0 +1,94 @@
+//! Microseconds per call as the server itself counts them, without reading, dispatch and reply's way out.
+
+use crate::calls::{Call, Shape};
+use crate::instructions::Paths;
+use crate::progress::Progress;
+use crate::random::Random;
+use crate::server::{Server, Setup};
+use anyhow::{Context, Result};
+use std::fmt::Write;
+
+const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
+
+/// By then the module has found out that nobody listens to replication.
+const SETTLED_AT_S: f64 = 4.0;
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    pub rounds: usize,
+    pub calls: usize,
+}
+
+pub const THOROUGH: Effort = Effort { rounds: 11, calls: 200_000 };
+pub const QUICK: Effort = Effort { rounds: 3, calls: 50_000 };
+
+/// The cost of one kind of call.
+pub struct Cost {
+    pub call: String,
+    /// Microseconds per call of each round, ascending.
+    pub rounds_us: Vec<f64>,
+}
+
+impl Cost {
+    pub fn median_us(&self) -> f64 {
+        self.rounds_us[self.rounds_us.len() / 2]
+    }
+}
+
+/// Measures every call in turn, several times over: what disturbs a round disturbs all of them.
+pub fn measure(paths: &Paths, effort: Effort) -> Result<Vec<Cost>> {
+    let own = Server::start(&Setup::with_module(paths.server, paths.module))?;
+    let mut calls = vec![(&own, Call::Get), (&own, Call::Incr)];
+    if own.knows("INCREX")? {
+        calls.push((&own, Call::Increx));
+    }
+    calls.extend([Call::TakeAllowed, Call::TakeDenied, Call::Peek, Call::Lua].map(|call| (&own, call)));
+    let peers = paths.peers.iter().map(|peer| Server::start(&Setup::with_module(paths.server, &peer.module)));
+    let peers = peers.collect::<Result<Vec<_>>>()?;
+    calls.extend(peers.iter().zip(paths.peers).map(|(server, peer)| (server, Call::Peer(peer.clone()))));
+
+    own.wait_for_uptime(SETTLED_AT_S)?;
+    let mut progress = Progress::new(effort.rounds);
+    let mut costs: Vec<Cost> =
+        calls.iter().map(|(_, call)| Cost { call: call.name(), rounds_us: Vec::new() }).collect();
+    for round in 1..=effort.rounds {
+        progress.step(format_args!("round {round} of microseconds per call"));
+        for ((server, call), cost) in calls.iter().zip(&mut costs) {
+            cost.rounds_us.push(round_us(server, call, effort.calls)?);
+        }
+    }
+    costs.iter_mut().for_each(|cost| cost.rounds_us.sort_by(f64::total_cmp));
+    Ok(costs)
+}
+
+fn round_us(server: &Server, call: &Call, calls: usize) -> Result<f64> {
+    let mut connection = server.connect()?;
+    call.prepare(&mut connection, SHAPE)?;
+    connection.say("CONFIG RESETSTAT")?;
+    call.make(&mut connection, SHAPE, calls, &mut Random::new(1))?;
+    connection.usec_per_call(call.command())
+}
+
+/// The costs as a table for people, beside the window counters of the server.
+pub fn table(costs: &[Cost]) -> Result<String> {
+    let median = |name: String| costs.iter().find(|cost| cost.call == name).map(Cost::median_us);
+    let incr = median(Call::Incr.name()).context("INCR was not measured")?;
+    let increx = median(Call::Increx.name());
+    let mut text = format!(
+        "{:<28} {:>8} {:>8} {:>8} {:>8} {:>9}\n",
+        "microseconds per call", "median", "fewest", "most", "x INCR", "x INCREX"
+    );
+    for cost in costs {
+        let own = cost.median_us();
+        let (fewest, most) = (cost.rounds_us[0], cost.rounds_us[cost.rounds_us.len() - 1]);
+        let to_increx = increx.map_or_else(|| "-".to_owned(), |increx| format!("{:.2}", own / increx));
+        let to_incr = own / incr;
+        writeln!(
+            text,
+            "{:<28} {own:>8.3} {fewest:>8.3} {most:>8.3} {to_incr:>8.2} {to_increx:>9}",
+            cost.call
+        )?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,174 @@
+//! The comparison: every approach on the same server, one measurement after the other.
+
+mod contest;
+mod growth;
+mod latency;
+mod memory;
+mod over_grant;
+mod pipelined;
+mod replication;
+
+use crate::approaches::{self, Approach, Bucket};
+use crate::connection::Connection;
+use crate::instructions::Paths;
+use crate::progress::Progress;
+use crate::report::write_all;
+use crate::server::{version, Server, Setup};
+use crate::{limit::Limit, machine};
+use anyhow::Result;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// By then the module has found out that nobody listens to replication.
+const SETTLED_AT_S: f64 = 4.0;
+
+/// Buckets that are not refilled while anything is measured.
+const SLOW: Limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
+
+/// How long everything is measured, and on how much.
+pub struct Effort {
+    /// Of one approach under one load.
+    pub contest: Duration,
+    pub over_grant: Duration,
+    pub memory_keys: u64,
+    pub growth_keys: &'static [u64],
+    pub growth_calls: u64,
+    pub pipelined_calls: u64,
+    pub rounds: usize,
+    pub latency: Duration,
+    pub replicated: u64,
+}
+
+pub const THOROUGH: Effort = Effort {
+    contest: Duration::from_millis(3500),
+    over_grant: Duration::from_secs(3),
+    memory_keys: 1_000_000,
+    growth_keys: &[10_000, 100_000, 1_000_000, 10_000_000],
+    growth_calls: 500_000,
+    pipelined_calls: 500_000,
+    rounds: 7,
+    latency: Duration::from_secs(2),
+    replicated: 5000,
+};
+
+pub const QUICK: Effort = Effort {
+    contest: Duration::from_millis(200),
+    over_grant: Duration::from_secs(1),
+    memory_keys: 100_000,
+    growth_keys: &[10_000, 100_000, 1_000_000],
+    growth_calls: 50_000,
+    pipelined_calls: 50_000,
+    rounds: 3,
+    latency: Duration::from_millis(300),
+    replicated: 500,
+};
+
+/// What every measurement works with.
+pub struct Bench<'a> {
+    pub paths: &'a Paths<'a>,
+    pub effort: &'a Effort,
+    pub approaches: Rc<Vec<Box<dyn Approach>>>,
+    pub progress: Progress,
+    /// What plots say below.
+    pub caption: String,
+    fleet: HashMap<Option<PathBuf>, Server>,
+}
+
+/// Makes all measurements and writes what they found.
+pub fn run(paths: &Paths, quick: bool, out: &Path) -> Result<()> {
+    let effort = if quick { &QUICK } else { &THOROUGH };
+    let mut bench = Bench::new(paths, effort, quick)?;
+    let sections = [
+        contest::measure(&mut bench)?,
+        over_grant::measure(&mut bench)?,
+        pipelined::measure(&mut bench)?,
+        latency::measure(&mut bench)?,
+        memory::measure(&mut bench)?,
+        growth::measure(&mut bench)?,
+        replication::measure(&mut bench)?,
+    ];
+    write_all(out, "README.md", &heading(&bench.caption), &sections)
+}
+
+fn heading(caption: &str) -> String {
+    format!(
+        "# Benchmarks\n\n\
+         Written by `make bench`, which repeats everything below. Absolute speed is that of one machine; the ratios are what \
+         carries over.\n\n{caption}\n"
+    )
+}
+
+impl<'a> Bench<'a> {
+    fn new(paths: &'a Paths, effort: &'a Effort, quick: bool) -> Result<Self> {
+        let plain = Server::start(&Setup::plain(paths.server))?;
+        let approaches = approaches::all(paths.peers, plain.knows("INCREX")?);
+        let steps = contest::steps(approaches.len())
+            + over_grant::steps(&approaches)
+            + pipelined::steps(effort)
+            + latency::steps(effort)
+            + memory::steps(&approaches)
+            + growth::steps(effort)
+            + replication::steps(&approaches);
+        let caption = machine::caption(paths)? + if quick { " A quick run: expect noise." } else { "" };
+        Ok(Self {
+            paths,
+            effort,
+            approaches: Rc::new(approaches),
+            progress: Progress::new(steps),
+            caption,
+            fleet: HashMap::from([(None, plain)]),
+        })
+    }
+
+    /// A setup with a module, or without.
+    pub fn setup(&self, module: Option<&Path>) -> Setup {
+        Setup { module: module.map(Path::to_owned), ..Setup::plain(self.paths.server) }
+    }
+
+    /// The same, of which the state of its hash tables can be asked, and which keeps them in order busily.
+    pub fn inspectable(&self, module: Option<&Path>) -> Result<Setup> {
+        let setup = self.setup(module).option("hz", 100);
+        let asks_for_debug = !version(self.paths.server)?.starts_with("redis 6.");
+        Ok(if asks_for_debug { setup.option("enable-debug-command", "local") } else { setup })
+    }
+
+    /// The server on which an approach competes, emptied.
+    pub fn server(&mut self, approach: &dyn Approach) -> Result<&Server> {
+        let setup = self.setup(approach.module(self.paths.module));
+        if !self.fleet.contains_key(&setup.module) {
+            let server = Server::start(&setup)?;
+            server.wait_for_uptime(SETTLED_AT_S)?;
+            self.fleet.insert(setup.module.clone(), server);
+        }
+        let server = &self.fleet[&setup.module];
+        server.connect()?.say("FLUSHALL")?;
+        Ok(server)
+    }
+}
+
+/// Makes one decision on each of a range of new buckets.
+fn fill(
+    connection: &mut Connection,
+    approach: &dyn Approach,
+    numbers: Range<u64>,
+    limit: Limit,
+) -> Result<()> {
+    connection.pipeline(numbers, |number, batch| {
+        let bucket = Bucket { key: format!("user:{number:07}"), limit };
+        approach.write_at_once(&bucket, batch).map(drop)
+    })
+}
+
+/// The middle one of several.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Whether an approach is the module's own.
+fn is_own(name: &str) -> bool {
+    name.starts_with("TB.")
+}

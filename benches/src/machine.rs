@@ -1,0 +1,56 @@
+//! What the figures were measured on: they mean nothing without it.
+
+use crate::instructions::Paths;
+use crate::server::version;
+use anyhow::Result;
+use std::fs;
+use std::process::Command;
+use std::thread::available_parallelism;
+
+/// One line on the machine and one on the programs.
+pub fn caption(paths: &Paths) -> Result<String> {
+    let peers: Vec<&str> = paths.peers.iter().map(|peer| peer.name.as_str()).collect();
+    let peers = if peers.is_empty() { String::new() } else { format!(", peers: {}", peers.join(", ")) };
+    Ok(format!(
+        "{}, {} cores, {} GB, {}, load average {} before the run. {}, tokenbucket {}{peers}. {}.",
+        processor(),
+        available_parallelism()?,
+        memory_gb(),
+        kernel(),
+        load_average(),
+        version(paths.server)?,
+        env!("CARGO_PKG_VERSION"),
+        date()
+    ))
+}
+
+fn processor() -> String {
+    let report = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = report.lines().find_map(|line| line.strip_prefix("model name"));
+    name.map_or_else(
+        || "unknown processor".to_owned(),
+        |name| name.trim_start_matches(['\t', ' ', ':']).to_owned(),
+    )
+}
+
+fn memory_gb() -> u64 {
+    let report = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = report.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes = total.and_then(|total| total.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or_default().div_ceil(1 << 20)
+}
+
+fn kernel() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("Linux {}", release.trim())
+}
+
+fn load_average() -> String {
+    let report = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    report.split(' ').next().unwrap_or_default().to_owned()
+}
+
+fn date() -> String {
+    let output = Command::new("date").arg("+%Y-%m-%d").output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
