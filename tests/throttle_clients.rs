@@ -1,0 +1,144 @@
+//! `CL.THROTTLE` as published clients of redis-cell call it, which know nothing of this module.
+
+mod common;
+
+use common::Server;
+use redis::aio::MultiplexedConnection;
+use redis_cell_rs::{AllowedDetails, BlockedDetails, Cmd, Key, Policy, Verdict};
+use std::convert::Infallible;
+use std::time::Duration;
+use tower::{service_fn, Layer, Service};
+use tower_redis_cell::{Error, ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule};
+
+/// Sends one call of the crate `redis-cell-rs`.
+fn ask(server: &Server, key: &Key, policy: &Policy) -> Verdict {
+    let command: redis::Cmd = Cmd::new(key, policy).into();
+    command.query(server.connect().inner()).unwrap()
+}
+
+fn allowed(verdict: Verdict) -> (usize, usize, u64) {
+    match verdict {
+        Verdict::Allowed(AllowedDetails { total, remaining, reset_after, .. }) => {
+            (total, remaining, reset_after)
+        }
+        Verdict::Blocked(details) => panic!("blocked: {details:?}"),
+    }
+}
+
+fn blocked(verdict: Verdict) -> (usize, usize, u64, u64) {
+    match verdict {
+        Verdict::Blocked(BlockedDetails { total, remaining, retry_after, reset_after, .. }) => {
+            (total, remaining, retry_after, reset_after)
+        }
+        Verdict::Allowed(details) => panic!("allowed: {details:?}"),
+    }
+}
+
+#[test]
+fn redis_cell_rs_is_allowed_and_blocked() {
+    let server = Server::with_clock();
+    let policy = Policy::new(15, 30, Duration::from_secs(60), 1);
+    let keys = [Key::from("user123"), Key::pair("user123", "/api/infer"), Key::from(42_usize)];
+    for key in keys {
+        assert_eq!(allowed(ask(&server, &key, &policy)), (16, 15, 2));
+        assert_eq!(allowed(ask(&server, &key, &policy.apply_tokens(15))), (16, 0, 32));
+        assert_eq!(blocked(ask(&server, &key, &policy)), (16, 0, 2, 32));
+        assert_eq!(blocked(ask(&server, &key, &policy.apply_tokens(16))), (16, 0, 32, 32));
+        server.clock().advance_ms(2000);
+        assert_eq!(allowed(ask(&server, &key, &policy)), (16, 0, 32));
+    }
+}
+
+#[test]
+fn redis_cell_rs_words_its_policies_as_limits() {
+    let server = Server::with_clock();
+    for (name, policy, reset_after_s) in [
+        ("second", Policy::from_tokens_per_second(1), 1),
+        ("minute", Policy::from_tokens_per_minute(100), 1),
+        ("hour", Policy::from_tokens_per_hour(1000), 4),
+        ("day", Policy::from_tokens_per_day(5000), 18),
+        ("period", Policy::from_tokens_per_period(100, Duration::from_secs(100)), 1),
+    ] {
+        let key = Key::from(name);
+        assert_eq!(allowed(ask(&server, &key, &policy)), (1, 0, reset_after_s), "{name}");
+        assert_eq!(blocked(ask(&server, &key, &policy)), (1, 0, reset_after_s, reset_after_s), "{name}");
+    }
+}
+
+/// What goes through the layer: the name of who asks; and what comes back.
+struct Request(&'static str);
+
+#[derive(Debug, PartialEq)]
+enum Response {
+    Served { remaining: Option<usize> },
+    Limited { retry_after_s: u64 },
+    Failed(String),
+}
+
+#[derive(Clone)]
+struct ByName;
+
+impl ProvideRule<Request> for ByName {
+    fn provide<'a>(&self, request: &'a Request) -> ProvideRuleResult<'a> {
+        const THREE_AT_ONCE: Policy = Policy::from_tokens_per_second(1).max_burst(2);
+        Ok((request.0 != "health").then(|| Rule::new(request.0, THREE_AT_ONCE)))
+    }
+}
+
+fn refuse(error: Error, _request: &Request) -> Response {
+    match error {
+        Error::RateLimit(blocked) => Response::Limited { retry_after_s: blocked.details.retry_after },
+        other => Response::Failed(other.to_string()),
+    }
+}
+
+async fn connect(server: &Server) -> MultiplexedConnection {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port())).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn serve(_request: Request) -> Result<Response, Infallible> {
+    Ok(Response::Served { remaining: None })
+}
+
+#[test]
+fn tower_redis_cell_limits_a_service() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = Server::with_clock();
+    runtime.block_on(async {
+        let config = RateLimitConfig::new(ByName, refuse).on_success(|allowed, response: &mut Response| {
+            *response = Response::Served { remaining: Some(allowed.details.remaining) };
+        });
+        let mut service = RateLimitLayer::new(config, connect(&server).await).layer(service_fn(serve));
+        for (who, expected) in [
+            ("alice", Response::Served { remaining: Some(2) }),
+            ("alice", Response::Served { remaining: Some(1) }),
+            ("bob", Response::Served { remaining: Some(2) }),
+            ("alice", Response::Served { remaining: Some(0) }),
+            ("alice", Response::Limited { retry_after_s: 1 }),
+            ("health", Response::Served { remaining: None }),
+        ] {
+            assert_eq!(service.call(Request(who)).await.unwrap(), expected, "{who}");
+        }
+        server.clock().advance_ms(1000);
+        let served = service.call(Request("alice")).await.unwrap();
+        assert_eq!(served, Response::Served { remaining: Some(0) });
+    });
+}
+
+#[test]
+fn tower_redis_cell_is_told_of_errors() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = Server::with_clock();
+    server.connect().say("SET alice word");
+    runtime.block_on(async {
+        let config = RateLimitConfig::new(ByName, refuse);
+        let mut service = RateLimitLayer::new(config, connect(&server).await).layer(service_fn(serve));
+        let Response::Failed(error) = service.call(Request("alice")).await.unwrap() else {
+            panic!("no error");
+        };
+        assert!(error.contains("WRONGTYPE"), "{error}");
+        let served = service.call(Request("bob")).await.unwrap();
+        assert_eq!(served, Response::Served { remaining: None });
+    });
+}
