@@ -17,6 +17,8 @@ pub type State = Option<(String, i64)>;
 pub struct Bucket {
     pub key: String,
     pub limit: ExactLimit,
+    /// The limit in the words of redis-cell, if it has any.
+    pub throttle: Option<String>,
     pub model: Model,
     /// Whether it had a key when it was last looked at.
     pub has_key: bool,

@@ -1,10 +1,9 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::{state, Books, Bucket};
+use super::books::{state, Books};
 use super::judge::hear;
 use super::step::{self, draw, Step, Wrapping};
 use super::world::{Memory, Now, World};
-use crate::common::model::Model;
 use crate::common::{Connection, Random};
 use redis::{Cmd, ConnectionLike, Value};
 use std::collections::VecDeque;
@@ -50,13 +49,8 @@ enum Answer {
 
 /// The buckets of a client, all of them full.
 pub fn new_books(random: &mut Random, client: u64) -> Books {
-    let bucket = |number| Bucket {
-        key: format!("client:{client}:{number}"),
-        limit: step::limit(random, step::changes_limit(number, BUCKETS)),
-        model: Model::default(),
-        has_key: false,
-    };
-    Books::new((0..BUCKETS).map(bucket).collect())
+    let key = |place| format!("client:{client}:{place}");
+    Books::new((0..BUCKETS).map(|place| step::new_bucket(random, key(place), place, BUCKETS)).collect())
 }
 
 impl<'a> Client<'a> {
@@ -201,6 +195,14 @@ impl<'a> Client<'a> {
 fn kind(step: &Step, reply: &Value) -> &'static str {
     match (step, reply) {
         (_, Value::ServerError(error)) if error.code() == "OOM" => "out of memory",
+        (Step::Throttle { .. }, Value::Array(fields)) => {
+            // The other way round than ours: whether it is limited.
+            if fields[0] == Value::Int(0) {
+                "allowed"
+            } else {
+                "denied"
+            }
+        }
         (Step::Call { .. } | Step::NewLimit { .. } | Step::MultiTake(_), Value::Array(fields)) => {
             if fields[0] == Value::Int(0) {
                 "denied"

@@ -4,7 +4,7 @@ use super::books::{Bucket, Page};
 use super::foretell::foretell;
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::model::{Exact, Level, Model, Wish};
+use crate::common::model::{whole, Exact, Level, Model, Wish};
 
 /// All that a step may make of a page.
 pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
@@ -13,6 +13,9 @@ pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
     };
     match step {
         Step::Call { bucket, wish } => in_place(*bucket, of_a_wish(&page[*bucket], wish, now)),
+        Step::Throttle { bucket, quantity } => {
+            in_place(*bucket, of_a_wish(&page[*bucket], &Wish::Take(whole(*quantity)), now))
+        }
         Step::NewLimit { bucket, limit, amount } => {
             let relimited = Bucket { limit: limit.clone(), ..page[*bucket].clone() };
             in_place(*bucket, of_a_wish(&relimited, &Wish::Charge(amount.clone()), now))

@@ -11,7 +11,7 @@ pub fn foretell(limit: &ExactLimit, wish: &Wish, level: &Exact) -> Decision {
         Wish::Take(cost) if cost <= level => (1, cost.clone(), 0),
         Wish::Take(cost) => (0, whole(0), wait(cost)),
         Wish::TakeUpTo(max) => {
-            let granted = level.floor().to_integer().to_i64().unwrap().min(*max).max(0);
+            let granted = whole_tokens(level).min(*max).max(0);
             (granted, whole(granted), if granted > 0 { 0 } else { wait(&whole(1)) })
         }
         Wish::Reserve(cost, max_wait_ms) => {
@@ -25,7 +25,7 @@ pub fn foretell(limit: &ExactLimit, wish: &Wish, level: &Exact) -> Decision {
     let after = (level - taken).min(limit.capacity.clone());
     Decision {
         allowed,
-        remaining: after.floor().to_integer().to_i64().unwrap(),
+        remaining: whole_tokens(&after),
         retry_after_ms,
         reset_after_ms: wait_ms(limit, &limit.capacity, &after),
     }
@@ -48,4 +48,9 @@ pub fn takes(wish: &Wish, told: Decision) -> bool {
             Wish::TakeUpTo(_) => true,
             Wish::Give(_) => false,
         }
+}
+
+/// Tokens that can be taken, rounded down; negative in debt.
+pub fn whole_tokens(level: &Exact) -> i64 {
+    level.floor().to_integer().to_i64().unwrap()
 }

@@ -1,16 +1,19 @@
 //! Judges replies by the exact model, and follows them.
 
 use super::books::{state, Bucket, Page};
+use super::foretell::{foretell, whole_tokens};
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::model::{whole, Exact, Model, Wish};
+use crate::common::model::{whole, Exact, ExactLimit, Level, Model, Wish};
 use crate::common::{decision, integers, multi_decision, Decision};
+use num_traits::ToPrimitive;
 use redis::Value;
 
 /// Judges the reply to one step, and does what it says.
 pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
     match step {
         Step::Call { bucket, wish } => hear_call(&mut page[*bucket], wish, now, reply),
+        Step::Throttle { bucket, quantity } => hear_throttle(&mut page[*bucket], *quantity, now, reply),
         Step::NewLimit { bucket, limit, amount } => {
             let bucket = &mut page[*bucket];
             bucket.limit = limit.clone();
@@ -54,6 +57,48 @@ fn hear_decision(bucket: &mut Bucket, wish: &Wish, now: &Now, decision: Decision
     } else {
         bucket.model.follow(&bucket.limit, wish, now.us, decision);
     }
+}
+
+/// Reads a decision out of redis-cell's reply, and judges what that has of its own: whole seconds.
+fn hear_throttle(bucket: &mut Bucket, quantity: i64, now: &Now, reply: &Value) {
+    let wish = Wish::Take(whole(quantity));
+    if now.memory == Memory::FullAndDenying && bucket.lacks_memory(&wish, now) {
+        return assert_refused(reply, "OOM");
+    }
+    let [limited, limit, remaining, retry_after_s, reset_after_s] = integers(reply)[..] else {
+        panic!("not five integers: {reply:?}")
+    };
+    let Level { lowest, highest } = bucket.model.level(&bucket.limit, now.us);
+    let told = [&highest, &lowest].map(|level| foretell(&bucket.limit, &wish, level));
+    let Some(decision) = told.into_iter().find(|told| told.allowed != limited) else {
+        panic!("{limited} is wrong of {wish:?}: {bucket:?}")
+    };
+    let taken = whole(quantity * decision.allowed);
+    let after = Level { lowest: lowest - &taken, highest: highest - taken };
+    assert_eq!(whole(limit), bucket.limit.capacity);
+    assert_within(remaining, &after, |level| whole_tokens(level).max(0));
+    assert_within(reset_after_s, &after, |level| whole_seconds(&bucket.limit, &bucket.limit.capacity, level));
+    if decision.allowed == 1 || decision.retry_after_ms < 0 {
+        assert_eq!(retry_after_s, -1);
+    } else {
+        assert_within(retry_after_s, &after, |level| whole_seconds(&bucket.limit, &whole(quantity), level));
+    }
+    hear_decision(bucket, &wish, now, decision);
+}
+
+/// Whether what was told is between what the lowest and the highest possible level make of it.
+fn assert_within(told: i64, level: &Level, field: impl Fn(&Exact) -> i64) {
+    let ends = [field(&level.lowest), field(&level.highest)];
+    let range = ends[0].min(ends[1])..=ends[0].max(ends[1]);
+    assert!(range.contains(&told), "told {told}, which is not within {range:?} of {level:?}");
+}
+
+/// How long until the level is what is wanted, as redis-cell tells it: rounded up to seconds, except that less
+/// than a millisecond is nothing.
+fn whole_seconds(limit: &ExactLimit, wanted: &Exact, level: &Exact) -> i64 {
+    let whole_us = limit.time_us(&(wanted - level)).ceil();
+    let seconds = (whole_us / whole(1000)).floor() / whole(1000);
+    seconds.ceil().to_integer().to_i64().unwrap()
 }
 
 fn hear_multi_take(page: &mut Page, takes: &[(usize, Exact)], now: &Now, reply: &Value) {

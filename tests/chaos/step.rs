@@ -1,7 +1,7 @@
 //! What clients do: single steps, and several as one.
 
-use super::books::Page;
-use crate::common::model::{Exact, ExactLimit, Wish};
+use super::books::{Bucket, Page};
+use crate::common::model::{Exact, ExactLimit, Model, Wish};
 use crate::common::walk::{self, RATES};
 use crate::common::Random;
 use num_traits::Signed;
@@ -18,6 +18,11 @@ pub enum Step {
         cost: Exact,
     },
     MultiTake(Vec<(usize, Exact)>),
+    /// A take in the words of redis-cell, of whole tokens.
+    Throttle {
+        bucket: usize,
+        quantity: i64,
+    },
     /// A charge under another limit than before.
     NewLimit {
         bucket: usize,
@@ -62,6 +67,10 @@ impl Step {
                 let groups: Vec<_> = takes.iter().map(|(bucket, cost)| group(page, *bucket, cost)).collect();
                 format!("TB.MTAKE {} {}", takes.len(), groups.join(" "))
             }
+            Self::Throttle { bucket, quantity } => {
+                let Bucket { key, throttle, .. } = &page[*bucket];
+                format!("CL.THROTTLE {key} {} {quantity}", throttle.as_ref().unwrap())
+            }
             Self::NewLimit { bucket, limit, amount } => {
                 Wish::Charge(amount.clone()).words(&page[*bucket].key, limit)
             }
@@ -76,6 +85,7 @@ impl Step {
         match self {
             Self::Call { bucket, .. }
             | Self::Peek { bucket, .. }
+            | Self::Throttle { bucket, .. }
             | Self::NewLimit { bucket, .. }
             | Self::Look { bucket }
             | Self::Reset { bucket, .. } => vec![*bucket],
@@ -90,18 +100,30 @@ fn group(page: &Page, bucket: usize, cost: &Exact) -> String {
     take.trim_start_matches("TB.TAKE ").to_owned()
 }
 
-/// A limit; one under which nothing is ever rounded, if it may be changed later.
-pub fn limit(random: &mut Random, changes: bool) -> ExactLimit {
-    if changes {
-        walk::limit(random, &walk::whole_rates())
-    } else {
-        walk::limit(random, RATES)
-    }
+/// A full bucket. The limit of the first half of them may be changed later, so nothing is ever rounded under it;
+/// the last ones can be worded for redis-cell.
+pub fn new_bucket(random: &mut Random, key: String, place: usize, buckets: usize) -> Bucket {
+    let (limit, throttle) = match place {
+        _ if may_change_limit(place, buckets) => (walk::limit(random, &walk::whole_rates()), None),
+        _ if place + THROTTLED < buckets => (walk::limit(random, RATES), None),
+        _ => throttled_limit(random),
+    };
+    Bucket { key, limit, throttle, model: Model::default(), has_key: false }
 }
 
-/// Buckets whose limit changes: the first half.
-pub fn changes_limit(bucket: usize, buckets: usize) -> bool {
-    bucket < buckets / 2
+/// Buckets of which redis-cell's command takes too.
+const THROTTLED: usize = 3;
+
+fn may_change_limit(place: usize, buckets: usize) -> bool {
+    place < buckets / 2
+}
+
+/// The same limit as we word it, and as `max_burst count period`.
+fn throttled_limit(random: &mut Random) -> (ExactLimit, Option<String>) {
+    let [max_burst, count, period_s] = [30, 100, 3600].map(|most| random.between(1, most));
+    let (capacity, rate) = ((max_burst + 1).to_string(), format!("{count}/{period_s}s"));
+    let limit = ExactLimit::new(&capacity, &rate, &count.to_string(), period_s * 1_000_000);
+    (limit, Some(format!("{max_burst} {count} {period_s}")))
 }
 
 /// Any step.
@@ -109,6 +131,9 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
     let bucket = place(random, page);
     let amount = walk::amount(random, &page[bucket].limit);
     let call = |wish| Step::Call { bucket, wish };
+    if page[bucket].throttle.is_some() && random.once_in(3) {
+        return Step::Throttle { bucket, quantity: random.between(0, 5) };
+    }
     match random.below(26) {
         0..=6 => call(Wish::Take(amount)),
         7 | 8 => call(Wish::TakeUpTo(random.between(1, 20))),
@@ -142,9 +167,9 @@ fn multi_take(random: &mut Random, page: &Page) -> Step {
 /// A charge under a new limit, if there is a bucket that may have one.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
     let bucket = place(random, page);
-    let limit = limit(random, true);
+    let limit = walk::limit(random, &walk::whole_rates());
     let amount = walk::amount(random, &limit);
-    let possible = changes_limit(bucket, page.len()) && amount.is_positive();
+    let possible = may_change_limit(bucket, page.len()) && amount.is_positive();
     possible.then_some(Step::NewLimit { bucket, limit, amount })
 }
 
