@@ -236,6 +236,8 @@ struct View<'limit> {
     untouched: Bucket,
     /// The same brought up to now: what can be taken from.
     current: Bucket,
+    /// What is stored, whatever this limit makes of it.
+    stored_level_micro: i64,
 }
 
 impl<'limit> View<'limit> {
@@ -249,7 +251,14 @@ impl<'limit> View<'limit> {
             refilled_at_us: found.refilled_at_us.min(now_us),
         };
         let current = limit.refill(untouched, now_us);
-        Self { limit, now_us, stepped_back: now_us < found.refilled_at_us, untouched, current }
+        Self {
+            limit,
+            now_us,
+            stepped_back: now_us < found.refilled_at_us,
+            untouched,
+            current,
+            stored_level_micro: found.level_micro,
+        }
     }
 
     #[inline(always)]
@@ -281,12 +290,10 @@ impl<'limit> View<'limit> {
         if cost_micro == 0 {
             return self.untouched(1, wait_ms);
         }
-        let after = self.after(cost_micro);
-        let debt_free_in_ms = self.debt_free_in_ms(after);
-        if debt_free_in_ms > max_wait_ms || is_too_deep(after) {
+        if is_too_deep(self.after(cost_micro)) {
             return self.denied(wait_ms);
         }
-        self.moved(1, cost_micro, debt_free_in_ms)
+        self.moved(1, cost_micro, wait_ms)
     }
 
     #[inline]
@@ -346,7 +353,8 @@ impl<'limit> View<'limit> {
         if !self.stepped_back {
             return denied;
         }
-        let bucket = self.untouched;
+        // A level above this limit's capacity stays for others to see: a denial takes nothing.
+        let bucket = Bucket { level_micro: self.stored_level_micro, ..self.untouched };
         Outcome { change: Change::Store { bucket, full_at_us: self.full_at_us(bucket) }, ..denied }
     }
 

@@ -73,6 +73,21 @@ impl Decimal {
         })
     }
 
+    /// Mantissa and exponent of the smallest number of 12 significant digits that is not below it.
+    fn rounded_up(self) -> (u64, i64) {
+        const TWELVE_DIGITS: u64 = 100_000_000_000;
+        let (mut mantissa, mut exponent) = (self.mantissa, self.exponent);
+        if !self.inexact || mantissa == 0 {
+            return (mantissa, exponent);
+        }
+        // Zeros were left out behind the mantissa: one unit more has to be one of the twelfth digit.
+        while mantissa < TWELVE_DIGITS {
+            mantissa = mantissa.saturating_mul(10);
+            exponent = exponent.saturating_sub(1);
+        }
+        (mantissa.saturating_add(1), exponent)
+    }
+
     /// The number of micro-tokens it stands for, or `None` above [`MAX_MICRO`].
     fn micro(self, rounding: Rounding) -> Option<i64> {
         let exponent = self.exponent.saturating_add(6);
@@ -344,8 +359,8 @@ impl Rate {
             return Self::ratio(count, 1, unit, unit_exponent);
         }
         let period = Decimal::parse(number, 12).filter(|p| p.mantissa != 0).ok_or(RateError::Malformed)?;
-        let mantissa = period.mantissa.saturating_add(u64::from(period.inexact));
-        Self::ratio(count, mantissa, unit, unit_exponent.saturating_add(period.exponent))
+        let (mantissa, exponent) = period.rounded_up();
+        Self::ratio(count, mantissa, unit, unit_exponent.saturating_add(exponent))
     }
 
     fn count(bytes: &[u8]) -> Result<Decimal, RateError> {
