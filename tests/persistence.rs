@@ -136,6 +136,30 @@ fn a_power_cut_under_load_forgets_no_acknowledged_take() {
     assert!((acknowledged..=acknowledged + 1).contains(&taken), "{taken} taken, {acknowledged} acknowledged");
 }
 
+/// The same name in two databases is two buckets, in files as well.
+#[test]
+fn a_bucket_comes_back_to_its_database() {
+    let mut server = with_append_only_file("no").start();
+    let states = |server: &Server| {
+        ["0", "5"].map(|database| {
+            let mut client = server.connect();
+            client.run(&["SELECT", database]);
+            client.state("user:1").unwrap().0
+        })
+    };
+    let mut client = server.connect();
+    client.say("TB.TAKE user:1 10 1/h 1");
+    client.say("SELECT 5");
+    client.say("TB.TAKE user:1 10 1/h 2");
+    client.say("SELECT 0");
+    client.say("TB.TAKE user:1 10 1/h 3");
+    server.kill_and_restart();
+    assert_eq!(states(&server), ["6", "8"]);
+    rewrite(&server, &mut server.connect());
+    server.kill_and_restart();
+    assert_eq!(states(&server), ["6", "8"]);
+}
+
 fn rewrite(server: &Server, client: &mut Connection) {
     client.say("BGREWRITEAOF");
     wait_for_children(server, client);

@@ -1,0 +1,476 @@
+//! Results are built for replicas and files only while somebody may be listening. Whoever starts to listen, at
+//! whatever moment and under whatever load, misses nothing.
+//!
+//! Every server here has a clock of its own. A replica or a file that was sent a call instead of its result would
+//! decide on it at another time, and have another bucket. Servers before 7.0 do not announce all that is needed
+//! to know that nobody listens; there, results are always built, and the rest holds all the same.
+//!
+//! `ROUNDS=10` makes the tests under load ten times as long.
+
+mod common;
+
+use common::server::is_before_7;
+use common::stored::{
+    assert_same_buckets, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
+    wait_until_replicated, wait_while_time_passes,
+};
+use common::{wait_until, Connection, Random, Server, ServerBuilder};
+use redis::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::RwLock;
+use std::time::Duration;
+
+/// A server that forgets as fast as it can that somebody was listening.
+///
+/// It looks for listeners all the time, drops its backlog a second after the last replica, and lets a new
+/// replica wait for a second before it takes the snapshot: seconds of the clock that the test moves.
+fn forgetful() -> ServerBuilder {
+    // The oldest servers count these by the clock of the test, in which many fit into one second anyway.
+    let looks_per_second = if is_before_7() { 10 } else { 500 };
+    Server::builder()
+        .option("hz", looks_per_second)
+        .option("dynamic-hz", "no")
+        .option("repl-backlog-ttl", 1)
+        .option("repl-diskless-sync", "yes")
+        .option("repl-diskless-sync-delay", 1)
+        .option("repl-ping-replica-period", 36_000)
+        .option("repl-timeout", 360_000)
+        .option("appendfsync", "no")
+        .option("auto-aof-rewrite-percentage", 0)
+        .controlled_clock()
+}
+
+/// A replica that has asked for a snapshot, and waits for it as long as the master's clock stands.
+///
+/// Meanwhile the master has a backlog, and its replication offset shows what it would send.
+struct WaitingReplica {
+    _stream: TcpStream,
+}
+
+impl WaitingReplica {
+    fn of(server: &Server) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        let mut answer = [0; 5];
+        stream.write_all(b"REPLCONF capa eof capa psync2\r\n").unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+OK\r\n");
+        stream.write_all(b"PSYNC ? -1\r\n").unwrap();
+        let mut client = server.connect();
+        wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
+        Self { _stream: stream }
+    }
+}
+
+const CALL: [&str; 4] = ["TB.TAKE", "probe:for:listeners", "1000000", "1"];
+
+/// Whether the server builds results. To be asked while it has neither replicas nor other clients.
+fn builds_results(server: &Server) -> bool {
+    let _replica = WaitingReplica::of(server);
+    let mut client = server.connect();
+    client.run(&CALL);
+    let before = replicated_bytes(&mut client);
+    client.run(&CALL);
+    let bytes = replicated_bytes(&mut client) - before;
+    client.run(&["DEL", CALL[1]]);
+    bytes != encoded_len(&CALL)
+}
+
+/// Bytes of a command on the wire.
+fn encoded_len(command: &[&str]) -> i64 {
+    let line = |number: usize| format!("*{number}\r\n").len();
+    let bytes: usize = command.iter().map(|argument| line(argument.len()) + argument.len() + 2).sum();
+    i64::try_from(line(command.len()) + bytes).unwrap()
+}
+
+fn wait_until_alone(server: &Server) {
+    let mut client = server.connect();
+    wait_while_time_passes(&[server.clock()], "the backlog is gone", || {
+        client.info("replication", "repl_backlog_active") == "0"
+            && client.info("replication", "connected_slaves") == "0"
+    });
+}
+
+/// Waits until no results are built any more. (Where they always are: until that has been seen.)
+fn wait_until_results_are_not_built(server: &Server) {
+    // Asking makes a backlog, so it must not be asked too soon.
+    const TIME_TO_NOTICE: Duration = Duration::from_millis(50);
+    wait_until("no results are built", || {
+        wait_until_alone(server);
+        std::thread::sleep(TIME_TO_NOTICE);
+        builds_results(server) == is_before_7()
+    });
+    wait_until_alone(server);
+}
+
+#[test]
+fn no_results_are_built_while_nobody_listens() {
+    let server = forgetful().start();
+    wait_until_results_are_not_built(&server);
+    let mut client = server.connect();
+
+    let replica = forgetful().start();
+    client.say("CONFIG SET repl-diskless-sync-delay 0");
+    follow(&replica, &server);
+    client.say("TB.TAKE user:1 10 1/h");
+    replica.connect().say("REPLICAOF NO ONE");
+    client.say("CONFIG SET repl-diskless-sync-delay 1");
+    wait_until_results_are_not_built(&server);
+
+    client.say("CONFIG SET appendonly yes");
+    wait_while_time_passes(&[server.clock()], "the append-only file is complete", || {
+        !is_writing_files(&mut client)
+    });
+    assert!(builds_results(&server), "not built although there is an append-only file");
+    client.say("CONFIG SET appendonly no");
+    wait_until_results_are_not_built(&server);
+    // Being a replica, and the backlog of that time.
+    wait_until_results_are_not_built(&replica);
+    client.say("DEBUG RELOAD");
+    wait_until_results_are_not_built(&server);
+}
+
+/// Save points count changes, whoever listens.
+#[test]
+fn changes_count_while_nobody_listens() {
+    let mut server = forgetful().start();
+    wait_until_results_are_not_built(&server);
+    let mut client = server.connect();
+    let changes = |client: &mut Connection| -> i64 {
+        client.info("persistence", "rdb_changes_since_last_save").parse().unwrap()
+    };
+    let before = changes(&mut client);
+    for _ in 0..5 {
+        client.say("TB.TAKE user:1 100 1/h");
+        client.say("TB.MTAKE 2 user:1 100 1/h 1 user:2 100 1/h 1");
+    }
+    assert_eq!(changes(&mut client), before + 10);
+    client.run(&["CONFIG", "SET", "save", "1 10"]);
+    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || changes(&mut client) == 0);
+    let stored = buckets(&mut client);
+    server.kill_and_restart();
+    assert_same_buckets(&buckets(&mut server.connect()), &stored, "from the snapshot");
+}
+
+/// A snapshot that is taken without a fork, while a replica waits for its own, names a place in the stream. Who
+/// starts from that file is sent the stream from there on.
+#[test]
+fn a_replica_that_starts_from_a_saved_file_misses_nothing() {
+    let master = forgetful().start();
+    wait_until_results_are_not_built(&master);
+    let mut client = master.connect();
+    client.say("TB.TAKE user:1 100 1/h");
+    let waiting = WaitingReplica::of(&master);
+    client.say("TB.TAKE user:1 100 1/h");
+    client.say("SAVE");
+    client.say("TB.TAKE user:1 100 1/h");
+    client.say("TB.TAKE user:2 100 1/h");
+
+    let files = copy_of_files(&master);
+    let configuration = files.path().join("replica.conf");
+    std::fs::write(&configuration, format!("replicaof 127.0.0.1 {}\n", master.port())).unwrap();
+    master.clock().advance_ms(60_000);
+    let replica = forgetful().files_in(files.path()).option("include", configuration.display()).start();
+    wait_until_replicated(&replica, &master);
+    assert_eq!(client.info("stats", "sync_partial_ok"), "1");
+    client.say("TB.TAKE user:1 100 1/h");
+    wait_until_replicated(&replica, &master);
+    let expected = buckets(&mut client);
+    assert_same_buckets(&buckets(&mut replica.connect()), &expected, "started from the file");
+    drop(waiting);
+}
+
+/// Many times the default if the environment says so.
+fn rounds(default: u32) -> u32 {
+    let times = std::env::var("ROUNDS").map_or(1, |times| times.parse().expect("ROUNDS must be a number"));
+    // Where results are always built, there is less to be seen.
+    times * if is_before_7() { default.div_ceil(4) } else { default }
+}
+
+const KEYS: i64 = 200;
+
+/// By how much the clock of a master is ahead of those of its replicas: more than they drift apart.
+const HEAD_START_MS: i64 = 60_000;
+const WORKERS: u64 = 2;
+
+/// Clients that spend and give back without a pause, on one of several servers.
+#[derive(Default)]
+struct Load {
+    /// Held for reading by whoever has a call under way.
+    gate: RwLock<()>,
+    target: AtomicUsize,
+    calls: AtomicU64,
+    done: AtomicBool,
+}
+
+impl Load {
+    /// Runs `test` under load on the first of `servers`, unless it chooses another. Time passes on all of them.
+    fn during(servers: &[&Server], test: impl FnOnce(&Self)) {
+        let load = Self::default();
+        std::thread::scope(|scope| {
+            let load = &load;
+            for number in 0..WORKERS {
+                scope.spawn(move || load.work(number, servers));
+            }
+            let _end = EndOnDrop(load);
+            test(load);
+        });
+    }
+
+    fn work(&self, number: u64, servers: &[&Server]) {
+        const CALLS: u64 = 20;
+        const LONGEST_STEP_US: i64 = 20_000;
+        /// Leaves the machine some time for the servers.
+        const REST: Duration = Duration::from_millis(10);
+        let mut clients: Vec<_> = servers.iter().map(|server| server.connect()).collect();
+        let mut random = Random::new(number);
+        while !self.done.load(Ordering::SeqCst) {
+            {
+                let _calls = self.gate.read().unwrap();
+                let client = &mut clients[self.target.load(Ordering::SeqCst)];
+                let mut calls = redis::pipe();
+                (0..CALLS).for_each(|_| add_call(&mut calls, &mut random));
+                calls.query::<Vec<Value>>(client.inner()).unwrap();
+                self.calls.fetch_add(CALLS, Ordering::SeqCst);
+            }
+            std::thread::sleep(REST);
+            // Time passes between calls only: the oldest servers look at it twice in one.
+            let _alone = self.gate.write().unwrap();
+            servers.iter().for_each(|server| server.clock().advance_us(random.between(0, LONGEST_STEP_US)));
+        }
+    }
+
+    /// Does something while no call is under way.
+    fn pause<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _alone = self.gate.write().unwrap();
+        work()
+    }
+
+    /// Waits for a few calls more.
+    fn goes_on(&self, calls: u64) {
+        let until = self.calls.load(Ordering::SeqCst) + calls;
+        wait_until("the load goes on", || self.calls.load(Ordering::SeqCst) >= until);
+    }
+}
+
+/// Lets the workers end, also if the test fails.
+struct EndOnDrop<'a>(&'a Load);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.done.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A bucket, the same limit for it at nearly every call, and some tokens.
+fn bucket(random: &mut Random) -> String {
+    let rates = ["1/m", "7/h", "100/d", "3/10s", "0.3", "1e-3"];
+    let number = random.between(0, KEYS - 1);
+    let mut of_number = Random::new(number.unsigned_abs() + 1000 * u64::from(random.once_in(20)));
+    let capacity = of_number.between(1, 40);
+    let tokens = random.between(1, 3_000_000);
+    format!("key:{number} {capacity} {} {tokens}e-6", of_number.pick(&rates))
+}
+
+fn add_call(calls: &mut redis::Pipeline, random: &mut Random) {
+    const SCRIPT: &str = "
+        redis.call('TB.TAKE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+        return redis.call('TB.CHARGE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
+    let one = bucket(random);
+    let mut add = |words: &str| {
+        calls.add_command(command(words));
+    };
+    match random.below(12) {
+        0..=4 => add(&format!("TB.TAKE {one}")),
+        5 => add(&format!("TB.CHARGE {one}")),
+        6 | 7 => add(&format!("TB.GIVE {one}")),
+        8 => add(&format!("TB.RESERVE {one} 600000")),
+        9 => {
+            let mut script = redis::cmd("EVAL");
+            script.arg(SCRIPT).arg(1).arg(one.split(' ').collect::<Vec<_>>());
+            calls.add_command(script);
+        }
+        10 => {
+            add("MULTI");
+            add(&format!("TB.TAKE {one}"));
+            add(&format!("TB.TAKE {}", bucket(random)));
+            add("EXEC");
+        }
+        _ => add(&format!("TB.MTAKE 3 {one} {}", other_buckets(random, &one))),
+    }
+}
+
+fn command(words: &str) -> redis::Cmd {
+    let mut command = redis::Cmd::new();
+    for word in words.split(' ') {
+        command.arg(word);
+    }
+    command
+}
+
+/// Two more buckets, with other names.
+fn other_buckets(random: &mut Random, one: &str) -> String {
+    let name = |bucket: &str| bucket.split(' ').next().map(str::to_owned);
+    loop {
+        let (second, third) = (bucket(random), bucket(random));
+        let names = [one, &second, &third].map(name);
+        if names[0] != names[1] && names[0] != names[2] && names[1] != names[2] {
+            return format!("{second} {third}");
+        }
+    }
+}
+
+/// Removes what has expired, as a master does when it is asked for it. A replica whose clock is behind shows it
+/// until then.
+fn sweep(client: &mut Connection) {
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
+    let command: Vec<&str> = std::iter::once("EXISTS").chain(keys.iter().map(String::as_str)).collect();
+    client.run(&command);
+}
+
+/// Compares every bucket of two servers while the load rests.
+fn assert_nothing_missed(load: &Load, replica: &Server, master: &Server) {
+    load.pause(|| {
+        wait_until_replicated(replica, master);
+        let (mut to, mut from) = (replica.connect(), master.connect());
+        sweep(&mut from);
+        let offset = from.info("replication", "master_repl_offset");
+        wait_until("the replica has everything", || to.info("replication", "slave_repl_offset") == offset);
+        assert_same_buckets(&buckets(&mut to), &buckets(&mut from), "on a replica");
+    });
+}
+
+/// Waits, under load, until a server has neither replicas nor a backlog any more, and lets it notice.
+fn wait_until_forgotten(load: &Load, server: &Server) {
+    const CALLS: u64 = 1000;
+    let mut client = server.connect();
+    wait_until("the backlog is gone", || client.info("replication", "repl_backlog_active") == "0");
+    load.goes_on(CALLS);
+}
+
+fn wait_until_linked(replica: &Server) {
+    let mut client = replica.connect();
+    wait_until("the replica is linked", || client.info("replication", "master_link_status") == "up");
+}
+
+fn begin_to_follow(replica: &Server, master: &Server) {
+    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+}
+
+/// With a snapshot through a file, through a connection, and through a connection of its own.
+#[test]
+fn replicas_that_come_under_load_miss_nothing() {
+    std::thread::scope(|scope| {
+        for lane in 0..6 {
+            let settings: &[_] = match lane % 3 {
+                0 => &[("repl-diskless-sync", "no")],
+                1 => &[("repl-diskless-sync", "yes")],
+                _ => &[("repl-rdb-channel", "yes"), ("dual-channel-replication-enabled", "yes")],
+            };
+            scope.spawn(move || replicas_come_and_go(lane, settings));
+        }
+    });
+}
+
+fn replicas_come_and_go(lane: u64, settings: &[(&str, &str)]) {
+    let (master, replicas) = (forgetful().start(), [forgetful().start(), forgetful().start()]);
+    for (option, value) in settings {
+        for server in replicas.iter().chain([&master]) {
+            // Two channels are for those who know them: see the tests of replication.
+            let _ = server.connect().try_run(&["CONFIG", "SET", option, value]);
+        }
+    }
+    // A replica whose clock is ahead of its master's hides what has expired by it.
+    master.clock().advance_ms(HEAD_START_MS);
+    let mut random = Random::new(lane);
+    Load::during(&[&master, &replicas[0], &replicas[1]], |load| {
+        for round in 0..rounds(6) {
+            wait_until_forgotten(load, &master);
+            if round % 3 == 1 {
+                // A backlog without a replica, begun while no results were built.
+                load.pause(|| drop(WaitingReplica::of(&master)));
+            }
+            if round % 3 == 2 {
+                master.connect().say("BGSAVE");
+            }
+            for replica in &replicas {
+                begin_to_follow(replica, &master);
+                load.goes_on(random.below(400));
+            }
+            for replica in &replicas {
+                wait_until_linked(replica);
+                load.goes_on(random.below(100));
+                assert_nothing_missed(load, replica, &master);
+            }
+            for replica in &replicas {
+                replica.connect().say("REPLICAOF NO ONE");
+            }
+        }
+    });
+}
+
+#[test]
+fn servers_that_change_roles_under_load_miss_nothing() {
+    let servers = [forgetful().start(), forgetful().start()];
+    servers[0].clock().advance_ms(HEAD_START_MS);
+    follow(&servers[1], &servers[0]);
+    Load::during(&[&servers[0], &servers[1]], |load| {
+        for round in 0..rounds(6) {
+            let old_number = load.target.load(Ordering::SeqCst);
+            let (old, new) = (&servers[old_number], &servers[1 - old_number]);
+            assert_nothing_missed(load, new, old);
+            load.pause(|| {
+                wait_until_replicated(new, old);
+                new.connect().say("REPLICAOF NO ONE");
+                new.clock().set_us(old.clock().now_us() + HEAD_START_MS * 1000);
+                load.target.store(1 - old_number, Ordering::SeqCst);
+            });
+            if round % 2 == 0 {
+                wait_until_forgotten(load, new);
+            }
+            begin_to_follow(old, new);
+            wait_until_linked(old);
+            load.goes_on(100);
+            assert_nothing_missed(load, old, new);
+        }
+    });
+}
+
+#[test]
+fn append_only_files_that_are_switched_on_under_load_miss_nothing() {
+    std::thread::scope(|scope| {
+        for preamble in ["yes", "no"] {
+            scope.spawn(move || append_only_files_come_and_go(preamble));
+        }
+    });
+}
+
+fn append_only_files_come_and_go(preamble: &str) {
+    let server = forgetful().option("aof-use-rdb-preamble", preamble).start();
+    let mut client = server.connect();
+    let mut random = Random::new(preamble.len() as u64);
+    Load::during(&[&server], |load| {
+        for round in 0..rounds(60) {
+            if round % 4 == 3 {
+                // The file has to wait for this child to end.
+                client.say("BGSAVE");
+            }
+            client.say("CONFIG SET appendonly yes");
+            wait_until("the append-only file is complete", || !is_writing_files(&mut client));
+            if round % 4 == 1 {
+                client.say("BGREWRITEAOF");
+                wait_until("the append-only file is rewritten", || !is_writing_files(&mut client));
+            }
+            load.goes_on(random.below(200));
+            let (stored, files) = load.pause(|| {
+                sweep(&mut client);
+                (buckets(&mut client), copy_of_files(&server))
+            });
+            client.say("CONFIG SET appendonly no");
+            let reader = forgetful().files_in(files.path()).option("appendonly", "yes").start();
+            assert_same_buckets(&buckets(&mut reader.connect()), &stored, "from the append-only file");
+            load.goes_on(500);
+        }
+    });
+}
