@@ -369,6 +369,11 @@ impl Rate {
 
     /// `count / (period * unit * 10^exponent)` tokens per second, within bounds.
     fn ratio(count: Decimal, period: u64, unit: u64, exponent: i64) -> Result<Self, RateError> {
+        // Exponents saturate when they are read: two that did are not equal, whatever they look like.
+        const LARGEST_EXPONENT: u64 = 1 << 62;
+        if count.exponent.unsigned_abs().max(exponent.unsigned_abs()) > LARGEST_EXPONENT {
+            return Err(RateError::OutOfRange);
+        }
         // 12 digits, and a factor of at most 864: neither the product nor anything below can overflow.
         let denominator = period.saturating_mul(unit);
         let exponent = count.exponent.saturating_sub(exponent);
