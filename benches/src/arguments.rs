@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 pub const USAGE: &str = "\
 tokenbucket-bench compare [--quick] --server PATH --module PATH [--peer PEER]... --out FOLDER
-tokenbucket-bench instructions --server PATH --module PATH [--peer PEER]... [--json FILE]
-tokenbucket-bench commandstats [--quick] --server PATH --module PATH [--peer PEER]...
+tokenbucket-bench instructions --server PATH --module PATH [--peer PEER]... [--out FOLDER] [--json FILE]
+tokenbucket-bench commandstats [--quick] --server PATH --module PATH [--peer PEER]... [--out FOLDER]
 tokenbucket-bench guard --server PATH --module PATH --ceilings FILE [--record]
 
 PEER is another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS', among which
@@ -20,7 +20,7 @@ pub struct Arguments {
     pub record: bool,
     server: Option<PathBuf>,
     module: Option<PathBuf>,
-    out: Option<PathBuf>,
+    pub out: Option<PathBuf>,
     ceilings: Option<PathBuf>,
     pub json: Option<PathBuf>,
     pub peers: Vec<Peer>,
@@ -58,10 +58,6 @@ impl Arguments {
 
     pub fn ceilings(&self) -> Result<PathBuf> {
         self.ceilings.clone().context("--ceilings is needed")
-    }
-
-    pub fn out(&self) -> Result<PathBuf> {
-        self.out.clone().context("--out is needed")
     }
 }
 

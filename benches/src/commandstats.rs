@@ -2,11 +2,12 @@
 
 use crate::calls::{Call, Shape};
 use crate::instructions::Paths;
+use crate::plot::{Bar, Bars};
 use crate::progress::Progress;
 use crate::random::Random;
+use crate::report::{times, whole, Section, Table};
 use crate::server::{Server, Setup};
-use anyhow::{Context, Result};
-use std::fmt::Write;
+use anyhow::Result;
 
 const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
 
@@ -70,25 +71,49 @@ fn round_us(server: &Server, call: &Call, calls: usize) -> Result<f64> {
     connection.usec_per_call(call.command())
 }
 
-/// The costs as a table for people, beside the window counters of the server.
-pub fn table(costs: &[Cost]) -> Result<String> {
-    let median = |name: String| costs.iter().find(|cost| cost.call == name).map(Cost::median_us);
-    let incr = median(Call::Incr.name()).context("INCR was not measured")?;
-    let increx = median(Call::Increx.name());
-    let mut text = format!(
-        "{:<28} {:>8} {:>8} {:>8} {:>8} {:>9}\n",
-        "microseconds per call", "median", "fewest", "most", "x INCR", "x INCREX"
-    );
-    for cost in costs {
-        let own = cost.median_us();
-        let (fewest, most) = (cost.rounds_us[0], cost.rounds_us[cost.rounds_us.len() - 1]);
-        let to_increx = increx.map_or_else(|| "-".to_owned(), |increx| format!("{:.2}", own / increx));
-        let to_incr = own / incr;
-        writeln!(
-            text,
-            "{:<28} {own:>8.3} {fewest:>8.3} {most:>8.3} {to_incr:>8.2} {to_increx:>9}",
-            cost.call
-        )?;
+/// The costs for people.
+pub fn section(costs: &[Cost], caption: &str) -> Section {
+    Section {
+        name: "commandstats",
+        title: "Microseconds per call",
+        text: format!(
+            "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
+             {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
+            whole(SHAPE.keys as f64),
+            SHAPE.pipeline
+        ),
+        table: table(costs),
+        groups: 0,
+        plots: vec![("commandstats".to_owned(), plot(costs, caption))],
     }
-    Ok(text)
+}
+
+fn table(costs: &[Cost]) -> Table {
+    let mut table = Table::new(&["call", "median µs", "least", "most", "to INCR", "to INCREX"]);
+    for cost in costs {
+        let ratio = |call: &Call| {
+            let base = costs.iter().find(|base| base.call == call.name());
+            base.map_or_else(|| "-".to_owned(), |base| times(cost.median_us() / base.median_us()))
+        };
+        table.row([
+            cost.call.clone(),
+            format!("{:.3}", cost.median_us()),
+            format!("{:.3}", cost.rounds_us[0]),
+            format!("{:.3}", cost.rounds_us[cost.rounds_us.len() - 1]),
+            ratio(&Call::Incr),
+            ratio(&Call::Increx),
+        ]);
+    }
+    table
+}
+
+fn plot(costs: &[Cost], caption: &str) -> String {
+    let bar = |cost: &Cost| Bar {
+        label: cost.call.clone(),
+        value: cost.median_us(),
+        text: format!("{:.2} µs", cost.median_us()),
+        own: Bar::is_own(&cost.call),
+    };
+    let title = "Microseconds in the server per call, as it counts them";
+    Bars { title, caption, bars: costs.iter().map(bar).collect(), mark: None }.svg()
 }

@@ -107,8 +107,12 @@ impl Connection {
         let fields = [command.to_owned(), command.to_lowercase()].into_iter();
         let line = fields.map(|name| format!("cmdstat_{name}")).find_map(|field| statistics.get(&field));
         let line = line.with_context(|| format!("the server has no statistics of {command}"))?;
-        let value = line.split(',').find_map(|part| part.strip_prefix("usec_per_call="));
-        Ok(value.context("the server counts no microseconds")?.parse()?)
+        // The server's own quotient has two digits behind the point.
+        let field = |name: &str| -> Result<f64> {
+            let value = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+            Ok(value.with_context(|| format!("the statistics lack {name}"))?.parse()?)
+        };
+        Ok(field("usec")? / field("calls")?)
     }
 
     /// The fields of a section of `INFO`.

@@ -7,11 +7,12 @@
 use crate::callgrind::CountingServer;
 use crate::calls::{Call, Shape};
 use crate::peer::Peer;
+use crate::plot::{Bar, Bars};
 use crate::progress::Progress;
 use crate::random::Random;
+use crate::report::{times, whole, Section, Table};
 use crate::server::Setup;
 use anyhow::{bail, Context, Result};
-use std::fmt::Write;
 use std::path::Path;
 use std::thread;
 
@@ -177,32 +178,60 @@ pub fn find<'a>(costs: &'a [Cost], call: &str, listener: Listener) -> Option<&'a
     costs.iter().find(|cost| cost.call == call && cost.listener == listener)
 }
 
-/// The costs as a table for people, beside INCR and an allowed take in the same setting.
-pub fn table(costs: &[Cost]) -> String {
-    let mut text = format!(
-        "{:<28} {:<16} {:>12} {:>8} {:>8} {:>8}\n",
-        "call", "replication", "instructions", "x INCR", "x TAKE", "spread"
-    );
+/// The costs for people.
+pub fn section(costs: &[Cost], caption: &str) -> Section {
+    Section {
+        name: "instructions",
+        title: "Instructions in the server per call",
+        text: format!(
+            "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
+             connection, {} calls in each write, {} random keys. The least of {} servers started alike, and by how much the \
+             most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
+             `appendfsync no`.",
+            SHAPE.pipeline,
+            whole(SHAPE.keys as f64),
+            THOROUGH.servers
+        ),
+        table: table(costs),
+        groups: 1,
+        plots: vec![("instructions".to_owned(), plot(costs, caption))],
+    }
+}
+
+fn table(costs: &[Cost]) -> Table {
+    let mut table = Table::new(&["replication", "call", "instructions", "to INCR", "to TB.TAKE", "spread"]);
     for cost in costs {
         let ratio = |call: &Call| {
             let base = find(costs, &call.name(), cost.listener);
-            base.map_or_else(
-                || "-".to_owned(),
-                |base| format!("{:.2}", cost.instructions / base.instructions),
-            )
+            base.map_or_else(|| "-".to_owned(), |base| times(cost.instructions / base.instructions))
         };
-        let _ = writeln!(
-            text,
-            "{:<28} {:<16} {:>12.0} {:>8} {:>8} {:>7.2}%",
-            cost.call,
-            cost.listener.name(),
-            cost.instructions,
+        table.row([
+            cost.listener.name().to_owned(),
+            cost.call.clone(),
+            whole(cost.instructions),
             ratio(&Call::Incr),
             ratio(&Call::TakeAllowed),
-            (cost.spread - 1.0) * 100.0
-        );
+            format!("{:.2} %", (cost.spread - 1.0) * 100.0),
+        ]);
     }
-    text
+    table
+}
+
+fn plot(costs: &[Cost], caption: &str) -> String {
+    let drawn = costs.iter().filter(|cost| cost.listener == Listener::Nobody);
+    let bar = |cost: &Cost| Bar {
+        label: cost.call.clone(),
+        value: cost.instructions,
+        text: whole(cost.instructions),
+        own: Bar::is_own(&cost.call),
+    };
+    Bars {
+        title: "Instructions in the server per call, nobody listening to replication",
+        caption,
+        bars: drawn.map(bar).collect(),
+        mark: None,
+    }
+    .svg()
 }
 
 /// The costs for programs.

@@ -1,4 +1,15 @@
 //! Compares the module with other ways to limit, on real servers. `tokenbucket-bench` alone says how to call it.
+//!
+//! | file | what is done there |
+//! |---|---|
+//! | `compare/*` | the comparison: one file per measurement, each ends in a section of the report |
+//! | `approaches/*` | one file per way to limit, all behind the trait `Approach`. A new one: its file, and a line in `all` |
+//! | `load` | concurrent clients that make decisions by an approach |
+//! | `calls` | single calls in a known state, whose cost is measured one by one |
+//! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
+//! | `commandstats` | the server's own microseconds per call |
+//! | `server`, `connection`, `resp` | real servers, and talking to them |
+//! | `report`, `plot`, `machine`, `progress` | what comes out |
 
 mod approaches;
 mod arguments;
@@ -21,9 +32,10 @@ mod resp;
 mod script;
 mod server;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use arguments::{Arguments, USAGE};
 use instructions::Paths;
+use report::Section;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -52,22 +64,33 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn count_instructions(arguments: &Arguments, paths: &Paths) -> Result<ExitCode> {
+    let caption = machine::caption(paths)?;
     let costs = instructions::count_all(paths, instructions::THOROUGH)?;
-    print!("{}", instructions::table(&costs));
     if let Some(file) = &arguments.json {
         std::fs::write(file, instructions::json(&costs))?;
+    }
+    show(arguments, "instructions.md", instructions::section(&costs, &caption), &caption)
+}
+
+fn ask_the_server(arguments: &Arguments, paths: &Paths) -> Result<ExitCode> {
+    let caption = machine::caption(paths)?;
+    let effort = if arguments.quick { commandstats::QUICK } else { commandstats::THOROUGH };
+    let costs = commandstats::measure(paths, effort)?;
+    show(arguments, "commandstats.md", commandstats::section(&costs, &caption), &caption)
+}
+
+/// Prints what was found, and writes it as a page if a folder for it is given.
+fn show(arguments: &Arguments, page: &str, section: Section, caption: &str) -> Result<ExitCode> {
+    print!("{}", section.table.text());
+    if let Some(folder) = &arguments.out {
+        report::write_all(folder, page, &format!("# Benchmark\n\n{caption}\n"), &[section])?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask_the_server(arguments: &Arguments, paths: &Paths) -> Result<ExitCode> {
-    let effort = if arguments.quick { commandstats::QUICK } else { commandstats::THOROUGH };
-    print!("{}", commandstats::table(&commandstats::measure(paths, effort)?)?);
-    Ok(ExitCode::SUCCESS)
-}
-
 fn compare(arguments: &Arguments, paths: &Paths) -> Result<ExitCode> {
-    compare::run(paths, arguments.quick, &arguments.out()?)?;
+    let out = arguments.out.as_ref().context("--out is needed")?;
+    compare::run(paths, arguments.quick, out)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,7 +10,7 @@ const INK: &str = "#1f2328";
 const FAINT: &str = "#d8dee4";
 const WIDTH: f64 = 960.0;
 /// Letters of the caption that fit beside each other.
-const CAPTION_LETTERS: usize = 150;
+const CAPTION_LETTERS: usize = 160;
 
 /// One bar.
 pub struct Bar {
@@ -20,6 +20,13 @@ pub struct Bar {
     pub text: String,
     /// Whether it is the module's own.
     pub own: bool,
+}
+
+impl Bar {
+    /// Whether a label names one of the module's own commands.
+    pub fn is_own(label: &str) -> bool {
+        label.starts_with("TB.")
+    }
 }
 
 /// Bars below each other, with an optional mark at a value that they are to be compared with.
@@ -33,7 +40,7 @@ pub struct Bars<'a> {
 impl Bars<'_> {
     pub fn svg(&self) -> String {
         const LEFT: f64 = 250.0;
-        const RIGHT: f64 = 210.0;
+        const RIGHT: f64 = 260.0;
         const TOP: f64 = 74.0;
         const STEP: f64 = 32.0;
         let mark = self.mark.as_ref().map_or(0.0, |(value, _)| *value);
@@ -83,7 +90,7 @@ pub struct Lines<'a> {
 impl Lines<'_> {
     const TOP: f64 = 96.0;
     const HEIGHT: f64 = 280.0;
-    const LEGEND: f64 = 220.0;
+    const LEGEND: f64 = 250.0;
     const AXIS: f64 = 70.0;
 
     pub fn svg(&self) -> String {

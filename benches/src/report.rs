@@ -42,6 +42,27 @@ impl Table {
         line(&self.columns) + &line(&rules) + &rows
     }
 
+    /// As it stands in a terminal.
+    pub fn text(&self) -> String {
+        let letters = |cell: &String| cell.chars().count();
+        let width = |column: usize| {
+            let cells = self.rows.iter().chain([&self.columns]).map(|row| letters(&row[column]));
+            cells.max().unwrap_or_default()
+        };
+        let line = |row: &Vec<String>| {
+            let padded = row.iter().enumerate().map(|(column, cell)| {
+                let padding = " ".repeat(width(column) - letters(cell));
+                if is_numeric(cell) {
+                    padding + cell
+                } else {
+                    cell.clone() + &padding
+                }
+            });
+            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        line(&self.columns) + &self.rows.iter().map(line).collect::<String>()
+    }
+
     fn csv(&self) -> String {
         let cell = |cell: &String| {
             let cell = if is_numeric(cell) { cell.replace(',', "") } else { cell.clone() };

@@ -4,25 +4,36 @@ use super::single::Single;
 use super::{Approach, Bucket, Client};
 use crate::resp::{Batch, Reply};
 
-macro_rules! baseline {
-    ($name:ident, $title:literal, $words:expr) => {
-        #[doc = $title]
-        pub struct $name;
+/// Reads a key.
+pub struct Get;
 
-        impl Approach for $name {
-            fn name(&self) -> &str {
-                $title
-            }
+impl Approach for Get {
+    fn name(&self) -> &str {
+        "GET"
+    }
 
-            fn client(&self, _number: usize) -> Box<dyn Client> {
-                Box::new(Single { words: $words, judge: |_: &Reply| Ok(true) })
-            }
-        }
-    };
+    fn client(&self, _number: usize) -> Box<dyn Client> {
+        Box::new(Single {
+            words: |bucket: &Bucket, batch: &mut Batch| batch.push(["GET", &bucket.key]),
+            judge: |_: &Reply| Ok(true),
+        })
+    }
 }
 
-baseline!(Get, "GET", |bucket: &Bucket, batch: &mut Batch| batch.push(["GET", &bucket.key]));
-baseline!(Incr, "INCR", |bucket: &Bucket, batch: &mut Batch| batch.push(["INCR", &bucket.key]));
-baseline!(SetWithExpiry, "SET with expiry", |bucket: &Bucket, batch: &mut Batch| {
-    batch.push(["SET", &bucket.key, "1", "PX", &bucket.limit.window_ms().to_string()]);
-});
+/// Stores an integer for as long as a bucket would live.
+pub struct SetWithExpiry;
+
+impl Approach for SetWithExpiry {
+    fn name(&self) -> &str {
+        "SET with expiry"
+    }
+
+    fn client(&self, _number: usize) -> Box<dyn Client> {
+        Box::new(Single {
+            words: |bucket: &Bucket, batch: &mut Batch| {
+                batch.push(["SET", &bucket.key, "1", "PX", &bucket.limit.window_ms().to_string()]);
+            },
+            judge: |_: &Reply| Ok(true),
+        })
+    }
+}

@@ -12,7 +12,7 @@ mod single;
 mod sliding_window;
 mod take;
 
-pub use baseline::{Get, Incr, SetWithExpiry};
+pub use baseline::{Get, SetWithExpiry};
 pub use take::Take;
 
 use crate::connection::Connection;

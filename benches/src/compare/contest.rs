@@ -1,11 +1,12 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::{is_own, Bench};
+use super::Bench;
+use crate::approaches::Approach;
 use crate::limit::Limit;
 use crate::load::{run, Load, Outcome};
 use crate::plot::{Bar, Bars, Lines, Panel, Series};
 use crate::report::{times, whole, Section, Table};
-use anyhow::Result;
+use anyhow::{ensure, Result};
 
 const CLIENTS: [usize; 4] = [1, 16, 64, 256];
 
@@ -23,17 +24,17 @@ const KEYS: [Keys; 2] = [
     Keys {
         name: "one hot key",
         buckets: 1,
-        limit: Limit { capacity: 1_000_000, count: 10_000, period_s: 1 },
+        limit: Limit { capacity: 10_000_000, count: 100_000, period_s: 1 },
     },
     Keys {
         name: "a key per user, 10,000 users",
         buckets: 10_000,
-        limit: Limit { capacity: 100, count: 10, period_s: 1 },
+        limit: Limit { capacity: 1000, count: 100, period_s: 1 },
     },
 ];
 
 /// One approach under one load.
-struct Result1 {
+struct Score {
     keys: &'static str,
     clients: usize,
     approach: String,
@@ -56,7 +57,8 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
                 let server = bench.server(approach.as_ref())?;
                 run(server, approach.as_ref(), Load { duration: duration / 10, ..load })?;
                 let outcome = run(server, approach.as_ref(), load)?;
-                results.push(Result1 {
+                check(approach.as_ref(), &outcome)?;
+                results.push(Score {
                     keys: keys.name,
                     clients,
                     approach: approach.name().to_owned(),
@@ -78,6 +80,13 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     })
 }
 
+/// A denial is less work than a decision that is allowed: nobody may get away with it.
+fn check(approach: &dyn Approach, outcome: &Outcome) -> Result<()> {
+    let denied = outcome.decisions - outcome.allowed - outcome.errors;
+    ensure!(denied == 0 || !approach.has_any_limit(), "{} denied {denied} decisions", approach.name());
+    Ok(())
+}
+
 fn text() -> String {
     "Each client has a connection of its own and wants one decision after the other, without pipelining; all of them are \
      allowed. Latency is from a decision's first command to its last reply. *Errors* are error replies, and decisions \
@@ -86,7 +95,7 @@ fn text() -> String {
         .to_owned()
 }
 
-fn table(results: &[Result1]) -> Table {
+fn table(results: &[Score]) -> Table {
     let mut table = Table::new(&[
         "keys",
         "clients",
@@ -101,7 +110,7 @@ fn table(results: &[Result1]) -> Table {
         "errors",
         "server CPU µs/decision",
     ]);
-    for Result1 { keys, clients, approach, outcome } in results {
+    for Score { keys, clients, approach, outcome } in results {
         table.row([
             (*keys).to_owned(),
             if *clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") },
@@ -120,7 +129,7 @@ fn table(results: &[Result1]) -> Table {
     table
 }
 
-fn speed(results: &[Result1], caption: &str) -> String {
+fn speed(results: &[Score], caption: &str) -> String {
     let series = |keys: &Keys, approach: &str| Series {
         name: approach.to_owned(),
         values: results
@@ -146,16 +155,16 @@ fn speed(results: &[Result1], caption: &str) -> String {
     .svg()
 }
 
-fn processor_time(results: &[Result1], caption: &str) -> String {
+fn processor_time(results: &[Score], caption: &str) -> String {
     let drawn =
         results.iter().filter(|result| result.clients == DRAWN_CLIENTS && result.keys == KEYS[1].name);
-    let cost = |result: &Result1| result.outcome.per_decision(result.outcome.server_cpu_us);
-    let own = drawn.clone().find(|result| is_own(&result.approach)).map_or(1.0, cost);
-    let bar = |result: &Result1| Bar {
+    let cost = |result: &Score| result.outcome.per_decision(result.outcome.server_cpu_us);
+    let own = drawn.clone().find(|result| Bar::is_own(&result.approach)).map_or(1.0, cost);
+    let bar = |result: &Score| Bar {
         label: result.approach.clone(),
         value: cost(result),
         text: format!("{:.1} µs, {}", cost(result), times(cost(result) / own)),
-        own: is_own(&result.approach),
+        own: Bar::is_own(&result.approach),
     };
     Bars {
         title: "Server processor time for a decision: 64 clients, a key per user",

@@ -1,13 +1,21 @@
 //! What a call costs as the number of buckets grows.
 
 use super::{median, Bench, Effort, SETTLED_AT_S};
+use crate::approaches::{Approach, Take};
 use crate::connection::Connection;
+use crate::limit::Limit;
+use crate::load::{run, Load};
 use crate::plot::{Lines, Panel, Series};
 use crate::random::Random;
 use crate::report::{times, whole, Section, Table};
 use crate::resp::Batch;
 use crate::server::Server;
 use anyhow::Result;
+
+/// Clients without pipelining.
+const CLIENTS: usize = 16;
+/// The limit of the calls below.
+const LIMIT: Limit = Limit { capacity: 1_000_000, count: 1, period_s: 1 };
 
 /// A command on the keys of one server.
 struct Command {
@@ -16,6 +24,8 @@ struct Command {
     fill: fn(&str, &mut Batch),
     /// Is measured.
     call: fn(&str, &mut Batch),
+    /// Makes the same call without pipelining.
+    approach: Option<&'static dyn Approach>,
 }
 
 const COMMANDS: [Command; 2] = [
@@ -24,11 +34,13 @@ const COMMANDS: [Command; 2] = [
         // Half empty, and refilled within a week: no measured call makes a difference to when the key has to expire.
         fill: |key, batch| batch.push(["TB.TAKE", key, "1000000", "1", "500000"]),
         call: |key, batch| batch.push(["TB.TAKE", key, "1000000", "1"]),
+        approach: Some(&Take),
     },
     Command {
         name: "INCR",
         fill: |key, batch| batch.push(["INCR", key]),
         call: |key, batch| batch.push(["INCR", key]),
+        approach: None,
     },
 ];
 
@@ -36,25 +48,41 @@ pub fn steps(effort: &Effort) -> usize {
     COMMANDS.len() * effort.growth_keys.len()
 }
 
+/// What a call costs at one number of keys, in microseconds.
+struct Cost {
+    /// In the command, by the server's own count.
+    in_call_us: f64,
+    /// Of the server's process, reading and sending included, without pipelining.
+    process_us: Option<f64>,
+}
+
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let take = costs(bench, &COMMANDS[0])?;
     let incr = costs(bench, &COMMANDS[1])?;
-    let mut table = Table::new(&["buckets", "TB.TAKE µs", "to the first", "INCR µs", "to the first"]);
-    for ((keys, take_us), incr_us) in bench.effort.growth_keys.iter().zip(&take).zip(&incr) {
-        table.row([
-            whole(*keys as f64),
-            format!("{take_us:.3}"),
-            times(take_us / take[0]),
-            format!("{incr_us:.3}"),
-            times(incr_us / incr[0]),
-        ]);
+    let mut table = Table::new(&[
+        "buckets",
+        "TB.TAKE, server CPU µs",
+        "to the first",
+        "TB.TAKE, in the call µs",
+        "to the first",
+        "INCR, in the call µs",
+        "to the first",
+    ]);
+    for ((keys, take_cost), incr_cost) in bench.effort.growth_keys.iter().zip(&take).zip(&incr) {
+        let process = [take_cost.process_us, take[0].process_us].map(Option::unwrap_or_default);
+        let columns =
+            [process, [take_cost.in_call_us, take[0].in_call_us], [incr_cost.in_call_us, incr[0].in_call_us]];
+        let cells = columns.iter().flat_map(|[cost, first]| [format!("{cost:.3}"), times(cost / first)]);
+        table.row([whole(*keys as f64)].into_iter().chain(cells));
     }
     Ok(Section {
         name: "growth",
         title: "Growth",
         text: format!(
-            "Microseconds per call by the server's own count (`INFO commandstats`) on random ones of so many keys, beside INCR, \
-             which shows what the server's tables and the machine's caches do to any command. The median of {} rounds.",
+            "What a call on a random one of so many keys costs. *Server CPU* is the processor time of the server's process for a \
+             decision by {CLIENTS} clients without pipelining; *in the call* is the server's own count (`INFO commandstats`), \
+             where pipelined calls find little in the processor's caches. INCR shows what the server's tables and the \
+             machine's memory do to any command. The median of {} rounds.",
             bench.effort.rounds
         ),
         table,
@@ -63,8 +91,8 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     })
 }
 
-/// Microseconds per call at each number of keys.
-fn costs(bench: &mut Bench, command: &Command) -> Result<Vec<f64>> {
+/// The cost at each number of keys.
+fn costs(bench: &mut Bench, command: &Command) -> Result<Vec<Cost>> {
     let server = Server::start(&bench.inspectable(Some(bench.paths.module))?)?;
     let mut connection = server.connect()?;
     let mut filled = 0;
@@ -77,13 +105,28 @@ fn costs(bench: &mut Bench, command: &Command) -> Result<Vec<f64>> {
         })?;
         filled = keys;
         server.wait_for_hash_tables()?;
+        // Also for INCR: both find the machine in the same state.
         server.wait_for_uptime(SETTLED_AT_S)?;
-        let mut random = Random::new(1);
-        let rounds = (0..bench.effort.rounds)
-            .map(|_| round_us(&mut connection, command, keys, bench.effort.growth_calls, &mut random));
-        costs.push(median(rounds.collect::<Result<_>>()?));
+        costs.push(cost(bench.effort, &server, command, keys)?);
     }
     Ok(costs)
+}
+
+fn cost(effort: &Effort, server: &Server, command: &Command, keys: u64) -> Result<Cost> {
+    let mut connection = server.connect()?;
+    let mut random = Random::new(1);
+    let in_call = (0..effort.rounds)
+        .map(|_| round_us(&mut connection, command, keys, effort.growth_calls, &mut random))
+        .collect::<Result<_>>()?;
+    let process = |approach: &dyn Approach| -> Result<f64> {
+        let load = Load { clients: CLIENTS, buckets: keys, limit: LIMIT, duration: effort.latency };
+        let rounds = (0..effort.rounds).map(|_| {
+            let outcome = run(server, approach, load)?;
+            Ok(outcome.per_decision(outcome.server_cpu_us))
+        });
+        Ok(median(rounds.collect::<Result<_>>()?))
+    };
+    Ok(Cost { in_call_us: median(in_call), process_us: command.approach.map(process).transpose()? })
 }
 
 fn round_us(
@@ -105,9 +148,11 @@ fn key(number: u64) -> String {
     format!("user:{number:07}")
 }
 
-fn plot(bench: &Bench, costs: [Vec<f64>; 2]) -> String {
-    let series =
-        COMMANDS.iter().zip(costs).map(|(command, values)| Series { name: command.name.to_owned(), values });
+fn plot(bench: &Bench, costs: [Vec<Cost>; 2]) -> String {
+    let series = COMMANDS.iter().zip(costs).map(|(command, costs)| Series {
+        name: command.name.to_owned(),
+        values: costs.iter().map(|cost| cost.in_call_us).collect(),
+    });
     Lines {
         title: "Microseconds per call as buckets grow in number",
         caption: &bench.caption,

@@ -1,6 +1,6 @@
 //! What a bucket takes up.
 
-use super::{fill, is_own, Bench, SLOW};
+use super::{fill, Bench, SLOW};
 use crate::approaches::{Approach, Bucket, SetWithExpiry};
 use crate::plot::{Bar, Bars};
 use crate::report::{whole, Section, Table};
@@ -66,7 +66,7 @@ fn plot(sizes: &[(String, f64)], caption: &str) -> String {
         label: name.clone(),
         value: *bytes,
         text: format!("{} bytes", whole(*bytes)),
-        own: is_own(name),
+        own: Bar::is_own(name),
     };
     Bars { title: "Memory of a key", caption, bars: sizes.iter().map(bar).collect(), mark: None }.svg()
 }

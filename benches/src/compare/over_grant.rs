@@ -1,6 +1,6 @@
 //! How much passes that should not, when many clients want it at once.
 
-use super::{is_own, Bench};
+use super::Bench;
 use crate::approaches::Approach;
 use crate::limit::Limit;
 use crate::load::{run, Load};
@@ -104,7 +104,7 @@ fn plot(grants: &[Grant], caption: &str) -> String {
             grant.possible(),
             grant.over_percent()
         ),
-        own: is_own(&grant.approach),
+        own: Bar::is_own(&grant.approach),
     };
     let possible = grants.first().map_or(0, Grant::possible);
     Bars {

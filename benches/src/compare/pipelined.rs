@@ -1,12 +1,13 @@
 //! Calls in pipelines, where connections cost little and commands show.
 
-use super::{is_own, median, Bench, Effort, SETTLED_AT_S};
+use super::{median, Bench, Effort};
+use crate::approaches::Take;
 use crate::calls::{Call, Shape};
 use crate::connection::Connection;
 use crate::plot::{Bar, Bars};
 use crate::random::Random;
 use crate::report::{times, whole, Section, Table};
-use crate::server::{Server, Setup};
+use crate::server::Server;
 use anyhow::Result;
 use std::time::Instant;
 
@@ -23,14 +24,12 @@ pub fn steps(effort: &Effort) -> usize {
 }
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let server = Server::start(&Setup::with_module(bench.paths.server, bench.paths.module))?;
-    server.wait_for_uptime(SETTLED_AT_S)?;
     let mut rounds: Vec<Vec<f64>> = CALLS.iter().map(|_| Vec::new()).collect();
     for round in 1..=bench.effort.rounds {
         bench.progress.step(format_args!("pipelined calls, round {round}"));
         for (call, rounds) in CALLS.iter().zip(&mut rounds) {
             let calls = bench.effort.pipelined_calls as usize / call.weight();
-            rounds.push(calls_a_second(&server, call, calls)?);
+            rounds.push(calls_a_second(bench.server(&Take)?, call, calls)?);
         }
     }
     let speeds: Vec<(String, f64)> =
@@ -89,7 +88,7 @@ fn plot(speeds: &[(String, f64)], caption: &str) -> String {
         label: call.clone(),
         value: *speed,
         text: format!("{} a second", whole(*speed)),
-        own: is_own(call),
+        own: Bar::is_own(call),
     };
     Bars {
         title: "Calls a second, 32 in a pipeline",
