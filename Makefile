@@ -118,6 +118,17 @@ hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at a serv
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test hostile' $(TEST_ENGINES)
 
+.PHONY: fuzz
+fuzz: ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
+	@scripts/install.sh cargo cc c++ libclang
+	$(call say,'fuzzing')
+	@fuzz/run.sh $(FUZZ_SECONDS)
+FUZZ_SECONDS ?= 60
+
+.PHONY: fuzz-briefly
+fuzz-briefly:
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+
 .PHONY: examples
 examples: build ## Set up and test every application under examples/
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
@@ -154,11 +165,11 @@ bench-commandstats: build ## Microseconds per call as the newest Redis counts th
 	$(BENCH) commandstats --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)'
 
 .PHONY: guard
-guard: build ## Fail if a call costs more instructions than recorded in benches/ceilings
+guard: build ## Fail if a call costs more instructions than recorded in benches/ceilings.csv
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	$(call say,'counting instructions')
-	@$(BENCH) guard --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' --ceilings benches/ceilings
+	@$(BENCH) guard --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' --ceilings benches/ceilings.csv
 
 .PHONY: test-redis-cell
 test-redis-cell: build

@@ -2,6 +2,7 @@
 # install.sh WHAT...   Makes sure that each of these is there, through the machine's package manager if it is not:
 #   cargo   Rust's build tool (never installed here: it has an installer of its own)
 #   cc      a C compiler, for the linker and for headers
+#   c++     a C++ compiler, for libFuzzer
 #   libclang   which reads the server's header when the module is built
 #   redis   redis-server and redis-cli
 #   engines what scripts/engines.sh needs
@@ -23,6 +24,10 @@ has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 packages() { # MANAGER WHAT
     case "$1:$2" in
         apt-get:cc) echo gcc libc6-dev ;;
+        apt-get:c++) echo g++ ;;
+        dnf:c++) echo gcc-c++ ;;
+        pacman:c++) echo gcc ;;
+        apk:c++) echo g++ ;;
         dnf:cc | pacman:cc) echo gcc ;;
         apk:cc) echo gcc musl-dev ;;
         apt-get:libclang) echo libclang1 ;;
@@ -69,6 +74,7 @@ for what in "$@"; do
     case "$what" in
         cargo) has cargo || fail "cargo is missing: install Rust, https://rustup.rs" ;;
         cc) has cc || install cc ;;
+        c++) has c++ || install c++ ;;
         libclang) has_libclang || install libclang ;;
         redis) has_redis || install redis ;;
         valgrind) has valgrind || install valgrind ;;
