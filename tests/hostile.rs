@@ -190,6 +190,40 @@ fn effect(version: u8, level_micro: i64, refilled_at_us: i64, expire_at_ms: i64)
 }
 
 #[test]
+fn a_replicated_state_whose_fields_are_out_of_bounds_is_refused() {
+    const TRILLION_MICRO: i64 = 1_000_000_000_000_000_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut restore = |state: &[u8]| client.try_run(&[b"TB.RESTORE".as_slice(), b"k", state]);
+    let far_ms = 4_000_000_000_000;
+    for (level, time, expiry) in
+        [(0, 0, -1), (TRILLION_MICRO, 1 << 60, 1 << 53), (-TRILLION_MICRO, 1_767_225_600_000_000, far_ms)]
+    {
+        assert!(restore(&effect(1, level, time, expiry)).is_ok(), "{level} {time} {expiry}");
+    }
+    let good = effect(1, 5_000_000, 1_767_225_600_000_000, far_ms);
+    assert!(restore(&good).is_ok());
+    let mut refused = vec![Vec::new(), good[..24].to_vec(), [good.as_slice(), b"\0"].concat()];
+    refused.extend([0, 2, 255].map(|version| effect(version, 5_000_000, 1, far_ms)));
+    refused.extend(
+        [TRILLION_MICRO + 1, -TRILLION_MICRO - 1, i64::MAX, i64::MIN].map(|level| effect(1, level, 1, -1)),
+    );
+    refused.extend([-1, (1 << 60) + 1, i64::MAX, i64::MIN].map(|time| effect(1, 0, time, -1)));
+    refused.extend([-2, (1 << 53) + 1, i64::MAX, i64::MIN].map(|expiry| effect(1, 0, 1, expiry)));
+    for state in refused {
+        let error = restore(&state).expect_err("it was taken");
+        assert_eq!(
+            error,
+            "ERR state must be a bucket state as this module replicates it",
+            "{}",
+            state.escape_ascii()
+        );
+    }
+    assert_eq!(client.state("k").unwrap().0, "5");
+    assert_well(&server, &mut client);
+}
+
+#[test]
 fn a_hundred_thousand_arguments_of_restore_are_fifty_thousand_buckets() {
     const MANY: usize = 50_000;
     let server = Server::start();
@@ -431,7 +465,7 @@ fn exchange(server: &Server, client: &mut Connection, lines: &[Line]) -> Vec<Val
     let mut receive = |line: &Line| {
         connection.recv_response().unwrap_or_else(|gone| panic!("{}: {gone}\n{}", shown(line), server.log()))
     };
-    lines.iter().map(|line| receive(line)).collect()
+    lines.iter().map(receive).collect()
 }
 
 fn shown(line: &Line) -> String {

@@ -186,6 +186,59 @@ fn volatile_ttl_evicts_the_buckets_that_are_nearest_to_full() {
     assert!(lost < 10, "{lost} of {PRECIOUS} exhausted buckets were full again, of {evicted} evicted");
 }
 
+/// Ways in which a bucket ends. `{}` stands for its number.
+const ENDS: [(&str, &[&str]); 8] = [
+    ("deleted", &["DEL user:{}"]),
+    ("unlinked", &["UNLINK user:{}"]),
+    ("given back", &["TB.GIVE user:{} 10 1/h 10"]),
+    ("expired", &["PEXPIRE user:{} 1"]),
+    ("overwritten", &["SET user:{} 1"]),
+    ("overwritten by a copy", &["TB.TAKE other:{} 10 1/h", "RENAME other:{} user:{}", "DEL user:{}"]),
+    ("denied and charged", &["TB.TAKE user:{} 10 1/h 11", "TB.CHARGE user:{} 10 1/h 11", "DEL user:{}"]),
+    ("flushed", &[]),
+];
+
+#[test]
+fn all_memory_comes_back_however_a_bucket_ends() {
+    const BUCKETS: u32 = 20_000;
+    // A value that was forgotten costs 16 bytes at least: 320,000 in all.
+    const NOISE: i64 = 100_000;
+    let server = Server::start();
+    let live_and_end = |end: &[&str]| {
+        // A client of its own, whose buffers go with it.
+        let mut client = server.connect();
+        send_all(&mut client, 0..BUCKETS, |number| format!("TB.TAKE user:{number} 10 1/h"));
+        for call in end {
+            send_all(&mut client, 0..BUCKETS, |number| call.replace("{}", &number.to_string()));
+        }
+        client.say("FLUSHALL");
+    };
+    let mut observer = server.connect();
+    // The first time, the server makes room for what it keeps.
+    for (_, end) in ENDS {
+        live_and_end(end);
+    }
+    let baseline = settled_memory(&mut observer);
+    for (name, end) in ENDS {
+        live_and_end(end);
+        let growth = settled_memory(&mut observer) - baseline;
+        assert!(growth < NOISE, "{growth} bytes are gone with {BUCKETS} buckets that were {name}");
+        assert_eq!(observer.info("tokenbucket", "tokenbucket_buckets"), "0", "{name}");
+    }
+}
+
+/// The memory in use once it stays the same. Tables grow by and by, and some servers free in the background.
+fn settled_memory(client: &mut Connection) -> i64 {
+    let mut last_reads = [0; 5];
+    wait_until("the memory in use stays the same", || {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        last_reads.rotate_left(1);
+        last_reads[4] = used_memory(client);
+        last_reads.iter().all(|read| *read == last_reads[0])
+    });
+    last_reads[0]
+}
+
 /// Bytes that a key costs on a server of its own, with all that the server keeps of it.
 fn bytes_per_key(keys: u32, call: impl Fn(u32) -> String) -> f64 {
     let server = Server::start();
@@ -193,15 +246,7 @@ fn bytes_per_key(keys: u32, call: impl Fn(u32) -> String) -> f64 {
     let before = used_memory(&mut client);
     send_all(&mut client, 0..keys, call);
     assert_eq!(text(&client.say("DBSIZE")), keys.to_string());
-    // A table that grows keeps the old one until all keys have moved, which a server does by and by.
-    let mut last_reads = [0; 5];
-    wait_until("the tables have grown", || {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        last_reads.rotate_left(1);
-        last_reads[4] = used_memory(&mut client);
-        last_reads.iter().all(|read| *read == last_reads[0])
-    });
-    (last_reads[0] - before) as f64 / f64::from(keys)
+    (settled_memory(&mut client) - before) as f64 / f64::from(keys)
 }
 
 #[test]
