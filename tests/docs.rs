@@ -101,7 +101,7 @@ fn every_error_is_what_its_example_gets() {
         assert!(!rows.is_empty(), "{name} has no errors, not even one of arity");
         for row in rows {
             let session = Session::start("", &page);
-            let printed = row.commands.iter().map(|command| session.terminal.enter(command)).last();
+            let printed = row.commands.iter().fold(None, |_, command| Some(session.terminal.enter(command)));
             let printed = printed.unwrap_or_default().join("\n");
             let expected = format!("(error) {}", row.error);
             let holds = match expected.strip_suffix('…') {

@@ -462,7 +462,7 @@ fn exchange(server: &Server, client: &mut Connection, lines: &[Line]) -> Vec<Val
     }
     let connection = client.inner();
     connection.send_packed_command(&packed).unwrap();
-    let mut receive = |line: &Line| {
+    let receive = |line: &Line| {
         connection.recv_response().unwrap_or_else(|gone| panic!("{}: {gone}\n{}", shown(line), server.log()))
     };
     lines.iter().map(receive).collect()

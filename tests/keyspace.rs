@@ -239,7 +239,7 @@ fn digests_are_equal_for_equal_buckets_only() {
     let (mut client, mut twin) = (one.connect(), other.connect());
     fill(&mut client, one.clock());
     fill(&mut twin, other.clock());
-    let mut whole = |client: &mut Connection| text(&client.say("DEBUG DIGEST"));
+    let whole = |client: &mut Connection| text(&client.say("DEBUG DIGEST"));
     assert_eq!(whole(&mut client), whole(&mut twin));
     assert_ne!(whole(&mut client), "0".repeat(40));
     twin.say("TB.TAKE take 1000 1/h 0.000001");

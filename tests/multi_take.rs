@@ -30,8 +30,11 @@ fn words(groups: &[&str]) -> String {
     format!("TB.MTAKE {} {}", groups.len(), groups.join(" "))
 }
 
+/// State and expiry of a key.
+type Stored = (Option<(String, i64)>, Option<i64>);
+
 /// What is stored of some buckets.
-fn stored(client: &mut Connection, keys: &[&str]) -> Vec<(Option<(String, i64)>, Option<i64>)> {
+fn stored(client: &mut Connection, keys: &[&str]) -> Vec<Stored> {
     keys.iter().map(|key| (client.state(key), client.expires_at_ms(key))).collect()
 }
 

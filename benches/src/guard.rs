@@ -25,15 +25,14 @@ const HEADER: &str = "server,replication,call,times INCR\n";
 pub fn check(paths: &Paths, ceilings: &Path) -> Result<bool> {
     let text = fs::read_to_string(ceilings).with_context(|| ceilings.display().to_string())?;
     let server = version(paths.server)?;
-    let measured = measure(paths)?;
+    let of_server: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix(&server)?.strip_prefix(',')).collect();
+    let known = || format!("{} has no ceiling for {server}: record some with --record", ceilings.display());
+    ensure!(!of_server.is_empty(), known());
     let mut all_hold = true;
-    for (name, ratio) in &measured {
-        let line = format!("{server},{name},");
-        let ceiling = text.lines().find_map(|known| known.strip_prefix(&line));
-        let ceiling = ceiling.with_context(|| {
-            format!("{} has no ceiling for '{line}': record some with --record", ceilings.display())
-        })?;
-        let ceiling: f64 = ceiling.parse()?;
+    for (name, ratio) in &measure(paths)? {
+        let ceiling = of_server.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(','));
+        let ceiling: f64 = ceiling.with_context(known)?.parse()?;
         let holds = *ratio <= ceiling * (1.0 + SLACK);
         all_hold &= holds;
         let verdict = if holds { "ok" } else { "DEARER" };

@@ -1,8 +1,8 @@
 //! What the figures were measured on: they mean nothing without it.
 
 use crate::instructions::Paths;
-use crate::server::version;
-use anyhow::Result;
+use crate::server::{version, Server, Setup};
+use anyhow::{Context, Result};
 use std::fs;
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -19,9 +19,18 @@ pub fn caption(paths: &Paths) -> Result<String> {
         kernel(),
         load_average(),
         version(paths.server)?,
-        env!("CARGO_PKG_VERSION"),
+        module_version(paths)?,
         date()
     ))
+}
+
+/// As the module has told the server: a number with two digits for each part but the first.
+fn module_version(paths: &Paths) -> Result<String> {
+    let server = Server::start(&Setup::with_module(paths.server, paths.module))?;
+    let modules = server.connect()?.info("modules")?;
+    let version = modules.text("module")?.split(',').find_map(|field| field.strip_prefix("ver="));
+    let version: u32 = version.context("the module has no version")?.parse()?;
+    Ok(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
 }
 
 fn processor() -> String {

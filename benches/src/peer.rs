@@ -56,3 +56,29 @@ impl FromStr for Peer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME_FILE: &str = "Cargo.toml";
+
+    #[test]
+    fn a_call_is_filled_in() {
+        let peer: Peer =
+            format!("cell={SOME_FILE}:CL.THROTTLE {{key}} {{burst}} {{count}} {{period_s}}").parse().unwrap();
+        let words = peer.words("user:1", Limit { capacity: 10, count: 5, period_s: 60 });
+        assert_eq!(words, ["CL.THROTTLE", "user:1", "9", "5", "60"]);
+        assert_eq!((peer.name.as_str(), peer.command(), peer.has_any_limit()), ("cell", "CL.THROTTLE", true));
+    }
+
+    #[test]
+    fn what_is_no_peer_is_refused_with_the_form() {
+        for text in
+            ["cell", "cell=Cargo.toml", "cell=Cargo.toml:CL.THROTTLE 1 2 3", "cell=missing.so:A {key}"]
+        {
+            let error = text.parse::<Peer>().unwrap_err().to_string();
+            assert!(error.contains("peer"), "{text}: {error}");
+        }
+    }
+}
