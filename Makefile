@@ -58,7 +58,7 @@ build: ## Build the module: target/release/libtokenbucket.so
 	@echo 'built $(MODULE)'
 
 .PHONY: test
-test: ## Test everything on Redis 7.0, the newest Redis and the newest Valkey, or on SERVER=path alone
+test: ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory test-pure
 ifdef SERVER
@@ -117,6 +117,13 @@ engines:
 hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at a server (about 10 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test hostile' $(TEST_ENGINES)
+
+.PHONY: valgrind
+valgrind: build ## Run every command, file and replica under valgrind, on a server with libc's allocator
+	@scripts/install.sh valgrind
+	@$(MAKE) --no-print-directory engines NAMES=redis-6.2.14
+	$(call say,'running under valgrind')
+	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
