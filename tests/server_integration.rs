@@ -19,7 +19,7 @@ const COMMANDS: [(&str, i64, &str); 10] = [
     ("TB.MTAKE", -6, "write"),
     ("TB.STATE", 2, "read"),
     ("TB.RESTORE", -3, "servers"),
-    ("CL.THROTTLE", -5, "write"),
+    ("cl.throttle", -5, "write"),
 ];
 
 fn elements(value: &Value) -> &[Value] {
@@ -158,7 +158,7 @@ fn command_docs_describe_every_command_and_argument() {
         ("TB.STATE", &["key key"]),
         ("TB.RESTORE", &["bucket block multiple"]),
         (
-            "CL.THROTTLE",
+            "cl.throttle",
             &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"],
         ),
     ]);

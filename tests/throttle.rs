@@ -258,11 +258,14 @@ fn subscribers_hear_who_is_limited() {
 fn the_server_knows_its_key_and_its_flags() {
     let server = Server::start();
     let mut client = server.connect();
+    throttle(&mut client, "k 15 30 60");
     let keys = client.say("COMMAND GETKEYS CL.THROTTLE user:1 15 30 60 1");
     assert_eq!(text(&keys.as_sequence().unwrap()[0]), "user:1");
     let redis::Value::Array(commands) = client.say("COMMAND INFO cl.throttle") else { panic!() };
     let fields = commands[0].as_sequence().unwrap();
+    assert_eq!(text(&fields[0]), "cl.throttle", "as redis-cell spells it");
     let flags: Vec<String> = fields[2].as_sequence().unwrap().iter().map(text).collect();
+    assert!(client.info("commandstats", "cmdstat_cl.throttle").starts_with("calls="));
     assert!(flags.contains(&"write".to_owned()) && flags.contains(&"fast".to_owned()), "{flags:?}");
     assert_eq!(integers(&redis::Value::Array(fields[3..6].to_vec())), [1, 1, 1]);
     client.say("ACL SETUSER app on nopass ~rl:* +cl.throttle");

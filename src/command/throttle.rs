@@ -19,7 +19,8 @@ pub(crate) struct Throttle;
 
 impl Command for Throttle {
     const SPEC: Spec = Spec {
-        name: c"CL.THROTTLE",
+        // In lower case, as redis-cell has it: `INFO commandstats` and what is built on it show it so.
+        name: c"cl.throttle",
         summary: c"Takes tokens from a bucket if it holds them, else nothing, in the words of redis-cell",
         complexity: c"O(1)",
         since: c"0.1.0",

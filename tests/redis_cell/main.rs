@@ -260,7 +260,7 @@ fn whoever_is_loaded_first_has_the_command() {
     throttle(&mut client, "k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "string", "redis-cell has it");
     client.decide("TB.TAKE other 10 1");
-    assert!(server.log().contains("tokenbucket leaves CL.THROTTLE to the module that has it already"));
+    assert!(server.log().contains("tokenbucket leaves cl.throttle to the module that has it already"));
     let quiet = Server::builder().option("loadmodule", redis_cell().display());
     let server = quiet.module_arguments(&["cl-throttle", "no"]).start();
     throttle(&mut server.connect(), "k 15 30 60");
