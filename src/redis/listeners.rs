@@ -7,11 +7,13 @@
 //!
 //! The switch is on from the start. It goes off in one place only, [`on_cron_loop`], and only when the server
 //! itself says at that moment that it is a master outside a cluster, is not loading, and has no append-only file,
-//! no backlog and no replica. From such a state a listener can come into being in four ways, and each of them
+//! no backlog and no replica. From such a state a listener can come into being in five ways, and each of them
 //! turns the switch on before the listener's first byte:
 //!
 //! - A replica or an append-only file needs a snapshot of the data, taken by a fork. What is written before the
 //!   fork is in the snapshot. The server announces the fork to modules before it serves another command.
+//! - A replica may also be started from a file that `SAVE` wrote, without a fork, while another replica was still
+//!   waiting for its own snapshot: the file names a place in the stream. That a file is being written is announced.
 //! - A server that stops being a replica keeps the backlog of its time as one. It had to become one first: both
 //!   changes of role are announced.
 //! - Loading a data file may bring a backlog with it. Loading is announced.
@@ -38,8 +40,9 @@ pub(super) fn may_exist() -> bool {
 }
 
 /// The events that turn the switch on, whatever their details.
-const AWAKENING: [(u64, u64); 4] = [
+const AWAKENING: [(u64, u64); 5] = [
     (raw::REDISMODULE_EVENT_FORK_CHILD, 1),
+    (raw::REDISMODULE_EVENT_PERSISTENCE, 1),
     (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, 1),
     (raw::REDISMODULE_EVENT_LOADING, 1),
     (raw::REDISMODULE_EVENT_CONFIG, 1),

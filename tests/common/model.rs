@@ -184,7 +184,6 @@ impl Model {
             // Nothing is written, except that a denial counts on from a clock that stepped back.
             if let Some(stored) = self.stored.as_mut().filter(|stored| denied && now_us < stored.at_us) {
                 stored.at_us = now_us;
-                stored.level = stored.level.clone().min(limit.capacity.clone());
                 stored.full_at_us = whole(now_us) + limit.time_us(&(&limit.capacity - &stored.level));
             }
             return;
