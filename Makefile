@@ -68,9 +68,13 @@ else
 	@for engine in $(TEST_ENGINES); do \
 		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
 	done
-	@$(MAKE) --no-print-directory test-redis-cell fuzz-briefly guard chaos-briefly
+	@$(MAKE) --no-print-directory test-redis-cell
 endif
 	$(call say,'all tests passed')
+
+.PHONY: test-more
+test-more: ## Fuzz for 40 seconds, count instructions against their ceilings, two minutes of chaos
+	@$(MAKE) --no-print-directory fuzz-briefly guard chaos-briefly
 
 .PHONY: test-pure
 test-pure: ## Test what needs no server: the algorithm, the parser, the effect
