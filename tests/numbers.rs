@@ -168,7 +168,7 @@ fn whole_numbers_are_whole_in_any_spelling() {
 #[test]
 fn rates_are_exact_ratios() {
     for (text, numerator, denominator) in [
-        ("5", 5, 1),
+        ("5", 5_i128, 1_i128),
         ("0.25", 1, 4),
         ("1e-3", 1, 1000),
         ("100/m", 5, 3),
@@ -184,11 +184,12 @@ fn rates_are_exact_ratios() {
         ("1e3/1e-3m", 50_000, 3),
         ("+1/+2s", 1, 2),
         ("999999999999/999999999997d", 999_999_999_999, 86_399_999_999_740_800),
-        ("1/36525d", 1, decimal::CENTURY_S),
-        ("1e12", MAX_TOKENS, 1),
-        ("1e9/ms", MAX_TOKENS, 1),
-        ("1/1e-12s", MAX_TOKENS, 1),
+        ("1/36525d", 1, decimal::CENTURY_S.into()),
+        ("1e12", MAX_TOKENS.into(), 1),
+        ("1e9/ms", MAX_TOKENS.into(), 1),
+        ("1/1e-12s", MAX_TOKENS.into(), 1),
         ("2.1e-20/1e-14ms", 21, 10_000),
+        ("999999999999e14/999999999989d", 999_999_999_999_000_000_000_000_i128, 999_999_999_989 * 864),
     ] {
         let rate = Rate::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error:?}"));
         assert_is_exactly(text, rate, &Exact::new(numerator.into(), denominator.into()));
@@ -213,6 +214,7 @@ fn what_is_no_rate_is_refused() {
         "1000000001/ms",
         "1/1e-13s",
         "1/36525.0001d",
+        "1/3155760001s",
         "1/36526d",
         "0.99999999999/36525d",
         "3.1688e-10",
@@ -313,7 +315,8 @@ fn decimals() -> impl Strategy<Value = String> {
 /// Rates as the contract has them, many of them within bounds.
 fn rates() -> impl Strategy<Value = String> {
     let plain = prop_oneof!["[1-9][0-9]{0,12}", "0\\.[0-9]{1,12}", "[1-9][0-9]{0,11}e-?[0-9]{1,2}"];
-    let number = prop_oneof![2 => Just(String::new()), 6 => plain.clone(), 1 => decimals()];
+    let long = "[0-9]{1,3}\\.[0-9]{8,20}";
+    let number = prop_oneof![2 => Just(String::new()), 6 => plain.clone(), 1 => long, 1 => decimals()];
     let count = prop_oneof![8 => plain, 1 => decimals()];
     prop_oneof![
         1 => count.clone(),

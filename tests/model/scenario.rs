@@ -3,7 +3,7 @@
 use super::oracle::bucket::TOKEN;
 use super::oracle::module::{Found, Worded, CENTURY_US};
 use super::oracle::rational::{integer, Exact};
-use num_bigint::BigInt;
+use num_traits::Pow;
 use proptest::prelude::*;
 use tokenbucket::bucket::{Bucket, Limit, Operation, MAX_TIME_US};
 use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
@@ -43,21 +43,21 @@ pub fn rates() -> impl Strategy<Value = (String, Exact)> {
     let usual = [(100, 1, 2), (1, 250, 0), (5000, 1, 3), (37, 10, 1), (1, 1, 4), (7, 3, 1)];
     let usual =
         proptest::sample::select(usual.to_vec()).prop_map(|(count, number, unit)| (count, 0, number, unit));
-    let places = prop_oneof![4 => Just(0u32), 1 => 1..=20u32];
-    let any = (spread(MAX_TOKENS - 1), places, spread(MAX_TOKENS - 1), 0..UNITS.len());
-    prop_oneof![1 => usual, 3 => any].prop_map(|(count, places, number, unit)| {
+    let power = prop_oneof![4 => Just(0), 1 => -20..=20i32];
+    let any = (spread(MAX_TOKENS - 1), power, spread(MAX_TOKENS - 1), 0..UNITS.len());
+    prop_oneof![1 => usual, 3 => any].prop_map(|(count, power, number, unit)| {
         let (count, number, (unit, unit_us)) = (count.max(1), number.max(1), UNITS[unit]);
-        let period_us = integer(number) * integer(unit_us) * integer(BigInt::from(10).pow(places));
-        let rate = integer(count) * integer(TOKEN) / period_us;
+        let factor: Exact = Pow::pow(integer(10), power);
+        let rate = integer(count) * integer(TOKEN) * factor / (integer(number) * integer(unit_us));
         let slowest = integer(TOKEN) / integer(CENTURY_US);
         if rate < slowest {
             ("1/36525d".to_owned(), slowest)
         } else if rate > integer(MAX_TOKENS) {
             ("1e12".to_owned(), integer(MAX_TOKENS))
-        } else if places == 0 {
+        } else if power == 0 {
             (format!("{count}/{number}{unit}"), rate)
         } else {
-            (format!("{count}e-{places}/{number}{unit}"), rate)
+            (format!("{count}e{power}/{number}{unit}"), rate)
         }
     })
 }
@@ -206,6 +206,8 @@ pub enum Tick {
 pub fn ticks() -> impl Strategy<Value = Tick> {
     prop_oneof![
         2 => Just(Tick::Forward(0)),
+        // Replies are rounded to milliseconds: those are where they may go wrong.
+        4 => spread(100_000).prop_map(|ms| Tick::Forward(ms * 1000)),
         4 => spread(10_000_000).prop_map(Tick::Forward),
         1 => spread(MAX_TIME_US).prop_map(Tick::Forward),
         4 => (0..=1500i64).prop_map(Tick::Part),

@@ -155,7 +155,7 @@ fn who_would_wait_exactly_as_long_as_it_takes_is_served() {
         let operation = Operation::Reserve { cost_micro: 1_000_000, max_wait_ms };
         limit.decide(stored, operation, 1_700_000_000_001_000).unwrap().decision
     };
-    assert_eq!((reserve(0).allowed, reserve(0).retry_after_ms), (0, 599));
+    assert_eq!((reserve(0).allowed, reserve(0).retry_after_ms, reserve(0).reset_after_ms), (0, 599, 599));
     assert_eq!((reserve(598).allowed, reserve(598).retry_after_ms), (0, 599));
     assert_eq!((reserve(599).allowed, reserve(599).retry_after_ms), (1, 599));
 }
