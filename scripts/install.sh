@@ -11,10 +11,16 @@ set -euo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
 has() { command -v "$1" >/dev/null 2>&1; }
+# Not libclang-cpp, which is another library.
 has_libclang() {
     [ -n "${LIBCLANG_PATH:-}" ] && return
-    compgen -G '/usr/lib*/llvm*/lib*/libclang*.so*' >/dev/null || compgen -G '/usr/lib/*/libclang*.so*' >/dev/null ||
-        compgen -G '/usr/lib*/libclang*.so*' >/dev/null
+    local folder name
+    for folder in /usr/lib*/llvm*/lib* /usr/lib/* /usr/lib*; do
+        for name in libclang.so "libclang-[0-9]"; do
+            if compgen -G "$folder/$name*" >/dev/null; then return; fi
+        done
+    done
+    return 1
 }
 has_redis() { has redis-cli && { has redis-server || has redis-check-rdb; }; }
 has_pip() { python3 -m pip --version >/dev/null 2>&1; }
