@@ -11,7 +11,8 @@ tokenbucket-bench commandstats [--quick] --server PATH --module PATH [--peer PEE
 tokenbucket-bench guard --server PATH --module PATH --ceilings FILE [--record]
 
 PEER is another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS', among which
-{capacity}, {burst} (one less), {count} and {period_s} stand for the limit.";
+{capacity}, {burst} (one less), {count} and {period_s} stand for the limit. Several are separated by semicolons. One
+whose call does not name the limit takes no part where the limit matters.";
 
 #[derive(Debug, Default)]
 pub struct Arguments {
@@ -41,7 +42,11 @@ impl Arguments {
                 "--out" => arguments.out = Some(value()?.into()),
                 "--ceilings" => arguments.ceilings = Some(value()?.into()),
                 "--json" => arguments.json = Some(value()?.into()),
-                "--peer" => arguments.peers.push(value()?.parse()?),
+                "--peer" => {
+                    for peer in value()?.split(';').filter(|peer| !peer.trim().is_empty()) {
+                        arguments.peers.push(peer.trim().parse()?);
+                    }
+                }
                 _ => bail!("'{word}' is not an option"),
             }
         }

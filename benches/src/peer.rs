@@ -40,12 +40,13 @@ impl Peer {
 impl FromStr for Peer {
     type Err = anyhow::Error;
 
-    /// Reads `name=path.so:COMMAND {key} ARGUMENTS`. Among the arguments, `{capacity}` stands for the most tokens at
-    /// once, `{burst}` for one less, `{count}` and `{period_s}` for how many flow in in how many seconds.
+    /// Reads `name=path.so:COMMAND {key} ARGUMENTS`, with a blank or a colon behind the path. Among the arguments,
+    /// `{capacity}` stands for the most tokens at once, `{burst}` for one less, `{count}` and `{period_s}` for how many
+    /// flow in in how many seconds.
     fn from_str(text: &str) -> Result<Self> {
         let form = || format!("a peer is given as 'name=path.so:COMMAND {{key}} ARGUMENTS', not '{text}'");
         let (name, rest) = text.split_once('=').with_context(form)?;
-        let (module, template) = rest.split_once(':').with_context(form)?;
+        let (module, template) = rest.split_once([':', ' ']).with_context(form)?;
         ensure!(template.contains("{key}"), form());
         let module = PathBuf::from(module);
         ensure!(module.exists(), "the module of peer {name} is missing: {}", module.display());
@@ -70,6 +71,12 @@ mod tests {
         let words = peer.words("user:1", Limit { capacity: 10, count: 5, period_s: 60 });
         assert_eq!(words, ["CL.THROTTLE", "user:1", "9", "5", "60"]);
         assert_eq!((peer.name.as_str(), peer.command(), peer.has_any_limit()), ("cell", "CL.THROTTLE", true));
+    }
+
+    #[test]
+    fn a_blank_may_stand_behind_the_path() {
+        let peer: Peer = format!("other={SOME_FILE} LIMIT.IT {{key}} 5").parse().unwrap();
+        assert_eq!((peer.command(), peer.has_any_limit()), ("LIMIT.IT", false));
     }
 
     #[test]
