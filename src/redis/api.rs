@@ -1,23 +1,28 @@
 //! The server's functions. They are found at run time, by name, when the module is loaded.
 
 use redis_module::raw;
-use std::process;
 
-/// A function that the oldest supported server has, so that its absence was noticed when the module was loaded.
+/// A function of the server, one that [`required!`] names: naming another does not compile.
 ///
-/// The branch costs one instruction; an `unwrap_unchecked` would save it and turn a mistake in [`missing`] into
-/// undefined behaviour.
-#[inline]
-pub(super) fn loaded<F>(function: Option<F>) -> F {
-    match function {
-        Some(function) => function,
-        None => process::abort(),
-    }
+/// To be used in an `unsafe` block whose reasons hold for the call too. Taking the function itself is sound because
+/// [`missing`] was asked, before anything else, when the module was loaded.
+macro_rules! server {
+    ($name:ident) => {{
+        let _ = $crate::redis::api::Required::$name;
+        redis_module::raw::$name.unwrap_unchecked()
+    }};
 }
+pub(super) use server;
 
-/// Declares the functions without which nothing works.
+/// Declares the functions without which nothing works: the oldest supported server has them all.
 macro_rules! required {
     ($($name:ident),* $(,)?) => {
+        /// Their names.
+        #[allow(non_camel_case_types)]
+        pub(super) enum Required {
+            $($name),*
+        }
+
         /// The first function that this server lacks, if any.
         pub(super) fn missing() -> Option<&'static str> {
             $(

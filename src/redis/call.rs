@@ -1,6 +1,6 @@
 //! One call of a command: what the client sent, and what it gets back.
 
-use super::api::loaded;
+use super::api::server;
 use crate::bucket::Decision;
 use crate::error::Error;
 use redis_module::raw;
@@ -23,7 +23,7 @@ impl AsRef<[u8]> for Argument<'_> {
         // SAFETY: the server keeps `string` alive and unchanged for the call, which `'call` does not outlive, and
         // reports the number of bytes that are readable at the pointer it returns.
         unsafe {
-            let bytes = loaded(raw::RedisModule_StringPtrLen)(self.string, &raw mut len);
+            let bytes = server!(RedisModule_StringPtrLen)(self.string, &raw mut len);
             slice::from_raw_parts(bytes.cast(), len)
         }
     }
@@ -56,16 +56,18 @@ impl<'call> Call<'call> {
     /// Wraps what the server hands to a command.
     ///
     /// # Safety
-    /// The three must come from one invocation of a command, and `'call` must not outlive it.
+    /// The three must come from one invocation of a command, whose name is the first string, and `'call` must not
+    /// outlive it.
     #[inline]
     pub(super) unsafe fn new(
         context: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
         argc: c_int,
     ) -> Self {
-        // SAFETY: by the contract of this function.
-        let argv = unsafe { arguments(argv, argc) };
-        Self { context, arguments: argv.get(1..).unwrap_or_default() }
+        let len = usize::try_from(argc.wrapping_sub(1)).unwrap_or(0);
+        // SAFETY: by the contract of this function, and `Argument` is a transparent wrapper of a pointer.
+        let arguments = unsafe { slice::from_raw_parts(argv.add(1).cast(), len) };
+        Self { context, arguments }
     }
 
     /// The arguments behind the command's name.
@@ -74,14 +76,16 @@ impl<'call> Call<'call> {
         self.arguments
     }
 
+    #[inline(always)]
     fn flags(&self) -> u32 {
         // SAFETY: the context is valid for the call.
-        unsafe { loaded(raw::RedisModule_GetContextFlags)(self.context) }.cast_unsigned()
+        unsafe { server!(RedisModule_GetContextFlags)(self.context) }.cast_unsigned()
     }
 
     /// Whether the server is over `maxmemory` and has no policy that would make room by itself.
     ///
     /// With an eviction policy a new bucket may be created, as it has an expiry and can thus be evicted itself.
+    #[inline(always)]
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let relevant = raw::REDISMODULE_CTX_FLAGS_OOM | raw::REDISMODULE_CTX_FLAGS_EVICT;
         self.flags() & relevant == raw::REDISMODULE_CTX_FLAGS_OOM
@@ -111,9 +115,7 @@ impl<'call> Call<'call> {
     #[inline]
     fn notify_as(&self, class: c_int, event: &CStr, key: &Argument) {
         // SAFETY: context and key are valid for the call, the event is a C string that the server copies.
-        unsafe {
-            loaded(raw::RedisModule_NotifyKeyspaceEvent)(self.context, class, event.as_ptr(), key.string)
-        };
+        unsafe { server!(RedisModule_NotifyKeyspaceEvent)(self.context, class, event.as_ptr(), key.string) };
     }
 
     /// Begins an array of `len` elements, which the next replies fill.
@@ -121,14 +123,14 @@ impl<'call> Call<'call> {
     pub(crate) fn reply_array(&self, len: usize) {
         let len = c_long::try_from(len).unwrap_or(c_long::MAX);
         // SAFETY: the context is valid for the call.
-        unsafe { loaded(raw::RedisModule_ReplyWithArray)(self.context, len) };
+        unsafe { server!(RedisModule_ReplyWithArray)(self.context, len) };
     }
 
     /// Replies an integer.
     #[inline]
     pub(crate) fn reply_integer(&self, integer: i64) {
         // SAFETY: the context is valid for the call.
-        unsafe { loaded(raw::RedisModule_ReplyWithLongLong)(self.context, integer) };
+        unsafe { server!(RedisModule_ReplyWithLongLong)(self.context, integer) };
     }
 
     /// Replies a decision: an array of four integers.
@@ -151,24 +153,20 @@ impl<'call> Call<'call> {
     pub(crate) fn reply_string(&self, string: &str) {
         // SAFETY: the context is valid for the call, and the server copies `len` bytes from the pointer.
         unsafe {
-            loaded(raw::RedisModule_ReplyWithStringBuffer)(
-                self.context,
-                string.as_ptr().cast(),
-                string.len(),
-            );
+            server!(RedisModule_ReplyWithStringBuffer)(self.context, string.as_ptr().cast(), string.len());
         }
     }
 
     /// Replies nil.
     pub(crate) fn reply_nil(&self) {
         // SAFETY: the context is valid for the call.
-        unsafe { loaded(raw::RedisModule_ReplyWithNull)(self.context) };
+        unsafe { server!(RedisModule_ReplyWithNull)(self.context) };
     }
 
     /// Replies `+OK`.
     pub(crate) fn reply_ok(&self) {
         // SAFETY: the context is valid for the call, the string is a constant.
-        unsafe { loaded(raw::RedisModule_ReplyWithSimpleString)(self.context, c"OK".as_ptr()) };
+        unsafe { server!(RedisModule_ReplyWithSimpleString)(self.context, c"OK".as_ptr()) };
     }
 
     /// Replies an error.
@@ -176,9 +174,9 @@ impl<'call> Call<'call> {
         // SAFETY: the context is valid for the call, the text is a constant C string.
         unsafe {
             if error == Error::WrongArity {
-                loaded(raw::RedisModule_WrongArity)(self.context);
+                server!(RedisModule_WrongArity)(self.context);
             } else {
-                loaded(raw::RedisModule_ReplyWithError)(self.context, error.text().as_ptr());
+                server!(RedisModule_ReplyWithError)(self.context, error.text().as_ptr());
             }
         }
     }
@@ -186,14 +184,14 @@ impl<'call> Call<'call> {
     /// Whether the server only asks where the keys are; the answer is given with [`key_at`](Self::key_at).
     pub(super) fn is_keys_position_request(&self) -> bool {
         // SAFETY: the context is valid for the call.
-        unsafe { loaded(raw::RedisModule_IsKeysPositionRequest)(self.context) != 0 }
+        unsafe { server!(RedisModule_IsKeysPositionRequest)(self.context) != 0 }
     }
 
     /// Answers that argument `position` (the command's name being 0) is a key.
     pub(super) fn key_at(&self, position: usize) {
         let position = c_int::try_from(position).unwrap_or(c_int::MAX);
         // SAFETY: the context is valid for the call.
-        unsafe { loaded(raw::RedisModule_KeyAtPos)(self.context, position) };
+        unsafe { server!(RedisModule_KeyAtPos)(self.context, position) };
     }
 }
 
@@ -203,9 +201,8 @@ pub(super) struct OwnedString(pub(super) *mut raw::RedisModuleString);
 impl OwnedString {
     pub(super) fn new(bytes: &[u8]) -> Self {
         // SAFETY: without a context the string is ours alone; the server copies `len` bytes from the pointer.
-        let string = unsafe {
-            loaded(raw::RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())
-        };
+        let string =
+            unsafe { server!(RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) };
         Self(string)
     }
 }
@@ -213,6 +210,6 @@ impl OwnedString {
 impl Drop for OwnedString {
     fn drop(&mut self) {
         // SAFETY: made in `new` without a context, and freed only here.
-        unsafe { loaded(raw::RedisModule_FreeString)(ptr::null_mut(), self.0) };
+        unsafe { server!(RedisModule_FreeString)(ptr::null_mut(), self.0) };
     }
 }

@@ -3,7 +3,7 @@
 //! A value is a [`Bucket`], 16 bytes on the server's heap, which is the smallest allocation that holds it. The
 //! callbacks below are called by the server with values that [`allocate`] made, and with nothing else.
 
-use super::api::loaded;
+use super::api::server;
 use super::info;
 use crate::bucket::{Bucket, MAX_TIME_US};
 use crate::effect::{self, Effect, EFFECT_LEN};
@@ -44,7 +44,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
     methods.defrag = Some(defrag);
     // SAFETY: the context is valid while the module is being loaded, and the server copies name and methods.
     let registered = unsafe {
-        loaded(raw::RedisModule_CreateDataType)(context, NAME.as_ptr(), ENCODING_VERSION, &raw mut methods)
+        server!(RedisModule_CreateDataType)(context, NAME.as_ptr(), ENCODING_VERSION, &raw mut methods)
     };
     TYPE.store(registered, Ordering::Relaxed);
     !registered.is_null()
@@ -55,7 +55,7 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     // SAFETY: the allocator ends the server rather than return null (as for the server's own data), and its
     // blocks are aligned for any type.
     unsafe {
-        let value = loaded(raw::RedisModule_Alloc)(size_of::<Bucket>()).cast::<Bucket>();
+        let value = server!(RedisModule_Alloc)(size_of::<Bucket>()).cast::<Bucket>();
         value.write(bucket);
         info::count().bucket_allocated(|| value_bytes(value.cast()));
         NonNull::new_unchecked(value)
@@ -65,7 +65,7 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
 /// Bytes that one bucket's value takes from the allocator.
 fn value_bytes(value: *mut c_void) -> usize {
     // SAFETY: `value` was made by `allocate`.
-    unsafe { loaded(raw::RedisModule_MallocSize)(value) }
+    unsafe { server!(RedisModule_MallocSize)(value) }
 }
 
 /// Reads a value that [`allocate`] made.
@@ -81,8 +81,8 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     // SAFETY: the server passes a live value of our type, and an io that is valid for this call.
     unsafe {
         let bucket = read(value);
-        loaded(raw::RedisModule_SaveSigned)(io, bucket.level_micro);
-        loaded(raw::RedisModule_SaveSigned)(io, bucket.refilled_at_us);
+        server!(RedisModule_SaveSigned)(io, bucket.level_micro);
+        server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us);
     }
 }
 
@@ -94,9 +94,9 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
     }
     // SAFETY: the io is valid for this call. A read that fails gives 0 and sets the error that is asked for next.
     let (level_micro, refilled_at_us, failed) = unsafe {
-        let level_micro = loaded(raw::RedisModule_LoadSigned)(io);
-        let refilled_at_us = loaded(raw::RedisModule_LoadSigned)(io);
-        (level_micro, refilled_at_us, loaded(raw::RedisModule_IsIOError)(io) != 0)
+        let level_micro = server!(RedisModule_LoadSigned)(io);
+        let refilled_at_us = server!(RedisModule_LoadSigned)(io);
+        (level_micro, refilled_at_us, server!(RedisModule_IsIOError)(io) != 0)
     };
     if failed {
         return ptr::null_mut();
@@ -126,15 +126,15 @@ fn is_loading(io: *mut raw::RedisModuleIO) -> bool {
     let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
     // SAFETY: the io is valid for this call, and so is the context that belongs to it.
     let flags = unsafe {
-        let context = loaded(raw::RedisModule_GetContextFromIO)(io);
-        loaded(raw::RedisModule_GetContextFlags)(context)
+        let context = server!(RedisModule_GetContextFromIO)(io);
+        server!(RedisModule_GetContextFlags)(context)
     };
     flags.cast_unsigned() & loading != 0
 }
 
 fn log(io: *mut raw::RedisModuleIO, message: &std::ffi::CStr) {
     // SAFETY: the io is valid, the strings are constants without a format specifier but the one given.
-    unsafe { loaded(raw::RedisModule_LogIOError)(io, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
+    unsafe { server!(RedisModule_LogIOError)(io, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
 }
 
 /// Writes the bucket as the command that recreates it. Its expiry is written by the server.
@@ -148,14 +148,7 @@ unsafe extern "C" fn aof_rewrite(
     unsafe {
         let effect = Effect { bucket: read(value), expire_at_ms: None }.encode();
         let command = effect::COMMAND;
-        loaded(raw::RedisModule_EmitAOF)(
-            io,
-            command.as_ptr(),
-            c"sb".as_ptr(),
-            key,
-            effect.as_ptr(),
-            EFFECT_LEN,
-        );
+        server!(RedisModule_EmitAOF)(io, command.as_ptr(), c"sb".as_ptr(), key, effect.as_ptr(), EFFECT_LEN);
     }
 }
 
@@ -167,9 +160,9 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     // SAFETY: the server passes a live value of our type, and a digest that is valid for this call.
     unsafe {
         let bucket = read(value);
-        loaded(raw::RedisModule_DigestAddLongLong)(digest, bucket.level_micro);
-        loaded(raw::RedisModule_DigestAddLongLong)(digest, bucket.refilled_at_us);
-        loaded(raw::RedisModule_DigestEndSequence)(digest);
+        server!(RedisModule_DigestAddLongLong)(digest, bucket.level_micro);
+        server!(RedisModule_DigestAddLongLong)(digest, bucket.refilled_at_us);
+        server!(RedisModule_DigestEndSequence)(digest);
     }
 }
 
@@ -177,7 +170,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 unsafe extern "C" fn free(value: *mut c_void) {
     info::count().bucket_freed();
     // SAFETY: `value` was made by `allocate`, and the server has forgotten it.
-    unsafe { loaded(raw::RedisModule_Free)(value) };
+    unsafe { server!(RedisModule_Free)(value) };
 }
 
 /// One allocation to free: never worth a background thread.

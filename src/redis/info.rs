@@ -1,6 +1,6 @@
 //! Counters, and `INFO tokenbucket` that shows them.
 
-use super::api::loaded;
+use super::api::server;
 use crate::bucket::Outcome;
 use crate::number::MICRO_PER_TOKEN;
 use redis_module::raw;
@@ -93,18 +93,18 @@ impl Counters {
 /// Lets `INFO` ask us.
 pub(super) fn register(context: *mut raw::RedisModuleCtx) {
     // SAFETY: the context is valid while the module is being loaded.
-    unsafe { loaded(raw::RedisModule_RegisterInfoFunc)(context, Some(report)) };
+    unsafe { server!(RedisModule_RegisterInfoFunc)(context, Some(report)) };
 }
 
 unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
     // SAFETY: the server passes a context that is valid for this report; it copies the names. A section without
     // a name of its own is named after the module. An error only says that this section was not asked for.
     unsafe {
-        if loaded(raw::RedisModule_InfoAddSection)(info, c"".as_ptr()) != 0 {
+        if server!(RedisModule_InfoAddSection)(info, c"".as_ptr()) != 0 {
             return;
         }
         for (name, value) in COUNTERS.fields() {
-            loaded(raw::RedisModule_InfoAddFieldULongLong)(info, name.as_ptr(), value);
+            server!(RedisModule_InfoAddFieldULongLong)(info, name.as_ptr(), value);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One bucket's key, opened.
 
-use super::api::loaded;
+use super::api::server;
 use super::call::{Argument, Call};
 use super::data_type;
 use crate::bucket::Bucket;
@@ -68,7 +68,7 @@ impl<'call> BucketKey<'call> {
         };
         // SAFETY: context and name are valid for the call.
         let key =
-            unsafe { loaded(raw::RedisModule_OpenKey)(call.context, name.string, mode.cast_signed()).cast() };
+            unsafe { server!(RedisModule_OpenKey)(call.context, name.string, mode.cast_signed()).cast() };
         Self { call, name, key, value: None }
     }
 
@@ -82,11 +82,11 @@ impl<'call> BucketKey<'call> {
         // SAFETY: the key is open. The server returns as many readable bytes as it says, or null, and they stay
         // where they are until the key is written or closed, which the borrow of `self` rules out.
         unsafe {
-            if loaded(raw::RedisModule_KeyType)(self.key) != STRING {
+            if server!(RedisModule_KeyType)(self.key) != STRING {
                 return None;
             }
             let read = raw::REDISMODULE_READ.cast_signed();
-            let bytes = loaded(raw::RedisModule_StringDMA)(self.key, &raw mut len, read);
+            let bytes = server!(RedisModule_StringDMA)(self.key, &raw mut len, read);
             (!bytes.is_null()).then(|| slice::from_raw_parts(bytes.cast::<u8>(), len))
         }
     }
@@ -100,10 +100,10 @@ impl<'call> BucketKey<'call> {
         // SAFETY: the key is open; anything but a module's value has the type null. The value is read only if the
         // type is ours, so `allocate` made it.
         unsafe {
-            if loaded(raw::RedisModule_ModuleTypeGetType)(self.key) == data_type::registered() {
-                return Ok(NonNull::new(loaded(raw::RedisModule_ModuleTypeGetValue)(self.key).cast()));
+            if server!(RedisModule_ModuleTypeGetType)(self.key) == data_type::registered() {
+                return Ok(NonNull::new(server!(RedisModule_ModuleTypeGetValue)(self.key).cast()));
             }
-            if loaded(raw::RedisModule_KeyType)(self.key) == EMPTY {
+            if server!(RedisModule_KeyType)(self.key) == EMPTY {
                 return Ok(None);
             }
             Err(Error::WrongType)
@@ -139,12 +139,13 @@ impl<'call> BucketKey<'call> {
         }
     }
 
+    #[inline(always)] // So that the key stays in registers.
     fn create(&mut self, bucket: Bucket) {
         let value = data_type::allocate(bucket);
         // SAFETY: the key is open for writing and takes the value over, which is of the type it is told.
         unsafe {
             let bucket_type = data_type::registered();
-            loaded(raw::RedisModule_ModuleTypeSetValue)(self.key, bucket_type, value.as_ptr().cast());
+            server!(RedisModule_ModuleTypeSetValue)(self.key, bucket_type, value.as_ptr().cast());
         }
         self.value = Some(value);
     }
@@ -172,6 +173,7 @@ impl<'call> BucketKey<'call> {
     }
 
     /// Lets the key expire at a Unix millisecond, or never.
+    #[inline(always)]
     pub(crate) fn expire_at(&mut self, at_ms: Option<i64>, now_us: i64) {
         let never = i64::from(raw::REDISMODULE_NO_EXPIRE);
         let at_ms = at_ms.map(|at_ms| at_ms.min(MAX_EXPIRE_AT_MS));
@@ -183,24 +185,25 @@ impl<'call> BucketKey<'call> {
                 // the key may stay a moment longer, and never goes early.
                 None => {
                     let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(now_us / 1000).max(1));
-                    loaded(raw::RedisModule_SetExpire)(self.key, after_ms.unwrap_or(never))
+                    server!(RedisModule_SetExpire)(self.key, after_ms.unwrap_or(never))
                 }
             }
         };
     }
 
     /// Removes the key.
+    #[inline(always)]
     pub(crate) fn delete(&mut self) {
         self.value = None;
         // SAFETY: the key is open for writing; the value goes with it.
-        unsafe { loaded(raw::RedisModule_DeleteKey)(self.key) };
+        unsafe { server!(RedisModule_DeleteKey)(self.key) };
     }
 
     /// Tells transactions and client-side caches that the bucket has changed.
     #[inline]
     pub(crate) fn signal_modified(&self) {
         // SAFETY: context and name are valid for the call.
-        unsafe { loaded(raw::RedisModule_SignalModifiedKey)(self.call.context, self.name.string) };
+        unsafe { server!(RedisModule_SignalModifiedKey)(self.call.context, self.name.string) };
     }
 }
 
@@ -211,6 +214,6 @@ impl Drop for BucketKey<'_> {
             return;
         }
         // SAFETY: opened in `open`, closed only here.
-        unsafe { loaded(raw::RedisModule_CloseKey)(self.key) };
+        unsafe { server!(RedisModule_CloseKey)(self.key) };
     }
 }

@@ -22,7 +22,7 @@
 //! A server that does not announce all of these keeps the switch on. So does Valkey's snapshot without a fork,
 //! which it only uses if all modules say that they know of it; this one does not.
 
-use super::api::loaded;
+use super::api::server;
 use redis_module::raw;
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -62,7 +62,7 @@ type OnEvent = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEv
 fn subscribe(context: *mut raw::RedisModuleCtx, (id, version): (u64, u64), on_event: OnEvent) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: version };
     // SAFETY: the context is valid while the module is being loaded. A server refuses events it does not know.
-    unsafe { loaded(raw::RedisModule_SubscribeToServerEvent)(context, event, Some(on_event)) == 0 }
+    unsafe { server!(RedisModule_SubscribeToServerEvent)(context, event, Some(on_event)) == 0 }
 }
 
 unsafe extern "C" fn on_awakening(
@@ -97,7 +97,7 @@ fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
         | raw::REDISMODULE_CTX_FLAGS_LOADING
         | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
     // SAFETY: the context is valid during the event.
-    let flags = unsafe { loaded(raw::RedisModule_GetContextFlags)(context) };
+    let flags = unsafe { server!(RedisModule_GetContextFlags)(context) };
     let alone = flags.cast_unsigned() & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
     alone && has_no_stream(context)
 }
@@ -106,13 +106,13 @@ fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
 fn has_no_stream(context: *mut raw::RedisModuleCtx) -> bool {
     // SAFETY: the context is valid during the event, the section is a constant. Whatever it returns, even null
     // is only handed back to the server below.
-    let report = unsafe { loaded(raw::RedisModule_GetServerInfo)(context, c"replication".as_ptr()) };
+    let report = unsafe { server!(RedisModule_GetServerInfo)(context, c"replication".as_ptr()) };
     if report.is_null() {
         return false;
     }
     let none = is_zero(report, c"connected_slaves") && is_zero(report, c"repl_backlog_active");
     // SAFETY: made above with the same context, freed once.
-    unsafe { loaded(raw::RedisModule_FreeServerInfo)(context, report) };
+    unsafe { server!(RedisModule_FreeServerInfo)(context, report) };
     none
 }
 
@@ -120,6 +120,6 @@ fn is_zero(report: *mut raw::RedisModuleServerInfoData, field: &CStr) -> bool {
     let mut error = 0;
     // SAFETY: the report is alive, the field a constant, `error` valid for writing.
     let value =
-        unsafe { loaded(raw::RedisModule_ServerInfoGetFieldSigned)(report, field.as_ptr(), &raw mut error) };
+        unsafe { server!(RedisModule_ServerInfoGetFieldSigned)(report, field.as_ptr(), &raw mut error) };
     error == 0 && value == 0
 }

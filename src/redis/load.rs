@@ -1,6 +1,6 @@
 //! What happens when a server loads the module.
 
-use super::api::{loaded, missing};
+use super::api::{missing, server};
 use super::call::{arguments, Argument};
 use super::{config, data_type, info, listeners, register};
 use redis_module::raw;
@@ -77,7 +77,7 @@ fn set_options(context: *mut raw::RedisModuleCtx) {
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
     let valkey = if is_valkey() { VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
     // SAFETY: the context is valid while the module is being loaded.
-    unsafe { loaded(raw::RedisModule_SetModuleOptions)(context, everywhere.cast_signed() | valkey) };
+    unsafe { server!(RedisModule_SetModuleOptions)(context, everywhere.cast_signed() | valkey) };
 }
 
 /// Whether the server offers its functions under Valkey's names too.
@@ -95,5 +95,5 @@ fn is_valkey() -> bool {
 fn log(context: *mut raw::RedisModuleCtx, level: &CStr, message: &str) {
     let message = CString::new(message).unwrap_or_default();
     // SAFETY: the context is valid while the module is being loaded; the format says one string, which follows.
-    unsafe { loaded(raw::RedisModule_Log)(context, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
+    unsafe { server!(RedisModule_Log)(context, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
 }

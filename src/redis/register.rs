@@ -1,6 +1,6 @@
 //! Telling the server which commands there are, and being called by it.
 
-use super::api::loaded;
+use super::api::server;
 use super::call::Call;
 use super::info;
 use super::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec};
@@ -116,7 +116,7 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
     };
     // SAFETY: the context is valid while the module is being loaded; the server copies the strings.
     let status = unsafe {
-        loaded(raw::RedisModule_CreateCommand)(
+        server!(RedisModule_CreateCommand)(
             context,
             spec.name.as_ptr(),
             Some(handler),

@@ -1,6 +1,6 @@
 //! Sending the result of a write to replicas and to the append-only file.
 
-use super::api::loaded;
+use super::api::server;
 use super::call::{Argument, Call, OwnedString};
 use super::listeners;
 use crate::effect::{self, Effect, EFFECT_LEN};
@@ -36,7 +36,7 @@ fn replicate_one(call: &Call, written: &Written) {
     // SAFETY: the context is valid for the call, the name is a constant, and the format says one string and one
     // buffer with its length, which is what follows.
     unsafe {
-        loaded(raw::RedisModule_Replicate)(
+        server!(RedisModule_Replicate)(
             call.context,
             effect::COMMAND.as_ptr(),
             c"sb".as_ptr(),
@@ -55,7 +55,7 @@ fn replicate_all(call: &Call, written: &[Written]) {
     // SAFETY: the context is valid for the call, the name is a constant, and the format says a vector of strings
     // with its length, which is what follows. The server keeps references of its own.
     unsafe {
-        loaded(raw::RedisModule_Replicate)(
+        server!(RedisModule_Replicate)(
             call.context,
             effect::COMMAND.as_ptr(),
             c"v".as_ptr(),
@@ -69,7 +69,7 @@ fn replicate_all(call: &Call, written: &[Written]) {
 pub(crate) fn replicate_deletion(call: &Call, name: &Argument) {
     // SAFETY: the context is valid for the call, the names are constants, and the format says one string.
     unsafe {
-        loaded(raw::RedisModule_Replicate)(call.context, c"DEL".as_ptr(), c"s".as_ptr(), name.string);
+        server!(RedisModule_Replicate)(call.context, c"DEL".as_ptr(), c"s".as_ptr(), name.string);
     }
 }
 
@@ -77,5 +77,5 @@ pub(crate) fn replicate_deletion(call: &Call, name: &Argument) {
 #[inline]
 pub(crate) fn replicate_verbatim(call: &Call) {
     // SAFETY: the context is valid for the call.
-    unsafe { loaded(raw::RedisModule_ReplicateVerbatim)(call.context) };
+    unsafe { server!(RedisModule_ReplicateVerbatim)(call.context) };
 }
