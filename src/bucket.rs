@@ -386,8 +386,8 @@ impl<'limit> View<'limit> {
     /// Milliseconds from now to `at_us`, rounded up, 0 for the past.
     #[inline]
     fn ms_until(&self, at_us: i64) -> i64 {
-        let wait_us = at_us.wrapping_sub(self.now_us).max(0);
-        wait_us.wrapping_add(999) / 1000
+        let wait_us = at_us.wrapping_sub(self.now_us).max(0).cast_unsigned();
+        (wait_us.wrapping_add(999) / 1000).cast_signed()
     }
 }
 

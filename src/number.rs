@@ -300,7 +300,11 @@ impl Rate {
     pub fn parse(bytes: &[u8]) -> Result<Self, RateError> {
         match Self::short(bytes) {
             Some(rate) => Ok(rate),
-            None => Self::general(bytes),
+            None => {
+                // Field by field, or the optimiser keeps the usual rates in memory for the sake of the others.
+                let Self { numerator, denominator, exponent } = Self::general(bytes)?;
+                Ok(Self { numerator, denominator, exponent })
+            }
         }
     }
 
@@ -311,7 +315,10 @@ impl Rate {
         let (numerator, denominator) = match rest {
             [] => (count, 1),
             [b'/', period @ ..] => {
-                let (number, unit) = leading_whole(period).unwrap_or((1, period));
+                let (number, unit) = match period {
+                    [_] => (1, period),
+                    _ => leading_whole(period).unwrap_or((1, period)),
+                };
                 // 12 digits, times what is below, cannot overflow.
                 match unit {
                     b"ms" => (count.wrapping_mul(1000), number),
@@ -393,16 +400,18 @@ impl Rate {
     }
 
     /// The two terms with the exponent worked into one of them; `None` if that one leaves 128 bits.
-    fn wide(self) -> Option<(u128, u128)> {
+    fn wide(&self) -> Option<(u128, u128)> {
         let power = 10u128.checked_pow(self.exponent.unsigned_abs())?;
         let (up, down) = if self.exponent >= 0 { (power, 1) } else { (1, power) };
-        Some((u128::from(self.numerator).checked_mul(up)?, u128::from(self.denominator).checked_mul(down)?))
+        let numerator = u128::from(self.numerator).checked_mul(up)?;
+        let denominator = u128::from(self.denominator).checked_mul(down)?;
+        Some((numerator, denominator))
     }
 
     /// What flows in `elapsed_us` microseconds (0 or more).
     #[inline]
     #[must_use]
-    pub fn flow(self, elapsed_us: i64) -> Flow {
+    pub fn flow(&self, elapsed_us: i64) -> Flow {
         let elapsed = elapsed_us.max(0).unsigned_abs();
         match elapsed.checked_mul(self.numerator) {
             Some(total) if self.exponent == 0 => {
@@ -416,7 +425,7 @@ impl Rate {
     }
 
     #[cold]
-    fn wide_flow(self, elapsed: u64) -> Flow {
+    fn wide_flow(&self, elapsed: u64) -> Flow {
         let (numerator, denominator) = self.wide().unwrap_or((0, 1));
         let Some(total) = u128::from(elapsed).checked_mul(numerator) else {
             return Flow { micro: MOST, carry_us: 0 };
@@ -424,27 +433,28 @@ impl Rate {
         let micro = total.checked_div(denominator).unwrap_or(0);
         let rest = total.checked_rem(denominator).unwrap_or(0);
         let carry = rest.checked_div(numerator).unwrap_or(0);
-        Flow { micro: saturate(micro), carry_us: saturate(carry) }
+        Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
     }
 
     /// What flows in `elapsed_us` microseconds (0 or more), rounded up to whole micro-tokens; `carry_us` is how
     /// long what was added takes to flow, in whole microseconds.
     #[cold]
     #[must_use]
-    pub fn flow_up(self, elapsed_us: i64) -> Flow {
+    pub fn flow_up(&self, elapsed_us: i64) -> Flow {
         let (numerator, denominator) = self.wide().unwrap_or((0, 1));
         let Some(total) = u128::from(elapsed_us.max(0).unsigned_abs()).checked_mul(numerator) else {
             return Flow { micro: MOST, carry_us: 0 };
         };
         let micro = total.div_ceil(denominator);
         let added = micro.saturating_mul(denominator).saturating_sub(total);
-        Flow { micro: saturate(micro), carry_us: saturate(added.checked_div(numerator).unwrap_or(0)) }
+        let carry = added.checked_div(numerator).unwrap_or(0);
+        Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
     }
 
     /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
     #[inline]
     #[must_use]
-    pub fn time_us(self, micro: i64) -> i64 {
+    pub fn time_us(&self, micro: i64) -> i64 {
         let micro = micro.max(0).unsigned_abs();
         match micro.checked_mul(self.denominator) {
             Some(total) if self.exponent == 0 => saturate(total.div_ceil(self.numerator.max(1))),
@@ -453,10 +463,10 @@ impl Rate {
     }
 
     #[cold]
-    fn wide_time_us(self, micro: u64) -> i64 {
+    fn wide_time_us(&self, micro: u64) -> i64 {
         let (numerator, denominator) = self.wide().unwrap_or((0, 1));
         match u128::from(micro).checked_mul(denominator) {
-            Some(total) => saturate(total.div_ceil(numerator.max(1))),
+            Some(total) => saturate_wide(total.div_ceil(numerator.max(1))),
             None => MOST,
         }
     }
@@ -464,7 +474,7 @@ impl Rate {
     /// Whether a bucket of `capacity_micro` refills from empty within 100 years.
     #[inline]
     #[must_use]
-    pub fn refills_within_a_century(self, capacity_micro: i64) -> bool {
+    pub fn refills_within_a_century(&self, capacity_micro: i64) -> bool {
         let capacity = capacity_micro.max(0).unsigned_abs();
         match capacity.checked_mul(self.denominator) {
             // If the other product saturates, it is larger than this one all the same.
@@ -474,12 +484,14 @@ impl Rate {
     }
 }
 
+/// The number, or [`MOST`] if it is larger.
 #[inline]
-fn saturate<T>(value: T) -> i64
-where
-    i64: TryFrom<T>,
-{
-    i64::try_from(value).unwrap_or(MOST).min(MOST)
+fn saturate(value: u64) -> i64 {
+    value.min(MOST.unsigned_abs()).cast_signed()
+}
+
+fn saturate_wide(value: u128) -> i64 {
+    u64::try_from(value).map_or(MOST, saturate)
 }
 
 /// Splits `10s` into its number and its unit in seconds, the latter as `factor * 10^exponent`.

@@ -29,77 +29,71 @@ impl Command for MultiTake {
 
     fn run(call: Call) -> Result<(), Error> {
         let requests = request::multi_take(call.arguments())?;
-        let now_us = now_us();
-        let mut takes = Vec::with_capacity(requests.len());
-        for request in &requests {
-            takes.push(Take::evaluate(call, request, now_us)?);
-        }
-        let allowed = takes.iter().all(Take::is_allowed);
-        for take in &mut takes {
-            take.settle(allowed, now_us)?;
-        }
-        commit(&call, &mut takes, now_us);
-        let outcomes: Vec<Outcome> = takes.into_iter().map(|take| take.outcome).collect();
+        let outcomes = take_together(call, &requests)?;
         for (request, outcome) in requests.iter().zip(&outcomes) {
             road::tell(&call, request, outcome);
         }
-        count().decision(allowed);
-        reply(&call, allowed, &outcomes);
+        let binding = binding(&outcomes);
+        count().decision(binding.allowed != 0);
+        reply(&call, &binding, &outcomes);
         Ok(())
     }
 }
 
-/// What one of the buckets has to say.
-struct Take<'call, 'request> {
-    request: &'request Request<'call, Argument<'call>>,
-    key: BucketKey<'call>,
-    outcome: Outcome,
-}
-
-impl<'call, 'request> Take<'call, 'request> {
-    fn evaluate(
-        call: Call<'call>,
-        request: &'request Request<'call, Argument<'call>>,
-        now_us: i64,
-    ) -> Result<Self, Error> {
+/// Decides on all buckets, and makes it so. All keys are closed again when it returns.
+fn take_together<'call>(
+    call: Call<'call>,
+    requests: &[Request<'call, Argument<'call>>],
+) -> Result<Vec<Outcome>, Error> {
+    let now_us = now_us();
+    let mut keys = Vec::with_capacity(requests.len());
+    let mut outcomes = Vec::with_capacity(requests.len());
+    for request in requests {
         let key = BucketKey::open(call, *request.key, Access::Write)?;
-        let outcome = road::decide(&key, request, now_us)?;
-        Ok(Self { request, key, outcome })
+        outcomes.push(road::decide(&key, request, now_us)?);
+        keys.push(key);
     }
-
-    fn is_allowed(&self) -> bool {
-        self.outcome.decision.allowed != 0
-    }
-
-    /// Turns what this bucket would do alone into what it does together with the others.
-    fn settle(&mut self, all_allowed: bool, now_us: i64) -> Result<(), Error> {
-        if all_allowed {
-            road::admit(&self.key, &mut self.outcome)?;
-        } else if self.is_allowed() {
-            let decision = self.request.limit.describe(self.key.bucket(), now_us);
-            self.outcome = Outcome { decision, change: Change::Keep, granted_micro: 0 };
+    if outcomes.iter().all(is_allowed) {
+        for (key, outcome) in keys.iter().zip(&mut outcomes) {
+            road::admit(key, outcome)?;
         }
-        Ok(())
+    } else {
+        for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {
+            withhold(request, key, outcome, now_us);
+        }
+    }
+    commit(&call, &mut keys, &outcomes, now_us);
+    Ok(outcomes)
+}
+
+fn is_allowed(outcome: &Outcome) -> bool {
+    outcome.decision.allowed != 0
+}
+
+/// Turns what a bucket alone would do into what it does when another denies: nothing.
+fn withhold(request: &Request<'_, Argument<'_>>, key: &BucketKey, outcome: &mut Outcome, now_us: i64) {
+    if is_allowed(outcome) {
+        let decision = request.limit.describe(key.bucket(), now_us);
+        *outcome = Outcome { decision, change: Change::Keep, granted_micro: 0 };
     }
 }
 
 /// Writes all that is to be written, as one unit for replicas.
-fn commit(call: &Call, takes: &mut [Take], now_us: i64) {
-    let written: Vec<_> = takes
-        .iter_mut()
-        .filter_map(|take| match road::write(&mut take.key, &take.outcome, now_us) {
-            Trace::Written(written) => Some(written),
-            Trace::None | Trace::Deleted => None,
-        })
-        .collect();
-    if !written.is_empty() {
-        replicate(call, &written);
+fn commit(call: &Call, keys: &mut [BucketKey], outcomes: &[Outcome], now_us: i64) {
+    let mut all_written = Vec::with_capacity(keys.len());
+    for (key, outcome) in keys.iter_mut().zip(outcomes) {
+        if let Trace::Written(written) = road::write(key, outcome, now_us) {
+            all_written.push(written);
+        }
+    }
+    if !all_written.is_empty() {
+        replicate(call, &all_written);
     }
 }
 
-fn reply(call: &Call, allowed: bool, outcomes: &[Outcome]) {
+fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
     call.reply_array(5);
-    call.reply_decision_fields(&binding(allowed, outcomes));
+    call.reply_decision_fields(binding);
     call.reply_array(outcomes.len());
     for outcome in outcomes {
         call.reply_decision(&outcome.decision);
@@ -107,14 +101,24 @@ fn reply(call: &Call, allowed: bool, outcomes: &[Outcome]) {
 }
 
 /// The decision that binds the caller: the tightest of each field over all buckets.
-fn binding(allowed: bool, outcomes: &[Outcome]) -> Decision {
-    let fields = |field: fn(&Decision) -> i64| outcomes.iter().map(move |outcome| field(&outcome.decision));
-    let never = fields(|decision| decision.retry_after_ms).any(|wait_ms| wait_ms < 0);
-    let longest_ms = fields(|decision| decision.retry_after_ms).max().unwrap_or(0);
+fn binding(outcomes: &[Outcome]) -> Decision {
+    let decisions = outcomes.iter().map(|outcome| outcome.decision);
+    decisions.reduce(tighter).unwrap_or(Decision {
+        allowed: 1,
+        remaining: 0,
+        retry_after_ms: 0,
+        reset_after_ms: 0,
+    })
+}
+
+/// The tighter of two decisions, field by field. A wait of -1 never ends.
+fn tighter(one: Decision, other: Decision) -> Decision {
+    let never = one.retry_after_ms.min(other.retry_after_ms) < 0;
+    let longest_ms = one.retry_after_ms.max(other.retry_after_ms);
     Decision {
-        allowed: i64::from(allowed),
-        remaining: fields(|decision| decision.remaining).min().unwrap_or(0),
+        allowed: one.allowed.min(other.allowed),
+        remaining: one.remaining.min(other.remaining),
         retry_after_ms: if never { -1 } else { longest_ms },
-        reset_after_ms: fields(|decision| decision.reset_after_ms).max().unwrap_or(0),
+        reset_after_ms: one.reset_after_ms.max(other.reset_after_ms),
     }
 }
