@@ -15,8 +15,9 @@ const CAPACITY: &str = "1000";
 const RATE: &str = "1";
 /// A bucket in use has been taken from before.
 const TAKEN_BEFORE: &str = "30";
-/// Debt that is not paid off while anything is measured.
-const DEBT: &str = "1e6";
+/// A limit whose emptied bucket denies for six minutes, longer than anything is measured.
+const SLOW_CAPACITY: &str = "10";
+const SLOW_RATE: &str = "10/h";
 const BUCKETS_AT_ONCE: usize = 10;
 
 /// Calls in one write to the server.
@@ -108,7 +109,7 @@ impl Call {
             Self::TakeAllowed | Self::Peek | Self::MultiTake => {
                 owned(&["TB.TAKE", key, CAPACITY, RATE, TAKEN_BEFORE])
             }
-            Self::TakeDenied => owned(&["TB.CHARGE", key, CAPACITY, RATE, DEBT]),
+            Self::TakeDenied => owned(&["TB.TAKE", key, SLOW_CAPACITY, SLOW_RATE, SLOW_CAPACITY]),
             Self::Lua => owned(&["EVALSHA", script::sha(), "1", key, CAPACITY, RATE, TAKEN_BEFORE]),
             Self::Incr | Self::Increx | Self::Peer(_) => self.words(|| key.to_owned()),
         }
@@ -151,7 +152,8 @@ impl Call {
             Self::Set => owned(&["SET", &key(), "1"]),
             Self::Incr => owned(&["INCR", &key()]),
             Self::Increx => owned(&["INCREX", &key(), "BYINT", "1", "UBOUND", CAPACITY, "EX", "1000", "ENX"]),
-            Self::TakeAllowed | Self::TakeDenied => owned(&["TB.TAKE", &key(), CAPACITY, RATE]),
+            Self::TakeAllowed => owned(&["TB.TAKE", &key(), CAPACITY, RATE]),
+            Self::TakeDenied => owned(&["TB.TAKE", &key(), SLOW_CAPACITY, SLOW_RATE]),
             Self::Peek => owned(&["TB.PEEK", &key(), CAPACITY, RATE]),
             Self::MultiTake => {
                 let mut words = owned(&["TB.MTAKE", &BUCKETS_AT_ONCE.to_string()]);
