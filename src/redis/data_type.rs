@@ -166,8 +166,12 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     }
 }
 
-/// Called once per value, possibly on a background thread of the server.
+/// Called once per value, possibly on a background thread of the server. Redis 6.0 also calls it with null, for a
+/// value that could not be read.
 unsafe extern "C" fn free(value: *mut c_void) {
+    if value.is_null() {
+        return;
+    }
     info::count().bucket_freed();
     // SAFETY: `value` was made by `allocate`, and the server has forgotten it.
     unsafe { server!(RedisModule_Free)(value) };
