@@ -69,12 +69,15 @@ else
 		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
 	done
 	@$(MAKE) --no-print-directory test-redis-cell
+	@$(MAKE) --no-print-directory -j2 chaos-briefly guard-and-fuzz
 endif
 	$(call say,'all tests passed')
 
-.PHONY: test-more
-test-more: ## Fuzz for 40 seconds, count instructions against their ceilings, two minutes of chaos
-	@$(MAKE) --no-print-directory fuzz-briefly guard chaos-briefly
+# Beside two minutes of chaos, which mostly waits; one after the other, as both compute.
+.PHONY: guard-and-fuzz
+guard-and-fuzz:
+	@$(MAKE) --no-print-directory guard
+	@$(MAKE) --no-print-directory fuzz-briefly
 
 .PHONY: test-pure
 test-pure: ## Test what needs no server: the algorithm, the parser, the effect
