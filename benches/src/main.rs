@@ -9,6 +9,7 @@
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
 //! | `commandstats` | the server's own microseconds per call |
 //! | `server`, `connection`, `resp` | real servers, and talking to them |
+//! | `cores` | keeps servers and clients out of each other's way |
 //! | `report`, `plot`, `machine`, `progress` | what comes out |
 
 mod approaches;
@@ -18,6 +19,7 @@ mod calls;
 mod commandstats;
 mod compare;
 mod connection;
+mod cores;
 mod guard;
 mod instructions;
 mod limit;

@@ -1,6 +1,7 @@
 //! Real servers: started on free ports in temporary folders, ended by their own process id.
 
 use crate::connection::Connection;
+use crate::cores::Cores;
 use crate::random::Random;
 use crate::resp::Reply;
 use anyhow::{bail, ensure, Context, Result};
@@ -24,6 +25,8 @@ pub struct Setup {
     /// A program and its arguments that run the server, such as valgrind.
     pub wrapper: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
+    /// Where it runs, if not anywhere.
+    pub cores: Option<Cores>,
 }
 
 impl Setup {
@@ -197,7 +200,12 @@ fn spawn(setup: &Setup, port: u16, folder: &Path) -> Result<Child> {
     let log = File::create(folder.join("log"))?;
     let mut command = setup.command(port, folder);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    command.spawn().with_context(|| format!("{} cannot be run", setup.executable.display()))
+    let mut spawn = || command.spawn();
+    let child = match setup.cores {
+        Some(cores) => cores.start_server(spawn),
+        None => spawn(),
+    };
+    child.with_context(|| format!("{} cannot be run", setup.executable.display()))
 }
 
 /// A port that was free a moment ago, from below those that outgoing connections are given.

@@ -10,6 +10,7 @@ mod replication;
 
 use crate::approaches::{self, Approach, Bucket};
 use crate::connection::Connection;
+use crate::cores::Cores;
 use crate::instructions::Paths;
 use crate::progress::Progress;
 use crate::report::write_all;
@@ -75,6 +76,7 @@ pub struct Bench<'a> {
     pub progress: Progress,
     /// What plots say below.
     pub caption: String,
+    cores: Option<Cores>,
     fleet: HashMap<Option<PathBuf>, Server>,
 }
 
@@ -107,7 +109,9 @@ fn heading(caption: &str, folder: &Path) -> String {
 
 impl<'a> Bench<'a> {
     fn new(paths: &'a Paths, effort: &'a Effort, quick: bool) -> Result<Self> {
-        let plain = Server::start(&Setup::plain(paths.server))?;
+        let caption = machine::caption(paths)?;
+        let cores = Cores::split();
+        let plain = Server::start(&Setup { cores, ..Setup::plain(paths.server) })?;
         let approaches = approaches::all(paths.peers, plain.knows("INCREX")?);
         let steps = contest::steps(approaches.len())
             + over_grant::steps(&approaches)
@@ -116,20 +120,24 @@ impl<'a> Bench<'a> {
             + memory::steps(&approaches)
             + growth::steps(effort)
             + replication::steps(&approaches);
-        let caption = machine::caption(paths)? + if quick { " A quick run: expect noise." } else { "" };
+        let apart = cores.map_or("", |_| " Servers on one core, clients on another.");
+        let noise = if quick { " A quick run: expect noise." } else { "" };
+        let caption = caption + apart + noise;
         Ok(Self {
             paths,
             effort,
             approaches: Rc::new(approaches),
             progress: Progress::new(steps),
             caption,
+            cores,
             fleet: HashMap::from([(None, plain)]),
         })
     }
 
     /// A setup with a module, or without.
     pub fn setup(&self, module: Option<&Path>) -> Setup {
-        Setup { module: module.map(Path::to_owned), ..Setup::plain(self.paths.server) }
+        let plain = Setup::plain(self.paths.server);
+        Setup { module: module.map(Path::to_owned), cores: self.cores, ..plain }
     }
 
     /// The same, of which the state of its hash tables can be asked, and which keeps them in order busily.
