@@ -208,10 +208,10 @@ fn spawn(setup: &Setup, port: u16, folder: &Path) -> Result<Child> {
     child.with_context(|| format!("{} cannot be run", setup.executable.display()))
 }
 
-/// A port that was free a moment ago, from below those that outgoing connections are given.
+/// A port that was free a moment ago, from between those of the tests and those that outgoing connections are given.
 fn free_port() -> Result<u16> {
-    const LOWEST: u64 = 12_000;
-    const COUNT: u64 = 20_000;
+    const LOWEST: u64 = 22_000;
+    const COUNT: u64 = 10_000;
     let seed =
         SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64 ^ u64::from(std::process::id());
     let mut random = Random::new(seed);

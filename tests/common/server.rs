@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -25,12 +26,19 @@ pub fn module() -> PathBuf {
     module
 }
 
-/// A port that was free a moment ago, low enough for a cluster bus 10,000 above it.
+/// A port that is free, and the one of a cluster bus 10,000 above it too. Never the same one twice, and none that the
+/// system gives to outgoing connections: a server that was killed has to find it free when it comes back.
 pub fn free_port() -> u16 {
+    const LOWEST: u16 = 10_000;
+    const COUNT: u32 = 12_000;
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    // Test programs that run side by side begin at different ports.
+    let first = std::process::id().wrapping_mul(97) % COUNT;
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let port = if port > 55_000 { port - 20_000 } else { port };
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let turn = (first + TURN.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = LOWEST + u16::try_from(turn).unwrap();
+        if is_free(port) && is_free(port + 10_000) {
             return port;
         }
     }
