@@ -132,7 +132,8 @@ impl ClusterClient {
 /// Clients that take from many buckets in a few slots, each from its own, until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
-    taken: Arc<AtomicI64>,
+    /// Takes of each client.
+    taken: Vec<Arc<AtomicI64>>,
     clients: Vec<std::thread::JoinHandle<HashMap<String, i64>>>,
     slots: Vec<u16>,
 }
@@ -145,13 +146,15 @@ impl Load {
             (0..).map(|n| format!("{{t{n}}}")).filter(|tag| first.slot_of(tag) < SLOTS / 2).take(5).collect();
         let slots = tags.iter().map(|tag| first.slot_of(tag)).collect();
         let stop = Arc::new(AtomicBool::new(false));
-        let taken = Arc::new(AtomicI64::new(0));
-        let clients = (0..clients)
-            .map(|index| {
+        let taken: Vec<_> = (0..clients).map(|_| Arc::default()).collect();
+        let clients = taken
+            .iter()
+            .enumerate()
+            .map(|(index, taken): (_, &Arc<AtomicI64>)| {
                 let keys: Vec<String> =
                     (0..100).map(|n| format!("{}:{index}:{n}", tags[n % tags.len()])).collect();
                 let mut client = cluster.client();
-                let (stop, taken) = (Arc::clone(&stop), Arc::clone(&taken));
+                let (stop, taken) = (Arc::clone(&stop), Arc::clone(taken));
                 std::thread::spawn(move || take_until_stopped(&mut client, &keys, &stop, &taken))
             })
             .collect();
@@ -169,11 +172,28 @@ impl Load {
                     ownership(&cluster.nodes[from]) == ownership(&cluster.nodes[to])
                 });
             }
-            if self.taken.load(Ordering::SeqCst) >= TAKES_WANTED {
+            if self.taken().iter().sum::<i64>() >= TAKES_WANTED {
                 return;
             }
+            self.wait_until_clients_have_noticed();
         }
         panic!("there was no load while slots migrated");
+    }
+
+    fn taken(&self) -> Vec<i64> {
+        self.taken.iter().map(|taken| taken.load(Ordering::SeqCst)).collect()
+    }
+
+    /// A client that was told `ASK` and dawdles until its slot comes the same way again makes a second bucket, as it
+    /// would make a second value of any type: the cluster protocol assumes that this takes longer than a call.
+    fn wait_until_clients_have_noticed(&self) {
+        let before = self.taken();
+        wait_until("every client has begun and ended a take", || {
+            let has_moved_on = |(index, taken): (usize, &i64)| {
+                self.clients[index].is_finished() || before[index] + 2 <= *taken
+            };
+            self.taken().iter().enumerate().all(has_moved_on)
+        });
     }
 
     /// Ends the load and compares every bucket with what was taken from it.
