@@ -5,7 +5,7 @@ mod common;
 
 use common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, copy_of_files, fill, is_writing_files,
-    tells_of_a_crash, wait_while_time_passes, Buckets,
+    prepare_for_no_change, tells_of_a_crash, wait_while_time_passes, Buckets, CHANGING_NOTHING,
 };
 use common::{decision, wait_until, Connection, Server, ServerBuilder};
 use std::fs::{self, File};
@@ -208,23 +208,9 @@ fn the_time_at_which_a_file_is_read_does_not_matter() {
 fn what_changes_nothing_appends_nothing() {
     let server = with_append_only_file("no").start();
     let mut client = server.connect();
-    client.say("TB.TAKE user:1 3 1/h 3");
-    client.say("TB.CHARGE debtor 3 1/h 30");
+    prepare_for_no_change(&mut client);
     let (changes, bytes) = (changes(&mut client), append_only_bytes(&mut client));
-    for command in [
-        "TB.TAKE user:1 3 1/h",
-        "TB.TAKE absent 0 1/h",
-        "TB.TAKE user:1 3 1/h 0",
-        "TB.TAKEUPTO user:1 3 1/h 5",
-        "TB.RESERVE user:1 3 1/h 1 1000",
-        "TB.CHARGE debtor 3 1/h 0",
-        "TB.GIVE absent 3 1/h 7",
-        "TB.MTAKE 2 absent 3 1/h 1 user:1 3 1/h 1",
-        "TB.PEEK user:1 3 1/h",
-        "TB.PEEK absent 3 1/h",
-        "TB.STATE user:1",
-        "TB.STATE absent",
-    ] {
+    for command in CHANGING_NOTHING {
         for _ in 0..1000 {
             client.say(command);
         }

@@ -4,8 +4,8 @@
 mod common;
 
 use common::stored::{
-    assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, replicated_bytes,
-    wait_until_replicated, wait_while_time_passes,
+    assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, prepare_for_no_change,
+    replicated_bytes, wait_until_replicated, wait_while_time_passes, CHANGING_NOTHING,
 };
 use common::{text, wait_until, Connection, Server, ServerBuilder};
 use redis::Value;
@@ -175,22 +175,10 @@ fn a_denial_after_a_step_back_reaches_the_replica() {
 fn what_changes_nothing_sends_nothing() {
     let (master, replica) = pair();
     let mut client = master.connect();
-    client.say("TB.TAKE user:1 3 1/h 3");
-    client.say("TB.CHARGE debtor 3 1/h 30");
+    prepare_for_no_change(&mut client);
     wait_until_replicated(&replica, &master);
     let before = replicated_bytes(&mut client);
-    for command in [
-        "TB.TAKE user:1 3 1/h",
-        "TB.TAKE absent 0 1/h",
-        "TB.TAKE user:1 3 1/h 0",
-        "TB.TAKEUPTO user:1 3 1/h 5",
-        "TB.RESERVE user:1 3 1/h 1 1000",
-        "TB.CHARGE debtor 3 1/h 0",
-        "TB.GIVE absent 3 1/h 7",
-        "TB.MTAKE 2 absent 3 1/h 1 user:1 3 1/h 1",
-        "TB.PEEK user:1 3 1/h",
-        "TB.STATE user:1",
-    ] {
+    for command in CHANGING_NOTHING {
         for _ in 0..1000 {
             client.say(command);
         }

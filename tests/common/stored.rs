@@ -228,3 +228,25 @@ pub fn tells_of_a_crash(log: &str) -> bool {
 pub fn integer(reply: &Value) -> i64 {
     integers(&Value::Array(vec![reply.clone()]))[0]
 }
+
+/// Calls that change nothing after [`prepare_for_no_change`].
+pub const CHANGING_NOTHING: [&str; 12] = [
+    "TB.TAKE user:1 3 1/h",
+    "TB.TAKE absent 0 1/h",
+    "TB.TAKE user:1 3 1/h 0",
+    "TB.TAKEUPTO user:1 3 1/h 5",
+    "TB.RESERVE user:1 3 1/h 1 1000",
+    "TB.CHARGE debtor 3 1/h 0",
+    "TB.GIVE absent 3 1/h 7",
+    "TB.MTAKE 2 absent 3 1/h 1 user:1 3 1/h 1",
+    "TB.PEEK user:1 3 1/h",
+    "TB.PEEK absent 3 1/h",
+    "TB.STATE user:1",
+    "TB.STATE absent",
+];
+
+/// Empties one bucket and takes another into debt.
+pub fn prepare_for_no_change(client: &mut Connection) {
+    client.say("TB.TAKE user:1 3 1/h 3");
+    client.say("TB.CHARGE debtor 3 1/h 30");
+}
