@@ -156,7 +156,7 @@ REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 BENCH := cargo run --quiet --release -p tokenbucket-bench --
 # Other rate limiters to compare with: PEERS="name=/path/to/module.so:COMMAND {key} ARGUMENTS"
 PEERS ?=
-peers = --peer 'redis-cell=$(REDIS_CELL):CL.THROTTLE {key} 999 60 60' $(if $(PEERS),--peer '$(PEERS)')
+peers = --peer 'redis-cell=$(REDIS_CELL):CL.THROTTLE {key} {burst} {count} {period_s}' $(if $(PEERS),--peer '$(PEERS)')
 
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (10 minutes; QUICK=1: one minute)
@@ -171,12 +171,12 @@ bench-instructions: build ## Count the instructions of each call under callgrind
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
-	$(BENCH) instructions --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' $(peers)
+	$(BENCH) instructions --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' $(peers) --out docs/benchmarks
 
 .PHONY: bench-commandstats
 bench-commandstats: build ## Microseconds per call as the newest Redis counts them, beside its own counters
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
-	$(BENCH) commandstats --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)'
+	$(BENCH) commandstats --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)' --out docs/benchmarks
 
 .PHONY: guard
 guard: build ## Fail if a call costs more instructions than recorded in benches/ceilings.csv

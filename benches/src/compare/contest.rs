@@ -1,6 +1,6 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::Bench;
+use super::{Bench, Effort};
 use crate::approaches::Approach;
 use crate::limit::Limit;
 use crate::load::{run, Load, Outcome};
@@ -41,30 +41,15 @@ struct Score {
     outcome: Outcome,
 }
 
-pub fn steps(approaches: usize) -> usize {
-    KEYS.len() * CLIENTS.len() * approaches
+pub fn steps(effort: &Effort, approaches: usize) -> usize {
+    KEYS.len() * CLIENTS.len() * effort.contest_rounds * approaches
 }
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let mut results = Vec::new();
-    let approaches = bench.approaches.clone();
     for keys in &KEYS {
         for clients in CLIENTS {
-            for approach in approaches.iter() {
-                bench.progress.step(format_args!("{}, {clients} clients: {}", keys.name, approach.name()));
-                let (buckets, limit, duration) = (keys.buckets, keys.limit, bench.effort.contest);
-                let load = Load { clients, buckets, limit, duration };
-                let server = bench.server(approach.as_ref())?;
-                run(server, approach.as_ref(), Load { duration: duration / 10, ..load })?;
-                let outcome = run(server, approach.as_ref(), load)?;
-                check(approach.as_ref(), &outcome)?;
-                results.push(Score {
-                    keys: keys.name,
-                    clients,
-                    approach: approach.name().to_owned(),
-                    outcome,
-                });
-            }
+            results.extend(compete(bench, keys, clients)?);
         }
     }
     Ok(Section {
@@ -80,6 +65,40 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     })
 }
 
+/// All approaches in turn, several times over: what disturbs the machine for a while disturbs all of them.
+fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec<Score>> {
+    let approaches = bench.approaches.clone();
+    let mut rounds: Vec<Vec<Outcome>> = approaches.iter().map(|_| Vec::new()).collect();
+    for round in 1..=bench.effort.contest_rounds {
+        for (approach, outcomes) in approaches.iter().zip(&mut rounds) {
+            let (keys_name, name) = (keys.name, approach.name());
+            bench.progress.step(format_args!("{keys_name}, {clients} clients, round {round}: {name}"));
+            outcomes.push(decide(bench, approach.as_ref(), keys, clients)?);
+        }
+    }
+    let mut scores = Vec::new();
+    for (approach, outcomes) in approaches.iter().zip(rounds) {
+        let (approach, outcome) = (approach.name().to_owned(), middle(outcomes));
+        scores.push(Score { keys: keys.name, clients, approach, outcome });
+    }
+    Ok(scores)
+}
+
+fn decide(bench: &mut Bench, approach: &dyn Approach, keys: &Keys, clients: usize) -> Result<Outcome> {
+    let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: bench.effort.contest };
+    let server = bench.server(approach)?;
+    run(server, approach, Load { duration: load.duration / 10, ..load })?;
+    let outcome = run(server, approach, load)?;
+    check(approach, &outcome)?;
+    Ok(outcome)
+}
+
+/// The round of median speed.
+fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
+    outcomes.sort_by(|one, other| one.decisions_a_second().total_cmp(&other.decisions_a_second()));
+    outcomes.swap_remove(outcomes.len() / 2)
+}
+
 /// A denial is less work than a decision that is allowed: nobody may get away with it.
 fn check(approach: &dyn Approach, outcome: &Outcome) -> Result<()> {
     let denied = outcome.decisions - outcome.allowed - outcome.errors;
@@ -89,7 +108,7 @@ fn check(approach: &dyn Approach, outcome: &Outcome) -> Result<()> {
 
 fn text() -> String {
     "Each client has a connection of its own and wants one decision after the other, without pipelining; all of them are \
-     allowed. Latency is from a decision's first command to its last reply. *Errors* are error replies, and decisions \
+     allowed. The approaches take turns, and of each its round of median speed is given. Latency is from a decision's first command to its last reply. *Errors* are error replies, and decisions \
      that WATCH gave up after 20 retries. *Server CPU* is the processor time of the server's process, user and system; \
      reading and writing connections is most of it, for every approach."
         .to_owned()

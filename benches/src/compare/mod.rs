@@ -31,8 +31,9 @@ const SLOW: Limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
 
 /// How long everything is measured, and on how much.
 pub struct Effort {
-    /// Of one approach under one load.
+    /// Of one round of one approach under one load.
     pub contest: Duration,
+    pub contest_rounds: usize,
     /// Not whole tokens' worth: whether the last token came before the end or after must not be a matter of microseconds.
     pub over_grant: Duration,
     pub memory_keys: u64,
@@ -45,7 +46,8 @@ pub struct Effort {
 }
 
 pub const THOROUGH: Effort = Effort {
-    contest: Duration::from_secs(3),
+    contest: Duration::from_secs(1),
+    contest_rounds: 3,
     over_grant: Duration::from_millis(3050),
     memory_keys: 1_000_000,
     growth_keys: &[10_000, 100_000, 1_000_000, 10_000_000],
@@ -58,6 +60,7 @@ pub const THOROUGH: Effort = Effort {
 
 pub const QUICK: Effort = Effort {
     contest: Duration::from_millis(200),
+    contest_rounds: 1,
     over_grant: Duration::from_millis(1050),
     memory_keys: 100_000,
     growth_keys: &[10_000, 100_000, 1_000_000],
@@ -113,7 +116,7 @@ impl<'a> Bench<'a> {
         let cores = Cores::split();
         let plain = Server::start(&Setup { cores, ..Setup::plain(paths.server) })?;
         let approaches = approaches::all(paths.peers, plain.knows("INCREX")?);
-        let steps = contest::steps(approaches.len())
+        let steps = contest::steps(effort, approaches.len())
             + over_grant::steps(&approaches)
             + pipelined::steps(effort)
             + latency::steps(effort)
