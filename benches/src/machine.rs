@@ -24,13 +24,19 @@ pub fn caption(paths: &Paths) -> Result<String> {
     ))
 }
 
-/// As the module has told the server: a number with two digits for each part but the first.
 fn module_version(paths: &Paths) -> Result<String> {
     let server = Server::start(&Setup::with_module(paths.server, paths.module))?;
-    let modules = server.connect()?.info("modules")?;
-    let version = modules.text("module")?.split(',').find_map(|field| field.strip_prefix("ver="));
-    let version: u32 = version.context("the module has no version")?.parse()?;
-    Ok(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
+    let report = server.connect()?.ask(&["INFO", "modules"])?.text()?;
+    version_in(&report).context("the server does not say the module's version")
+}
+
+/// As the module has told the server, which may have modules of its own: a number with two digits for each part but
+/// the first.
+fn version_in(report: &str) -> Option<String> {
+    let own = report.lines().find(|line| line.contains("name=tokenbucket,"))?;
+    let version = own.split(',').find_map(|field| field.strip_prefix("ver="))?;
+    let version: u32 = version.parse().ok()?;
+    Some(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
 }
 
 fn processor() -> String {
@@ -62,4 +68,17 @@ fn load_average() -> String {
 fn date() -> String {
     let output = Command::new("date").arg("+%Y-%m-%d").output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_in;
+
+    #[test]
+    fn the_version_is_the_modules_own() {
+        let report =
+            "# Modules\r\nmodule:name=tokenbucket,ver=10203,api=1\r\nmodule:name=vectorset,ver=1,api=1\r\n";
+        assert_eq!(version_in(report).as_deref(), Some("1.2.3"));
+        assert_eq!(version_in("module:name=vectorset,ver=1,api=1"), None);
+    }
 }
