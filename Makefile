@@ -131,7 +131,7 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES=redis-6.2.14
 	$(call say,'running under valgrind')
-	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind
+	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind -- --ignored --nocapture
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
