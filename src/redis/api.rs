@@ -2,7 +2,7 @@
 
 use redis_module::raw;
 
-/// A function of the server, one that [`required!`] names: naming another does not compile.
+/// A function of the server, one that `required!` names: naming another does not compile.
 ///
 /// To be used in an `unsafe` block whose reasons hold for the call too. Taking the function itself is sound because
 /// [`missing`] was asked, before anything else, when the module was loaded.
