@@ -316,6 +316,7 @@ impl Rate {
             [] => (count, 1),
             [b'/', period @ ..] => {
                 let (number, unit) = match period {
+                    // Nearly always: a unit alone has no number to look for.
                     [_] => (1, period),
                     _ => leading_whole(period).unwrap_or((1, period)),
                 };

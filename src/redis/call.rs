@@ -64,9 +64,8 @@ impl<'call> Call<'call> {
         argv: *mut *mut raw::RedisModuleString,
         argc: c_int,
     ) -> Self {
-        let len = usize::try_from(argc.wrapping_sub(1)).unwrap_or(0);
-        // SAFETY: by the contract of this function, and `Argument` is a transparent wrapper of a pointer.
-        let arguments = unsafe { slice::from_raw_parts(argv.add(1).cast(), len) };
+        // SAFETY: by the contract of this function: behind the name stand the others.
+        let arguments = unsafe { arguments(argv.add(1), argc.wrapping_sub(1)) };
         Self { context, arguments }
     }
 
