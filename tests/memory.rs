@@ -65,6 +65,13 @@ const CREATING: [(&str, [i64; 4]); 4] = [
     ("TB.CHARGE new 10 1 15", [1, -5, 5000, 15_000]),
 ];
 
+fn assert_each_creates(client: &mut Connection) {
+    for (call, expected) in CREATING {
+        assert_eq!(client.decide(call), decided(expected), "{call}");
+        client.say("DEL new");
+    }
+}
+
 #[test]
 fn a_new_bucket_is_an_error_over_maxmemory_unless_told_otherwise() {
     let server = Server::with_clock();
@@ -80,10 +87,7 @@ fn a_new_bucket_is_an_error_over_maxmemory_unless_told_otherwise() {
     assert_eq!(client.decide("TB.TAKE new 10 1 11"), decided([0, 10, -1, 0]));
     assert_eq!(client.decide("TB.GIVE new 10 1 5"), decided([1, 10, 0, 0]));
     set_maxmemory(&mut client, 0);
-    for (call, expected) in CREATING {
-        assert_eq!(client.decide(call), decided(expected), "{call}");
-        client.say("DEL new");
-    }
+    assert_each_creates(&mut client);
 }
 
 #[test]
@@ -158,10 +162,7 @@ fn with_an_eviction_policy_there_is_always_room_for_one_more() {
     let mut client = server.connect();
     client.say("CONFIG SET maxmemory-policy allkeys-lru");
     set_maxmemory(&mut client, 1);
-    for (call, expected) in CREATING {
-        assert_eq!(client.decide(call), decided(expected), "{call}");
-        client.say("DEL new");
-    }
+    assert_each_creates(&mut client);
 }
 
 /// The loss by eviction is smallest where the buckets nearest to full go first.
