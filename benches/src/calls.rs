@@ -183,8 +183,8 @@ impl Call {
     }
 }
 
-/// A key of 12 bytes.
-fn key(number: u64) -> String {
+/// The key of a user: 12 bytes, up to ten million of them.
+pub fn key(number: u64) -> String {
     format!("user:{number:07}")
 }
 

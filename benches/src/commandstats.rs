@@ -11,9 +11,6 @@ use anyhow::Result;
 
 const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
 
-/// By then the module has found out that nobody listens to replication.
-const SETTLED_AT_S: f64 = 4.0;
-
 /// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Effort {
@@ -49,7 +46,7 @@ pub fn measure(paths: &Paths, effort: Effort) -> Result<Vec<Cost>> {
     let peers = peers.collect::<Result<Vec<_>>>()?;
     calls.extend(peers.iter().zip(paths.peers).map(|(server, peer)| (server, Call::Peer(peer.clone()))));
 
-    own.wait_for_uptime(SETTLED_AT_S)?;
+    own.wait_until_settled()?;
     let mut progress = Progress::new(effort.rounds);
     let mut costs: Vec<Cost> =
         calls.iter().map(|(_, call)| Cost { call: call.name(), rounds_us: Vec::new() }).collect();

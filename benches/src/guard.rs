@@ -7,7 +7,7 @@
 use crate::calls::Call;
 use crate::instructions::{count, find, Cost, Effort, Group, Listener, Paths};
 use crate::progress::Progress;
-use crate::server::{version, Setup};
+use crate::server::version;
 use anyhow::{ensure, Context, Result};
 use std::fmt::Write;
 use std::fs;
@@ -64,11 +64,8 @@ fn measure(paths: &Paths) -> Result<Vec<(String, f64)>> {
 
 /// The one that needs no settling first: the other's servers settle meanwhile.
 fn groups(paths: &Paths) -> [Group; 2] {
-    let group = |listener: Listener, calls: &[Call]| Group {
-        setup: listener.apply(Setup::with_module(paths.server, paths.module)),
-        listener,
-        calls: calls.to_vec(),
-    };
+    let group =
+        |listener: Listener, calls: &[Call]| Group::new(paths.server, paths.module, listener, calls.to_vec());
     [
         group(Listener::AppendOnlyFile, &[Call::Incr, Call::TakeAllowed]),
         group(Listener::Nobody, &[Call::Incr, Call::TakeAllowed, Call::TakeDenied, Call::Peek]),

@@ -110,12 +110,12 @@ pub struct Group {
 }
 
 impl Group {
+    pub fn new(server: &Path, module: &Path, listener: Listener, calls: Vec<Call>) -> Self {
+        Self { setup: listener.apply(Setup::with_module(server, module)), listener, calls }
+    }
+
     fn of_own_and_peers(paths: &Paths, listener: Listener, own: &[Call]) -> Vec<Self> {
-        let group = |module: &Path, calls: Vec<Call>| Self {
-            setup: listener.apply(Setup::with_module(paths.server, module)),
-            listener,
-            calls,
-        };
+        let group = |module: &Path, calls: Vec<Call>| Self::new(paths.server, module, listener, calls);
         let mut groups = vec![group(paths.module, own.to_vec())];
         groups.extend(paths.peers.iter().map(|peer| group(&peer.module, vec![Call::Peer(peer.clone())])));
         groups

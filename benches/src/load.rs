@@ -89,7 +89,7 @@ struct Choice {
 
 impl Choice {
     fn next(&mut self) -> Bucket {
-        Bucket { key: format!("user:{:07}", self.random.below(self.buckets)), limit: self.limit }
+        Bucket::of_user(self.random.below(self.buckets), self.limit)
     }
 }
 

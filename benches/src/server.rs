@@ -113,6 +113,11 @@ impl Server {
         })
     }
 
+    /// Waits until the module has found out that nobody listens to replication.
+    pub fn wait_until_settled(&self) -> Result<()> {
+        self.wait_for_uptime(4.0)
+    }
+
     /// Waits until a replica receives every write.
     pub fn wait_for_replica(&self) -> Result<()> {
         self.wait_until("a replica is attached", |connection| {

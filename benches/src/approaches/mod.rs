@@ -15,6 +15,7 @@ mod take;
 pub use baseline::{Get, SetWithExpiry};
 pub use take::Take;
 
+use crate::calls::key;
 use crate::connection::Connection;
 use crate::limit::Limit;
 use crate::peer::Peer;
@@ -28,6 +29,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Bucket {
     pub key: String,
     pub limit: Limit,
+}
+
+impl Bucket {
+    /// The bucket of one of many users.
+    pub fn of_user(number: u64, limit: Limit) -> Self {
+        Self { key: key(number), limit }
+    }
 }
 
 /// Where a decision stands after an exchange.

@@ -108,9 +108,10 @@ fn check(approach: &dyn Approach, outcome: &Outcome) -> Result<()> {
 
 fn text() -> String {
     "Each client has a connection of its own and wants one decision after the other, without pipelining; all of them are \
-     allowed. The approaches take turns, and of each its round of median speed is given. Latency is from a decision's first command to its last reply. *Errors* are error replies, and decisions \
-     that WATCH gave up after 20 retries. *Server CPU* is the processor time of the server's process, user and system; \
-     reading and writing connections is most of it, for every approach."
+     allowed. The approaches take turns, and of each its round of median speed is given. Latency is \
+     from a decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up \
+     after 20 retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing \
+     connections is most of it, for every approach."
         .to_owned()
 }
 

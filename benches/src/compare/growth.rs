@@ -1,7 +1,8 @@
 //! What a call costs as the number of buckets grows.
 
-use super::{median, Bench, Effort, SETTLED_AT_S};
+use super::{median, Bench, Effort};
 use crate::approaches::{Approach, Take};
+use crate::calls::key;
 use crate::connection::Connection;
 use crate::limit::Limit;
 use crate::load::{run, Load};
@@ -107,7 +108,7 @@ fn costs(bench: &mut Bench, command: &Command) -> Result<Vec<Cost>> {
         filled = keys;
         server.wait_for_hash_tables()?;
         // Also for INCR: both find the machine in the same state.
-        server.wait_for_uptime(SETTLED_AT_S)?;
+        server.wait_until_settled()?;
         costs.push(cost(bench.effort, &server, command, keys)?);
     }
     Ok(costs)
@@ -143,10 +144,6 @@ fn round_us(
         Ok(())
     })?;
     connection.usec_per_call(command.name)
-}
-
-fn key(number: u64) -> String {
-    format!("user:{number:07}")
 }
 
 fn plot(bench: &Bench, costs: [Vec<Cost>; 2]) -> String {

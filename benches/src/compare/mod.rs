@@ -23,9 +23,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// By then the module has found out that nobody listens to replication.
-const SETTLED_AT_S: f64 = 3.0;
-
 /// Buckets that are not refilled while anything is measured.
 const SLOW: Limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
 
@@ -156,7 +153,7 @@ impl<'a> Bench<'a> {
         if !self.fleet.contains_key(&setup.module) {
             let server = Server::start(&setup)?;
             if setup.module.as_deref() == Some(self.paths.module) {
-                server.wait_for_uptime(SETTLED_AT_S)?;
+                server.wait_until_settled()?;
             }
             self.fleet.insert(setup.module.clone(), server);
         }
@@ -174,8 +171,7 @@ fn fill(
     limit: Limit,
 ) -> Result<()> {
     connection.pipeline(numbers, |number, batch| {
-        let bucket = Bucket { key: format!("user:{number:07}"), limit };
-        approach.write_at_once(&bucket, batch).map(drop)
+        approach.write_at_once(&Bucket::of_user(number, limit), batch).map(drop)
     })
 }
 

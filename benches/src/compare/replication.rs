@@ -69,7 +69,7 @@ fn bytes_per_decision(
     let before = offset(connection)?;
     let mut client = approach.client(usize::from(allowed));
     for number in 0..decisions {
-        let bucket = Bucket { key: format!("user:{number:07}"), limit: LIMIT };
+        let bucket = Bucket::of_user(number, LIMIT);
         let decision = decide(connection, client.as_mut(), &bucket)?;
         ensure!(decision == allowed, "{}: {bucket:?} should have been {allowed}", approach.name());
     }
