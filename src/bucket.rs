@@ -27,7 +27,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::number::{Rate, MAX_MICRO, MICRO_PER_TOKEN};
+use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
+use crate::rate::Rate;
 
 /// The latest moment a bucket may bear, in Unix microseconds (about the year 38,500): leaves room for sums.
 pub const MAX_TIME_US: i64 = 1 << 60;
@@ -173,10 +174,12 @@ impl Limit {
         }
     }
 
-    /// The bucket as it is at `now_us`: what a call that neither takes nor is denied would be told.
+    /// What becomes of a bucket that would have allowed its part of a call which another bucket denies: it is told
+    /// as it is and nothing is taken, but it counts on from the new time after a step back, like the one that denies.
     #[must_use]
-    pub fn describe(&self, stored: Option<Bucket>, now_us: i64) -> Decision {
-        View::new(self, stored, now_us).untouched(1, 0).decision
+    pub fn withhold(&self, stored: Option<Bucket>, now_us: i64) -> Outcome {
+        let denied = View::new(self, stored, now_us).denied(0);
+        Outcome { decision: Decision { allowed: 1, ..denied.decision }, ..denied }
     }
 
     /// Microseconds from `now_us` until what is stored holds `level_micro`, if nobody takes; 0 if it does already.

@@ -26,6 +26,7 @@ mod command;
 pub mod effect;
 pub mod error;
 pub mod number;
+pub mod rate;
 mod redis;
 pub mod request;
 

@@ -8,13 +8,14 @@
 use crate::bucket::{Limit, Operation};
 use crate::effect::Effect;
 use crate::error::Error;
-use crate::number::{micro_tokens, whole, Rate, RateError, Rounding, MAX_TOKENS, MICRO_PER_TOKEN};
+use crate::number::{micro_tokens, whole, Rounding, MAX_LEN, MAX_TOKENS, MICRO_PER_TOKEN};
+use crate::rate::{Rate, RateError, CENTURY_S};
 
 /// The most buckets in one `TB.MTAKE`: a call must not keep the server busy for longer than a few milliseconds.
 pub const MAX_BUCKETS: i64 = 1024;
 
 /// The longest wait that can be accepted: 100 years, in milliseconds.
-pub const MAX_WAIT_MS: i64 = 3_155_760_000_000;
+pub const MAX_WAIT_MS: i64 = CENTURY_S.cast_signed() * 1000;
 
 /// One bucket, its limit, and what is wanted of it.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +154,7 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Err
 }
 
 /// The longest period of `CL.THROTTLE`: 100 years, in seconds.
-pub const MAX_PERIOD_S: i64 = 3_155_760_000;
+pub const MAX_PERIOD_S: i64 = CENTURY_S.cast_signed();
 
 /// `key max_burst count period [quantity]`, of `CL.THROTTLE`.
 ///
@@ -201,7 +202,8 @@ fn micro(tokens: i64) -> i64 {
 /// other spelling. What the two read differently would be a key that nobody checked.
 #[must_use]
 pub fn count(numkeys: &[u8]) -> Option<usize> {
-    if !matches!(numkeys, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit)) {
+    let is_short = numkeys.len() <= MAX_LEN;
+    if !is_short || !matches!(numkeys, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit)) {
         return None;
     }
     usize::try_from(whole(numkeys, MAX_BUCKETS)?).ok()

@@ -1,8 +1,8 @@
 //! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
 
-use super::road;
+use super::execute::execute;
 use crate::error::Error;
-use crate::redis::spec::{Audience, Command, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
+use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use crate::request;
 
@@ -16,13 +16,14 @@ impl Command for Charge {
         since: c"0.1.0",
         arity: 5,
         audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
         keys: Keys::First,
         arguments: &[KEY, CAPACITY, RATE, AMOUNT],
     };
 
     fn run(call: Call) -> Result<(), Error> {
         let request = request::charge(call.arguments())?;
-        let decision = road::spend(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

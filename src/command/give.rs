@@ -1,7 +1,7 @@
 //! `TB.GIVE key capacity rate amount`: what was not used, never above the capacity.
 
 use super::charge::Charge;
-use super::road;
+use super::execute::execute;
 use crate::error::Error;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::Call;
@@ -15,7 +15,7 @@ impl Command for Give {
 
     fn run(call: Call) -> Result<(), Error> {
         let request = request::give(call.arguments())?;
-        let decision = road::spend(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

@@ -1,18 +1,18 @@
-//! The commands, one file each, and the road that they share.
+//! The commands, one file each, and what they share.
 //!
-//! A command says what it is and what it does with one call
-//! ([`Command`](crate::redis::spec::Command)); [`ALL`] is where it is registered. Whatever decides on buckets does it through [`road`], so that opening, refilling, storing,
-//! expiring, replicating and telling are written once.
+//! A command says what it is and what it does with one call ([`Command`](crate::redis::spec::Command)); [`ALL`] is
+//! where it is registered. Whatever decides on buckets does it through [`execute`], so that opening, storing,
+//! expiring, replicating and announcing are written once.
 
 #![forbid(unsafe_code)]
 
 mod charge;
+mod execute;
 mod give;
 mod multi_take;
 mod peek;
 mod reserve;
 mod restore;
-mod road;
 mod state;
 mod take;
 mod take_up_to;

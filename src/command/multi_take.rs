@@ -3,11 +3,13 @@
 //! Requests a minute and tokens a minute, a user's limit and the tenant's: taking one before knowing the other
 //! would have to be undone, and undoing is a race.
 
-use super::road::{self, Trace};
-use crate::bucket::{Change, Decision, Outcome};
+use super::execute::{admit, announce, decide, store};
+use crate::bucket::{Decision, Outcome};
 use crate::error::Error;
-use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
-use crate::redis::{count, now_us, replicate, Access, Argument, BucketKey, Call};
+use crate::redis::spec::{
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
+};
+use crate::redis::{count, replicate, Access, Argument, BucketKey, Call, Replication};
 use crate::request::{self, Request};
 
 pub(crate) struct MultiTake;
@@ -20,6 +22,7 @@ impl Command for MultiTake {
         since: c"0.1.0",
         arity: -6,
         audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
         keys: Keys::CountedEveryFourth,
         arguments: &[
             ArgumentSpec::required(c"numkeys", Kind::Whole),
@@ -31,7 +34,7 @@ impl Command for MultiTake {
         let requests = request::multi_take(call.arguments())?;
         let outcomes = take_together(call, &requests)?;
         for (request, outcome) in requests.iter().zip(&outcomes) {
-            road::tell(&call, request, outcome);
+            announce(&call, request, outcome);
         }
         let binding = binding(&outcomes);
         count().decision(binding.allowed != 0);
@@ -40,29 +43,30 @@ impl Command for MultiTake {
     }
 }
 
-/// Decides on all buckets, and makes it so. All keys are closed again when it returns.
+/// Decides on all buckets and stores what follows from it. All keys are closed again when it returns.
 fn take_together<'call>(
     call: Call<'call>,
     requests: &[Request<'call, Argument<'call>>],
 ) -> Result<Vec<Outcome>, Error> {
-    let now_us = now_us();
     let mut keys = Vec::with_capacity(requests.len());
     let mut outcomes = Vec::with_capacity(requests.len());
     for request in requests {
         let key = BucketKey::open(call, *request.key, Access::Write)?;
-        outcomes.push(road::decide(&key, request, now_us)?);
+        outcomes.push(decide(&key, request)?);
         keys.push(key);
     }
     if outcomes.iter().all(is_allowed) {
         for (key, outcome) in keys.iter().zip(&mut outcomes) {
-            road::admit(key, outcome)?;
+            admit(key, outcome)?;
         }
     } else {
         for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {
-            withhold(request, key, outcome, now_us);
+            if is_allowed(outcome) {
+                *outcome = request.limit.withhold(key.bucket(), call.now_us());
+            }
         }
     }
-    commit(&call, &mut keys, &outcomes, now_us);
+    commit(&call, &mut keys, &outcomes);
     Ok(outcomes)
 }
 
@@ -70,24 +74,16 @@ fn is_allowed(outcome: &Outcome) -> bool {
     outcome.decision.allowed != 0
 }
 
-/// Turns what a bucket alone would do into what it does when another denies: nothing.
-fn withhold(request: &Request<'_, Argument<'_>>, key: &BucketKey, outcome: &mut Outcome, now_us: i64) {
-    if is_allowed(outcome) {
-        let decision = request.limit.describe(key.bucket(), now_us);
-        *outcome = Outcome { decision, change: Change::Keep, granted_micro: 0 };
-    }
-}
-
 /// Writes all that is to be written, as one unit for replicas.
-fn commit(call: &Call, keys: &mut [BucketKey], outcomes: &[Outcome], now_us: i64) {
-    let mut all_written = Vec::with_capacity(keys.len());
+fn commit(call: &Call, keys: &mut [BucketKey], outcomes: &[Outcome]) {
+    let mut effects = Vec::with_capacity(keys.len());
     for (key, outcome) in keys.iter_mut().zip(outcomes) {
-        if let Trace::Written(written) = road::write(key, outcome, now_us) {
-            all_written.push(written);
+        if let Some(effect) = store(key, outcome) {
+            effects.push((*key.name(), effect));
         }
     }
-    if !all_written.is_empty() {
-        replicate(call, &all_written);
+    if !effects.is_empty() {
+        replicate(call, Replication::CallOrEffect, &effects);
     }
 }
 

@@ -1,6 +1,6 @@
 //! `TB.PEEK key capacity rate [cost]`: what `TB.TAKE` would reply, and no trace of the question.
 
-use super::road;
+use super::execute;
 use super::take::Take;
 use crate::error::Error;
 use crate::redis::spec::{Audience, Command, Spec};
@@ -20,7 +20,7 @@ impl Command for Peek {
     #[inline]
     fn run(call: Call) -> Result<(), Error> {
         let request = request::take(call.arguments())?;
-        let decision = road::foresee(call, &request)?;
+        let decision = execute::peek(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
 
-use super::road;
+use super::execute::execute;
 use crate::error::Error;
-use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE};
+use crate::redis::spec::{
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
+};
 use crate::redis::Call;
 use crate::request;
 
@@ -16,13 +18,14 @@ impl Command for Reserve {
         since: c"0.1.0",
         arity: 6,
         audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
         keys: Keys::First,
         arguments: &[KEY, CAPACITY, RATE, COST, ArgumentSpec::required(c"max_wait_ms", Kind::Whole)],
     };
 
     fn run(call: Call) -> Result<(), Error> {
         let request = request::reserve(call.arguments())?;
-        let decision = road::spend(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

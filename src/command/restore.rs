@@ -5,8 +5,8 @@
 
 use crate::effect::{self, Effect};
 use crate::error::Error;
-use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, KEY};
-use crate::redis::{now_us, replicate_verbatim, Access, Argument, BucketKey, Call};
+use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
+use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
 use crate::request;
 
 pub(crate) struct Restore;
@@ -19,6 +19,7 @@ impl Command for Restore {
         since: c"0.1.0",
         arity: -3,
         audience: Audience::Servers,
+        from_master: FromMaster::Executed,
         keys: Keys::EverySecond,
         arguments: &[ArgumentSpec::required(
             c"bucket",
@@ -29,8 +30,8 @@ impl Command for Restore {
     fn run(call: Call) -> Result<(), Error> {
         let effects = request::restore(call.arguments())?;
         let keys = effects.iter().map(|(name, _)| open(call, **name)).collect::<Result<Vec<_>, _>>()?;
-        for (mut key, (_, effect)) in keys.into_iter().zip(effects) {
-            overwrite(&mut key, effect);
+        for (key, (_, effect)) in keys.into_iter().zip(effects) {
+            overwrite(key, effect);
         }
         // While an append-only file is read, its commands must not be appended to it a second time. From a
         // master they still have to reach our own file; the server passes them on to our replicas.
@@ -42,18 +43,31 @@ impl Command for Restore {
     }
 }
 
+/// From a master or a file an effect replaces whatever is there, as the master's key did (a string of redis-cell's).
 fn open<'call>(call: Call<'call>, name: Argument<'call>) -> Result<BucketKey<'call>, Error> {
+    if call.is_replicated() {
+        return Ok(BucketKey::claim(call, name));
+    }
     let key = BucketKey::open(call, name, Access::Write)?;
-    if key.bucket().is_none() && !call.is_obeyed() && call.is_out_of_memory() {
+    if key.bucket().is_none() && key.is_out_of_memory() {
         return Err(Error::OutOfMemory);
     }
     Ok(key)
 }
 
-fn overwrite(key: &mut BucketKey, effect: Effect) {
-    key.store(effect.bucket);
-    if key.expire_at_ms() != effect.expire_at_ms {
-        key.expire_at(effect.expire_at_ms, now_us());
+fn overwrite(mut key: BucketKey, effect: Effect) {
+    match effect {
+        Effect::Stored { bucket, expire_at_ms } => {
+            key.store(bucket);
+            if key.expire_at_ms() != expire_at_ms {
+                key.expire_at(expire_at_ms);
+            }
+        }
+        Effect::Cleared if key.is_empty() => return,
+        Effect::Cleared => {
+            key.delete();
+            key.call().notify_deleted(key.name());
+        }
     }
     key.signal_modified();
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::number::decimal_tokens;
-use crate::redis::spec::{Audience, Command, Keys, Spec, KEY};
+use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{Access, BucketKey, Call};
 use crate::request;
 
@@ -16,6 +16,7 @@ impl Command for State {
         since: c"0.1.0",
         arity: 2,
         audience: Audience::Readers,
+        from_master: FromMaster::Executed,
         keys: Keys::First,
         arguments: &[KEY],
     };

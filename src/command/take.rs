@@ -1,8 +1,10 @@
 //! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
 
-use super::road;
+use super::execute::execute;
 use crate::error::Error;
-use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, KEY, RATE};
+use crate::redis::spec::{
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
+};
 use crate::redis::Call;
 use crate::request;
 
@@ -16,6 +18,7 @@ impl Command for Take {
         since: c"0.1.0",
         arity: -4,
         audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
         keys: Keys::First,
         arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::optional(c"cost", Kind::Decimal)],
     };
@@ -23,7 +26,7 @@ impl Command for Take {
     #[inline]
     fn run(call: Call) -> Result<(), Error> {
         let request = request::take(call.arguments())?;
-        let decision = road::spend(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! `TB.TAKEUPTO key capacity rate max`: as many whole tokens as there are.
 
-use super::road;
+use super::execute::execute;
 use crate::error::Error;
-use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, CAPACITY, KEY, RATE};
+use crate::redis::spec::{
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
+};
 use crate::redis::Call;
 use crate::request;
 
@@ -16,13 +18,14 @@ impl Command for TakeUpTo {
         since: c"0.1.0",
         arity: 5,
         audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
         keys: Keys::First,
         arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::required(c"max", Kind::Whole)],
     };
 
     fn run(call: Call) -> Result<(), Error> {
         let request = request::take_up_to(call.arguments())?;
-        let decision = road::spend(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

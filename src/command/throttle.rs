@@ -7,18 +7,21 @@
 //! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
-use super::road;
+use super::execute;
 use crate::bucket::{Bucket, Change, Limit, Operation, Outcome};
 use crate::error::Error;
 use crate::number::MICRO_PER_TOKEN;
-use crate::redis::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec, KEY};
-use crate::redis::{now_us, replicate_deletion, Access, Argument, BucketKey, Call};
+use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
+use crate::redis::{Access, Argument, BucketKey, Call, Replication};
 use crate::request::{self, Request};
+use std::ops::RangeInclusive;
 
 pub(crate) struct Throttle;
 
 impl Command for Throttle {
     const SPEC: Spec = Spec {
+        // Files of redis-cell hold the calls themselves.
+        from_master: FromMaster::Executed,
         // In lower case, as redis-cell has it: `INFO commandstats` and what is built on it show it so.
         name: c"cl.throttle",
         summary: c"Takes tokens from a bucket if it holds them, else nothing, in the words of redis-cell",
@@ -54,17 +57,16 @@ impl Command for Throttle {
 
 /// Decides without leaving a trace, not even on what redis-cell left.
 fn look<'call>(call: Call<'call>, request: &Request<'call, Argument<'call>>) -> Result<Verdict, Error> {
-    let now_us = now_us();
     let stored = match BucketKey::open(call, *request.key, Access::Read) {
         Ok(key) => key.bucket(),
-        Err(Error::WrongType) => Some(inherit(call, request, Access::Read, now_us)?.1),
+        Err(Error::WrongType) => Some(inherit(call, request, Access::Read)?.1),
         Err(error) => return Err(error),
     };
-    let outcome = decide(request, stored, now_us)?;
-    Ok(Verdict::new(&request.limit, stored, 0, &outcome, now_us))
+    let outcome = decide(request, stored, call.now_us())?;
+    Ok(Verdict::new(&request.limit, stored, 0, &outcome, call.now_us()))
 }
 
-/// Decides, and makes it so.
+/// Decides, and stores what was decided.
 fn take<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
@@ -75,32 +77,30 @@ fn take<'call>(
         Err(Error::WrongType) => return take_over(call, request, cost_micro),
         Err(error) => return Err(error),
     };
-    let now_us = now_us();
-    let mut outcome = road::decide(&key, request, now_us)?;
-    let verdict = Verdict::new(&request.limit, key.bucket(), cost_micro, &outcome, now_us);
-    road::admit(&key, &mut outcome)?;
-    road::conclude(&call, request, key, &outcome, now_us);
+    let mut outcome = execute::decide(&key, request)?;
+    let verdict = Verdict::new(&request.limit, key.bucket(), cost_micro, &outcome, call.now_us());
+    execute::admit(&key, &mut outcome)?;
+    execute::apply(request, key, &outcome, Replication::Effect);
     Ok(verdict)
 }
 
-/// The same on what redis-cell left, which is a bucket afterwards, whatever was decided.
+/// The same on what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
+/// is not one of the limit that the key was used with, and leaves it alone.
 #[cold]
 fn take_over<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
     cost_micro: i64,
 ) -> Result<Verdict, Error> {
-    let now_us = now_us();
-    let (key, bucket) = inherit(call, request, Access::Write, now_us)?;
+    let (key, bucket) = inherit(call, request, Access::Write)?;
+    let now_us = call.now_us();
     let mut outcome = decide(request, Some(bucket), now_us)?;
     let verdict = Verdict::new(&request.limit, Some(bucket), cost_micro, &outcome, now_us);
-    if outcome.change == Change::Keep {
+    if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
         let full_in_us = request.limit.wait_us(Some(bucket), request.limit.capacity_micro(), now_us);
         outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
     }
-    // Replicas have the string too, and refuse to store a bucket in its place.
-    replicate_deletion(&call, key.name());
-    road::conclude(&call, request, key, &outcome, now_us);
+    execute::apply(request, key, &outcome, Replication::Effect);
     Ok(verdict)
 }
 
@@ -109,18 +109,20 @@ fn inherit<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
     access: Access,
-    now_us: i64,
 ) -> Result<(BucketKey<'call>, Bucket), Error> {
     let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
     let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
-    Ok((key, request.limit.full_at(full_at_us, now_us)))
+    Ok((key, request.limit.full_at(full_at_us, call.now_us())))
 }
 
-/// Reads what redis-cell writes: a whole number of 64 bits, and no other way to spell it.
+/// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else
+/// is somebody's counter.
 fn full_at_ns(string: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(string).ok()?;
-    let number = text.parse::<i64>().ok()?;
-    (number.to_string() == text).then_some(number)
+    const DIGITS: RangeInclusive<usize> = 18..=19;
+    const YEAR_2001_NS: i64 = 978_307_200_000_000_000;
+    let is_plain = DIGITS.contains(&string.len()) && string.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(string).ok()?.parse().ok()?;
+    (is_plain && number >= YEAR_2001_NS).then_some(number)
 }
 
 fn decide(

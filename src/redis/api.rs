@@ -14,10 +14,11 @@ macro_rules! server {
 }
 pub(super) use server;
 
-/// Declares the functions without which nothing works: the oldest supported server has them all.
+/// Declares the functions without which nothing works: the oldest supported server has them all. Those that we call,
+/// and behind the semicolon those that redis-module unwraps where we cannot see it.
 macro_rules! required {
-    ($($name:ident),* $(,)?) => {
-        /// Their names.
+    ($($name:ident),* ; $($hidden:ident),* $(,)?) => {
+        /// The names of those that we call.
         #[allow(non_camel_case_types)]
         pub(super) enum Required {
             $($name),*
@@ -31,6 +32,12 @@ macro_rules! required {
                     return Some(stringify!($name));
                 }
             )*
+            $(
+                // SAFETY: as above.
+                if unsafe { raw::$hidden }.is_none() {
+                    return Some(stringify!($hidden));
+                }
+            )*
             None
         }
     };
@@ -38,6 +45,8 @@ macro_rules! required {
 
 required! {
     RedisModule_Alloc,
+    RedisModule_Call,
+    RedisModule_CallReplyStringPtr,
     RedisModule_CloseKey,
     RedisModule_CreateCommand,
     RedisModule_CreateDataType,
@@ -47,13 +56,13 @@ required! {
     RedisModule_DigestEndSequence,
     RedisModule_EmitAOF,
     RedisModule_Free,
+    RedisModule_FreeCallReply,
     RedisModule_FreeServerInfo,
     RedisModule_FreeString,
     RedisModule_GetContextFlags,
     RedisModule_GetContextFromIO,
+    RedisModule_GetExpire,
     RedisModule_GetServerInfo,
-    RedisModule_InfoAddFieldULongLong,
-    RedisModule_InfoAddSection,
     RedisModule_IsIOError,
     RedisModule_IsKeysPositionRequest,
     RedisModule_KeyAtPos,
@@ -84,5 +93,10 @@ required! {
     RedisModule_StringDMA,
     RedisModule_StringPtrLen,
     RedisModule_SubscribeToServerEvent,
-    RedisModule_WrongArity,
+    RedisModule_WrongArity;
+    RedisModule_CallReplyArrayElement,
+    RedisModule_CallReplyLength,
+    RedisModule_CallReplyType,
+    RedisModule_InfoAddFieldULongLong,
+    RedisModule_InfoAddSection,
 }

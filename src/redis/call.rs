@@ -1,6 +1,7 @@
 //! One call of a command: what the client sent, and what it gets back.
 
 use super::api::server;
+use super::clock::now_us;
 use crate::bucket::Decision;
 use crate::error::Error;
 use redis_module::raw;
@@ -50,6 +51,7 @@ pub(super) unsafe fn arguments<'call>(
 pub(crate) struct Call<'call> {
     pub(super) context: *mut raw::RedisModuleCtx,
     arguments: &'call [Argument<'call>],
+    now_us: i64,
 }
 
 impl<'call> Call<'call> {
@@ -66,7 +68,7 @@ impl<'call> Call<'call> {
     ) -> Self {
         // SAFETY: by the contract of this function: behind the name stand the others.
         let arguments = unsafe { arguments(argv.add(1), argc.wrapping_sub(1)) };
-        Self { context, arguments }
+        Self { context, arguments, now_us: now_us() }
     }
 
     /// The arguments behind the command's name.
@@ -75,23 +77,21 @@ impl<'call> Call<'call> {
         self.arguments
     }
 
+    /// When the call is decided, in Unix microseconds: one moment for all of its buckets.
+    #[inline]
+    pub(crate) fn now_us(&self) -> i64 {
+        self.now_us
+    }
+
+    /// The flags of the context.
     #[inline(always)]
-    fn flags(&self) -> u32 {
+    pub(super) fn flags(&self) -> u32 {
         // SAFETY: the context is valid for the call.
         unsafe { server!(RedisModule_GetContextFlags)(self.context) }.cast_unsigned()
     }
 
-    /// Whether the server is over `maxmemory` and has no policy that would make room by itself.
-    ///
-    /// With an eviction policy a new bucket may be created, as it has an expiry and can thus be evicted itself.
-    #[inline(always)]
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        let relevant = raw::REDISMODULE_CTX_FLAGS_OOM | raw::REDISMODULE_CTX_FLAGS_EVICT;
-        self.flags() & relevant == raw::REDISMODULE_CTX_FLAGS_OOM
-    }
-
     /// Whether the call comes from a master or a file rather than from a client: it has been decided already.
-    pub(crate) fn is_obeyed(&self) -> bool {
+    pub(crate) fn is_replicated(&self) -> bool {
         self.flags() & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
     }
 
@@ -106,9 +106,9 @@ impl<'call> Call<'call> {
         self.notify_as(raw::REDISMODULE_NOTIFY_MODULE, event, key);
     }
 
-    /// Tells of an event that the server's own commands have too.
-    pub(crate) fn notify_generic(&self, event: &CStr, key: &Argument) {
-        self.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, event, key);
+    /// Tells whoever subscribed that a key is gone, as the server does of its own.
+    pub(crate) fn notify_deleted(&self, key: &Argument) {
+        self.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", key);
     }
 
     #[inline]

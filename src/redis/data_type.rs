@@ -6,7 +6,7 @@
 use super::api::server;
 use super::info;
 use crate::bucket::{Bucket, MAX_TIME_US};
-use crate::effect::{self, Effect, EFFECT_LEN};
+use crate::effect::{self, Effect};
 use crate::number::MAX_MICRO;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
@@ -146,9 +146,10 @@ unsafe extern "C" fn aof_rewrite(
     // SAFETY: the server passes a live value of our type, and io and key that are valid for this call; the
     // format says one string and one buffer with its length, which is what follows.
     unsafe {
-        let effect = Effect { bucket: read(value), expire_at_ms: None }.encode();
+        let effect = Effect::Stored { bucket: read(value), expire_at_ms: None }.encode();
+        let bytes = effect.as_ref();
         let command = effect::COMMAND;
-        server!(RedisModule_EmitAOF)(io, command.as_ptr(), c"sb".as_ptr(), key, effect.as_ptr(), EFFECT_LEN);
+        server!(RedisModule_EmitAOF)(io, command.as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::api::server;
 use super::call::{Argument, Call};
-use super::data_type;
+use super::{data_type, memory};
 use crate::bucket::Bucket;
 use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use crate::error::Error;
@@ -19,6 +19,9 @@ pub(crate) enum Access {
     /// Change it.
     Write,
 }
+
+/// The type of a key that does not exist.
+const EMPTY: c_int = 0;
 
 /// A key that holds a bucket, or nothing yet. Closed when it goes out of scope.
 pub(crate) struct BucketKey<'call> {
@@ -42,6 +45,13 @@ impl<'call> BucketKey<'call> {
             Err(error) => return Err(error),
         }
         Ok(opened)
+    }
+
+    /// Looks the key up to overwrite whatever it holds.
+    pub(crate) fn claim(call: Call<'call>, name: Argument<'call>) -> Self {
+        let mut opened = Self::open_any(call, name, Access::Write);
+        opened.value = opened.find_value().unwrap_or(None);
+        opened
     }
 
     /// Looks up a key that holds no bucket but a string, and reads it. What is stored then takes the string's place.
@@ -72,6 +82,12 @@ impl<'call> BucketKey<'call> {
         Self { call, name, key, value: None }
     }
 
+    /// Whether there is no such key.
+    pub(crate) fn is_empty(&self) -> bool {
+        // SAFETY: the key is open, or null, which the server knows to be empty.
+        unsafe { server!(RedisModule_KeyType)(self.key) == EMPTY }
+    }
+
     /// The bytes of a key that holds a string.
     fn string(&self) -> Option<&[u8]> {
         const STRING: c_int = 1;
@@ -93,7 +109,6 @@ impl<'call> BucketKey<'call> {
 
     #[inline(always)]
     fn find_value(&self) -> Result<Option<NonNull<Bucket>>, Error> {
-        const EMPTY: c_int = 0;
         if self.key.is_null() {
             return Ok(None);
         }
@@ -129,6 +144,12 @@ impl<'call> BucketKey<'call> {
         &self.call
     }
 
+    /// Whether there is no memory for a bucket that would have to be created.
+    #[inline(always)]
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.call.flags() & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && memory::is_refused(&self.call, &self.name)
+    }
+
     /// Stores a bucket, in place if there is one.
     #[inline]
     pub(crate) fn store(&mut self, bucket: Bucket) {
@@ -154,27 +175,36 @@ impl<'call> BucketKey<'call> {
     ///
     /// An expiry that is right already stays: writing it costs the server as much as the rest of the store.
     #[inline]
-    pub(crate) fn expire_within(&mut self, window: ExpiryWindow, now_us: i64) -> i64 {
+    pub(crate) fn expire_within(&mut self, window: ExpiryWindow) -> i64 {
         match self.expire_at_ms() {
-            Some(at_ms) if window.contains(at_ms) => at_ms,
+            Some(at_ms) if window.accepts(at_ms) => at_ms,
             _ => {
-                self.expire_at(Some(window.latest_ms), now_us);
+                self.expire_at(Some(window.latest_ms));
                 window.latest_ms
             }
         }
     }
 
-    /// When the key expires, in Unix milliseconds, if it does and the server can tell (from 6.2.2 on).
+    /// When the key expires, in Unix milliseconds, if it does.
     #[inline]
     pub(crate) fn expire_at_ms(&self) -> Option<i64> {
         // SAFETY: the table of functions was filled when the module was loaded; the key is open.
-        let at_ms = unsafe { raw::RedisModule_GetAbsExpire.map(|get| get(self.key)) };
-        at_ms.filter(|at_ms| *at_ms >= 0)
+        let at_ms = unsafe {
+            match raw::RedisModule_GetAbsExpire {
+                Some(get) => get(self.key),
+                // Before 6.2.2 what is left counts from the server's present millisecond, which is ours or later.
+                None => match server!(RedisModule_GetExpire)(self.key) {
+                    never @ ..0 => never,
+                    left_ms => left_ms.saturating_add(self.call.now_us() / 1000),
+                },
+            }
+        };
+        (at_ms >= 0).then_some(at_ms)
     }
 
     /// Lets the key expire at a Unix millisecond, or never.
     #[inline(always)]
-    pub(crate) fn expire_at(&mut self, at_ms: Option<i64>, now_us: i64) {
+    pub(crate) fn expire_at(&mut self, at_ms: Option<i64>) {
         let never = i64::from(raw::REDISMODULE_NO_EXPIRE);
         let at_ms = at_ms.map(|at_ms| at_ms.min(MAX_EXPIRE_AT_MS));
         // SAFETY: the table of functions was filled when the module was loaded; the key is open for writing.
@@ -184,7 +214,7 @@ impl<'call> BucketKey<'call> {
                 // Before 6.2.2 an expiry counts from the server's present millisecond, which is ours or later:
                 // the key may stay a moment longer, and never goes early.
                 None => {
-                    let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(now_us / 1000).max(1));
+                    let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(self.call.now_us() / 1000).max(1));
                     server!(RedisModule_SetExpire)(self.key, after_ms.unwrap_or(never))
                 }
             }

@@ -23,6 +23,7 @@
 //! which it only uses if all modules say that they know of it; this one does not.
 
 use super::api::server;
+use super::call::Call;
 use redis_module::raw;
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -37,6 +38,13 @@ static LOOPS: AtomicU32 = AtomicU32::new(0);
 #[inline]
 pub(super) fn may_exist() -> bool {
     MAY_EXIST.load(Ordering::Relaxed)
+}
+
+/// Whether a call comes from a master or a file. While nobody may be listening it does not: who has a master, or is
+/// loading, keeps the switch on.
+#[inline]
+pub(super) fn is_replicated(call: &Call) -> bool {
+    may_exist() && call.is_replicated()
 }
 
 /// The events that turn the switch on, whatever their details.

@@ -2,9 +2,10 @@
 
 use super::api::{missing, server};
 use super::call::{arguments, Argument};
+use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register};
-use redis_module::raw;
-use std::ffi::{c_int, c_void, CStr, CString};
+use redis_module::{raw, Context, RedisValue};
+use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
 
 const NAME: &CStr = c"tokenbucket";
@@ -42,7 +43,7 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     match set_up(context, arguments) {
         Ok(()) => LOADED,
         Err(message) => {
-            log(context, c"warning", &format!("tokenbucket was not loaded: {message}"));
+            log(context, WARNING, &format!("tokenbucket was not loaded: {message}"));
             FAILED
         }
     }
@@ -60,11 +61,27 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     let drop_ins = if config::cl_throttle() { crate::COMMANDS.drop_ins } else { &[] };
     for name in register::register(context, crate::COMMANDS.own, drop_ins)? {
         let name = name.to_string_lossy();
-        log(context, c"notice", &format!("tokenbucket leaves {name} to the module that has it already"));
+        log(context, NOTICE, &format!("tokenbucket leaves {name} to the module that has it already"));
     }
+    warn_of_replayed_scripts(context);
     info::register(context);
     listeners::watch(context);
     Ok(())
+}
+
+/// Redis 6 can be told to replicate scripts as they were called. What they take would be decided again, by replicas
+/// and at each start, where a call decides nothing.
+fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
+    const SETTING: &str = "lua-replicate-commands";
+    let Ok(RedisValue::Array(answer)) = Context::new(context).call("CONFIG", &["GET", SETTING]) else {
+        return;
+    };
+    if let [_, RedisValue::SimpleString(value)] = answer.as_slice() {
+        if value == "no" {
+            let what = "what scripts take reaches neither replicas nor append-only files";
+            log(context, WARNING, &format!("tokenbucket: {SETTING} is 'no', so {what}"));
+        }
+    }
 }
 
 /// Valkey's flag for modules that can have their slots migrated atomically. Without it, Valkey 9 refuses to.
@@ -90,10 +107,4 @@ fn is_valkey() -> bool {
             get(name.as_ptr(), (&raw mut function).cast()) == LOADED
         })
     }
-}
-
-fn log(context: *mut raw::RedisModuleCtx, level: &CStr, message: &str) {
-    let message = CString::new(message).unwrap_or_default();
-    // SAFETY: the context is valid while the module is being loaded; the format says one string, which follows.
-    unsafe { server!(RedisModule_Log)(context, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
 }

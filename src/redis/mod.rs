@@ -14,14 +14,15 @@ mod info;
 mod key;
 mod listeners;
 mod load;
+mod log;
+mod memory;
 mod register;
 mod replicate;
 pub(crate) mod spec;
 
 pub(crate) use call::{Argument, Call};
-pub(crate) use clock::now_us;
 pub(crate) use config::{on_oom, OnOom};
 pub(crate) use info::count;
 pub(crate) use key::{Access, BucketKey};
 pub(crate) use register::{entry, Commands};
-pub(crate) use replicate::{replicate, replicate_deletion, replicate_verbatim, Written};
+pub(crate) use replicate::{replicate, replicate_verbatim, Replication};

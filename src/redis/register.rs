@@ -2,13 +2,15 @@
 
 use super::api::server;
 use super::call::Call;
-use super::info;
-use super::spec::{ArgumentSpec, Audience, Command, Keys, Kind, Spec};
+use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
+use super::{info, listeners, log};
 use crate::request;
+use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::mem::{size_of, zeroed};
 use std::ptr;
+use std::sync::atomic::AtomicBool;
 
 /// What the server calls when a client sends a command.
 type Handler =
@@ -43,11 +45,25 @@ unsafe extern "C" fn handler<C: Command>(
     let call = unsafe { Call::new(context, argv, argc) };
     if needs_getkeys(&C::SPEC) && call.is_keys_position_request() {
         report_keys(&call);
+    } else if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
+        ignore(&call);
     } else if let Err(error) = C::run(call) {
         info::count().error();
         call.reply_error(error);
     }
     0
+}
+
+/// Passes over a call that was decided elsewhere. Replying an error would count as a failure of the replica.
+#[cold]
+fn ignore(call: &Call) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    log::warn_once(
+        &WARNED,
+        call.context,
+        "ignored a TB.* call from a master or a file: only TB.RESTORE carries what was decided there",
+    );
+    call.reply_nil();
 }
 
 /// Whether the server has to ask us where the keys of a call are.
@@ -149,7 +165,7 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut key_specs = key_specs(spec);
+    let mut key_specs = get_redis_key_spec(vec![key_spec(spec)]);
     let mut arguments = CArguments::new(spec.arguments);
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
@@ -168,40 +184,20 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
     accepted(status, spec, "description")
 }
 
-/// Where the keys are, in the server's terms, ended by an element of zeroes.
-fn key_specs(spec: &Spec) -> [raw::RedisModuleCommandKeySpec; 2] {
-    // SAFETY: all fields are integers, unions of integers and optional pointers, for which zero is a value.
-    let (mut keys, end) = unsafe { (zeroed::<raw::RedisModuleCommandKeySpec>(), zeroed()) };
+/// Where the keys are.
+fn key_spec(spec: &Spec) -> KeySpec {
     let flags = match spec.audience {
-        Audience::Readers => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-        Audience::Writers => {
-            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
-        }
-        Audience::Servers => raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
+        Audience::Readers => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
+        Audience::Writers => KeySpecFlags::READ_WRITE | KeySpecFlags::ACCESS | KeySpecFlags::UPDATE,
+        Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
-    keys.flags = u64::from(flags);
-    keys.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-    keys.bs.index.pos = 1;
-    match spec.keys {
-        Keys::First => range(&mut keys, 0, 1),
-        Keys::EverySecond => range(&mut keys, -1, 2),
-        Keys::CountedEveryFourth => {
-            // The flag that makes servers ask us rather than rely on this: see `needs_getkeys`.
-            keys.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
-            keys.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
-            keys.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
-                keynumidx: 0,
-                firstkey: 1,
-                keystep: 4,
-            };
-        }
-    }
-    [keys, end]
-}
-
-fn range(keys: &mut raw::RedisModuleCommandKeySpec, lastkey: c_int, keystep: c_int) {
-    keys.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    keys.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey, keystep, limit: 0 };
+    let (flags, find) = match spec.keys {
+        Keys::First => (flags, FindKeys::new_range(0, 1, 0)),
+        Keys::EverySecond => (flags, FindKeys::new_range(-1, 2, 0)),
+        // The flag makes servers ask us rather than rely on this: see `needs_getkeys`.
+        Keys::CountedEveryFourth => (flags | KeySpecFlags::VARIABLE_FLAGS, FindKeys::new_keys_num(0, 1, 4)),
+    };
+    KeySpec::new(None, flags, BeginSearch::new_index(1), find)
 }
 
 /// The arguments in the server's terms, ended by an element of zeroes, with the groups that they point to.

@@ -2,37 +2,41 @@
 
 use super::api::server;
 use super::call::{Argument, Call, OwnedString};
-use super::listeners;
-use crate::effect::{self, Effect, EFFECT_LEN};
+use super::{listeners, log};
+use crate::effect::{self, Effect};
 use redis_module::raw;
+use std::ffi::c_int;
+use std::sync::atomic::AtomicBool;
 
-/// A bucket that was written.
-pub(crate) struct Written<'call> {
-    /// Its key.
-    pub(crate) name: Argument<'call>,
-    /// What it holds now.
-    pub(crate) effect: Effect,
+/// What may be sent of a write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replication {
+    /// The effect; the call while nobody listens, because that is free and counts as a change for the save points.
+    /// Should somebody read it after all, it decides nothing there.
+    CallOrEffect,
+    /// The effect whether or not anybody listens: the call would be decided once more.
+    Effect,
 }
 
 /// Sends what was written by one call, as one command, so that a replica never sees half of it.
-#[inline]
-pub(crate) fn replicate(call: &Call, written: &[Written]) {
-    if !listeners::may_exist() {
-        // Nobody reads it. Sent all the same, because it is free and counts as a change for the save points;
-        // and should somebody be listening after all, the call itself is better than nothing.
+#[inline(always)]
+pub(crate) fn replicate(call: &Call, replication: Replication, effects: &[(Argument, Effect)]) {
+    if replication == Replication::CallOrEffect && !listeners::may_exist() {
         replicate_verbatim(call);
         return;
     }
-    match written {
-        [] => {}
-        [only] => replicate_one(call, only),
+    let status = match effects {
+        [(name, effect)] => replicate_one(call, name, effect),
         all => replicate_all(call, all),
+    };
+    if status != 0 {
+        warn_of_refusal(call);
     }
 }
 
-#[inline]
-fn replicate_one(call: &Call, written: &Written) {
-    let effect = written.effect.encode();
+fn replicate_one(call: &Call, name: &Argument, effect: &Effect) -> c_int {
+    let effect = effect.encode();
+    let bytes = effect.as_ref();
     // SAFETY: the context is valid for the call, the name is a constant, and the format says one string and one
     // buffer with its length, which is what follows.
     unsafe {
@@ -40,18 +44,18 @@ fn replicate_one(call: &Call, written: &Written) {
             call.context,
             effect::COMMAND.as_ptr(),
             c"sb".as_ptr(),
-            written.name.string,
-            effect.as_ptr(),
-            EFFECT_LEN,
-        );
+            name.string,
+            bytes.as_ptr(),
+            bytes.len(),
+        )
     }
 }
 
-fn replicate_all(call: &Call, written: &[Written]) {
-    let effects: Vec<OwnedString> =
-        written.iter().map(|one| OwnedString::new(&one.effect.encode())).collect();
+fn replicate_all(call: &Call, effects: &[(Argument, Effect)]) -> c_int {
+    let encoded: Vec<OwnedString> =
+        effects.iter().map(|(_, effect)| OwnedString::new(effect.encode().as_ref())).collect();
     let mut arguments: Vec<*mut raw::RedisModuleString> =
-        written.iter().zip(&effects).flat_map(|(one, effect)| [one.name.string, effect.0]).collect();
+        effects.iter().zip(&encoded).flat_map(|((name, _), effect)| [name.string, effect.0]).collect();
     // SAFETY: the context is valid for the call, the name is a constant, and the format says a vector of strings
     // with its length, which is what follows. The server keeps references of its own.
     unsafe {
@@ -61,16 +65,19 @@ fn replicate_all(call: &Call, written: &[Written]) {
             c"v".as_ptr(),
             arguments.as_mut_ptr(),
             arguments.len(),
-        );
+        )
     }
 }
 
-/// Sends that a key is gone.
-pub(crate) fn replicate_deletion(call: &Call, name: &Argument) {
-    // SAFETY: the context is valid for the call, the names are constants, and the format says one string.
-    unsafe {
-        server!(RedisModule_Replicate)(call.context, c"DEL".as_ptr(), c"s".as_ptr(), name.string);
-    }
+/// The server knows no such command, which nothing known brings about: but then nobody else would notice.
+#[cold]
+fn warn_of_refusal(call: &Call) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    log::warn_once(
+        &WARNED,
+        call.context,
+        "the server does not replicate TB.RESTORE: replicas and files go stale",
+    );
 }
 
 /// Sends the call as it came.

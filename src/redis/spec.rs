@@ -31,6 +31,8 @@ pub(crate) struct Spec {
     pub(crate) arity: i32,
     /// Who may call it.
     pub(crate) audience: Audience,
+    /// What becomes of a call that comes from a master or a file.
+    pub(crate) from_master: FromMaster,
     /// Where its keys are.
     pub(crate) keys: Keys,
     /// Its arguments, for `COMMAND DOCS`.
@@ -46,6 +48,15 @@ pub(crate) enum Audience {
     Readers,
     /// Masters, append-only files, and operators who know what they do.
     Servers,
+}
+
+/// What becomes of a call that comes from a master or a file rather than from a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FromMaster {
+    /// It is executed like any other.
+    Executed,
+    /// Nothing: it was decided where it was made, and its effect is what counts.
+    Ignored,
 }
 
 /// Where the keys are among the arguments.

@@ -1,0 +1,325 @@
+//! Rates: bytes to an exact ratio, what flows at it in a time, and how long an amount takes.
+//!
+//! Conveniently, one token a second *is* one micro-token a microsecond, so a [`Rate`] needs no conversion before
+//! it meets the clock.
+
+#![forbid(unsafe_code)]
+
+use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS};
+
+/// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
+/// to refill from empty.
+pub const CENTURY_S: u64 = 3_155_760_000;
+
+/// The same in microseconds.
+const CENTURY_US: u64 = CENTURY_S * 1_000_000;
+
+/// The first number of more than 12 digits.
+const TWELVE_DIGITS: u64 = 1_000_000_000_000;
+
+/// The fastest rate, in tokens per second.
+const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
+
+/// Why bytes are no rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateError {
+    /// Neither tokens per second nor `count/period`, or zero.
+    Malformed,
+    /// Faster than 10^12 tokens per second, or slower than one token in 100 years.
+    OutOfRange,
+}
+
+/// What flows, and how long it takes, is told up to here: beyond what any bucket holds or any clock counts, and
+/// small enough to be added to a level or a time.
+const MOST: i64 = 1 << 62;
+
+/// Tokens per second as an exact ratio, which is also micro-tokens per microsecond:
+/// `numerator / denominator * 10^exponent`.
+///
+/// Nearly always the exponent is 0 and all arithmetic fits machine words. The others are rates like
+/// `2.10000000001e-9/ms`. There the power of ten goes into one of the terms, which may then need 90 bits, and the
+/// other stays within 64. So a product that leaves 128 bits means "more than any bucket holds" when multiplied by
+/// the numerator, because it is divided by at most 64 bits, and "longer than any clock counts" when multiplied by
+/// the denominator, for the same reason: overflow saturates, and is never wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    numerator: u64,
+    denominator: u64,
+    exponent: i32,
+}
+
+/// What flows in a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Whole micro-tokens; saturates at 2^62.
+    pub micro: i64,
+    /// Whole microseconds that the remaining fraction of a micro-token took to flow.
+    pub carry_us: i64,
+}
+
+impl Rate {
+    /// Reads `5`, `0.25`, `1e-3` (tokens per second) or `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`.
+    ///
+    /// Both numbers keep 12 significant digits; further ones are rounded down in the count and up in the
+    /// period, so that a rate is never above what was asked. But a count of more digits that is as near to a whole
+    /// micro-token as clients' floats are, is that.
+    ///
+    /// # Errors
+    /// [`RateError`] if it is no rate, or one out of bounds.
+    #[inline(always)] // Hot, and small: the general case is elsewhere.
+    pub fn parse(bytes: &[u8]) -> Result<Self, RateError> {
+        match Self::short(bytes) {
+            Some(rate) => Ok(rate),
+            None => {
+                // Field by field, or the optimiser keeps the usual rates in memory for the sake of the others.
+                let Self { numerator, denominator, exponent } = Self::general(bytes)?;
+                Ok(Self { numerator, denominator, exponent })
+            }
+        }
+    }
+
+    /// What nearly every client sends, short numbers without a power of ten, without the general reader's work.
+    #[inline(always)]
+    fn short(bytes: &[u8]) -> Option<Self> {
+        match short_whole(bytes)? {
+            (count, []) => Self::per_seconds(count, 1),
+            (count, [b'/', period @ ..]) => Self::short_per_period(count, 1, period),
+            (whole, [b'.', behind @ ..]) => Self::short_decimal(whole, behind),
+            _ => None,
+        }
+    }
+
+    /// `whole.fraction`, per second or per period, of 12 digits in all.
+    fn short_decimal(whole: u64, behind: &[u8]) -> Option<Self> {
+        let (fraction, parts, rest) = short_fraction(behind)?;
+        let count = whole.checked_mul(parts)?.checked_add(fraction)?;
+        if count >= TWELVE_DIGITS {
+            return None;
+        }
+        match rest {
+            [] => Self::per_seconds(count, parts),
+            [b'/', period @ ..] => Self::short_per_period(count, parts, period),
+            _ => None,
+        }
+    }
+
+    /// `count / parts` tokens in a period of a whole number of units.
+    #[inline(always)]
+    fn short_per_period(count: u64, parts: u64, period: &[u8]) -> Option<Self> {
+        let (number, name) = match period {
+            // Nearly always: a unit alone has no number to look for.
+            [_] => (1, period),
+            _ => short_whole(period).unwrap_or((1, period)),
+        };
+        let unit = unit(name)?;
+        // 12 digits, times what is in a unit, cannot overflow.
+        let period = number.wrapping_mul(unit.seconds).checked_mul(parts)?;
+        Self::per_seconds(count.wrapping_mul(unit.per_second), period)
+    }
+
+    /// `count` tokens in `period_s` seconds, or `None` if that is no rate within bounds.
+    #[inline(always)]
+    #[must_use]
+    pub fn per_seconds(count: u64, period_s: u64) -> Option<Self> {
+        // A product beyond 64 bits is larger than anything on the other side of its comparison.
+        let fastest = period_s.saturating_mul(MAX_TOKENS_PER_S);
+        let slowest = count.saturating_mul(CENTURY_S);
+        (count <= fastest && period_s <= slowest && period_s != 0).then_some(Self {
+            numerator: count,
+            denominator: period_s,
+            exponent: 0,
+        })
+    }
+
+    #[cold]
+    fn general(bytes: &[u8]) -> Result<Self, RateError> {
+        match bytes.iter().position(|byte| *byte == b'/') {
+            None => Self::ratio(Self::count(bytes)?, (1, 0), SECOND),
+            Some(slash) => {
+                let (count, period) = bytes.split_at(slash);
+                Self::per_period(count, period.get(1..).unwrap_or_default())
+            }
+        }
+    }
+
+    fn per_period(count: &[u8], period: &[u8]) -> Result<Self, RateError> {
+        let count = Self::count(count)?;
+        let (number, unit) = split_unit(period).ok_or(RateError::Malformed)?;
+        if number.is_empty() {
+            return Self::ratio(count, (1, 0), unit);
+        }
+        let period = Decimal::parse(number).filter(|period| !period.is_zero()).ok_or(RateError::Malformed)?;
+        let (mantissa, exponent, is_more) = period.twelve_digits();
+        let period = if is_more { next_of_twelve_digits(mantissa, exponent) } else { (mantissa, exponent) };
+        Self::ratio(count, period, unit)
+    }
+
+    /// Mantissa and exponent of the number of tokens.
+    fn count(bytes: &[u8]) -> Result<(u64, i64), RateError> {
+        let count = Decimal::parse(bytes).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
+        let (mantissa, exponent, is_more) = count.twelve_digits();
+        if !is_more {
+            return Ok((mantissa, exponent));
+        }
+        let (mantissa, exponent, _) = count.meant().unwrap_or(count).twelve_digits();
+        Ok((mantissa, exponent))
+    }
+
+    /// Tokens per second, within bounds. Both numbers are a mantissa of at most 13 digits and an exponent.
+    fn ratio(count: (u64, i64), period: (u64, i64), unit: Unit) -> Result<Self, RateError> {
+        // Exponents saturate when they are read: two that did are not equal, whatever they look like.
+        const LARGEST_EXPONENT: u64 = 1 << 62;
+        if count.1.unsigned_abs().max(period.1.unsigned_abs()) > LARGEST_EXPONENT {
+            return Err(RateError::OutOfRange);
+        }
+        // 13 digits, and a factor of at most 86,400: neither the products nor anything below can overflow.
+        let numerator = count.0.saturating_mul(unit.per_second);
+        let denominator = period.0.saturating_mul(unit.seconds);
+        let exponent = count.1.saturating_sub(period.1);
+        let exponent = i32::try_from(exponent).map_err(|_| RateError::OutOfRange)?;
+        let rate = Self { numerator, denominator, exponent };
+        let (numerator, denominator) = rate.wide().ok_or(RateError::OutOfRange)?;
+        // A product beyond 128 bits is larger than anything on the other side of its comparison.
+        let fastest = denominator.saturating_mul(u128::from(MAX_TOKENS_PER_S));
+        let slowest = numerator.saturating_mul(u128::from(CENTURY_S));
+        if numerator > fastest || denominator > slowest {
+            return Err(RateError::OutOfRange);
+        }
+        Ok(match (u64::try_from(numerator), u64::try_from(denominator)) {
+            (Ok(numerator), Ok(denominator)) => Self { numerator, denominator, exponent: 0 },
+            _ => rate,
+        })
+    }
+
+    /// The two terms with the exponent worked into one of them; `None` if that one leaves 128 bits.
+    fn wide(&self) -> Option<(u128, u128)> {
+        let power = 10u128.checked_pow(self.exponent.unsigned_abs())?;
+        let (up, down) = if self.exponent >= 0 { (power, 1) } else { (1, power) };
+        let numerator = u128::from(self.numerator).checked_mul(up)?;
+        let denominator = u128::from(self.denominator).checked_mul(down)?;
+        Some((numerator, denominator))
+    }
+
+    /// What flows in `elapsed_us` microseconds (0 or more).
+    #[inline]
+    #[must_use]
+    pub fn flow(&self, elapsed_us: i64) -> Flow {
+        let elapsed = elapsed_us.max(0).unsigned_abs();
+        match elapsed.checked_mul(self.numerator) {
+            Some(total) if self.exponent == 0 => {
+                let micro = total.checked_div(self.denominator).unwrap_or(0);
+                let rest = total.wrapping_sub(micro.wrapping_mul(self.denominator));
+                let carry = if rest == 0 { 0 } else { rest.checked_div(self.numerator).unwrap_or(0) };
+                Flow { micro: saturate(micro), carry_us: saturate(carry) }
+            }
+            _ => self.wide_flow(elapsed),
+        }
+    }
+
+    #[cold]
+    fn wide_flow(&self, elapsed: u64) -> Flow {
+        let (numerator, denominator) = self.wide().unwrap_or((0, 1));
+        let Some(total) = u128::from(elapsed).checked_mul(numerator) else {
+            return Flow { micro: MOST, carry_us: 0 };
+        };
+        let micro = total.checked_div(denominator).unwrap_or(0);
+        let rest = total.checked_rem(denominator).unwrap_or(0);
+        let carry = rest.checked_div(numerator).unwrap_or(0);
+        Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
+    }
+
+    /// What flows in `elapsed_us` microseconds (0 or more), rounded up to whole micro-tokens; `carry_us` is how
+    /// long what was added takes to flow, in whole microseconds.
+    #[cold]
+    #[must_use]
+    pub fn flow_up(&self, elapsed_us: i64) -> Flow {
+        let (numerator, denominator) = self.wide().unwrap_or((0, 1));
+        let Some(total) = u128::from(elapsed_us.max(0).unsigned_abs()).checked_mul(numerator) else {
+            return Flow { micro: MOST, carry_us: 0 };
+        };
+        let micro = total.div_ceil(denominator);
+        let added = micro.saturating_mul(denominator).saturating_sub(total);
+        let carry = added.checked_div(numerator).unwrap_or(0);
+        Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
+    }
+
+    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
+    #[inline(always)]
+    #[must_use]
+    pub fn time_us(&self, micro: i64) -> i64 {
+        let micro = micro.max(0).unsigned_abs();
+        match micro.checked_mul(self.denominator) {
+            Some(total) if self.exponent == 0 => saturate(total.div_ceil(self.numerator.max(1))),
+            _ => self.wide_time_us(micro),
+        }
+    }
+
+    #[cold]
+    fn wide_time_us(&self, micro: u64) -> i64 {
+        let (numerator, denominator) = self.wide().unwrap_or((0, 1));
+        match u128::from(micro).checked_mul(denominator) {
+            Some(total) => saturate_wide(total.div_ceil(numerator.max(1))),
+            None => MOST,
+        }
+    }
+
+    /// Whether a bucket of `capacity_micro` refills from empty within 100 years.
+    #[inline]
+    #[must_use]
+    pub fn refills_within_a_century(&self, capacity_micro: i64) -> bool {
+        let capacity = capacity_micro.max(0).unsigned_abs();
+        match capacity.checked_mul(self.denominator) {
+            // If the other product saturates, it is larger than this one all the same.
+            Some(needed) if self.exponent == 0 => needed <= CENTURY_US.saturating_mul(self.numerator),
+            _ => self.wide_time_us(capacity).unsigned_abs() <= CENTURY_US,
+        }
+    }
+}
+
+/// The number, or [`MOST`] if it is larger.
+#[inline]
+fn saturate(value: u64) -> i64 {
+    value.min(MOST.unsigned_abs()).cast_signed()
+}
+
+fn saturate_wide(value: u128) -> i64 {
+    u64::try_from(value).map_or(MOST, saturate)
+}
+
+/// What a period is counted in: as many of it as `per_second` are `seconds` long. One of the two is 1.
+#[derive(Clone, Copy)]
+struct Unit {
+    per_second: u64,
+    seconds: u64,
+}
+
+const SECOND: Unit = Unit { per_second: 1, seconds: 1 };
+
+#[inline(always)] // Folds into the two multiplications that it is for.
+fn unit(name: &[u8]) -> Option<Unit> {
+    Some(match name {
+        b"ms" => Unit { per_second: 1000, seconds: 1 },
+        b"s" => SECOND,
+        b"m" => Unit { per_second: 1, seconds: 60 },
+        b"h" => Unit { per_second: 1, seconds: 3600 },
+        b"d" => Unit { per_second: 1, seconds: 86_400 },
+        _ => return None,
+    })
+}
+
+/// Splits `10s` into its number and its unit.
+fn split_unit(period: &[u8]) -> Option<(&[u8], Unit)> {
+    let letters = period.iter().rev().take_while(|byte| byte.is_ascii_lowercase() && **byte != b'e').count();
+    let (number, name) = period.split_at_checked(period.len().saturating_sub(letters))?;
+    Some((number, unit(name)?))
+}
+
+/// The next larger number of 12 significant digits.
+fn next_of_twelve_digits(mut mantissa: u64, mut exponent: i64) -> (u64, i64) {
+    // Zeros were left out at the end: one unit more has to be one of the twelfth digit.
+    while mantissa < TWELVE_DIGITS / 10 {
+        mantissa = mantissa.saturating_mul(10);
+        exponent = exponent.saturating_sub(1);
+    }
+    (mantissa.saturating_add(1), exponent)
+}

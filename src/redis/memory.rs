@@ -1,0 +1,71 @@
+//! Whether there is memory for a bucket that does not exist yet.
+//!
+//! Being above `maxmemory` is not the question: while the server evicts, it is above for moments and accepts every
+//! write. What counts is whether it would refuse one of its own commands that may need memory, and that it has
+//! decided before it called us. From 7.0 on it can be asked: a call from a module may ask for the same treatment.
+
+use super::api::server;
+use super::call::{Argument, Call};
+use redis_module::raw;
+use std::ffi::{c_char, CStr};
+use std::slice;
+
+/// Whether the server would refuse to let one of its own commands create the key `name`.
+#[cold]
+pub(super) fn is_refused(call: &Call, name: &Argument) -> bool {
+    match verdict(call, name) {
+        Some(refused) => refused,
+        // A server before 7.0 does not tell what came of its eviction. With a policy it is taken to have worked.
+        None => call.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT == 0,
+    }
+}
+
+/// What the server says of a command that may need memory and would change nothing: writing no bytes into a string
+/// that is not there. `None` if it cannot be asked.
+fn verdict(call: &Call, name: &Argument) -> Option<bool> {
+    // SAFETY: the table of functions was filled when the module was loaded, and is never written again.
+    let (since_7_0, since_7_2) =
+        unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_CachedMicroseconds) };
+    // M: refuse as a client's command would be. E: say so in a reply. D: do no more than check.
+    let format: &CStr = match (since_7_0, since_7_2) {
+        (_, Some(_)) => c"MEDslc",
+        (Some(_), _) => c"MEslc",
+        _ => return None,
+    };
+    let offset: i64 = 0;
+    // SAFETY: context and name are valid for the call; the format says a string, a number and a C string, which is
+    // what follows. A reply that is not null is read before it is freed, once.
+    unsafe {
+        let reply = server!(RedisModule_Call)(
+            call.context,
+            c"SETRANGE".as_ptr(),
+            format.as_ptr(),
+            name.string,
+            offset,
+            c"".as_ptr(),
+        );
+        if reply.is_null() {
+            // A check that passed. A call has a reply, unless there is no such command, or it was renamed.
+            return since_7_2.map(|_| false);
+        }
+        let refused = is_oom(reply);
+        server!(RedisModule_FreeCallReply)(reply);
+        Some(refused)
+    }
+}
+
+/// Whether a reply is the error of a server that has no memory left.
+///
+/// # Safety
+/// The reply must be alive.
+unsafe fn is_oom(reply: *mut raw::RedisModuleCallReply) -> bool {
+    let mut len = 0;
+    // SAFETY: by the contract of this function; the server reports how many bytes can be read at the pointer.
+    unsafe {
+        if raw::call_reply_type(reply) != raw::ReplyType::Error {
+            return false;
+        }
+        let text: *const c_char = server!(RedisModule_CallReplyStringPtr)(reply, &raw mut len);
+        !text.is_null() && slice::from_raw_parts(text.cast::<u8>(), len).starts_with(b"OOM")
+    }
+}
