@@ -5,14 +5,14 @@
 //! the next. On one server the count of the same calls repeats to a few tenths of a percent.
 
 use crate::callgrind::CountingServer;
-use crate::calls::{Call, Shape};
-use crate::peer::Peer;
-use crate::plot::{Bar, Bars};
-use crate::progress::Progress;
-use crate::random::Random;
-use crate::report::{times, whole, Section, Table};
+use crate::calls::{Call, Shape, ALLOWED, INCR};
+use crate::machine;
+use crate::plot::Bar;
+use crate::report::{note, times, whole, write_all, Section, Table};
 use crate::server::Setup;
+use crate::subjects::Subjects;
 use anyhow::{bail, Context, Result};
+use fastrand::Rng;
 use std::path::Path;
 use std::thread;
 
@@ -22,7 +22,23 @@ const SHAPE: Shape = Shape { keys: 1000, pipeline: 50 };
 const WARM_UP: usize = 500;
 
 /// What a report is made with.
-pub const THOROUGH: Effort = Effort { servers: 5, calls: 10_000 };
+const THOROUGH: Effort = Effort { servers: 5, calls: 10_000 };
+
+const CALLS: [&str; 13] = [
+    "PING",
+    "GET",
+    INCR,
+    ALLOWED,
+    "TB.TAKE, denied",
+    "TB.TAKE, rate 17",
+    "TB.TAKE, rate 16.6667",
+    "TB.TAKE, cost 2",
+    "TB.TAKE, cost 0.5",
+    "TB.PEEK",
+    "TB.PEEK, denied",
+    "TB.MTAKE of 10",
+    "Lua script, EVALSHA",
+];
 
 /// How much is counted.
 #[derive(Clone, Copy)]
@@ -33,14 +49,6 @@ pub struct Effort {
     pub calls: usize,
 }
 
-/// What the servers of a run are started from.
-#[derive(Clone)]
-pub struct Paths<'a> {
-    pub server: &'a Path,
-    pub module: &'a Path,
-    pub peers: &'a [Peer],
-}
-
 /// Who takes what the server replicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
@@ -49,8 +57,6 @@ pub enum Listener {
 }
 
 impl Listener {
-    pub const ALL: [Self; 2] = [Self::Nobody, Self::AppendOnlyFile];
-
     pub fn name(self) -> &'static str {
         match self {
             Self::Nobody => "nobody listens",
@@ -59,7 +65,7 @@ impl Listener {
     }
 
     /// The options that bring the listener into being, and nothing else that would disturb the count.
-    pub fn apply(self, setup: Setup) -> Setup {
+    fn apply(self, setup: Setup) -> Setup {
         match self {
             Self::Nobody => setup,
             Self::AppendOnlyFile => setup
@@ -70,80 +76,69 @@ impl Listener {
     }
 }
 
+/// Calls that are counted on the same servers.
+pub struct Group {
+    setup: Setup,
+    listener: Listener,
+    calls: Vec<Call>,
+}
+
+impl Group {
+    pub fn new(server: &Path, module: &Path, listener: Listener, calls: Vec<Call>) -> Self {
+        Self { setup: listener.apply(Setup::new(server, Some(module))), listener, calls }
+    }
+}
+
 /// The cost of one kind of call.
-#[derive(Clone, Debug)]
 pub struct Cost {
     pub call: String,
     pub listener: Listener,
     /// Instructions per call on the server where they were fewest.
     pub instructions: f64,
     /// The most over the fewest.
-    pub spread: f64,
+    spread: f64,
 }
 
 /// Counts everything that there is.
-pub fn count_all(paths: &Paths, effort: Effort) -> Result<Vec<Cost>> {
-    let own = [
-        Call::Ping,
-        Call::Get,
-        Call::Incr,
-        Call::TakeAllowed,
-        Call::TakeDenied,
-        Call::Peek,
-        Call::MultiTake,
-        Call::Lua,
-    ];
-    let mut progress = Progress::new(Listener::ALL.len() * (own.len() + paths.peers.len()));
+pub fn run(subjects: &Subjects, out: &Path) -> Result<()> {
+    let caption = machine::caption(subjects)?;
     let mut costs = Vec::new();
-    for listener in Listener::ALL {
-        let groups = Group::of_own_and_peers(paths, listener, &own);
-        costs.extend(count(&groups, effort, &mut progress)?);
+    for listener in [Listener::Nobody, Listener::AppendOnlyFile] {
+        let group = |module: &Path, calls| Group::new(&subjects.server, module, listener, calls);
+        let mut groups = vec![group(&subjects.module, Call::all_named(&CALLS)?)];
+        groups.extend(subjects.peers.iter().map(|peer| group(&peer.module, vec![Call::of_peer(peer)])));
+        costs.extend(count(&groups, THOROUGH)?);
     }
-    Ok(costs)
-}
-
-/// Calls that are counted on the same servers.
-pub struct Group {
-    pub setup: Setup,
-    pub listener: Listener,
-    pub calls: Vec<Call>,
-}
-
-impl Group {
-    pub fn new(server: &Path, module: &Path, listener: Listener, calls: Vec<Call>) -> Self {
-        Self { setup: listener.apply(Setup::with_module(server, module)), listener, calls }
-    }
-
-    fn of_own_and_peers(paths: &Paths, listener: Listener, own: &[Call]) -> Vec<Self> {
-        let group = |module: &Path, calls: Vec<Call>| Self::new(paths.server, module, listener, calls);
-        let mut groups = vec![group(paths.module, own.to_vec())];
-        groups.extend(paths.peers.iter().map(|peer| group(&peer.module, vec![Call::Peer(peer.clone())])));
-        groups
-    }
+    let section = section(&costs, &caption)?;
+    print!("{}", section.table.markdown());
+    write_all(out, "instructions.md", &format!("# Benchmark\n\n{caption}\n"), &[section])
 }
 
 /// Counts groups of calls, each on several servers started alike.
-pub fn count(groups: &[Group], effort: Effort, progress: &mut Progress) -> Result<Vec<Cost>> {
-    let mut servers = start(groups, effort, progress)?;
+pub fn count(groups: &[Group], effort: Effort) -> Result<Vec<Cost>> {
+    let mut servers = start(groups, effort)?;
     CountingServer::settle(servers.iter_mut().flatten())?;
     let mut costs = Vec::new();
     for (group, servers) in groups.iter().zip(&mut servers) {
         for call in &group.calls {
-            progress.step(format_args!("counting {}, {}", call.name(), group.listener.name()));
-            let calls = effort.calls / call.weight();
-            let counts: Result<Vec<f64>> =
-                servers.iter_mut().map(|server| counted(server, call, calls)).collect();
-            let counts = counts.with_context(|| format!("counting {}", call.name()))?;
-            costs.push(Cost::of(call.name(), group.listener, &counts));
+            note(format_args!("counting {}, {}", call.name, group.listener.name()));
+            let calls = effort.calls / call.weight;
+            let counts = servers.iter_mut().map(|server| counted(server, call, calls));
+            let counts: Vec<f64> =
+                counts.collect::<Result<_>>().with_context(|| format!("counting {}", call.name))?;
+            let fewest = counts.iter().copied().fold(f64::INFINITY, f64::min);
+            let spread = counts.iter().copied().fold(0.0, f64::max) / fewest;
+            let (call, listener) = (call.name.clone(), group.listener);
+            costs.push(Cost { call, listener, instructions: fewest, spread });
         }
     }
     Ok(costs)
 }
 
 /// Starts the servers of each group, several at a time.
-fn start(groups: &[Group], effort: Effort, progress: &Progress) -> Result<Vec<Vec<CountingServer>>> {
+fn start(groups: &[Group], effort: Effort) -> Result<Vec<Vec<CountingServer>>> {
     let number = groups.len() * effort.servers;
-    progress.note(format_args!("starting {number} servers under callgrind and letting them settle"));
+    note(format_args!("starting {number} servers under callgrind and letting them settle"));
     thread::scope(|scope| {
         let start_all = |group| move || (0..effort.servers).map(|_| CountingServer::start(group)).collect();
         let threads: Vec<_> = groups.iter().map(|group| scope.spawn(start_all(&group.setup))).collect();
@@ -156,7 +151,7 @@ fn start(groups: &[Group], effort: Effort, progress: &Progress) -> Result<Vec<Ve
 
 /// Instructions per call over a number of calls.
 fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> Result<f64> {
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     let mut connection = server.server.connect()?;
     call.prepare(&mut connection, SHAPE)?;
     call.make(&mut connection, SHAPE, WARM_UP, &mut random)?;
@@ -165,22 +160,32 @@ fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> Result<f64
     Ok(server.instructions()? / calls as f64)
 }
 
-impl Cost {
-    fn of(call: String, listener: Listener, counts: &[f64]) -> Self {
-        let smallest = counts.iter().copied().fold(f64::INFINITY, f64::min);
-        let largest = counts.iter().copied().fold(0.0, f64::max);
-        Self { call, listener, instructions: smallest, spread: largest / smallest }
-    }
-}
-
 /// Reads a cost out of a run.
 pub fn find<'a>(costs: &'a [Cost], call: &str, listener: Listener) -> Option<&'a Cost> {
     costs.iter().find(|cost| cost.call == call && cost.listener == listener)
 }
 
 /// The costs for people.
-pub fn section(costs: &[Cost], caption: &str) -> Section {
-    Section {
+fn section(costs: &[Cost], caption: &str) -> Result<Section> {
+    let mut table = Table::new(&["replication", "call", "instructions", "to INCR", "to TB.TAKE", "spread"]);
+    for cost in costs {
+        let ratio = |call: &str| {
+            let base = find(costs, call, cost.listener);
+            base.map_or_else(|| "-".to_owned(), |base| times(cost.instructions / base.instructions))
+        };
+        table.row([
+            cost.listener.name().to_owned(),
+            cost.call.clone(),
+            whole(cost.instructions),
+            ratio(INCR),
+            ratio(ALLOWED),
+            format!("{:.2} %", (cost.spread - 1.0) * 100.0),
+        ]);
+    }
+    let drawn = costs.iter().filter(|cost| cost.listener == Listener::Nobody);
+    let bars = drawn.map(|cost| Bar::new(&cost.call, cost.instructions, whole));
+    let title = "Instructions in the server per call, nobody listening to replication";
+    Ok(Section {
         name: "instructions",
         title: "Instructions in the server per call",
         text: format!(
@@ -192,58 +197,8 @@ pub fn section(costs: &[Cost], caption: &str) -> Section {
             whole(SHAPE.keys as f64),
             THOROUGH.servers
         ),
-        table: table(costs),
+        table,
         groups: 1,
-        plots: vec![("instructions".to_owned(), plot(costs, caption))],
-    }
-}
-
-fn table(costs: &[Cost]) -> Table {
-    let mut table = Table::new(&["replication", "call", "instructions", "to INCR", "to TB.TAKE", "spread"]);
-    for cost in costs {
-        let ratio = |call: &Call| {
-            let base = find(costs, &call.name(), cost.listener);
-            base.map_or_else(|| "-".to_owned(), |base| times(cost.instructions / base.instructions))
-        };
-        table.row([
-            cost.listener.name().to_owned(),
-            cost.call.clone(),
-            whole(cost.instructions),
-            ratio(&Call::Incr),
-            ratio(&Call::TakeAllowed),
-            format!("{:.2} %", (cost.spread - 1.0) * 100.0),
-        ]);
-    }
-    table
-}
-
-fn plot(costs: &[Cost], caption: &str) -> String {
-    let drawn = costs.iter().filter(|cost| cost.listener == Listener::Nobody);
-    let bar = |cost: &Cost| Bar {
-        label: cost.call.clone(),
-        value: cost.instructions,
-        text: whole(cost.instructions),
-        own: Bar::is_own(&cost.call),
-    };
-    Bars {
-        title: "Instructions in the server per call, nobody listening to replication",
-        caption,
-        bars: drawn.map(bar).collect(),
-        mark: None,
-    }
-    .svg()
-}
-
-/// The costs for programs.
-pub fn json(costs: &[Cost]) -> String {
-    let entry = |cost: &Cost| {
-        format!(
-            "  {{\"call\": {:?}, \"replication\": {:?}, \"instructions\": {:.1}, \"spread\": {:.4}}}",
-            cost.call,
-            cost.listener.name(),
-            cost.instructions,
-            cost.spread
-        )
-    };
-    format!("[\n{}\n]\n", costs.iter().map(entry).collect::<Vec<_>>().join(",\n"))
+        plots: vec![("instructions", Bar::plot(title, caption, bars, None)?)],
+    })
 }

@@ -1,11 +1,10 @@
 //! How long a caller waits, beside a plain GET.
 
-use super::{median, Bench, Effort};
-use crate::approaches::{Approach, Get, SetWithExpiry, Take};
-use crate::connection::Connection;
-use crate::limit::Limit;
+use super::Bench;
+use crate::approaches::{take, Approach, OneCommand};
 use crate::load::{run, Load};
-use crate::report::{times, Section, Table};
+use crate::report::{median, note, times, Section, Table};
+use crate::template::Limit;
 use anyhow::Result;
 
 const CLIENTS: [usize; 2] = [1, 16];
@@ -14,20 +13,25 @@ const BUCKETS: u64 = 10_000;
 const LIMIT: Limit = Limit { capacity: 10_000, count: 10, period_s: 1 };
 const QUANTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
 
-pub fn steps(effort: &Effort) -> usize {
-    effort.rounds * CLIENTS.len()
-}
-
 pub fn measure(bench: &mut Bench) -> Result<Section> {
+    let get = OneCommand::plain("GET", "GET {key}");
+    let set = OneCommand::plain("SET", "SET {key} 1 PX {window_ms}");
+    let take = take(bench.subjects);
     let mut table = Table::new(&["clients", "quantile", "GET µs", "TB.TAKE µs", "TB.TAKE / GET"]);
     for clients in CLIENTS {
-        let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: bench.effort.latency };
-        let rounds = rounds(bench, load)?;
+        let mut rounds = Vec::new();
+        for round in 1..=bench.effort.rounds {
+            note(format_args!("latency, {clients} clients, round {round}"));
+            rounds.push([
+                quantiles_us(bench, &get, &set, clients)?,
+                quantiles_us(bench, &take, &take, clients)?,
+            ]);
+        }
         for (place, (_, name)) in QUANTILES.iter().enumerate() {
-            let of = |side: usize| median(rounds.iter().map(|round| round[side][place]).collect());
+            let of = |side: usize| median(&rounds.iter().map(|round| round[side][place]).collect::<Vec<_>>());
             let (get, take) = (of(0), of(1));
-            let cells = [clients.to_string(), (*name).to_owned(), format!("{get:.1}"), format!("{take:.1}")];
-            table.row(cells.into_iter().chain([times(take / get)]));
+            let figures = [format!("{get:.1}"), format!("{take:.1}"), times(take / get)];
+            table.row([clients.to_string(), (*name).to_owned()].into_iter().chain(figures));
         }
     }
     Ok(Section {
@@ -44,28 +48,16 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     })
 }
 
-/// The quantiles of each round, in microseconds: GET's and TB.TAKE's.
-fn rounds(bench: &mut Bench, load: Load) -> Result<Vec<[Vec<f64>; 2]>> {
-    (1..=bench.effort.rounds)
-        .map(|round| {
-            bench.progress.step(format_args!("latency, {} clients, round {round}", load.clients));
-            Ok([quantiles_us(bench, &Get, &SetWithExpiry, load)?, quantiles_us(bench, &Take, &Take, load)?])
-        })
-        .collect()
-}
-
+/// The quantiles of one round, in microseconds.
 fn quantiles_us(
     bench: &mut Bench,
     approach: &dyn Approach,
     filler: &dyn Approach,
-    load: Load,
-) -> Result<Vec<f64>> {
+    clients: usize,
+) -> Result<[f64; 3]> {
+    let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: Some(bench.effort.latency) };
     let server = bench.server(approach)?;
-    fill(&mut server.connect()?, filler)?;
+    run(server, filler, Load { duration: None, ..load })?;
     let outcome = run(server, approach, load)?;
-    Ok(QUANTILES.iter().map(|(quantile, _)| outcome.latency_us(*quantile)).collect())
-}
-
-fn fill(connection: &mut Connection, filler: &dyn Approach) -> Result<()> {
-    super::fill(connection, filler, 0..BUCKETS, LIMIT)
+    Ok(QUANTILES.map(|(quantile, _)| outcome.latency_us(quantile)))
 }

@@ -1,33 +1,27 @@
 //! What a bucket takes up.
 
-use super::{fill, Bench, SLOW};
-use crate::approaches::{Approach, Bucket, SetWithExpiry};
-use crate::plot::{Bar, Bars};
-use crate::report::{whole, Section, Table};
-use crate::resp::Batch;
-use crate::server::Server;
+use super::{Bench, SLOW};
+use crate::approaches::{Approach, OneCommand};
+use crate::load::{run, Load};
+use crate::plot::Bar;
+use crate::report::{note, whole, Section, Table};
+use crate::server::{info, Server};
 use anyhow::Result;
 
-/// The approaches whose buckets can be made without waiting for replies. The clients' own hashes are the script's.
-fn taking_part(approaches: &[Box<dyn Approach>]) -> Vec<&dyn Approach> {
-    let bucket = Bucket { key: String::new(), limit: SLOW };
-    let mut taking_part: Vec<&dyn Approach> = vec![&SetWithExpiry];
-    let can = |approach: &&dyn Approach| approach.write_at_once(&bucket, &mut Batch::new()).unwrap_or(false);
-    taking_part.extend(approaches.iter().map(AsRef::as_ref).filter(can));
-    taking_part
-}
-
-pub fn steps(approaches: &[Box<dyn Approach>]) -> usize {
-    taking_part(approaches).len()
-}
+const CLIENTS: usize = 16;
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let keys = bench.effort.memory_keys;
+    let integer = OneCommand::plain("SET with expiry", "SET {key} 1 PX {window_ms}");
     let approaches = bench.approaches.clone();
-    let mut sizes = Vec::new();
-    for approach in taking_part(&approaches) {
-        bench.progress.step(format_args!("memory of {} keys: {}", whole(keys as f64), approach.name()));
-        sizes.push((approach.name().to_owned(), bytes_a_key(bench, approach)?));
+    let mut table = Table::new(&["approach", "bytes a key"]);
+    let mut bars = Vec::new();
+    let all = [&integer as &dyn Approach].into_iter().chain(approaches.iter().map(AsRef::as_ref));
+    for approach in all {
+        note(format_args!("memory of {} keys: {}", whole(keys as f64), approach.name()));
+        let bytes = bytes_a_key(bench, approach)?;
+        table.row([approach.name().to_owned(), whole(bytes)]);
+        bars.push(Bar::new(approach.name(), bytes, |bytes| format!("{} bytes", whole(bytes))));
     }
     Ok(Section {
         name: "memory",
@@ -37,36 +31,19 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
              number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
             whole(keys as f64)
         ),
-        table: table(&sizes),
+        table,
         groups: 0,
-        plots: vec![("memory".to_owned(), plot(&sizes, &bench.caption))],
+        plots: vec![("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None)?)],
     })
 }
 
 fn bytes_a_key(bench: &Bench, approach: &dyn Approach) -> Result<f64> {
-    let server = Server::start(&bench.inspectable(approach.module(bench.paths.module))?)?;
+    let server = Server::start(&bench.inspectable(approach.module())?)?;
     let mut connection = server.connect()?;
-    approach.load(&mut connection)?;
-    let before = connection.info("memory")?.number("used_memory")?;
+    let before: f64 = info(&mut connection, "memory", "used_memory")?;
     let keys = bench.effort.memory_keys;
-    fill(&mut connection, approach, 0..keys, SLOW)?;
+    run(&server, approach, Load { clients: CLIENTS, buckets: keys, limit: SLOW, duration: None })?;
     server.wait_for_hash_tables()?;
-    let after = connection.info("memory")?.number("used_memory")?;
+    let after: f64 = info(&mut connection, "memory", "used_memory")?;
     Ok((after - before) / keys as f64)
-}
-
-fn table(sizes: &[(String, f64)]) -> Table {
-    let mut table = Table::new(&["approach", "bytes a key"]);
-    sizes.iter().for_each(|(name, bytes)| table.row([name.clone(), whole(*bytes)]));
-    table
-}
-
-fn plot(sizes: &[(String, f64)], caption: &str) -> String {
-    let bar = |(name, bytes): &(String, f64)| Bar {
-        label: name.clone(),
-        value: *bytes,
-        text: format!("{} bytes", whole(*bytes)),
-        own: Bar::is_own(name),
-    };
-    Bars { title: "Memory of a key", caption, bars: sizes.iter().map(bar).collect(), mark: None }.svg()
 }
