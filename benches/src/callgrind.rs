@@ -74,7 +74,7 @@ impl CountingServer {
     }
 
     fn all_instructions(&mut self) -> Result<u64> {
-        let folder = self.server.folder();
+        let folder = self.server.folder.path();
         let output = Command::new("vgdb")
             .arg(option_in(folder, "--vgdb-prefix=", "vgdb"))
             .arg(format!("--pid={}", self.server.process_id()))

@@ -1,8 +1,8 @@
 //! The calls whose cost is measured one by one, and what has to be there before.
 
 use crate::approaches::{SCRIPT_TAKE, TAKE, WINDOW_COUNT};
+use crate::arguments::Peer;
 use crate::server::ask;
-use crate::subjects::Peer;
 use crate::template::{key, Limit, Template};
 use anyhow::{ensure, Context, Result};
 use fastrand::Rng;

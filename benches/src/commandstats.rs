@@ -1,43 +1,34 @@
 //! Microseconds per call as the server itself counts them, without reading, dispatch and reply's way out.
 
+use crate::arguments::Arguments;
 use crate::calls::{Call, Shape, ALLOWED, INCR, INCREX};
 use crate::machine;
 use crate::plot::Bar;
-use crate::report::{median, note, times, whole, write_all, Section, Table};
+use crate::report::{median, note, times, whole, Section, Table};
 use crate::server::{ask, usec_per_call, Server, Setup};
-use crate::subjects::Subjects;
 use anyhow::Result;
 use fastrand::Rng;
-use std::path::Path;
 
 const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
 const CALLS: [&str; 6] = ["GET", INCR, ALLOWED, "TB.TAKE, denied", "TB.PEEK", "Lua script, EVALSHA"];
 
-pub fn run(subjects: &Subjects, quick: bool, out: &Path) -> Result<()> {
-    let (rounds, calls) = if quick { (3, 50_000) } else { (11, 200_000) };
-    let caption = machine::caption(subjects)?;
-    let costs = measure(subjects, rounds, calls)?;
-    let section = Section {
-        name: "commandstats",
-        title: "Microseconds per call",
-        text: format!(
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let (rounds, calls) = if arguments.quick { (3, 50_000) } else { (11, 200_000) };
+    let caption = machine::caption(arguments)?;
+    let costs = measure(arguments, rounds, calls)?;
+    let section = Section::new("commandstats", "Microseconds per call", format!(
             "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
              {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
             whole(SHAPE.keys as f64),
             SHAPE.pipeline
-        ),
-        table: table(&costs),
-        groups: 0,
-        plots: vec![("commandstats", plot(&costs, &caption)?)],
-    };
-    print!("{}", section.table.markdown());
-    write_all(out, "commandstats.md", &format!("# Benchmark\n\n{caption}\n"), &[section])
+        ), table(&costs)).plot("commandstats", plot(&costs, &caption)?);
+    section.write_page(&arguments.out, &caption)
 }
 
 /// Microseconds of each call in each round. All take turns: what disturbs a round disturbs all of them.
-fn measure(subjects: &Subjects, rounds: usize, calls: usize) -> Result<Vec<(Call, Vec<f64>)>> {
-    let start = |module| Server::start(&Setup::new(&subjects.server, Some(module)));
-    let own = start(&subjects.module)?;
+fn measure(arguments: &Arguments, rounds: usize, calls: usize) -> Result<Vec<(Call, Vec<f64>)>> {
+    let start = |module| Server::start(&Setup::new(&arguments.server, Some(module)));
+    let own = start(&arguments.module)?;
     let mut costs = Vec::new();
     for name in CALLS {
         costs.push((&own, Call::named(name)?, Vec::new()));
@@ -45,8 +36,8 @@ fn measure(subjects: &Subjects, rounds: usize, calls: usize) -> Result<Vec<(Call
     if own.knows(INCREX)? {
         costs.insert(2, (&own, Call::named(INCREX)?, Vec::new()));
     }
-    let peers: Vec<Server> = subjects.peers.iter().map(|peer| start(&peer.module)).collect::<Result<_>>()?;
-    let peer_calls = peers.iter().zip(&subjects.peers);
+    let peers: Vec<Server> = arguments.peers.iter().map(|peer| start(&peer.module)).collect::<Result<_>>()?;
+    let peer_calls = peers.iter().zip(&arguments.peers);
     costs.extend(peer_calls.map(|(server, peer)| (server, Call::of_peer(peer), Vec::new())));
     own.wait_until_settled()?;
     for round in 1..=rounds {
@@ -67,7 +58,7 @@ fn round_us(server: &Server, call: &Call, calls: usize) -> Result<f64> {
 }
 
 fn table(costs: &[(Call, Vec<f64>)]) -> Table {
-    let mut table = Table::new(&["call", "median µs", "least", "most", "to INCR", "to INCREX"]);
+    let mut table = Table::new("call | median µs | least | most | to INCR | to INCREX");
     for (call, us) in costs {
         let ratio = |name: &str| {
             let base = costs.iter().find(|(base, _)| base.name == name);

@@ -4,10 +4,10 @@
 //! machine. A change that makes a call dearer by more than the slack fails; one that makes it cheaper should record
 //! new ceilings.
 
+use crate::arguments::Arguments;
 use crate::calls::{Call, ALLOWED, INCR};
-use crate::instructions::{count, find, Cost, Effort, Group, Listener};
+use crate::instructions::{count, find, Cost, Effort, Group, Listener, APPEND_ONLY_FILE, NOBODY};
 use crate::machine::version;
-use crate::subjects::Subjects;
 use anyhow::{ensure, Context, Result};
 use std::path::Path;
 
@@ -35,8 +35,8 @@ const CALLS: [&str; 10] = [
 type Ceiling = (String, String, String, f64);
 
 /// Fails unless all ceilings hold.
-pub fn check(subjects: &Subjects, file: &Path) -> Result<()> {
-    let server = version(&subjects.server)?;
+pub fn check(arguments: &Arguments) -> Result<()> {
+    let (server, file) = (version(&arguments.server)?, arguments.ceilings.as_path());
     let ceilings = read(file)?;
     let missing =
         || format!("{} has no ceiling for all calls on {server}: record some with --record", file.display());
@@ -48,14 +48,14 @@ pub fn check(subjects: &Subjects, file: &Path) -> Result<()> {
         SLACK * 100.0
     );
     let mut dearer = 0;
-    for (cost, measured) in measure(subjects)? {
-        let known = (server.as_str(), cost.listener.name(), cost.call.as_str());
+    for (cost, measured) in measure(arguments)? {
+        let known = (server.as_str(), cost.listener, cost.call.as_str());
         let ceiling = ceilings.iter().find(|ceiling| (&*ceiling.0, &*ceiling.1, &*ceiling.2) == known);
         let recorded = ceiling.with_context(missing)?.3;
         let holds = measured <= recorded * (1.0 + SLACK);
         dearer += usize::from(!holds);
         let verdict = if holds { "ok" } else { "DEARER" };
-        let (listener, call, instructions) = (cost.listener.name(), &cost.call, cost.instructions);
+        let (listener, call, instructions) = (cost.listener, &cost.call, cost.instructions);
         println!("{listener}  {call:<22} {instructions:>7.0}  {measured:>6.3} x INCR, recorded {recorded:>6.3}  {verdict}");
     }
     ensure!(dearer == 0, "{dearer} calls cost more than recorded");
@@ -63,12 +63,12 @@ pub fn check(subjects: &Subjects, file: &Path) -> Result<()> {
 }
 
 /// Writes what is measured now as the ceilings of this server, and leaves those of others.
-pub fn record(subjects: &Subjects, file: &Path) -> Result<()> {
-    let server = version(&subjects.server)?;
+pub fn record(arguments: &Arguments) -> Result<()> {
+    let (server, file) = (version(&arguments.server)?, arguments.ceilings.as_path());
     let mut ceilings = if file.exists() { read(file)? } else { Vec::new() };
     ceilings.retain(|ceiling| ceiling.0 != server);
-    for (cost, times) in measure(subjects)? {
-        ceilings.push((server.clone(), cost.listener.name().to_owned(), cost.call, times));
+    for (cost, times) in measure(arguments)? {
+        ceilings.push((server.clone(), cost.listener.to_owned(), cost.call, times));
     }
     let mut csv = csv::Writer::from_path(file)?;
     csv.write_record(HEADER)?;
@@ -80,22 +80,16 @@ pub fn record(subjects: &Subjects, file: &Path) -> Result<()> {
 
 fn read(file: &Path) -> Result<Vec<Ceiling>> {
     let mut csv = csv::Reader::from_path(file).with_context(|| file.display().to_string())?;
-    csv.records()
-        .map(|record| {
-            let record = record?;
-            let cell = |column: usize| record[column].to_owned();
-            Ok((cell(0), cell(1), cell(2), record[3].parse()?))
-        })
-        .collect()
+    Ok(csv.deserialize().collect::<Result<_, _>>()?)
 }
 
 /// The guarded calls, and their multiples of `INCR` in the same setting.
-fn measure(subjects: &Subjects) -> Result<Vec<(Cost, f64)>> {
-    let group = |listener, calls: &[&str]| -> Result<Group> {
-        Ok(Group::new(&subjects.server, &subjects.module, listener, Call::all_named(calls)?))
+fn measure(arguments: &Arguments) -> Result<Vec<(Cost, f64)>> {
+    let group = |listener: Listener, calls: &[&str]| -> Result<Group> {
+        Ok(Group::new(&arguments.server, &arguments.module, listener, Call::all_named(calls)?))
     };
     // The one that needs no settling first: the other's servers settle meanwhile.
-    let groups = [group(Listener::AppendOnlyFile, &[INCR, ALLOWED])?, group(Listener::Nobody, &CALLS)?];
+    let groups = [group(APPEND_ONLY_FILE, &[INCR, ALLOWED])?, group(NOBODY, &CALLS)?];
     let costs = count(&groups, EFFORT)?;
     let times = |cost: &Cost| -> Result<f64> {
         let incr = find(&costs, INCR, cost.listener).context("INCR was not counted")?;

@@ -4,13 +4,13 @@
 //! and a command whose name shares a slot with another's costs some 70 instructions more on one server than on
 //! the next. On one server the count of the same calls repeats to a few tenths of a percent.
 
+use crate::arguments::Arguments;
 use crate::callgrind::CountingServer;
 use crate::calls::{Call, Shape, ALLOWED, INCR};
 use crate::machine;
 use crate::plot::Bar;
-use crate::report::{note, times, whole, write_all, Section, Table};
+use crate::report::{note, times, whole, Section, Table};
 use crate::server::Setup;
-use crate::subjects::Subjects;
 use anyhow::{bail, Context, Result};
 use fastrand::Rng;
 use std::path::Path;
@@ -49,50 +49,32 @@ pub struct Effort {
     pub calls: usize,
 }
 
-/// Who takes what the server replicates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listener {
-    Nobody,
-    AppendOnlyFile,
-}
-
-impl Listener {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nobody => "nobody listens",
-            Self::AppendOnlyFile => "appendonly yes",
-        }
-    }
-
-    /// The options that bring the listener into being, and nothing else that would disturb the count.
-    fn apply(self, setup: Setup) -> Setup {
-        match self {
-            Self::Nobody => setup,
-            Self::AppendOnlyFile => setup
-                .option("appendonly", "yes")
-                .option("appendfsync", "no")
-                .option("auto-aof-rewrite-percentage", "0"),
-        }
-    }
-}
+/// Who takes what the server replicates: a name, and the options that bring it into being, and nothing else that would
+/// disturb the count.
+pub type Listener = (&'static str, &'static [(&'static str, &'static str)]);
+pub const NOBODY: Listener = ("nobody listens", &[]);
+pub const APPEND_ONLY_FILE: Listener =
+    ("appendonly yes", &[("appendonly", "yes"), ("appendfsync", "no"), ("auto-aof-rewrite-percentage", "0")]);
 
 /// Calls that are counted on the same servers.
 pub struct Group {
     setup: Setup,
-    listener: Listener,
+    listener: &'static str,
     calls: Vec<Call>,
 }
 
 impl Group {
     pub fn new(server: &Path, module: &Path, listener: Listener, calls: Vec<Call>) -> Self {
-        Self { setup: listener.apply(Setup::new(server, Some(module))), listener, calls }
+        let setup = Setup::new(server, Some(module));
+        let setup = listener.1.iter().fold(setup, |setup, (name, value)| setup.option(name, value));
+        Self { setup, listener: listener.0, calls }
     }
 }
 
 /// The cost of one kind of call.
 pub struct Cost {
     pub call: String,
-    pub listener: Listener,
+    pub listener: &'static str,
     /// Instructions per call on the server where they were fewest.
     pub instructions: f64,
     /// The most over the fewest.
@@ -100,18 +82,17 @@ pub struct Cost {
 }
 
 /// Counts everything that there is.
-pub fn run(subjects: &Subjects, out: &Path) -> Result<()> {
-    let caption = machine::caption(subjects)?;
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let caption = machine::caption(arguments)?;
     let mut costs = Vec::new();
-    for listener in [Listener::Nobody, Listener::AppendOnlyFile] {
-        let group = |module: &Path, calls| Group::new(&subjects.server, module, listener, calls);
-        let mut groups = vec![group(&subjects.module, Call::all_named(&CALLS)?)];
-        groups.extend(subjects.peers.iter().map(|peer| group(&peer.module, vec![Call::of_peer(peer)])));
+    for listener in [NOBODY, APPEND_ONLY_FILE] {
+        let group = |module: &Path, calls| Group::new(&arguments.server, module, listener, calls);
+        let mut groups = vec![group(&arguments.module, Call::all_named(&CALLS)?)];
+        groups.extend(arguments.peers.iter().map(|peer| group(&peer.module, vec![Call::of_peer(peer)])));
         costs.extend(count(&groups, THOROUGH)?);
     }
     let section = section(&costs, &caption)?;
-    print!("{}", section.table.markdown());
-    write_all(out, "instructions.md", &format!("# Benchmark\n\n{caption}\n"), &[section])
+    section.write_page(&arguments.out, &caption)
 }
 
 /// Counts groups of calls, each on several servers started alike.
@@ -121,7 +102,7 @@ pub fn count(groups: &[Group], effort: Effort) -> Result<Vec<Cost>> {
     let mut costs = Vec::new();
     for (group, servers) in groups.iter().zip(&mut servers) {
         for call in &group.calls {
-            note(format_args!("counting {}, {}", call.name, group.listener.name()));
+            note(format_args!("counting {}, {}", call.name, group.listener));
             let calls = effort.calls / call.weight;
             let counts = servers.iter_mut().map(|server| counted(server, call, calls));
             let counts: Vec<f64> =
@@ -161,20 +142,20 @@ fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> Result<f64
 }
 
 /// Reads a cost out of a run.
-pub fn find<'a>(costs: &'a [Cost], call: &str, listener: Listener) -> Option<&'a Cost> {
+pub fn find<'a>(costs: &'a [Cost], call: &str, listener: &str) -> Option<&'a Cost> {
     costs.iter().find(|cost| cost.call == call && cost.listener == listener)
 }
 
 /// The costs for people.
 fn section(costs: &[Cost], caption: &str) -> Result<Section> {
-    let mut table = Table::new(&["replication", "call", "instructions", "to INCR", "to TB.TAKE", "spread"]);
+    let mut table = Table::new("replication | call | instructions | to INCR | to TB.TAKE | spread");
     for cost in costs {
         let ratio = |call: &str| {
             let base = find(costs, call, cost.listener);
             base.map_or_else(|| "-".to_owned(), |base| times(cost.instructions / base.instructions))
         };
         table.row([
-            cost.listener.name().to_owned(),
+            cost.listener.to_owned(),
             cost.call.clone(),
             whole(cost.instructions),
             ratio(INCR),
@@ -182,13 +163,10 @@ fn section(costs: &[Cost], caption: &str) -> Result<Section> {
             format!("{:.2} %", (cost.spread - 1.0) * 100.0),
         ]);
     }
-    let drawn = costs.iter().filter(|cost| cost.listener == Listener::Nobody);
+    let drawn = costs.iter().filter(|cost| cost.listener == NOBODY.0);
     let bars = drawn.map(|cost| Bar::new(&cost.call, cost.instructions, whole));
     let title = "Instructions in the server per call, nobody listening to replication";
-    Ok(Section {
-        name: "instructions",
-        title: "Instructions in the server per call",
-        text: format!(
+    Ok(Section::new("instructions", "Instructions in the server per call", format!(
             "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
              connection, {} calls in each write, {} random keys. The least of {} servers started alike, and by how much the \
              most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
@@ -196,9 +174,5 @@ fn section(costs: &[Cost], caption: &str) -> Result<Section> {
             SHAPE.pipeline,
             whole(SHAPE.keys as f64),
             THOROUGH.servers
-        ),
-        table,
-        groups: 1,
-        plots: vec![("instructions", Bar::plot(title, caption, bars, None)?)],
-    })
+        ), table).grouped_by(1).plot("instructions", Bar::plot(title, caption, bars, None)?))
 }

@@ -4,7 +4,7 @@ use crate::approaches::{Approach, Client, Step};
 use crate::replies::Replies;
 use crate::server::{info, Server};
 use crate::template::{key, Limit};
-use anyhow::{bail, Context, Result};
+use anyhow::{ensure, Context, Result};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
@@ -62,12 +62,40 @@ impl Outcome {
 
 /// Lets clients loose on a server.
 pub fn run(server: &Server, approach: &dyn Approach, load: Load) -> Result<Outcome> {
+    let mut poll = Poll::new()?;
+    let mut members = Vec::new();
+    for number in 0..load.clients {
+        let mut member = Member::new(server.port, approach.client(number, load.limit))?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        poll.registry().register(&mut member.stream, Token(number), interest)?;
+        members.push(member);
+    }
     let mut control = server.connect()?;
-    let mut crowd = Crowd::new(server, approach, load)?;
-    let cpu_before_us = cpu_us(&mut control)?;
-    crowd.run()?;
-    let server_cpu_us = cpu_us(&mut control)? - cpu_before_us;
-    Ok(Outcome { server_cpu_us, ..crowd.outcome })
+    let mut outcome = Outcome {
+        decisions: 0,
+        allowed: 0,
+        retries: 0,
+        errors: 0,
+        commands: 0,
+        elapsed: Duration::ZERO,
+        latency_ns: Histogram::new(3)?,
+        server_cpu_us: -cpu_us(&mut control)?,
+    };
+    let start = Instant::now();
+    let deadline = load.duration.map(|duration| start + duration);
+    let mut choice = Choice { buckets: load.buckets, random: Rng::with_seed(1), deadline, chosen: 0 };
+    members.iter_mut().try_for_each(|member| member.begin(&mut choice, &mut outcome))?;
+    let mut events = Events::with_capacity(load.clients);
+    while members.iter().any(|member| !member.idle) {
+        poll.poll(&mut events, Some(Duration::from_secs(60)))?;
+        ensure!(!events.is_empty(), "clients wait in vain");
+        for event in &events {
+            members[event.token().0].follow(&mut choice, &mut outcome)?;
+        }
+    }
+    outcome.elapsed = start.elapsed();
+    outcome.server_cpu_us += cpu_us(&mut control)?;
+    Ok(outcome)
 }
 
 fn cpu_us(control: &mut Connection) -> Result<f64> {
@@ -92,59 +120,6 @@ impl Choice {
             Some(deadline) if Instant::now() >= deadline => None,
             Some(_) => Some(key(self.random.u64(0..self.buckets))),
         }
-    }
-}
-
-struct Crowd {
-    poll: Poll,
-    members: Vec<Member>,
-    outcome: Outcome,
-    load: Load,
-}
-
-impl Crowd {
-    fn new(server: &Server, approach: &dyn Approach, load: Load) -> Result<Self> {
-        let poll = Poll::new()?;
-        let member = |number| -> Result<Member> {
-            let mut member = Member::new(server.port(), approach.client(number, load.limit))?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut member.stream, Token(number), interest)?;
-            Ok(member)
-        };
-        let members = (0..load.clients).map(member).collect::<Result<_>>()?;
-        let outcome = Outcome {
-            decisions: 0,
-            allowed: 0,
-            retries: 0,
-            errors: 0,
-            commands: 0,
-            elapsed: Duration::ZERO,
-            latency_ns: Histogram::new(3)?,
-            server_cpu_us: 0.0,
-        };
-        Ok(Self { poll, members, outcome, load })
-    }
-
-    fn run(&mut self) -> Result<()> {
-        let start = Instant::now();
-        let deadline = self.load.duration.map(|duration| start + duration);
-        let mut choice =
-            Choice { buckets: self.load.buckets, random: Rng::with_seed(1), deadline, chosen: 0 };
-        for member in &mut self.members {
-            member.begin(&mut choice, &mut self.outcome)?;
-        }
-        let mut events = Events::with_capacity(self.members.len());
-        while self.members.iter().any(|member| !member.idle) {
-            self.poll.poll(&mut events, Some(Duration::from_secs(60)))?;
-            if events.is_empty() {
-                bail!("clients wait in vain");
-            }
-            for event in &events {
-                self.members[event.token().0].follow(&mut choice, &mut self.outcome)?;
-            }
-        }
-        self.outcome.elapsed = start.elapsed();
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the figures were measured on: they mean nothing without it.
 
+use crate::arguments::Arguments;
 use crate::server::{ask, Server, Setup};
-use crate::subjects::Subjects;
 use anyhow::{Context, Result};
 use redis::InfoDict;
 use std::fs;
@@ -10,8 +10,8 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 /// The machine and the programs.
-pub fn caption(subjects: &Subjects) -> Result<String> {
-    let peers: Vec<&str> = subjects.peers.iter().map(|peer| peer.name.as_str()).collect();
+pub fn caption(arguments: &Arguments) -> Result<String> {
+    let peers: Vec<&str> = arguments.peers.iter().map(|peer| peer.name.as_str()).collect();
     let peers = if peers.is_empty() { String::new() } else { format!(", peers: {}", peers.join(", ")) };
     let memory_kb: u64 =
         line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();
@@ -23,10 +23,10 @@ pub fn caption(subjects: &Subjects) -> Result<String> {
         memory_kb.div_ceil(1 << 20),
         line("/proc/sys/kernel/osrelease", ""),
         load.split(' ').next().unwrap_or_default(),
-        version(&subjects.server)?,
-        module_version(subjects)?,
+        version(&arguments.server)?,
+        module_version(arguments)?,
         String::from_utf8(Command::new("date").arg("+%Y-%m-%d").output()?.stdout)?.trim(),
-        subjects.note,
+        arguments.note,
     );
     Ok(caption.trim_end().to_owned())
 }
@@ -43,8 +43,8 @@ pub fn version(executable: &Path) -> Result<String> {
     own.context("the server does not say its version")
 }
 
-fn module_version(subjects: &Subjects) -> Result<String> {
-    let server = Server::start(&Setup::new(&subjects.server, Some(&subjects.module)))?;
+fn module_version(arguments: &Arguments) -> Result<String> {
+    let server = Server::start(&Setup::new(&arguments.server, Some(&arguments.module)))?;
     let report: String = ask(&mut server.connect()?, &["INFO", "modules"])?;
     version_in(&report).context("the server does not say the module's version")
 }

@@ -13,6 +13,7 @@
 //! | `report`, `plot`, `machine` | what comes out |
 
 mod approaches;
+mod arguments;
 mod callgrind;
 mod calls;
 mod commandstats;
@@ -25,83 +26,18 @@ mod plot;
 mod replies;
 mod report;
 mod server;
-mod subjects;
 mod template;
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
-use std::path::PathBuf;
-use std::process::ExitCode;
-use subjects::Subjects;
+use arguments::{Arguments, Measurement};
+use clap::Parser;
 
-#[derive(Parser)]
-#[command(about = "Compares the module with other ways to limit, on real servers")]
-struct Arguments {
-    #[command(subcommand)]
-    measurement: Measurement,
-}
-
-#[derive(Subcommand)]
-enum Measurement {
-    /// Every approach side by side: speed, over-grant, latency, memory, growth, replication
-    Compare {
-        #[command(flatten)]
-        subjects: Subjects,
-        /// Measure for a tenth of the time
-        #[arg(long)]
-        quick: bool,
-        /// The folder that the report is written to
-        #[arg(long)]
-        out: PathBuf,
-    },
-    /// Instructions of each call, by callgrind
-    Instructions {
-        #[command(flatten)]
-        subjects: Subjects,
-        /// The folder that the report is written to
-        #[arg(long)]
-        out: PathBuf,
-    },
-    /// Microseconds of each call, as the server counts them
-    Commandstats {
-        #[command(flatten)]
-        subjects: Subjects,
-        /// Measure for a tenth of the time
-        #[arg(long)]
-        quick: bool,
-        /// The folder that the report is written to
-        #[arg(long)]
-        out: PathBuf,
-    },
-    /// Fails if a call costs more instructions than recorded
-    Guard {
-        #[command(flatten)]
-        subjects: Subjects,
-        /// The file of what was recorded
-        #[arg(long)]
-        ceilings: PathBuf,
-        /// Record what is measured now instead
-        #[arg(long)]
-        record: bool,
-    },
-}
-
-fn main() -> ExitCode {
-    match run(Arguments::parse().measurement) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(measurement: Measurement) -> Result<()> {
-    match measurement {
-        Measurement::Compare { subjects, quick, out } => compare::run(&subjects, quick, &out),
-        Measurement::Instructions { subjects, out } => instructions::run(&subjects, &out),
-        Measurement::Commandstats { subjects, quick, out } => commandstats::run(&subjects, quick, &out),
-        Measurement::Guard { subjects, ceilings, record: false } => guard::check(&subjects, &ceilings),
-        Measurement::Guard { subjects, ceilings, record: true } => guard::record(&subjects, &ceilings),
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    match arguments.measurement {
+        Measurement::Compare => compare::run(&arguments),
+        Measurement::Instructions => instructions::run(&arguments),
+        Measurement::Commandstats => commandstats::run(&arguments),
+        Measurement::Guard if arguments.record => guard::record(&arguments),
+        Measurement::Guard => guard::check(&arguments),
     }
 }

@@ -90,10 +90,9 @@ impl Lines<'_> {
         svg(title, caption, TOP + HEIGHT, |canvas| {
             text(canvas, self.values_are, (10, TOP - 20), HPos::Left, false)?;
             let (drawn, legend) = canvas.margin(TOP - 10, 0, 0, 0).split_horizontally(WIDTH - LEGEND);
-            let areas = drawn.titled("", ("sans-serif", 1))?.split_evenly((1, self.panels.len()));
+            let areas = drawn.split_evenly((1, self.panels.len()));
             for (area, (title, lines)) in areas.iter().zip(&self.panels) {
-                let (_, area) = area.margin(0, 0, 0, 10).split_vertically(0);
-                self.panel(&area, title, lines, most)?;
+                self.panel(&area.margin(0, 0, 0, 10), title, lines, most)?;
             }
             for (number, line) in self.panels[0].1.iter().enumerate() {
                 let y = 30 + 26 * number as i32;
@@ -149,7 +148,7 @@ fn svg(title: &str, caption: &str, bottom: i32, draw: impl FnOnce(&Canvas) -> Re
         canvas.fill(&WHITE)?;
         let bold = ("sans-serif", 19).into_font().style(FontStyle::Bold);
         canvas.draw(&Text::new(title, (10, 14), bold.color(&INK)))?;
-        draw(&canvas)?;
+        draw(&canvas.split_vertically(bottom).0)?;
         for (line, y) in lines.iter().zip((bottom + 24..).step_by(LINE as usize)) {
             canvas.draw(&Text::new(line.as_str(), (10, y), ("sans-serif", 11).into_font().color(&INK)))?;
         }

@@ -14,8 +14,9 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn new(columns: &[&str]) -> Self {
-        Self { columns: columns.iter().map(ToString::to_string).collect(), rows: Vec::new() }
+    /// A table of no rows yet; the names of the columns are separated by ` | `.
+    pub fn new(columns: &str) -> Self {
+        Self { columns: columns.split(" | ").map(str::to_owned).collect(), rows: Vec::new() }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -32,7 +33,7 @@ impl Table {
     }
 
     /// For people. Numbers stand to the right.
-    pub fn markdown(&self) -> String {
+    fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule = |column: usize| {
             let numeric = self.rows.iter().all(|row| is_numeric(&row[column]));
@@ -64,19 +65,38 @@ fn is_numeric(cell: &str) -> bool {
 
 /// One measurement of several, with its own files.
 pub struct Section {
-    /// Names the files.
-    pub name: &'static str,
-    pub title: &'static str,
-    /// How it was measured, and how to read it.
-    pub text: String,
-    pub table: Table,
-    /// How many leading columns divide the table into several.
-    pub groups: usize,
-    /// Names and contents.
-    pub plots: Vec<(&'static str, String)>,
+    name: &'static str,
+    title: &'static str,
+    text: String,
+    table: Table,
+    groups: usize,
+    plots: Vec<(&'static str, String)>,
 }
 
 impl Section {
+    /// `name` names the files, `text` says how it was measured and how to read it.
+    pub fn new(name: &'static str, title: &'static str, text: impl Into<String>, table: Table) -> Self {
+        Self { name, title, text: text.into(), table, groups: 0, plots: Vec::new() }
+    }
+
+    /// Divides the table into several by its leading columns.
+    pub fn grouped_by(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// Adds a plot with a file of this name.
+    pub fn plot(mut self, name: &'static str, svg: String) -> Self {
+        self.plots.push((name, svg));
+        self
+    }
+
+    /// A page of its own, which is also printed.
+    pub fn write_page(self, folder: &Path, caption: &str) -> Result<()> {
+        print!("{}", self.table.markdown());
+        let page = format!("{}.md", self.name);
+        write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), &[self])
+    }
+
     fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n", self.title, self.text);
         for (name, _) in &self.plots {
@@ -151,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_table_is_divided_by_its_leading_columns() {
-        let mut table = Table::new(&["clients", "approach", "a second"]);
+        let mut table = Table::new("clients | approach | a second");
         table.row(["1", "A, b", "1,000"].map(String::from));
         table.row(["16", "A, b", "2,000"].map(String::from));
         let group = table.behind(&["16".to_owned()]);

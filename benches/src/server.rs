@@ -2,7 +2,6 @@
 
 use crate::template::SCRIPT;
 use anyhow::{bail, ensure, Context, Result};
-use core_affinity::{get_core_ids, set_for_current, CoreId};
 use redis::{cmd, Connection, FromRedisValue, InfoDict};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,8 +21,6 @@ pub struct Setup {
     pub command: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
     pub module: Option<PathBuf>,
-    /// Where it runs, if not anywhere.
-    pub cores: Option<Cores>,
     pub options: Vec<(String, String)>,
 }
 
@@ -31,7 +28,7 @@ impl Setup {
     /// A server with or without a module, that writes no file.
     pub fn new(executable: &Path, module: Option<&Path>) -> Self {
         let (command, module) = (vec![executable.into()], module.map(Path::to_owned));
-        Self { command, environment: Vec::new(), module, cores: None, options: Vec::new() }.option("save", "")
+        Self { command, environment: Vec::new(), module, options: Vec::new() }.option("save", "")
     }
 
     /// Adds a line of configuration.
@@ -51,44 +48,15 @@ impl Setup {
         command.args(self.module.iter().flat_map(|module| ["--loadmodule".as_ref(), module.as_os_str()]));
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut spawn = || command.spawn();
-        let child = match self.cores {
-            Some(cores) => cores.start_server(spawn),
-            None => spawn(),
-        };
-        child.with_context(|| format!("{:?} cannot be run", self.command[0]))
-    }
-}
-
-/// Servers on one core, clients on another. Sharing one, they would measure how the scheduler takes turns.
-#[derive(Clone, Copy)]
-pub struct Cores {
-    servers: CoreId,
-    clients: CoreId,
-}
-
-impl Cores {
-    /// Moves this thread to the core of the clients. `None` on a machine with one core.
-    pub fn split() -> Option<Self> {
-        let ids = get_core_ids()?;
-        let (servers, clients) = (*ids.iter().min()?, *ids.iter().max()?);
-        (servers != clients && set_for_current(clients)).then_some(Self { servers, clients })
-    }
-
-    /// A process begins on the core on which it is started.
-    fn start_server<T>(self, start: impl FnOnce() -> T) -> T {
-        set_for_current(self.servers);
-        let started = start();
-        set_for_current(self.clients);
-        started
+        command.spawn().with_context(|| format!("{:?} cannot be run", self.command[0]))
     }
 }
 
 /// A running server that knows the script. Ended when it goes out of scope.
 pub struct Server {
     child: Child,
-    port: u16,
-    folder: TempDir,
+    pub port: u16,
+    pub folder: TempDir,
 }
 
 impl Server {
@@ -104,7 +72,7 @@ impl Server {
         while !server.has_started()? {
             // Another program took the port between our look and the server's.
             server.port = free_port()?;
-            server.child = setup.spawn(server.port, server.folder())?;
+            server.child = setup.spawn(server.port, server.folder.path())?;
         }
         ask::<String>(&mut server.connect()?, &["SCRIPT", "LOAD", SCRIPT])?;
         Ok(server)
@@ -118,16 +86,8 @@ impl Server {
         Ok(connection)
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     pub fn process_id(&self) -> u32 {
         self.child.id()
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Waits until the module has found out that nobody listens to replication.
@@ -187,7 +147,7 @@ impl Server {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder().join("log")).unwrap_or_default()
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 }
 

@@ -7,7 +7,7 @@ mod sliding_window;
 
 pub use one_command::OneCommand;
 
-use crate::subjects::Subjects;
+use crate::arguments::Arguments;
 use crate::template::Limit;
 use anyhow::{bail, Context, Result};
 use one_command::{denies_by_one_or_below_zero, first_is_one, second_is_one};
@@ -24,9 +24,9 @@ pub const SCRIPT_TAKE: &str = "EVALSHA {script} 1 {key} {capacity} {tokens_s} {c
 pub const WINDOW_COUNT: &str = "INCREX {key} BYINT 1 UBOUND {capacity} PX {window_ms} ENX";
 
 /// Every approach that the server knows.
-pub fn all(subjects: &Subjects, has_increx: bool) -> Vec<Box<dyn Approach>> {
+pub fn all(arguments: &Arguments, has_increx: bool) -> Vec<Box<dyn Approach>> {
     let mut all: Vec<Box<dyn Approach>> = vec![
-        Box::new(take(subjects)),
+        Box::new(take(arguments)),
         Box::new(OneCommand::new("Lua token bucket", SCRIPT_TAKE, first_is_one)),
         Box::new(client_bucket::ReadComputeWrite),
         Box::new(client_bucket::Optimistic),
@@ -36,7 +36,7 @@ pub fn all(subjects: &Subjects, has_increx: bool) -> Vec<Box<dyn Approach>> {
     if has_increx {
         all.push(Box::new(OneCommand::new("INCREX fixed window", WINDOW_COUNT, second_is_one)));
     }
-    for peer in &subjects.peers {
+    for peer in &arguments.peers {
         let approach = OneCommand::new(&peer.label(), &peer.call, denies_by_one_or_below_zero);
         all.push(Box::new(approach.of_module(&peer.module)));
     }
@@ -44,8 +44,8 @@ pub fn all(subjects: &Subjects, has_increx: bool) -> Vec<Box<dyn Approach>> {
 }
 
 /// The module.
-pub fn take(subjects: &Subjects) -> OneCommand {
-    OneCommand::new("TB.TAKE", TAKE, first_is_one).of_module(&subjects.module)
+pub fn take(arguments: &Arguments) -> OneCommand {
+    OneCommand::new("TB.TAKE", TAKE, first_is_one).of_module(&arguments.module)
 }
 
 /// A way to limit.

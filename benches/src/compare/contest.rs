@@ -7,6 +7,7 @@ use crate::plot::{Bar, Lines, Series};
 use crate::report::{note, times, whole, Section, Table};
 use crate::template::Limit;
 use anyhow::{ensure, Result};
+use std::time::Duration;
 
 const CLIENTS: [usize; 4] = [1, 16, 64, 256];
 
@@ -53,24 +54,17 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
         retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
         is most of it, for every approach.";
-    Ok(Section {
-        name: "decisions",
-        title: "Decisions by concurrent clients",
-        text: text.to_owned(),
-        table: table(&scores),
-        groups: 2,
-        plots: vec![
-            ("decisions", speed(&scores, &bench.caption)?),
-            ("server-cpu", processor_time(&scores, &bench.caption)?),
-        ],
-    })
+    Ok(Section::new("decisions", "Decisions by concurrent clients", text, table(&scores))
+        .grouped_by(2)
+        .plot("decisions", speed(&scores, &bench.caption)?)
+        .plot("server-cpu", processor_time(&scores, &bench.caption)?))
 }
 
 /// All approaches in turn, several times over: what disturbs the machine for a while disturbs all of them.
 fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec<Score>> {
     let approaches = bench.approaches.clone();
     let mut rounds: Vec<Vec<Outcome>> = approaches.iter().map(|_| Vec::new()).collect();
-    for round in 1..=bench.effort.contest_rounds {
+    for round in 1..=bench.pick(3, 1) {
         note(format_args!("{}, {clients} clients, round {round}", keys.name));
         for (approach, outcomes) in approaches.iter().zip(&mut rounds) {
             outcomes.push(decide(bench, approach.as_ref(), keys, clients)?);
@@ -86,7 +80,7 @@ fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec
 }
 
 fn decide(bench: &mut Bench, approach: &dyn Approach, keys: &Keys, clients: usize) -> Result<Outcome> {
-    let duration = bench.effort.contest;
+    let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
     let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: Some(duration) };
     let server = bench.server(approach)?;
     run(server, approach, Load { duration: Some(duration / 10), ..load })?;
@@ -104,20 +98,7 @@ fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
 }
 
 fn table(scores: &[Score]) -> Table {
-    let mut table = Table::new(&[
-        "keys",
-        "clients",
-        "approach",
-        "decisions/s",
-        "ns/decision",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "commands/decision",
-        "retries",
-        "errors",
-        "server CPU µs/decision",
-    ]);
+    let mut table = Table::new("keys | clients | approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
     for Score { keys, clients, approach, outcome } in scores {
         let quantiles = [0.5, 0.99, 0.999].map(|quantile| format!("{:.0}", outcome.latency_us(quantile)));
         let [p50, p99, p999] = quantiles;

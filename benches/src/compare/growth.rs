@@ -10,6 +10,7 @@ use crate::server::{ask, usec_per_call, Server};
 use crate::template::Limit;
 use anyhow::Result;
 use fastrand::Rng;
+use std::time::Duration;
 
 /// Clients without pipelining.
 const CLIENTS: usize = 16;
@@ -31,16 +32,8 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     // With an expiry, as a counter that limits has.
     let incr = Call::new(INCR, "INCR {key}", "SET {key} 1 EX 500000", LIMIT);
     let [take, incr] = [costs(bench, &take)?, costs(bench, &incr)?];
-    let mut table = Table::new(&[
-        "buckets",
-        "TB.TAKE, server CPU µs",
-        "to the first",
-        "TB.TAKE, in the call µs",
-        "to the first",
-        "INCR, in the call µs",
-        "to the first",
-    ]);
-    for ((keys, of_take), of_incr) in bench.effort.growth_keys.iter().zip(&take).zip(&incr) {
+    let mut table = Table::new("buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
+    for ((keys, of_take), of_incr) in sizes(bench).iter().zip(&take).zip(&incr) {
         let columns = [
             (of_take.process_us, take[0].process_us),
             (of_take.in_call_us, take[0].in_call_us),
@@ -49,29 +42,28 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         let cells = columns.into_iter().flat_map(|(cost, first)| [format!("{cost:.3}"), times(cost / first)]);
         table.row([whole(*keys as f64)].into_iter().chain(cells));
     }
-    Ok(Section {
-        name: "growth",
-        title: "Growth",
-        text: format!(
+    Ok(Section::new("growth", "Growth", format!(
             "What a call on a random one of so many keys costs. *Server CPU* is the processor time of the server's process for a \
              decision by {CLIENTS} clients without pipelining; *in the call* is the server's own count (`INFO commandstats`), \
              where pipelined calls find little in the processor's caches. INCR, of a key with an expiry, shows \
              what the server's tables and the machine's memory do to any command. The median of {} rounds.",
-            bench.effort.rounds
-        ),
-        table,
-        groups: 0,
-        plots: vec![("growth", plot(bench, [("TB.TAKE", take), (INCR, incr)])?)],
-    })
+            bench.rounds
+        ), table).plot("growth", plot(bench, [("TB.TAKE", take), (INCR, incr)])?))
+}
+
+/// The numbers of keys.
+fn sizes(bench: &Bench) -> &'static [u64] {
+    const SIZES: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
+    &SIZES[..bench.pick(4, 3)]
 }
 
 /// The cost at each number of keys.
 fn costs(bench: &Bench, call: &Call) -> Result<Vec<Cost>> {
-    let server = Server::start(&bench.inspectable(Some(&bench.subjects.module))?)?;
+    let server = Server::start(&bench.inspectable(Some(&bench.arguments.module))?)?;
     let mut connection = server.connect()?;
     let mut filled = 0;
     let mut costs = Vec::new();
-    for &keys in bench.effort.growth_keys {
+    for &keys in sizes(bench) {
         note(format_args!("growth to {} keys: {}", whole(keys as f64), call.name));
         call.prepare_keys(&mut connection, filled..keys)?;
         filled = keys;
@@ -87,12 +79,13 @@ fn cost(bench: &Bench, server: &Server, call: &Call, keys: u64) -> Result<Cost> 
     let mut connection = server.connect()?;
     let mut random = Rng::with_seed(1);
     let (mut in_call_us, mut process_us) = (Vec::new(), Vec::new());
-    let approach = take(bench.subjects);
-    let load = Load { clients: CLIENTS, buckets: keys, limit: LIMIT, duration: Some(bench.effort.latency) };
-    for _ in 0..bench.effort.rounds {
+    let approach = take(bench.arguments);
+    let duration = Duration::from_millis(bench.pick(1000, 300));
+    let load = Load { clients: CLIENTS, buckets: keys, limit: LIMIT, duration: Some(duration) };
+    for _ in 0..bench.rounds {
         ask::<()>(&mut connection, &["CONFIG", "RESETSTAT"])?;
         let shape = Shape { keys, pipeline: PIPELINE };
-        call.make(&mut connection, shape, bench.effort.growth_calls, &mut random)?;
+        call.make(&mut connection, shape, bench.pick(500_000, 50_000), &mut random)?;
         in_call_us.push(usec_per_call(&mut connection, call.command())?);
         if call.command() == "TB.TAKE" {
             process_us.push(run(server, &approach, load)?.cpu_us_per_decision());
@@ -108,7 +101,7 @@ fn plot(bench: &Bench, costs: [(&str, Vec<Cost>); 2]) -> Result<String> {
         values: costs.iter().map(|cost| cost.in_call_us).collect(),
     });
     let lines = Lines {
-        places: bench.effort.growth_keys.iter().map(|keys| whole(*keys as f64)).collect(),
+        places: sizes(bench).iter().map(|keys| whole(*keys as f64)).collect(),
         places_are: "buckets",
         values_are: "microseconds per call, as the server counts",
         panels: vec![("", series.into())],

@@ -6,6 +6,7 @@ use crate::load::{run, Load};
 use crate::report::{median, note, times, Section, Table};
 use crate::template::Limit;
 use anyhow::Result;
+use std::time::Duration;
 
 const CLIENTS: [usize; 2] = [1, 16];
 const BUCKETS: u64 = 10_000;
@@ -16,11 +17,11 @@ const QUANTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let get = OneCommand::plain("GET", "GET {key}");
     let set = OneCommand::plain("SET", "SET {key} 1 PX {window_ms}");
-    let take = take(bench.subjects);
-    let mut table = Table::new(&["clients", "quantile", "GET µs", "TB.TAKE µs", "TB.TAKE / GET"]);
+    let take = take(bench.arguments);
+    let mut table = Table::new("clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
     for clients in CLIENTS {
         let mut rounds = Vec::new();
-        for round in 1..=bench.effort.rounds {
+        for round in 1..=bench.rounds {
             note(format_args!("latency, {clients} clients, round {round}"));
             rounds.push([
                 quantiles_us(bench, &get, &set, clients)?,
@@ -34,18 +35,11 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
             table.row([clients.to_string(), (*name).to_owned()].into_iter().chain(figures));
         }
     }
-    Ok(Section {
-        name: "latency",
-        title: "Latency beside GET",
-        text: format!(
+    Ok(Section::new("latency", "Latency beside GET", format!(
             "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
              is given.",
-            bench.effort.rounds
-        ),
-        table,
-        groups: 0,
-        plots: Vec::new(),
-    })
+            bench.rounds
+        ), table))
 }
 
 /// The quantiles of one round, in microseconds.
@@ -55,7 +49,8 @@ fn quantiles_us(
     filler: &dyn Approach,
     clients: usize,
 ) -> Result<[f64; 3]> {
-    let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: Some(bench.effort.latency) };
+    let duration = Duration::from_millis(bench.pick(1000, 300));
+    let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: Some(duration) };
     let server = bench.server(approach)?;
     run(server, filler, Load { duration: None, ..load })?;
     let outcome = run(server, approach, load)?;

@@ -11,37 +11,29 @@ use anyhow::Result;
 const CLIENTS: usize = 16;
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let keys = bench.effort.memory_keys;
+    let keys = bench.pick(1_000_000, 100_000);
     let integer = OneCommand::plain("SET with expiry", "SET {key} 1 PX {window_ms}");
     let approaches = bench.approaches.clone();
-    let mut table = Table::new(&["approach", "bytes a key"]);
+    let mut table = Table::new("approach | bytes a key");
     let mut bars = Vec::new();
     let all = [&integer as &dyn Approach].into_iter().chain(approaches.iter().map(AsRef::as_ref));
     for approach in all {
         note(format_args!("memory of {} keys: {}", whole(keys as f64), approach.name()));
-        let bytes = bytes_a_key(bench, approach)?;
+        let bytes = bytes_a_key(bench, approach, keys)?;
         table.row([approach.name().to_owned(), whole(bytes)]);
         bars.push(Bar::new(approach.name(), bytes, |bytes| format!("{} bytes", whole(bytes))));
     }
-    Ok(Section {
-        name: "memory",
-        title: "Memory",
-        text: format!(
+    Ok(Section::new("memory", "Memory", format!(
             "`used_memory` for {} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
              number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
             whole(keys as f64)
-        ),
-        table,
-        groups: 0,
-        plots: vec![("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None)?)],
-    })
+        ), table).plot("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None)?))
 }
 
-fn bytes_a_key(bench: &Bench, approach: &dyn Approach) -> Result<f64> {
+fn bytes_a_key(bench: &Bench, approach: &dyn Approach, keys: u64) -> Result<f64> {
     let server = Server::start(&bench.inspectable(approach.module())?)?;
     let mut connection = server.connect()?;
     let before: f64 = info(&mut connection, "memory", "used_memory")?;
-    let keys = bench.effort.memory_keys;
     run(&server, approach, Load { clients: CLIENTS, buckets: keys, limit: SLOW, duration: None })?;
     server.wait_for_hash_tables()?;
     let after: f64 = info(&mut connection, "memory", "used_memory")?;

@@ -23,40 +23,33 @@ const CALLS: [&str; 7] = ["GET", "SET", INCR, ALLOWED, "TB.TAKE, denied", "TB.PE
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let calls = Call::all_named(&CALLS)?;
     let mut rounds: Vec<Vec<f64>> = calls.iter().map(|_| Vec::new()).collect();
-    for round in 1..=bench.effort.rounds {
+    for round in 1..=bench.rounds {
         note(format_args!("pipelined calls, round {round}"));
         for (call, speeds) in calls.iter().zip(&mut rounds) {
-            let number = bench.effort.pipelined_calls / call.weight;
-            speeds.push(calls_a_second(bench.server(&take(bench.subjects))?, call, number)?);
+            let number = bench.pick(500_000, 50_000) / call.weight;
+            speeds.push(calls_a_second(bench.server(&take(bench.arguments))?, call, number)?);
         }
     }
     let speeds: Vec<f64> = rounds.iter().map(|speeds| median(speeds)).collect();
     let (get, incr) = (speeds[0], speeds[2]);
-    let mut table = Table::new(&["call", "calls/s", "of INCR's", "of GET's"]);
+    let mut table = Table::new("call | calls/s | of INCR's | of GET's");
     for (name, speed) in CALLS.iter().zip(&speeds) {
         table.row([(*name).to_owned(), whole(*speed), times(speed / incr), times(speed / get)]);
     }
     let bars = CALLS.iter().zip(&speeds);
     let bars = bars.map(|(name, speed)| Bar::new(name, *speed, |speed| format!("{} a second", whole(speed))));
-    Ok(Section {
-        name: "pipelined",
-        title: "Pipelined calls",
-        text: format!(
+    Ok(Section::new("pipelined", "Pipelined calls", format!(
             "{CONNECTIONS} connections, {} calls in each write, {} random keys; the median of {} rounds in which all take turns. \
              GET, SET and INCR show what the server does for any command.",
             SHAPE.pipeline,
             whole(SHAPE.keys as f64),
-            bench.effort.rounds
-        ),
-        table,
-        groups: 0,
-        plots: vec![("pipelined", Bar::plot("Calls a second, 32 in a pipeline", &bench.caption, bars, None)?)],
-    })
+            bench.rounds
+        ), table).plot("pipelined", Bar::plot("Calls a second, 32 in a pipeline", &bench.caption, bars, None)?))
 }
 
 fn calls_a_second(server: &Server, call: &Call, calls: usize) -> Result<f64> {
     call.prepare(&mut server.connect()?, SHAPE)?;
-    let lines = (0..CONNECTIONS).map(|_| Line::open(server.port()));
+    let lines = (0..CONNECTIONS).map(|_| Line::open(server.port));
     let mut lines = lines.collect::<Result<Vec<_>>>()?;
     // Written before the clock starts: the client is to be no slower than the server.
     let mut random = Rng::with_seed(1);

@@ -12,24 +12,21 @@ use redis::Connection;
 const LIMIT: Limit = Limit { capacity: 1, count: 1, period_s: 3600 };
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let mut table = Table::new(&["approach", "bytes, allowed", "bytes, denied"]);
+    let mut table = Table::new("approach | bytes, allowed | bytes, denied");
     for approach in bench.approaches.iter().filter(|approach| approach.has_any_limit()) {
         note(format_args!("replication: {}", approach.name()));
         let [allowed, denied] = bytes(bench, approach.as_ref())?;
         table.row([approach.name().to_owned(), format!("{allowed:.1}"), format!("{denied:.1}")]);
     }
-    Ok(Section {
-        name: "replication",
-        title: "Replication",
-        text: format!(
+    Ok(Section::new("replication", "Replication", format!(
             "Bytes of the replication stream per decision, over {} buckets with keys of 12 bytes and a replica attached. An \
              approach that sends nothing when it allows loses its buckets in a failover.",
-            bench.effort.replicated
-        ),
-        table,
-        groups: 0,
-        plots: Vec::new(),
-    })
+            decisions(bench)
+        ), table))
+}
+
+fn decisions(bench: &Bench) -> u64 {
+    bench.pick(5000, 500)
 }
 
 /// Bytes per allowed and per denied decision.
@@ -40,7 +37,7 @@ fn bytes(bench: &Bench, approach: &dyn Approach) -> Result<[f64; 2]> {
         .option("repl-ping-replica-period", 3600)
         .option("repl-diskless-sync-delay", 0);
     let primary = Server::start(&setup)?;
-    let _replica = Server::start(&setup.option("replicaof", format!("127.0.0.1 {}", primary.port())))?;
+    let _replica = Server::start(&setup.option("replicaof", format!("127.0.0.1 {}", primary.port)))?;
     primary.wait_for_replica()?;
     let mut connection = primary.connect()?;
     // The first write also says which database it is for.
@@ -58,10 +55,10 @@ fn bytes_per_decision(
 ) -> Result<f64> {
     let before: f64 = info(connection, "replication", "master_repl_offset")?;
     let mut client = approach.client(usize::from(allowed), LIMIT);
-    for number in 0..bench.effort.replicated {
-        let decision = decide(connection, client.as_mut(), &key(number))?;
-        ensure!(decision == allowed, "{}: bucket {number} should have been {allowed}", approach.name());
+    for number in 0..decisions(bench) {
+        let decided = decide(connection, client.as_mut(), &key(number))?;
+        ensure!(decided == allowed, "{}: bucket {number} should have been {allowed}", approach.name());
     }
     let after: f64 = info(connection, "replication", "master_repl_offset")?;
-    Ok((after - before) / bench.effort.replicated as f64)
+    Ok((after - before) / decisions(bench) as f64)
 }

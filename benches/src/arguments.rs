@@ -1,11 +1,13 @@
-//! What is compared: a server, the module, and the rate limiters of others.
+//! What the program is told: what to measure, on a server, the module, and the rate limiters of others.
 
 use anyhow::{ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-#[derive(clap::Args)]
-pub struct Subjects {
+/// Compares the module with other ways to limit, on real servers
+#[derive(clap::Parser)]
+pub struct Arguments {
+    pub measurement: Measurement,
     /// The server's executable
     #[arg(long, value_parser = existing)]
     pub server: PathBuf,
@@ -20,6 +22,30 @@ pub struct Subjects {
     /// What the report is to say of the peers
     #[arg(long, default_value = "")]
     pub note: String,
+    /// Measure for a tenth of the time
+    #[arg(long)]
+    pub quick: bool,
+    /// The folder that the report is written to
+    #[arg(long, default_value = "target/bench")]
+    pub out: PathBuf,
+    /// The file of what the guard compares with
+    #[arg(long, default_value = "benches/ceilings.csv")]
+    pub ceilings: PathBuf,
+    /// Let the guard record what it measures instead
+    #[arg(long)]
+    pub record: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Measurement {
+    /// Every approach side by side: speed, over-grant, latency, memory, growth, replication
+    Compare,
+    /// Instructions of each call, by callgrind
+    Instructions,
+    /// Microseconds of each call, as the server counts them
+    Commandstats,
+    /// Fails if a call costs more instructions than recorded
+    Guard,
 }
 
 /// A module of others and the call that makes one decision.
