@@ -16,12 +16,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (rounds, calls) = if arguments.quick { (3, 50_000) } else { (11, 200_000) };
     let caption = machine::caption(arguments)?;
     let costs = measure(arguments, rounds, calls)?;
-    let section = Section::new("commandstats", "Microseconds per call", format!(
-            "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
-             {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
-            whole(SHAPE.keys as f64),
-            SHAPE.pipeline
-        ), table(&costs)).plot("commandstats", plot(&costs, &caption)?);
+    let text = format!(
+        "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
+         {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
+        whole(SHAPE.keys as f64),
+        SHAPE.pipeline
+    );
+    let section = Section::new("commandstats", "Microseconds per call", text, table(&costs))
+        .plot("commandstats", plot(&costs, &caption)?);
     section.write_page(&arguments.out, &caption)
 }
 

@@ -166,13 +166,16 @@ fn section(costs: &[Cost], caption: &str) -> Result<Section> {
     let drawn = costs.iter().filter(|cost| cost.listener == NOBODY.0);
     let bars = drawn.map(|cost| Bar::new(&cost.call, cost.instructions, whole));
     let title = "Instructions in the server per call, nobody listening to replication";
-    Ok(Section::new("instructions", "Instructions in the server per call", format!(
-            "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
-             connection, {} calls in each write, {} random keys. The least of {} servers started alike, and by how much the \
-             most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
-             `appendfsync no`.",
-            SHAPE.pipeline,
-            whole(SHAPE.keys as f64),
-            THOROUGH.servers
-        ), table).grouped_by(1).plot("instructions", Bar::plot(title, caption, bars, None)?))
+    let text = format!(
+        "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
+         connection, {} calls in each write, {} random keys. The least of {} servers started alike, and by how much the \
+         most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
+         `appendfsync no`.",
+        SHAPE.pipeline,
+        whole(SHAPE.keys as f64),
+        THOROUGH.servers
+    );
+    Ok(Section::new("instructions", "Instructions in the server per call", text, table)
+        .grouped_by(1)
+        .plot("instructions", Bar::plot(title, caption, bars, None)?))
 }

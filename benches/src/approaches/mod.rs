@@ -48,6 +48,11 @@ pub fn take(arguments: &Arguments) -> OneCommand {
     OneCommand::new("TB.TAKE", TAKE, first_is_one).of_module(&arguments.module)
 }
 
+/// Stores an integer for as long as a bucket would live, which limits nothing: the least that a call takes up.
+pub fn integer_with_expiry() -> OneCommand {
+    OneCommand::plain("SET with expiry", "SET {key} 1 PX {window_ms}")
+}
+
 /// A way to limit.
 pub trait Approach {
     fn name(&self) -> &str;

@@ -42,13 +42,15 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         let cells = columns.into_iter().flat_map(|(cost, first)| [format!("{cost:.3}"), times(cost / first)]);
         table.row([whole(*keys as f64)].into_iter().chain(cells));
     }
-    Ok(Section::new("growth", "Growth", format!(
-            "What a call on a random one of so many keys costs. *Server CPU* is the processor time of the server's process for a \
-             decision by {CLIENTS} clients without pipelining; *in the call* is the server's own count (`INFO commandstats`), \
-             where pipelined calls find little in the processor's caches. INCR, of a key with an expiry, shows \
-             what the server's tables and the machine's memory do to any command. The median of {} rounds.",
-            bench.rounds
-        ), table).plot("growth", plot(bench, [("TB.TAKE", take), (INCR, incr)])?))
+    let text = format!(
+        "What a call on a random one of so many keys costs. *Server CPU* is the processor time of the server's process for a \
+         decision by {CLIENTS} clients without pipelining; *in the call* is the server's own count (`INFO commandstats`), \
+         where pipelined calls find little in the processor's caches. INCR, of a key with an expiry, shows \
+         what the server's tables and the machine's memory do to any command. The median of {} rounds.",
+        bench.rounds
+    );
+    Ok(Section::new("growth", "Growth", text, table)
+        .plot("growth", plot(bench, [("TB.TAKE", take), (INCR, incr)])?))
 }
 
 /// The numbers of keys.

@@ -1,7 +1,7 @@
 //! How long a caller waits, beside a plain GET.
 
 use super::Bench;
-use crate::approaches::{take, Approach, OneCommand};
+use crate::approaches::{integer_with_expiry, take, Approach, OneCommand};
 use crate::load::{run, Load};
 use crate::report::{median, note, times, Section, Table};
 use crate::template::Limit;
@@ -16,7 +16,7 @@ const QUANTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let get = OneCommand::plain("GET", "GET {key}");
-    let set = OneCommand::plain("SET", "SET {key} 1 PX {window_ms}");
+    let set = integer_with_expiry();
     let take = take(bench.arguments);
     let mut table = Table::new("clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
     for clients in CLIENTS {
@@ -35,11 +35,12 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
             table.row([clients.to_string(), (*name).to_owned()].into_iter().chain(figures));
         }
     }
-    Ok(Section::new("latency", "Latency beside GET", format!(
-            "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
-             is given.",
-            bench.rounds
-        ), table))
+    let text = format!(
+        "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
+         is given.",
+        bench.rounds
+    );
+    Ok(Section::new("latency", "Latency beside GET", text, table))
 }
 
 /// The quantiles of one round, in microseconds.

@@ -1,7 +1,7 @@
 //! What a bucket takes up.
 
 use super::{Bench, SLOW};
-use crate::approaches::{Approach, OneCommand};
+use crate::approaches::{integer_with_expiry, Approach};
 use crate::load::{run, Load};
 use crate::plot::Bar;
 use crate::report::{note, whole, Section, Table};
@@ -12,7 +12,7 @@ const CLIENTS: usize = 16;
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let keys = bench.pick(1_000_000, 100_000);
-    let integer = OneCommand::plain("SET with expiry", "SET {key} 1 PX {window_ms}");
+    let integer = integer_with_expiry();
     let approaches = bench.approaches.clone();
     let mut table = Table::new("approach | bytes a key");
     let mut bars = Vec::new();
@@ -23,11 +23,13 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         table.row([approach.name().to_owned(), whole(bytes)]);
         bars.push(Bar::new(approach.name(), bytes, |bytes| format!("{} bytes", whole(bytes))));
     }
-    Ok(Section::new("memory", "Memory", format!(
-            "`used_memory` for {} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
-             number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
-            whole(keys as f64)
-        ), table).plot("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None)?))
+    let text = format!(
+        "`used_memory` for {} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
+         number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
+        whole(keys as f64)
+    );
+    Ok(Section::new("memory", "Memory", text, table)
+        .plot("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None)?))
 }
 
 fn bytes_a_key(bench: &Bench, approach: &dyn Approach, keys: u64) -> Result<f64> {

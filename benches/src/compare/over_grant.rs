@@ -49,12 +49,14 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     }
     let title = "Allowed by 64 clients on one key that holds 10 and refills with 10 a second";
     let mark = Some((mark as f64, format!("possible: {mark}")));
-    Ok(Section::new("over-grant", "Over-grant", format!(
-            "{CLIENTS} clients want as much as they can get of one key that holds {} tokens and refills with {} a second, for \
-             {} s. *Possible* is the capacity and what flows in until the last reply. Approaches that count in windows \
-             allow that many a window, and may allow less in the time.",
-            LIMIT.capacity,
-            LIMIT.count,
-            duration.as_secs_f64()
-        ), table).plot("over-grant", Bar::plot(title, &bench.caption, bars.into_iter(), mark)?))
+    let text = format!(
+        "{CLIENTS} clients want as much as they can get of one key that holds {} tokens and refills with {} a second, for \
+         {} s. *Possible* is the capacity and what flows in until the last reply. Approaches that count in windows \
+         allow that many a window, and may allow less in the time.",
+        LIMIT.capacity,
+        LIMIT.count,
+        duration.as_secs_f64()
+    );
+    Ok(Section::new("over-grant", "Over-grant", text, table)
+        .plot("over-grant", Bar::plot(title, &bench.caption, bars.into_iter(), mark)?))
 }

@@ -38,13 +38,15 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     }
     let bars = CALLS.iter().zip(&speeds);
     let bars = bars.map(|(name, speed)| Bar::new(name, *speed, |speed| format!("{} a second", whole(speed))));
-    Ok(Section::new("pipelined", "Pipelined calls", format!(
-            "{CONNECTIONS} connections, {} calls in each write, {} random keys; the median of {} rounds in which all take turns. \
-             GET, SET and INCR show what the server does for any command.",
-            SHAPE.pipeline,
-            whole(SHAPE.keys as f64),
-            bench.rounds
-        ), table).plot("pipelined", Bar::plot("Calls a second, 32 in a pipeline", &bench.caption, bars, None)?))
+    let text = format!(
+        "{CONNECTIONS} connections, {} calls in each write, {} random keys; the median of {} rounds in which all take turns. \
+         GET, SET and INCR show what the server does for any command.",
+        SHAPE.pipeline,
+        whole(SHAPE.keys as f64),
+        bench.rounds
+    );
+    Ok(Section::new("pipelined", "Pipelined calls", text, table)
+        .plot("pipelined", Bar::plot("Calls a second, 32 in a pipeline", &bench.caption, bars, None)?))
 }
 
 fn calls_a_second(server: &Server, call: &Call, calls: usize) -> Result<f64> {

@@ -18,11 +18,12 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         let [allowed, denied] = bytes(bench, approach.as_ref())?;
         table.row([approach.name().to_owned(), format!("{allowed:.1}"), format!("{denied:.1}")]);
     }
-    Ok(Section::new("replication", "Replication", format!(
-            "Bytes of the replication stream per decision, over {} buckets with keys of 12 bytes and a replica attached. An \
-             approach that sends nothing when it allows loses its buckets in a failover.",
-            decisions(bench)
-        ), table))
+    let text = format!(
+        "Bytes of the replication stream per decision, over {} buckets with keys of 12 bytes and a replica attached. An \
+         approach that sends nothing when it allows loses its buckets in a failover.",
+        decisions(bench)
+    );
+    Ok(Section::new("replication", "Replication", text, table))
 }
 
 fn decisions(bench: &Bench) -> u64 {
