@@ -86,7 +86,7 @@ fn the_readme_quotes_the_instructions() {
             row("`TB.MTAKE` of ten buckets", "TB.MTAKE of 10"),
             row("a token bucket as a Lua script, `EVALSHA`", SCRIPT),
             row("`CL.THROTTLE` of redis-cell 0.2.2", "CL.THROTTLE (redis-cell 0.2.2)"),
-            format!("A Lua script does the same for {script:.0} times the instructions"),
+            format!("A Lua script does the same for {script:.1} times the instructions"),
         ],
     );
 }
