@@ -157,7 +157,9 @@ REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 BENCH := cargo run --quiet --release -p tokenbucket-bench --
 # Other rate limiters to compare with: PEERS="name=/path/to/module.so:COMMAND {key} ARGUMENTS"
 PEERS ?=
-peers = --peer 'redis-cell=$(REDIS_CELL):CL.THROTTLE {key} {burst} {count} {period_s}' $(if $(PEERS),--peer '$(PEERS)')
+CELL := redis-cell $(shell sed -n 's/^version=//p' benches/build-redis-cell.sh)
+peers = --peer '$(CELL)=$(REDIS_CELL):CL.THROTTLE {key} {burst} {count} {period_s}' $(if $(PEERS),--peer '$(PEERS)') \
+	--note '$(CELL) is what crates.io has; the newest release is 0.5.0.'
 
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (10 minutes; QUICK=1: one minute)

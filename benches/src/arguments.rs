@@ -1,73 +1,107 @@
-//! What the program is told on its command line.
+//! What the program is told: what to measure, on a server, the module, and the rate limiters of others.
 
-use crate::peer::Peer;
-use anyhow::{bail, ensure, Context, Result};
-use std::path::PathBuf;
+use anyhow::{ensure, Context, Result};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-pub const USAGE: &str = "\
-tokenbucket-bench compare [--quick] --server PATH --module PATH [--peer PEER]... --out FOLDER
-tokenbucket-bench instructions --server PATH --module PATH [--peer PEER]... [--out FOLDER] [--json FILE]
-tokenbucket-bench commandstats [--quick] --server PATH --module PATH [--peer PEER]... [--out FOLDER]
-tokenbucket-bench guard --server PATH --module PATH --ceilings FILE [--record]
-
-PEER is another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS', among which
-{capacity}, {burst} (one less), {count} and {period_s} stand for the limit. Several are separated by semicolons. One
-whose call does not name the limit takes no part where the limit matters.";
-
-#[derive(Debug, Default)]
+/// Compares the module with other ways to limit, on real servers
+#[derive(clap::Parser)]
 pub struct Arguments {
-    pub command: String,
-    pub quick: bool,
-    pub record: bool,
-    server: Option<PathBuf>,
-    module: Option<PathBuf>,
-    pub out: Option<PathBuf>,
-    ceilings: Option<PathBuf>,
-    pub json: Option<PathBuf>,
+    pub measurement: Measurement,
+    /// The server's executable
+    #[arg(long, value_parser = existing)]
+    pub server: PathBuf,
+    /// The module
+    #[arg(long, value_parser = existing)]
+    pub module: PathBuf,
+    /// Another rate limiter's module and the call that decides: 'name=path.so:COMMAND {key} ARGUMENTS', among which
+    /// {capacity}, {burst} (one less), {count} and {period_s} stand for the limit. Several are separated by semicolons.
+    /// One whose call does not name the limit takes no part where the limit matters
+    #[arg(long = "peer", value_delimiter = ';')]
     pub peers: Vec<Peer>,
+    /// What the report is to say of the peers
+    #[arg(long, default_value = "")]
+    pub note: String,
+    /// Measure for a tenth of the time
+    #[arg(long)]
+    pub quick: bool,
+    /// The folder that the report is written to
+    #[arg(long, default_value = "target/bench")]
+    pub out: PathBuf,
+    /// The file of what the guard compares with
+    #[arg(long, default_value = "benches/ceilings.csv")]
+    pub ceilings: PathBuf,
+    /// Let the guard record what it measures instead
+    #[arg(long)]
+    pub record: bool,
 }
 
-impl Arguments {
-    /// Reads the words after the program's name.
-    pub fn read(words: impl IntoIterator<Item = String>) -> Result<Self> {
-        let mut words = words.into_iter();
-        let mut arguments = Self { command: words.next().unwrap_or_default(), ..Self::default() };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
-            match word.as_str() {
-                "--quick" => arguments.quick = true,
-                "--record" => arguments.record = true,
-                "--server" => arguments.server = Some(value()?.into()),
-                "--module" => arguments.module = Some(value()?.into()),
-                "--out" => arguments.out = Some(value()?.into()),
-                "--ceilings" => arguments.ceilings = Some(value()?.into()),
-                "--json" => arguments.json = Some(value()?.into()),
-                "--peer" => {
-                    for peer in value()?.split(';').filter(|peer| !peer.trim().is_empty()) {
-                        arguments.peers.push(peer.trim().parse()?);
-                    }
-                }
-                _ => bail!("'{word}' is not an option"),
-            }
-        }
-        Ok(arguments)
-    }
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Measurement {
+    /// Every approach side by side: speed, over-grant, latency, memory, growth, replication
+    Compare,
+    /// Instructions of each call, by callgrind
+    Instructions,
+    /// Microseconds of each call, as the server counts them
+    Commandstats,
+    /// Fails if a call costs more instructions than recorded
+    Guard,
+}
 
-    pub fn server(&self) -> Result<PathBuf> {
-        existing("--server", self.server.as_ref())
-    }
+/// A module of others and the call that makes one decision.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its name and release.
+    pub name: String,
+    pub module: PathBuf,
+    pub call: String,
+}
 
-    pub fn module(&self) -> Result<PathBuf> {
-        existing("--module", self.module.as_ref())
-    }
-
-    pub fn ceilings(&self) -> Result<PathBuf> {
-        self.ceilings.clone().context("--ceilings is needed")
+impl Peer {
+    /// What its call is named in reports.
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.call.split(' ').next().unwrap_or_default(), self.name)
     }
 }
 
-fn existing(option: &str, path: Option<&PathBuf>) -> Result<PathBuf> {
-    let path = path.with_context(|| format!("{option} is needed"))?;
-    ensure!(path.exists(), "{option}: {} is missing", path.display());
+impl FromStr for Peer {
+    type Err = anyhow::Error;
+
+    /// A blank may stand behind the path instead of the colon.
+    fn from_str(text: &str) -> Result<Self> {
+        let form = || format!("a peer is given as 'name=path.so:COMMAND {{key}} ARGUMENTS', not '{text}'");
+        let (name, rest) = text.trim().split_once('=').with_context(form)?;
+        let (module, call) = rest.split_once([':', ' ']).with_context(form)?;
+        ensure!(call.contains("{key}"), form());
+        let module = existing(module).with_context(|| format!("the module of peer {name}"))?;
+        Ok(Self { name: name.to_owned(), module, call: call.to_owned() })
+    }
+}
+
+fn existing(path: &str) -> Result<PathBuf> {
+    ensure!(Path::new(path).exists(), "{path} is missing");
     Ok(std::path::absolute(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_read_with_a_colon_or_a_blank_behind_the_path() {
+        for text in ["cell 0.2.2=Cargo.toml:LIMIT {key} 5", "cell 0.2.2=Cargo.toml LIMIT {key} 5"] {
+            let peer: Peer = text.parse().unwrap();
+            assert_eq!((peer.call.as_str(), peer.label().as_str()), ("LIMIT {key} 5", "LIMIT (cell 0.2.2)"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_peer_is_refused_with_the_form() {
+        for text in
+            ["cell", "cell=Cargo.toml", "cell=Cargo.toml:CL.THROTTLE 1 2 3", "cell=missing.so:A {key}"]
+        {
+            let error = text.parse::<Peer>().unwrap_err().to_string();
+            assert!(error.contains("peer"), "{text}: {error}");
+        }
+    }
 }

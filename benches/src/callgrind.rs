@@ -1,10 +1,10 @@
 //! A server under callgrind, that tells how many instructions its whole process spent between two moments.
 
-use crate::server::{Server, Setup};
-use anyhow::{bail, Context, Result};
-use std::ffi::{OsStr, OsString};
+use crate::server::{info, Server, Setup};
+use anyhow::{ensure, Context, Result};
+use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,16 +37,15 @@ impl CountingServer {
     /// Starts a server under callgrind.
     pub fn start(setup: &Setup) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let mut counted = Program::find(setup)?.apply(setup, folder.path())?;
+        let mut counted = unwrapped(setup, folder.path())?.option("hz", CRON_LOOPS_A_SECOND);
         let valgrind = ["valgrind", "--tool=callgrind", "--quiet"].map(OsString::from);
         let files = [
             option_in(folder.path(), "--callgrind-out-file=", "callgrind"),
             option_in(folder.path(), "--vgdb-prefix=", "vgdb"),
         ];
-        counted.wrapper.splice(0..0, valgrind.into_iter().chain(files));
-        let counted = counted.option("hz", CRON_LOOPS_A_SECOND);
+        counted.command.splice(0..0, valgrind.into_iter().chain(files));
         let server = Server::start_in(&counted, folder).context("starting the server under valgrind")?;
-        let settled_s = server.uptime_s()? + SETTLING_S;
+        let settled_s = info::<f64>(&mut server.connect()?, "server", "uptime_in_seconds")? + SETTLING_S;
         Ok(Self { server, dumps: 0, settled_s, last_asked: Instant::now(), idle_a_second: 0.0 })
     }
 
@@ -75,7 +74,7 @@ impl CountingServer {
     }
 
     fn all_instructions(&mut self) -> Result<u64> {
-        let folder = self.server.folder();
+        let folder = self.server.folder.path();
         let output = Command::new("vgdb")
             .arg(option_in(folder, "--vgdb-prefix=", "vgdb"))
             .arg(format!("--pid={}", self.server.process_id()))
@@ -83,14 +82,13 @@ impl CountingServer {
             .stdin(Stdio::null())
             .output()
             .context("vgdb, which comes with valgrind, cannot be run")?;
-        if !output.status.success() {
-            bail!("vgdb failed: {}", String::from_utf8_lossy(&output.stderr));
-        }
+        ensure!(output.status.success(), "vgdb failed: {}", String::from_utf8_lossy(&output.stderr));
         self.dumps += 1;
         let profile = folder.join(format!("callgrind.{}", self.dumps));
-        let count = total(&profile)?;
+        let text = fs::read_to_string(&profile).with_context(|| profile.display().to_string())?;
         fs::remove_file(profile)?;
-        Ok(count)
+        let total = text.lines().rev().find_map(|line| line.strip_prefix("totals: "));
+        Ok(total.context("a profile without a sum")?.trim().parse()?)
     }
 }
 
@@ -101,64 +99,30 @@ fn option_in(folder: &Path, option: &str, file: &str) -> OsString {
     word
 }
 
-/// The sum at the end of a profile.
-fn total(profile: &Path) -> Result<u64> {
-    let text = fs::read_to_string(profile).with_context(|| format!("{} is missing", profile.display()))?;
-    let line = text.lines().rev().find_map(|line| line.strip_prefix("totals: "));
-    Ok(line.context("a profile without a sum")?.trim().parse()?)
+/// The same setup with the program that the executable becomes. It may be a script that starts the program with other
+/// libraries or under another name, and valgrind must run the program itself. It is started once to see.
+fn unwrapped(setup: &Setup, folder: &Path) -> Result<Setup> {
+    // A title would be written over the arguments.
+    let plain = Setup { module: None, ..setup.clone() }.option("set-proc-title", "no");
+    let server = Server::start(&plain).context("instructions are counted from Redis 6.2 on")?;
+    let process = PathBuf::from(format!("/proc/{}", server.process_id()));
+    let mut command = zero_separated(&process.join("cmdline"))?;
+    let options = command.iter().position(|word| word == "--port");
+    command.truncate(options.context("the server hides its arguments")?);
+    // What it is called decides what it does.
+    let named = folder.join(Path::new(&command[0]).file_name().context("the server has no name")?);
+    symlink(fs::read_link(process.join("exe"))?, &named)?;
+    command[0] = named.into_os_string();
+    let libraries = |entry: OsString| {
+        let path = entry.to_str()?.strip_prefix("LD_LIBRARY_PATH=")?;
+        Some(("LD_LIBRARY_PATH".into(), path.into()))
+    };
+    let environment = zero_separated(&process.join("environ"))?.into_iter().find_map(libraries);
+    Ok(Setup { command, environment: environment.into_iter().collect(), ..setup.clone() })
 }
 
-/// The program that a server's executable becomes, which may be a script that starts it with other libraries or
-/// under another name: valgrind must run the program itself.
-struct Program {
-    path: PathBuf,
-    /// What the program is called: some decide by that what they do.
-    name: OsString,
-    /// What precedes the server's own arguments.
-    arguments: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
-}
-
-impl Program {
-    /// Starts the server once, to see what it becomes.
-    fn find(setup: &Setup) -> Result<Self> {
-        // A title would be written over the arguments.
-        let server = Server::start(&Setup::plain(&setup.executable).option("set-proc-title", "no"))
-            .context("instructions are counted from Redis 6.2 on")?;
-        let process = PathBuf::from(format!("/proc/{}", server.process_id()));
-        let mut words = zero_separated(&fs::read(process.join("cmdline"))?);
-        let own = words.iter().position(|word| word == "--port").context("the server hides its arguments")?;
-        words.truncate(own);
-        let name = Path::new(&words[0]).file_name().context("the server has no name")?.to_owned();
-        let environment = zero_separated(&fs::read(process.join("environ"))?);
-        Ok(Self {
-            path: fs::read_link(process.join("exe"))?,
-            name,
-            arguments: words.split_off(1),
-            environment: environment.iter().filter_map(|entry| split_entry(entry)).collect(),
-        })
-    }
-
-    /// The same setup with the program itself, under the right name.
-    fn apply(self, setup: &Setup, folder: &Path) -> Result<Setup> {
-        let named = folder.join(self.name);
-        symlink(&self.path, &named)?;
-        // The executable is the last word of what runs the server; its leading arguments have to follow it.
-        let mut words = vec![named.into_os_string()];
-        words.extend(self.arguments);
-        let executable = words.pop().map(PathBuf::from).unwrap_or_default();
-        Ok(Setup { executable, wrapper: words, environment: self.environment, ..setup.clone() })
-    }
-}
-
-fn zero_separated(bytes: &[u8]) -> Vec<OsString> {
+fn zero_separated(file: &Path) -> Result<Vec<OsString>> {
+    let bytes = fs::read(file)?;
     let parts = bytes.split(|&byte| byte == 0).filter(|part| !part.is_empty());
-    parts.map(|part| OsString::from_vec(part.to_vec())).collect()
-}
-
-fn split_entry(entry: &OsStr) -> Option<(OsString, OsString)> {
-    let bytes = entry.as_bytes();
-    let at = bytes.iter().position(|&byte| byte == b'=')?;
-    let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
-    Some((part(&bytes[..at]), part(&bytes[at + 1..])))
+    Ok(parts.map(|part| OsString::from_vec(part.to_vec())).collect())
 }

@@ -1,26 +1,66 @@
 //! The calls whose cost is measured one by one, and what has to be there before.
 
-use crate::connection::Connection;
-use crate::limit::Limit;
-use crate::peer::Peer;
-use crate::random::Random;
-use crate::resp::{Batch, Reply};
-use crate::script;
-use anyhow::{bail, ensure, Result};
+use crate::approaches::{SCRIPT_TAKE, TAKE, WINDOW_COUNT};
+use crate::arguments::Peer;
+use crate::server::ask;
+use crate::template::{key, Limit, Template};
+use anyhow::{ensure, Context, Result};
+use fastrand::Rng;
+use redis::{Connection, Pipeline, Value};
+use std::ops::Range;
+
+pub const INCR: &str = "INCR";
+pub const INCREX: &str = "INCREX";
+pub const ALLOWED: &str = "TB.TAKE, allowed";
 
 /// A user's limit: 1,000 tokens, one a second.
-const LIMIT: Limit = Limit { capacity: 1000, count: 1, period_s: 1 };
-/// The same as the commands are told it.
-const CAPACITY: &str = "1000";
-const RATE: &str = "1";
-/// A bucket in use has been taken from before.
-const TAKEN_BEFORE: &str = "30";
+const USER: Limit = Limit { capacity: 1000, count: 1, period_s: 1 };
 /// A limit whose emptied bucket denies for six minutes, longer than anything is measured.
-const SLOW_CAPACITY: &str = "10";
-const SLOW_RATE: &str = "10/h";
-const BUCKETS_AT_ONCE: usize = 10;
+const SLOW: Limit = Limit { capacity: 10, count: 10, period_s: 3600 };
 
-/// Calls in one write to the server.
+/// A call, and how to bring a key into the state in which the call finds it.
+struct Row {
+    name: &'static str,
+    call: &'static str,
+    /// What prepares a key, if not the call itself. Its cost is `BEFORE`.
+    before: &'static str,
+    limit: Limit,
+    /// The first element of the reply whose cost is to be measured.
+    first: Option<i64>,
+    /// How many times the work of a plain command it is, about: so many fewer are needed to measure it.
+    weight: usize,
+}
+
+/// What a bucket in use has been taken from before.
+const BEFORE: &str = "30";
+const TEN_BUCKETS: [&str; 10] = ["{key} {capacity} {rate} {cost}"; 10];
+
+const PLAIN: Row = Row { name: "", call: "", before: "", limit: USER, first: None, weight: 1 };
+const USED: Row = Row { before: "TB.TAKE {key} {capacity} {rate} {cost}", first: Some(1), ..PLAIN };
+/// Not full again while anything is counted.
+const DRAINED: Row = Row { before: "TB.TAKE {key} {capacity} 17 900", ..USED };
+const EMPTY: Row =
+    Row { before: "TB.TAKE {key} {capacity} {rate} {capacity}", limit: SLOW, first: Some(0), ..PLAIN };
+
+const ROWS: [Row; 15] = [
+    Row { name: "PING", call: "PING", ..PLAIN },
+    Row { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
+    Row { name: "SET", call: "SET {key} 1", ..PLAIN },
+    Row { name: INCR, call: "INCR {key}", ..PLAIN },
+    Row { name: INCREX, call: WINDOW_COUNT, ..PLAIN },
+    Row { name: ALLOWED, call: TAKE, ..USED },
+    Row { name: "TB.TAKE, denied", call: TAKE, ..EMPTY },
+    Row { name: "TB.TAKE, rate 17", call: "TB.TAKE {key} {capacity} 17", ..DRAINED },
+    Row { name: "TB.TAKE, rate 16.6667", call: "TB.TAKE {key} {capacity} 16.6667", ..DRAINED },
+    Row { name: "TB.TAKE, cost 2", call: "TB.TAKE {key} {capacity} {rate} 2", ..USED },
+    Row { name: "TB.TAKE, cost 0.5", call: "TB.TAKE {key} {capacity} {rate} 0.5", ..USED },
+    Row { name: "TB.PEEK", call: "TB.PEEK {key} {capacity} {rate}", ..USED },
+    Row { name: "TB.PEEK, denied", call: "TB.PEEK {key} {capacity} {rate}", ..EMPTY },
+    Row { name: "TB.MTAKE of 10", call: "TB.MTAKE 10 {buckets}", weight: 10, ..USED },
+    Row { name: "Lua script, EVALSHA", call: SCRIPT_TAKE, before: SCRIPT_TAKE, weight: 10, ..USED },
+];
+
+/// Which keys, and how many calls in one write to the server.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub keys: u64,
@@ -28,91 +68,60 @@ pub struct Shape {
 }
 
 /// One kind of call.
-#[derive(Clone, Debug)]
-pub enum Call {
-    Ping,
-    Get,
-    Set,
-    Incr,
-    Increx,
-    TakeAllowed,
-    TakeDenied,
-    Peek,
-    MultiTake,
-    Lua,
-    Peer(Peer),
+#[derive(Clone)]
+pub struct Call {
+    pub name: String,
+    pub weight: usize,
+    call: Template,
+    before: Template,
+    first: Option<i64>,
 }
 
 impl Call {
-    pub fn name(&self) -> String {
-        match self {
-            Self::Ping => "PING".into(),
-            Self::Get => "GET".into(),
-            Self::Set => "SET".into(),
-            Self::Incr => "INCR".into(),
-            Self::Increx => "INCREX".into(),
-            Self::TakeAllowed => "TB.TAKE, allowed".into(),
-            Self::TakeDenied => "TB.TAKE, denied".into(),
-            Self::Peek => "TB.PEEK".into(),
-            Self::MultiTake => format!("TB.MTAKE of {BUCKETS_AT_ONCE}"),
-            Self::Lua => "Lua script, EVALSHA".into(),
-            Self::Peer(peer) => format!("{} ({})", peer.command(), peer.name),
-        }
+    /// A row of the table.
+    pub fn named(name: &str) -> Result<Self> {
+        let row = ROWS.iter().find(|row| row.name == name).with_context(|| format!("no call is {name}"))?;
+        let call = row.call.replace("{buckets}", &TEN_BUCKETS.join(" "));
+        let before = if row.before.is_empty() { &call } else { row.before }.replace("{cost}", BEFORE);
+        Ok(Self { weight: row.weight, first: row.first, ..Self::new(name, &call, &before, row.limit) })
     }
 
-    /// How many times the work of a plain command it is, about: so many fewer are needed to measure it.
-    pub fn weight(&self) -> usize {
-        match self {
-            Self::MultiTake | Self::Lua => 10,
-            Self::Peer(_) => 4,
-            _ => 1,
-        }
+    pub fn all_named(names: &[&str]) -> Result<Vec<Self>> {
+        names.iter().map(|name| Self::named(name)).collect()
+    }
+
+    /// A call of which nothing is expected but that it succeeds.
+    pub fn new(name: &str, call: &str, before: &str, limit: Limit) -> Self {
+        let (call, before) = (Template::new(call, limit), Template::new(before, limit));
+        Self { name: name.to_owned(), weight: 1, call, before, first: None }
+    }
+
+    pub fn of_peer(peer: &Peer) -> Self {
+        Self { weight: 4, ..Self::new(&peer.label(), &peer.call, &peer.call, USER) }
     }
 
     /// The command alone.
     pub fn command(&self) -> &str {
-        match self {
-            Self::Ping => "PING",
-            Self::Get => "GET",
-            Self::Set => "SET",
-            Self::Incr => "INCR",
-            Self::Increx => "INCREX",
-            Self::TakeAllowed | Self::TakeDenied => "TB.TAKE",
-            Self::Peek => "TB.PEEK",
-            Self::MultiTake => "TB.MTAKE",
-            Self::Lua => "EVALSHA",
-            Self::Peer(peer) => peer.command(),
-        }
+        self.call.command()
     }
 
-    /// Empties the server and gives every key the state in which the call finds it.
+    /// Empties the server and prepares all keys.
     pub fn prepare(&self, connection: &mut Connection, shape: Shape) -> Result<()> {
-        connection.say("FLUSHALL")?;
-        script::load(connection)?;
-        let mut numbers = 0..shape.keys;
-        loop {
-            let mut batch = Batch::new();
-            for number in numbers.by_ref().take(shape.pipeline) {
-                batch.push(self.preparation(&key(number)));
-            }
-            if batch.commands() == 0 {
-                return Ok(());
-            }
-            connection.exchange(&batch, |reply| reply.clone().checked().map(drop))?;
-        }
+        ask::<()>(connection, &["FLUSHALL"])?;
+        self.prepare_keys(connection, 0..shape.keys)
     }
 
-    fn preparation(&self, key: &str) -> Vec<String> {
-        match self {
-            Self::Ping => owned(&["PING"]),
-            Self::Get | Self::Set => owned(&["SET", key, "1"]),
-            Self::TakeAllowed | Self::Peek | Self::MultiTake => {
-                owned(&["TB.TAKE", key, CAPACITY, RATE, TAKEN_BEFORE])
+    /// Gives keys the state in which the call finds them.
+    pub fn prepare_keys(&self, connection: &mut Connection, mut numbers: Range<u64>) -> Result<()> {
+        const AT_ONCE: usize = 500;
+        while !numbers.is_empty() {
+            let mut batch = Pipeline::new();
+            for number in numbers.by_ref().take(AT_ONCE) {
+                batch.add_command(self.before.on(|| key(number)));
             }
-            Self::TakeDenied => owned(&["TB.TAKE", key, SLOW_CAPACITY, SLOW_RATE, SLOW_CAPACITY]),
-            Self::Lua => owned(&["EVALSHA", script::sha(), "1", key, CAPACITY, RATE, TAKEN_BEFORE]),
-            Self::Incr | Self::Increx | Self::Peer(_) => self.words(|| key.to_owned()),
+            batch.exec(connection)?;
         }
+        Ok(())
     }
 
     /// Makes a number of calls on random keys and judges each reply.
@@ -121,73 +130,45 @@ impl Call {
         connection: &mut Connection,
         shape: Shape,
         calls: usize,
-        random: &mut Random,
+        random: &mut Rng,
     ) -> Result<()> {
-        let batches = self.batches(shape, calls, random);
-        batches.iter().try_for_each(|batch| connection.exchange(batch, |reply| self.judge(reply)))
+        for batch in self.batches(shape, calls, random) {
+            let replies: Vec<Value> = batch.query(connection)?;
+            replies.into_iter().try_for_each(|reply| self.judge(reply))?;
+        }
+        Ok(())
     }
 
     /// A number of calls on random keys, as they are sent.
-    pub fn batches(&self, shape: Shape, calls: usize, random: &mut Random) -> Vec<Batch> {
-        let batch = |first: usize| {
-            let mut batch = Batch::new();
+    pub fn batches<'a>(
+        &'a self,
+        shape: Shape,
+        calls: usize,
+        random: &'a mut Rng,
+    ) -> impl Iterator<Item = Pipeline> + 'a {
+        (0..calls).step_by(shape.pipeline).map(move |first| {
+            let mut batch = Pipeline::new();
             for _ in first..calls.min(first + shape.pipeline) {
-                batch.push(self.random_words(shape, random));
+                batch.add_command(self.on_random_keys(shape.keys, random));
             }
             batch
-        };
-        (0..calls).step_by(shape.pipeline).map(batch).collect()
+        })
     }
 
-    fn random_words(&self, shape: Shape, random: &mut Random) -> Vec<String> {
-        let several = if matches!(self, Self::MultiTake) { BUCKETS_AT_ONCE } else { 1 };
-        let mut keys = random.distinct(several, shape.keys).into_iter().map(key);
-        self.words(|| keys.next().unwrap_or_default())
-    }
-
-    fn words(&self, mut key: impl FnMut() -> String) -> Vec<String> {
-        match self {
-            Self::Ping => owned(&["PING"]),
-            Self::Get => owned(&["GET", &key()]),
-            Self::Set => owned(&["SET", &key(), "1"]),
-            Self::Incr => owned(&["INCR", &key()]),
-            Self::Increx => owned(&["INCREX", &key(), "BYINT", "1", "UBOUND", CAPACITY, "EX", "1000", "ENX"]),
-            Self::TakeAllowed => owned(&["TB.TAKE", &key(), CAPACITY, RATE]),
-            Self::TakeDenied => owned(&["TB.TAKE", &key(), SLOW_CAPACITY, SLOW_RATE]),
-            Self::Peek => owned(&["TB.PEEK", &key(), CAPACITY, RATE]),
-            Self::MultiTake => {
-                let mut words = owned(&["TB.MTAKE", &BUCKETS_AT_ONCE.to_string()]);
-                for _ in 0..BUCKETS_AT_ONCE {
-                    words.extend(owned(&[&key(), CAPACITY, RATE, "1"]));
-                }
-                words
-            }
-            Self::Lua => owned(&["EVALSHA", script::sha(), "1", &key(), CAPACITY, RATE, "1"]),
-            Self::Peer(peer) => peer.words(&key(), LIMIT),
-        }
+    /// On keys that are equally far from each other, so that none is there twice.
+    fn on_random_keys(&self, keys: u64, random: &mut Rng) -> redis::Cmd {
+        let apart = keys / self.call.keys().max(1);
+        let mut numbers = (random.u64(0..keys)..).step_by(apart as usize);
+        self.call.on(|| key(numbers.next().unwrap_or_default() % keys))
     }
 
     /// Fails unless the reply is the one whose cost is to be measured.
-    pub fn judge(&self, reply: &Reply) -> Result<()> {
-        let expected = match self {
-            Self::TakeDenied => 0,
-            Self::TakeAllowed | Self::Peek | Self::MultiTake | Self::Lua => 1,
-            Self::Ping | Self::Get | Self::Set | Self::Incr | Self::Increx | Self::Peer(_) => {
-                return reply.clone().checked().map(drop);
-            }
-        };
-        let Reply::Array(fields) = reply else { bail!("{}: {reply:?}", self.name()) };
-        let allowed = fields.first() == Some(&Reply::Integer(expected));
-        ensure!(allowed, "{} should have replied {expected} first: {reply:?}", self.name());
+    pub fn judge(&self, reply: Value) -> Result<()> {
+        let reply = reply.extract_error()?;
+        let Some(expected) = self.first else { return Ok(()) };
+        let first = if let Value::Array(fields) = &reply { fields.first() } else { None };
+        let as_expected = first == Some(&Value::Int(expected));
+        ensure!(as_expected, "{} should have replied {expected} first: {reply:?}", self.name);
         Ok(())
     }
-}
-
-/// The key of a user: 12 bytes, up to ten million of them.
-pub fn key(number: u64) -> String {
-    format!("user:{number:07}")
-}
-
-fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(ToString::to_string).collect()
 }

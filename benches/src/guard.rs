@@ -4,13 +4,11 @@
 //! machine. A change that makes a call dearer by more than the slack fails; one that makes it cheaper should record
 //! new ceilings.
 
-use crate::calls::Call;
-use crate::instructions::{count, find, Cost, Effort, Group, Listener, Paths};
-use crate::progress::Progress;
-use crate::server::version;
+use crate::arguments::Arguments;
+use crate::calls::{Call, ALLOWED, INCR};
+use crate::instructions::{count, find, Cost, Effort, Group, Listener, APPEND_ONLY_FILE, NOBODY};
+use crate::machine::version;
 use anyhow::{ensure, Context, Result};
-use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 /// What counts may differ by from run to run without anything having changed, and a little more.
@@ -18,66 +16,85 @@ const SLACK: f64 = 0.03;
 
 const EFFORT: Effort = Effort { servers: 3, calls: 3000 };
 
-/// Beginning of a file of ceilings.
-const HEADER: &str = "server,replication,call,times INCR\n";
+const HEADER: [&str; 4] = ["server", "replication", "call", "times INCR"];
 
-/// Compares with the ceilings; whether all hold.
-pub fn check(paths: &Paths, ceilings: &Path) -> Result<bool> {
-    let text = fs::read_to_string(ceilings).with_context(|| ceilings.display().to_string())?;
-    let server = version(paths.server)?;
-    let of_server: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix(&server)?.strip_prefix(',')).collect();
-    let known = || format!("{} has no ceiling for {server}: record some with --record", ceilings.display());
-    ensure!(!of_server.is_empty(), known());
-    let mut all_hold = true;
-    for (name, ratio) in &measure(paths)? {
-        let ceiling = of_server.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(','));
-        let ceiling: f64 = ceiling.with_context(known)?.parse()?;
-        let holds = *ratio <= ceiling * (1.0 + SLACK);
-        all_hold &= holds;
+const CALLS: [&str; 10] = [
+    INCR,
+    ALLOWED,
+    "TB.TAKE, denied",
+    "TB.TAKE, rate 17",
+    "TB.TAKE, rate 16.6667",
+    "TB.TAKE, cost 2",
+    "TB.TAKE, cost 0.5",
+    "TB.PEEK",
+    "TB.PEEK, denied",
+    "TB.MTAKE of 10",
+];
+
+/// A line of the file of ceilings: server, replication, call and how many times `INCR` it costs.
+type Ceiling = (String, String, String, f64);
+
+/// Fails unless all ceilings hold.
+pub fn check(arguments: &Arguments) -> Result<()> {
+    let (server, file) = (version(&arguments.server)?, arguments.ceilings.as_path());
+    let ceilings = read(file)?;
+    let missing =
+        || format!("{} has no ceiling for all calls on {server}: record some with --record", file.display());
+    ensure!(ceilings.iter().any(|ceiling| ceiling.0 == server), missing());
+    println!(
+        "Instructions of each call on {server}, as multiples of INCR's in the same run, beside those in {}; more than {:.0} % \
+         above them fails.",
+        file.display(),
+        SLACK * 100.0
+    );
+    let mut dearer = 0;
+    for (cost, measured) in measure(arguments)? {
+        let known = (server.as_str(), cost.listener, cost.call.as_str());
+        let ceiling = ceilings.iter().find(|ceiling| (&*ceiling.0, &*ceiling.1, &*ceiling.2) == known);
+        let recorded = ceiling.with_context(missing)?.3;
+        let holds = measured <= recorded * (1.0 + SLACK);
+        dearer += usize::from(!holds);
         let verdict = if holds { "ok" } else { "DEARER" };
-        println!("{:<45} {ratio:>6.3} x INCR, recorded {ceiling:.3}  {verdict}", name.replace(',', ", "));
+        let (listener, call, instructions) = (cost.listener, &cost.call, cost.instructions);
+        println!("{listener}  {call:<22} {instructions:>7.0}  {measured:>6.3} x INCR, recorded {recorded:>6.3}  {verdict}");
     }
-    Ok(all_hold)
+    ensure!(dearer == 0, "{dearer} calls cost more than recorded");
+    Ok(())
 }
 
 /// Writes what is measured now as the ceilings of this server, and leaves those of others.
-pub fn record(paths: &Paths, ceilings: &Path) -> Result<()> {
-    let server = version(paths.server)?;
-    let mut text = fs::read_to_string(ceilings).unwrap_or_else(|_| HEADER.to_owned());
-    text = text
-        .lines()
-        .filter(|line| !line.starts_with(&format!("{server},")))
-        .fold(String::new(), |kept, line| kept + line + "\n");
-    for (name, ratio) in measure(paths)? {
-        writeln!(text, "{server},{name},{ratio:.3}")?;
+pub fn record(arguments: &Arguments) -> Result<()> {
+    let (server, file) = (version(&arguments.server)?, arguments.ceilings.as_path());
+    let mut ceilings = if file.exists() { read(file)? } else { Vec::new() };
+    ceilings.retain(|ceiling| ceiling.0 != server);
+    for (cost, times) in measure(arguments)? {
+        ceilings.push((server.clone(), cost.listener.to_owned(), cost.call, times));
     }
-    Ok(fs::write(ceilings, text)?)
+    let mut csv = csv::Writer::from_path(file)?;
+    csv.write_record(HEADER)?;
+    for (server, listener, call, times) in ceilings {
+        csv.write_record([server, listener, call, format!("{times:.3}")])?;
+    }
+    Ok(csv.flush()?)
 }
 
-/// The guarded calls, as multiples of `INCR` in the same setting.
-fn measure(paths: &Paths) -> Result<Vec<(String, f64)>> {
-    let costs = count(&groups(paths), EFFORT, &mut Progress::new(6))?;
-    let guarded = costs.iter().filter(|cost| cost.call != Call::Incr.name());
-    guarded.map(|cost| Ok((name(cost), ratio(&costs, cost)?))).collect()
+fn read(file: &Path) -> Result<Vec<Ceiling>> {
+    let mut csv = csv::Reader::from_path(file).with_context(|| file.display().to_string())?;
+    Ok(csv.deserialize().collect::<Result<_, _>>()?)
 }
 
-/// The one that needs no settling first: the other's servers settle meanwhile.
-fn groups(paths: &Paths) -> [Group; 2] {
-    let group =
-        |listener: Listener, calls: &[Call]| Group::new(paths.server, paths.module, listener, calls.to_vec());
-    [
-        group(Listener::AppendOnlyFile, &[Call::Incr, Call::TakeAllowed]),
-        group(Listener::Nobody, &[Call::Incr, Call::TakeAllowed, Call::TakeDenied, Call::Peek]),
-    ]
-}
-
-fn name(cost: &Cost) -> String {
-    format!("{},{}", cost.listener.name(), cost.call.replace(", ", " "))
-}
-
-fn ratio(costs: &[Cost], cost: &Cost) -> Result<f64> {
-    let incr = find(costs, &Call::Incr.name(), cost.listener).context("INCR was not counted")?;
-    ensure!(incr.instructions > 0.0, "INCR cost nothing");
-    Ok(cost.instructions / incr.instructions)
+/// The guarded calls, and their multiples of `INCR` in the same setting.
+fn measure(arguments: &Arguments) -> Result<Vec<(Cost, f64)>> {
+    let group = |listener: Listener, calls: &[&str]| -> Result<Group> {
+        Ok(Group::new(&arguments.server, &arguments.module, listener, Call::all_named(calls)?))
+    };
+    // The one that needs no settling first: the other's servers settle meanwhile.
+    let groups = [group(APPEND_ONLY_FILE, &[INCR, ALLOWED])?, group(NOBODY, &CALLS)?];
+    let costs = count(&groups, EFFORT)?;
+    let times = |cost: &Cost| -> Result<f64> {
+        let incr = find(&costs, INCR, cost.listener).context("INCR was not counted")?;
+        Ok(cost.instructions / incr.instructions)
+    };
+    let times: Vec<f64> = costs.iter().map(times).collect::<Result<_>>()?;
+    Ok(costs.into_iter().zip(times).filter(|(cost, _)| cost.call != INCR).collect())
 }

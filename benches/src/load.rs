@@ -1,26 +1,26 @@
 //! Clients that decide as fast as they can, each over a connection of its own, one decision at a time.
 
-use crate::approaches::{Approach, Bucket, Client, Step};
-use crate::connection::Connection;
-use crate::limit::Limit;
-use crate::random::Random;
-use crate::resp::{Batch, Reply};
-use crate::server::Server;
-use anyhow::{bail, Context, Result};
+use crate::approaches::{Approach, Client, Step};
+use crate::replies::Replies;
+use crate::server::{info, Server};
+use crate::template::{key, Limit};
+use anyhow::{ensure, Context, Result};
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use std::io::{ErrorKind, Read, Write};
+use redis::{Connection, Pipeline, Value};
+use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 /// Who wants what, for how long.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Load {
     pub clients: usize,
-    /// Buckets to choose from at random.
-    pub buckets: u64,
     pub limit: Limit,
-    pub duration: Duration,
+    pub buckets: u64,
+    /// `None` makes one decision on each bucket.
+    pub duration: Option<Duration>,
 }
 
 /// What came of it.
@@ -35,9 +35,9 @@ pub struct Outcome {
     /// From the first command sent to the last reply.
     pub elapsed: Duration,
     /// Nanoseconds from a decision's first command to its last reply.
-    pub latency_ns: Histogram<u64>,
+    latency_ns: Histogram<u64>,
     /// Processor time of the server, user and system.
-    pub server_cpu_us: f64,
+    server_cpu_us: f64,
 }
 
 impl Outcome {
@@ -45,8 +45,13 @@ impl Outcome {
         self.decisions as f64 / self.elapsed.as_secs_f64()
     }
 
-    pub fn per_decision(&self, amount: f64) -> f64 {
-        amount / self.decisions.max(1) as f64
+    pub fn commands_per_decision(&self) -> f64 {
+        self.commands as f64 / self.decisions.max(1) as f64
+    }
+
+    /// Microseconds of the server's processor.
+    pub fn cpu_us_per_decision(&self) -> f64 {
+        self.server_cpu_us / self.decisions.max(1) as f64
     }
 
     /// A quantile of the latency, in microseconds.
@@ -57,86 +62,64 @@ impl Outcome {
 
 /// Lets clients loose on a server.
 pub fn run(server: &Server, approach: &dyn Approach, load: Load) -> Result<Outcome> {
+    let mut poll = Poll::new()?;
+    let mut members = Vec::new();
+    for number in 0..load.clients {
+        let mut member = Member::new(server.port, approach.client(number, load.limit))?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        poll.registry().register(&mut member.stream, Token(number), interest)?;
+        members.push(member);
+    }
     let mut control = server.connect()?;
-    approach.load(&mut control)?;
-    let mut crowd = Crowd::new(server, approach, load)?;
-    let cpu_before_us = cpu_us(&mut control)?;
-    crowd.run()?;
-    let mut outcome = crowd.outcome;
-    outcome.server_cpu_us = cpu_us(&mut control)? - cpu_before_us;
+    let mut outcome = Outcome {
+        decisions: 0,
+        allowed: 0,
+        retries: 0,
+        errors: 0,
+        commands: 0,
+        elapsed: Duration::ZERO,
+        latency_ns: Histogram::new(3)?,
+        server_cpu_us: -cpu_us(&mut control)?,
+    };
+    let start = Instant::now();
+    let deadline = load.duration.map(|duration| start + duration);
+    let mut choice = Choice { buckets: load.buckets, random: Rng::with_seed(1), deadline, chosen: 0 };
+    members.iter_mut().try_for_each(|member| member.begin(&mut choice, &mut outcome))?;
+    let mut events = Events::with_capacity(load.clients);
+    while members.iter().any(|member| !member.idle) {
+        poll.poll(&mut events, Some(Duration::from_secs(60)))?;
+        ensure!(!events.is_empty(), "clients wait in vain");
+        for event in &events {
+            members[event.token().0].follow(&mut choice, &mut outcome)?;
+        }
+    }
+    outcome.elapsed = start.elapsed();
+    outcome.server_cpu_us += cpu_us(&mut control)?;
     Ok(outcome)
 }
 
 fn cpu_us(control: &mut Connection) -> Result<f64> {
-    let report = control.info("cpu")?;
-    Ok((report.number("used_cpu_user")? + report.number("used_cpu_sys")?) * 1e6)
-}
-
-struct Crowd {
-    poll: Poll,
-    members: Vec<Member>,
-    outcome: Outcome,
-    choice: Choice,
-    duration: Duration,
+    let [user, system] = ["used_cpu_user", "used_cpu_sys"].map(|field| info::<f64>(control, "cpu", field));
+    Ok((user? + system?) * 1e6)
 }
 
 /// Chooses buckets.
 struct Choice {
-    random: Random,
     buckets: u64,
-    limit: Limit,
+    random: Rng,
+    deadline: Option<Instant>,
+    chosen: u64,
 }
 
 impl Choice {
-    fn next(&mut self) -> Bucket {
-        Bucket::of_user(self.random.below(self.buckets), self.limit)
-    }
-}
-
-impl Crowd {
-    fn new(server: &Server, approach: &dyn Approach, load: Load) -> Result<Self> {
-        let poll = Poll::new()?;
-        let mut choice = Choice { random: Random::new(1), buckets: load.buckets, limit: load.limit };
-        let member = |number| -> Result<Member> {
-            let mut member = Member::new(server.port(), approach.client(number), choice.next())?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut member.stream, Token(number), interest)?;
-            Ok(member)
-        };
-        let members = (0..load.clients).map(member).collect::<Result<_>>()?;
-        let outcome = Outcome {
-            decisions: 0,
-            allowed: 0,
-            retries: 0,
-            errors: 0,
-            commands: 0,
-            elapsed: Duration::ZERO,
-            latency_ns: Histogram::new(3)?,
-            server_cpu_us: 0.0,
-        };
-        Ok(Self { poll, members, outcome, choice, duration: load.duration })
-    }
-
-    fn run(&mut self) -> Result<()> {
-        let start = Instant::now();
-        let deadline = start + self.duration;
-        for member in &mut self.members {
-            member.begin(self.choice.next(), &mut self.outcome)?;
+    /// The key of the next decision, if there is to be another.
+    fn next(&mut self) -> Option<String> {
+        self.chosen += 1;
+        match self.deadline {
+            None => (self.chosen <= self.buckets).then(|| key(self.chosen - 1)),
+            Some(deadline) if Instant::now() >= deadline => None,
+            Some(_) => Some(key(self.random.u64(0..self.buckets))),
         }
-        let mut busy = self.members.len();
-        let mut events = Events::with_capacity(self.members.len());
-        while busy > 0 {
-            self.poll.poll(&mut events, Some(Duration::from_secs(60)))?;
-            if events.is_empty() {
-                bail!("{busy} clients wait in vain");
-            }
-            for event in &events {
-                let member = &mut self.members[event.token().0];
-                busy -= usize::from(member.follow(&mut self.choice, deadline, &mut self.outcome)?);
-            }
-        }
-        self.outcome.elapsed = start.elapsed();
-        Ok(())
     }
 }
 
@@ -144,135 +127,97 @@ impl Crowd {
 struct Member {
     stream: TcpStream,
     client: Box<dyn Client>,
-    bucket: Bucket,
+    key: String,
     since: Instant,
-    batch: Batch,
-    sent: usize,
-    unread: Vec<u8>,
-    replies: Vec<Reply>,
+    batch: Pipeline,
+    unsent: Vec<u8>,
+    unread: Replies,
+    replies: Vec<Value>,
     idle: bool,
 }
 
 impl Member {
-    fn new(port: u16, client: Box<dyn Client>, bucket: Bucket) -> Result<Self> {
+    fn new(port: u16, client: Box<dyn Client>) -> Result<Self> {
         let stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream: TcpStream::from_std(stream),
             client,
-            bucket,
+            key: String::new(),
             since: Instant::now(),
-            batch: Batch::new(),
-            sent: 0,
-            unread: Vec::new(),
+            batch: Pipeline::new(),
+            unsent: Vec::new(),
+            unread: Replies::default(),
             replies: Vec::new(),
             idle: true,
         })
     }
 
-    /// Starts a decision.
-    fn begin(&mut self, bucket: Bucket, outcome: &mut Outcome) -> Result<()> {
-        self.bucket = bucket;
-        self.idle = false;
+    /// Starts a decision, if there is to be another.
+    fn begin(&mut self, choice: &mut Choice, outcome: &mut Outcome) -> Result<()> {
+        let next = choice.next();
+        self.idle = next.is_none();
+        let Some(key) = next else { return Ok(()) };
+        self.key = key;
         self.since = Instant::now();
         self.batch.clear();
-        self.client.begin(&self.bucket, &mut self.batch)?;
+        self.client.begin(&self.key, &mut self.batch);
         self.send(outcome)
     }
 
-    /// Reads what has come and goes on from there; true if this was the last decision.
-    fn follow(&mut self, choice: &mut Choice, deadline: Instant, outcome: &mut Outcome) -> Result<bool> {
+    /// Reads what has come and goes on from there.
+    fn follow(&mut self, choice: &mut Choice, outcome: &mut Outcome) -> Result<()> {
         if self.idle {
-            return Ok(false);
+            return Ok(());
         }
         self.flush()?;
-        self.read()?;
-        while self.replies.len() == self.batch.commands() {
-            let Some(ended) = self.proceed(outcome)? else { continue };
-            if ended >= deadline {
-                self.idle = true;
-                return Ok(true);
-            }
-            self.begin(choice.next(), outcome)?;
-        }
-        Ok(false)
-    }
-
-    /// Goes one step further, now that all replies are there; when the decision ended, if it did.
-    fn proceed(&mut self, outcome: &mut Outcome) -> Result<Option<Instant>> {
-        self.batch.clear();
-        let replies = std::mem::take(&mut self.replies);
-        let failed = replies.iter().any(|reply| matches!(reply, Reply::Error(_)));
-        let step = if failed {
-            Step::GaveUp
-        } else {
-            self.client.proceed(&replies, &self.bucket, &mut self.batch)?
-        };
-        match step {
-            Step::Ask => self.send(outcome)?,
-            Step::Retry => {
-                outcome.retries += 1;
-                self.send(outcome)?;
-            }
-            Step::Decided { allowed } => {
-                outcome.allowed += u64::from(allowed);
-                return self.end(outcome).map(Some);
-            }
-            Step::GaveUp => {
-                outcome.errors += 1;
-                return self.end(outcome).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
-    fn end(&self, outcome: &mut Outcome) -> Result<Instant> {
-        let now = Instant::now();
-        outcome.decisions += 1;
-        outcome.latency_ns.record(u64::try_from((now - self.since).as_nanos())?)?;
-        Ok(now)
-    }
-
-    fn send(&mut self, outcome: &mut Outcome) -> Result<()> {
-        outcome.commands += self.batch.commands() as u64;
-        self.sent = 0;
-        self.flush()
-    }
-
-    /// Writes as much as the connection takes.
-    fn flush(&mut self) -> Result<()> {
-        while self.sent < self.batch.bytes().len() {
-            match self.stream.write(&self.batch.bytes()[self.sent..]) {
-                Ok(written) => self.sent += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error).context("writing to the server"),
+        while self.unread.receive(&mut self.stream)? {}
+        while let Some(reply) = self.unread.next()? {
+            self.replies.push(reply);
+            if self.replies.len() == self.batch.len() && self.proceed(outcome)? {
+                self.begin(choice, outcome)?;
             }
         }
         Ok(())
     }
 
-    fn read(&mut self) -> Result<()> {
-        let mut chunk = [0; 16 * 1024];
-        loop {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => bail!("the server closed a connection"),
-                Ok(read) => {
-                    self.unread.extend_from_slice(&chunk[..read]);
-                    if read < chunk.len() {
-                        break; // Emptied; another event comes with more.
-                    }
-                }
+    /// Goes one step further, now that all replies are there; whether that ended the decision.
+    fn proceed(&mut self, outcome: &mut Outcome) -> Result<bool> {
+        self.batch.clear();
+        let replies = std::mem::take(&mut self.replies);
+        let failed = replies.iter().any(|reply| matches!(reply, Value::ServerError(_)));
+        let step =
+            if failed { Step::GaveUp } else { self.client.proceed(&replies, &self.key, &mut self.batch)? };
+        match step {
+            Step::Ask => return self.send(outcome).map(|()| false),
+            Step::Retry => {
+                outcome.retries += 1;
+                return self.send(outcome).map(|()| false);
+            }
+            Step::Decided { allowed } => outcome.allowed += u64::from(allowed),
+            Step::GaveUp => outcome.errors += 1,
+        }
+        outcome.decisions += 1;
+        outcome.latency_ns.record(u64::try_from(self.since.elapsed().as_nanos())?)?;
+        Ok(true)
+    }
+
+    fn send(&mut self, outcome: &mut Outcome) -> Result<()> {
+        outcome.commands += self.batch.len() as u64;
+        self.unsent = self.batch.get_packed_pipeline();
+        self.flush()
+    }
+
+    /// Writes as much as the connection takes.
+    fn flush(&mut self) -> Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(written) => drop(self.unsent.drain(..written)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error).context("reading from the server"),
+                Err(error) => return Err(error).context("writing to the server"),
             }
         }
-        let mut used = 0;
-        while let Some((reply, len)) = Reply::parse(&self.unread[used..])? {
-            self.replies.push(reply);
-            used += len;
-        }
-        self.unread.drain(..used);
         Ok(())
     }
 }

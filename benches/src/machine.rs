@@ -1,32 +1,51 @@
 //! What the figures were measured on: they mean nothing without it.
 
-use crate::instructions::Paths;
-use crate::server::{version, Server, Setup};
+use crate::arguments::Arguments;
+use crate::server::{ask, Server, Setup};
 use anyhow::{Context, Result};
+use redis::InfoDict;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread::available_parallelism;
 
-/// One line on the machine and one on the programs.
-pub fn caption(paths: &Paths) -> Result<String> {
-    let peers: Vec<&str> = paths.peers.iter().map(|peer| peer.name.as_str()).collect();
+/// The machine and the programs.
+pub fn caption(arguments: &Arguments) -> Result<String> {
+    let peers: Vec<&str> = arguments.peers.iter().map(|peer| peer.name.as_str()).collect();
     let peers = if peers.is_empty() { String::new() } else { format!(", peers: {}", peers.join(", ")) };
-    Ok(format!(
-        "{}, {} cores, {} GB, {}, load average {} before the run. {}, tokenbucket {}{peers}. {}.",
-        processor(),
+    let memory_kb: u64 =
+        line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();
+    let load = line("/proc/loadavg", "");
+    let caption = format!(
+        "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}{peers}. {}. {}",
+        line("/proc/cpuinfo", "model name").trim_start_matches([':', ' ']),
         available_parallelism()?,
-        memory_gb(),
-        kernel(),
-        load_average(),
-        version(paths.server)?,
-        module_version(paths)?,
-        date()
-    ))
+        memory_kb.div_ceil(1 << 20),
+        line("/proc/sys/kernel/osrelease", ""),
+        load.split(' ').next().unwrap_or_default(),
+        version(&arguments.server)?,
+        module_version(arguments)?,
+        String::from_utf8(Command::new("date").arg("+%Y-%m-%d").output()?.stdout)?.trim(),
+        arguments.note,
+    );
+    Ok(caption.trim_end().to_owned())
 }
 
-fn module_version(paths: &Paths) -> Result<String> {
-    let server = Server::start(&Setup::with_module(paths.server, paths.module))?;
-    let report = server.connect()?.ask(&["INFO", "modules"])?.text()?;
+/// A server's name and version, like `redis 7.0.15`.
+pub fn version(executable: &Path) -> Result<String> {
+    let server = Server::start(&Setup::new(executable, None))?;
+    let report: InfoDict = ask(&mut server.connect()?, &["INFO", "server"])?;
+    // Forks report the version of Redis that they are compatible with, too.
+    let own = ["valkey", "redict", "redis"].into_iter().find_map(|name| {
+        let version: String = report.get(&format!("{name}_version"))?;
+        Some(format!("{name} {version}"))
+    });
+    own.context("the server does not say its version")
+}
+
+fn module_version(arguments: &Arguments) -> Result<String> {
+    let server = Server::start(&Setup::new(&arguments.server, Some(&arguments.module)))?;
+    let report: String = ask(&mut server.connect()?, &["INFO", "modules"])?;
     version_in(&report).context("the server does not say the module's version")
 }
 
@@ -39,35 +58,11 @@ fn version_in(report: &str) -> Option<String> {
     Some(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
 }
 
-fn processor() -> String {
-    let report = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = report.lines().find_map(|line| line.strip_prefix("model name"));
-    name.map_or_else(
-        || "unknown processor".to_owned(),
-        |name| name.trim_start_matches(['\t', ' ', ':']).to_owned(),
-    )
-}
-
-fn memory_gb() -> u64 {
-    let report = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = report.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kilobytes = total.and_then(|total| total.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or_default().div_ceil(1 << 20)
-}
-
-fn kernel() -> String {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("Linux {}", release.trim())
-}
-
-fn load_average() -> String {
-    let report = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    report.split(' ').next().unwrap_or_default().to_owned()
-}
-
-fn date() -> String {
-    let output = Command::new("date").arg("+%Y-%m-%d").output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+/// What follows the name on the first line of a file that begins with it.
+fn line(file: &str, name: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let rest = text.lines().find_map(|line| line.strip_prefix(name));
+    rest.unwrap_or("unknown").trim().to_owned()
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
 use anyhow::{Context, Result};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Instant;
 
 /// A table.
-#[derive(Default)]
 pub struct Table {
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new(columns: &[&str]) -> Self {
-        Self { columns: columns.iter().map(ToString::to_string).collect(), rows: Vec::new() }
+    /// A table of no rows yet; the names of the columns are separated by ` | `.
+    pub fn new(columns: &str) -> Self {
+        Self { columns: columns.split(" | ").map(str::to_owned).collect(), rows: Vec::new() }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -30,7 +32,7 @@ impl Table {
         }
     }
 
-    /// As it stands in a document. Numbers stand to the right.
+    /// For people. Numbers stand to the right.
     fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule = |column: usize| {
@@ -42,38 +44,17 @@ impl Table {
         line(&self.columns) + &line(&rules) + &rows
     }
 
-    /// As it stands in a terminal.
-    pub fn text(&self) -> String {
-        let letters = |cell: &String| cell.chars().count();
-        let width = |column: usize| {
-            let cells = self.rows.iter().chain([&self.columns]).map(|row| letters(&row[column]));
-            cells.max().unwrap_or_default()
-        };
-        let line = |row: &Vec<String>| {
-            let padded = row.iter().enumerate().map(|(column, cell)| {
-                let padding = " ".repeat(width(column) - letters(cell));
-                if is_numeric(cell) {
-                    padding + cell
-                } else {
-                    cell.clone() + &padding
-                }
-            });
-            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-        };
-        line(&self.columns) + &self.rows.iter().map(line).collect::<String>()
-    }
-
-    fn csv(&self) -> String {
-        let cell = |cell: &String| {
-            let cell = if is_numeric(cell) { cell.replace(',', "") } else { cell.clone() };
-            if cell.contains(',') {
-                format!("\"{cell}\"")
-            } else {
-                cell
-            }
-        };
-        let line = |cells: &Vec<String>| cells.iter().map(cell).collect::<Vec<_>>().join(",") + "\n";
-        line(&self.columns) + &self.rows.iter().map(line).collect::<String>()
+    /// For programs.
+    fn csv(&self, file: &Path) -> Result<()> {
+        let mut csv = csv::Writer::from_path(file).with_context(|| file.display().to_string())?;
+        csv.write_record(&self.columns)?;
+        for row in &self.rows {
+            csv.write_record(row.iter().map(|cell| {
+                let thousands = if is_numeric(cell) { "," } else { "\0" };
+                cell.replace(thousands, "")
+            }))?;
+        }
+        Ok(csv.flush()?)
     }
 }
 
@@ -84,19 +65,38 @@ fn is_numeric(cell: &str) -> bool {
 
 /// One measurement of several, with its own files.
 pub struct Section {
-    /// Names the files.
-    pub name: &'static str,
-    pub title: &'static str,
-    /// How it was measured, and how to read it.
-    pub text: String,
-    pub table: Table,
-    /// How many leading columns divide the table into several.
-    pub groups: usize,
-    /// Names and contents.
-    pub plots: Vec<(String, String)>,
+    name: &'static str,
+    title: &'static str,
+    text: String,
+    table: Table,
+    groups: usize,
+    plots: Vec<(&'static str, String)>,
 }
 
 impl Section {
+    /// `name` names the files, `text` says how it was measured and how to read it.
+    pub fn new(name: &'static str, title: &'static str, text: impl Into<String>, table: Table) -> Self {
+        Self { name, title, text: text.into(), table, groups: 0, plots: Vec::new() }
+    }
+
+    /// Divides the table into several by its leading columns.
+    pub fn grouped_by(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// Adds a plot with a file of this name.
+    pub fn plot(mut self, name: &'static str, svg: String) -> Self {
+        self.plots.push((name, svg));
+        self
+    }
+
+    /// A page of its own, which is also printed.
+    pub fn write_page(self, folder: &Path, caption: &str) -> Result<()> {
+        print!("{}", self.table.markdown());
+        let page = format!("{}.md", self.name);
+        write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), &[self])
+    }
+
     fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n", self.title, self.text);
         for (name, _) in &self.plots {
@@ -112,40 +112,50 @@ impl Section {
         }
         text
     }
-
-    /// Writes the table for programs, and the plots.
-    pub fn write(&self, folder: &Path) -> Result<()> {
-        write(&folder.join(format!("{}.csv", self.name)), &self.table.csv())?;
-        self.plots.iter().try_for_each(|(name, svg)| write(&folder.join(format!("{name}.svg")), svg))
-    }
 }
 
-/// Writes all sections and a page that shows them.
+/// Writes the tables and plots of all sections, and a page that shows them.
 pub fn write_all(folder: &Path, page: &str, heading: &str, sections: &[Section]) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    sections.iter().try_for_each(|section| section.write(folder))?;
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    for section in sections {
+        section.table.csv(&folder.join(format!("{}.csv", section.name)))?;
+        for (name, svg) in &section.plots {
+            fs::write(folder.join(format!("{name}.svg")), svg)?;
+        }
+    }
     let sections: Vec<String> = sections.iter().map(Section::markdown).collect();
-    write(&folder.join(page), &format!("{heading}\n{}", sections.join("\n")))
+    Ok(fs::write(folder.join(page), format!("{heading}\n{}", sections.join("\n")))?)
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| path.display().to_string())
+/// Says on standard error what is being done.
+pub fn note(what: impl Display) {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    eprintln!("{:>4} s  {what}", START.elapsed().as_secs());
 }
 
 /// A whole number with its thousands apart: `1,234,567`.
 pub fn whole(number: f64) -> String {
-    let digits = format!("{:.0}", number.abs());
-    let first = digits.len() % 3;
-    let mut parts: Vec<&str> = (first..digits.len()).step_by(3).map(|at| &digits[at..at + 3]).collect();
-    if first > 0 {
-        parts.insert(0, &digits[..first]);
+    let digits = format!("{number:.0}");
+    let mut apart = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            apart.push(',');
+        }
+        apart.push(digit);
     }
-    format!("{}{}", if number <= -0.5 { "-" } else { "" }, parts.join(","))
+    apart
 }
 
 /// A multiple: `1.25 x`.
 pub fn times(ratio: f64) -> String {
     format!("{ratio:.2} x")
+}
+
+/// The middle one of several.
+pub fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 #[cfg(test)]
@@ -154,20 +164,21 @@ mod tests {
 
     #[test]
     fn thousands_stand_apart() {
-        let cases =
-            [(0.0, "0"), (999.6, "1,000"), (12.0, "12"), (123_456.0, "123,456"), (-1_234.0, "-1,234")];
-        for (number, text) in cases {
+        for (number, text) in [(0.0, "0"), (999.6, "1,000"), (12.0, "12"), (123_456.0, "123,456")] {
             assert_eq!(whole(number), text);
         }
     }
 
     #[test]
     fn a_table_is_divided_by_its_leading_columns() {
-        let mut table = Table::new(&["clients", "approach", "a second"]);
+        let mut table = Table::new("clients | approach | a second");
         table.row(["1", "A, b", "1,000"].map(String::from));
         table.row(["16", "A, b", "2,000"].map(String::from));
-        assert_eq!(table.csv(), "clients,approach,a second\n1,\"A, b\",1000\n16,\"A, b\",2000\n");
         let group = table.behind(&["16".to_owned()]);
         assert_eq!(group.markdown(), "| approach | a second |\n| --- | --: |\n| A, b | 2,000 |\n");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        table.csv(file.path()).unwrap();
+        let csv = fs::read_to_string(file.path()).unwrap();
+        assert_eq!(csv, "clients,approach,a second\n1,\"A, b\",1000\n16,\"A, b\",2000\n");
     }
 }

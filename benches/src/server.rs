@@ -1,42 +1,34 @@
 //! Real servers: started on free ports in temporary folders, ended by their own process id.
 
-use crate::connection::Connection;
-use crate::cores::Cores;
-use crate::random::Random;
-use crate::resp::Reply;
+use crate::template::SCRIPT;
 use anyhow::{bail, ensure, Context, Result};
+use redis::{cmd, Connection, FromRedisValue, InfoDict};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a server may take to start, also under valgrind on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may take for anything that it is asked, also under valgrind on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a server is started with.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Setup {
-    pub executable: PathBuf,
+    /// The executable, and what may have to precede or follow it.
+    pub command: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
     pub module: Option<PathBuf>,
     pub options: Vec<(String, String)>,
-    /// A program and its arguments that run the server, such as valgrind.
-    pub wrapper: Vec<OsString>,
-    pub environment: Vec<(OsString, OsString)>,
-    /// Where it runs, if not anywhere.
-    pub cores: Option<Cores>,
 }
 
 impl Setup {
-    /// A server without a module, that writes no file.
-    pub fn plain(executable: &Path) -> Self {
-        Self { executable: executable.to_owned(), ..Self::default() }.option("save", "")
-    }
-
-    pub fn with_module(executable: &Path, module: &Path) -> Self {
-        Self { module: Some(module.to_owned()), ..Self::plain(executable) }
+    /// A server with or without a module, that writes no file.
+    pub fn new(executable: &Path, module: Option<&Path>) -> Self {
+        let (command, module) = (vec![executable.into()], module.map(Path::to_owned));
+        Self { command, environment: Vec::new(), module, options: Vec::new() }.option("save", "")
     }
 
     /// Adds a line of configuration.
@@ -45,72 +37,57 @@ impl Setup {
         self
     }
 
-    fn command(&self, port: u16, folder: &Path) -> Command {
-        let mut words = self.wrapper.clone();
-        words.push(self.executable.clone().into());
-        let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
-            .arg(folder);
+    fn spawn(&self, port: u16, folder: &Path) -> Result<Child> {
+        let log = File::create(folder.join("log"))?;
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(folder);
         for (name, value) in &self.options {
             command.arg(format!("--{name}")).arg(value);
         }
-        if let Some(module) = &self.module {
-            command.arg("--loadmodule").arg(module);
-        }
+        command.args(self.module.iter().flat_map(|module| ["--loadmodule".as_ref(), module.as_os_str()]));
         command.envs(self.environment.iter().cloned());
-        command
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.spawn().with_context(|| format!("{:?} cannot be run", self.command[0]))
     }
 }
 
-/// A running server. Ended when it goes out of scope.
+/// A running server that knows the script. Ended when it goes out of scope.
 pub struct Server {
     child: Child,
-    port: u16,
-    folder: TempDir,
+    pub port: u16,
+    pub folder: TempDir,
 }
 
 impl Server {
     /// Starts a server and waits until it answers.
     pub fn start(setup: &Setup) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        Self::start_in(setup, folder)
+        Self::start_in(setup, tempfile::tempdir()?)
     }
 
     /// Starts a server whose files are in `folder`.
     pub fn start_in(setup: &Setup, folder: TempDir) -> Result<Self> {
         let port = free_port()?;
-        let mut server = Self { child: spawn(setup, port, folder.path())?, port, folder };
+        let mut server = Self { child: setup.spawn(port, folder.path())?, port, folder };
         while !server.has_started()? {
             // Another program took the port between our look and the server's.
             server.port = free_port()?;
-            server.child = spawn(setup, server.port, server.folder())?;
+            server.child = setup.spawn(server.port, server.folder.path())?;
         }
+        ask::<String>(&mut server.connect()?, &["SCRIPT", "LOAD", SCRIPT])?;
         Ok(server)
     }
 
+    /// A connection that waits for its replies.
     pub fn connect(&self) -> Result<Connection> {
-        Connection::open(self.port)
-    }
-
-    pub fn port(&self) -> u16 {
-        self.port
+        let connection =
+            redis::Client::open(format!("redis://127.0.0.1:{}/", self.port))?.get_connection()?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        Ok(connection)
     }
 
     pub fn process_id(&self) -> u32 {
         self.child.id()
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Waits until the server's own clock, which its housekeeping moves on, is so many seconds after its start.
-    pub fn wait_for_uptime(&self, uptime_s: f64) -> Result<()> {
-        self.wait_until("time has passed", |connection| {
-            Ok(connection.info("server")?.number("uptime_in_seconds")? >= uptime_s)
-        })
     }
 
     /// Waits until the module has found out that nobody listens to replication.
@@ -118,40 +95,36 @@ impl Server {
         self.wait_for_uptime(4.0)
     }
 
+    /// Waits until the server's own clock, which its housekeeping moves on, is so many seconds after its start.
+    pub fn wait_for_uptime(&self, uptime_s: f64) -> Result<()> {
+        let mut connection = self.connect()?;
+        wait_until("time has passed", || {
+            Ok(info::<f64>(&mut connection, "server", "uptime_in_seconds")? >= uptime_s)
+        })
+    }
+
     /// Waits until a replica receives every write.
     pub fn wait_for_replica(&self) -> Result<()> {
-        self.wait_until("a replica is attached", |connection| {
-            let report = connection.info("replication")?;
-            Ok(report.get("slave0").is_some_and(|replica| replica.contains("state=online")))
+        let mut connection = self.connect()?;
+        wait_until("a replica is attached", || {
+            let replica = info::<String>(&mut connection, "replication", "slave0");
+            Ok(replica.is_ok_and(|replica| replica.contains("state=online")))
         })
     }
 
     /// Waits until no hash table is on its way into a larger one.
     pub fn wait_for_hash_tables(&self) -> Result<()> {
-        self.wait_until("the hash tables have grown", |connection| {
-            Ok(!connection.say("DEBUG HTSTATS 0")?.text()?.contains("rehashing target"))
-        })
-    }
-
-    fn wait_until(&self, what: &str, reached: impl Fn(&mut Connection) -> Result<bool>) -> Result<()> {
         let mut connection = self.connect()?;
-        let deadline = Instant::now() + PATIENCE;
-        while !reached(&mut connection)? {
-            ensure!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
+        wait_until("the hash tables have grown", || {
+            let tables: String = ask(&mut connection, &["DEBUG", "HTSTATS", "0"])?;
+            Ok(!tables.contains("rehashing target"))
+        })
     }
 
     /// Whether there is such a command.
     pub fn knows(&self, command: &str) -> Result<bool> {
-        let reply = self.connect()?.ask(&["COMMAND", "INFO", command])?;
-        Ok(matches!(reply.elements()?.first(), Some(Reply::Array(_))))
-    }
-
-    /// Seconds since the server's start, by its own clock.
-    pub fn uptime_s(&self) -> Result<f64> {
-        self.connect()?.info("server")?.number("uptime_in_seconds")
+        let reply: Vec<redis::Value> = ask(&mut self.connect()?, &["COMMAND", "INFO", command])?;
+        Ok(matches!(reply.first(), Some(redis::Value::Array(_))))
     }
 
     /// Waits until the server answers; false if its port was taken.
@@ -163,7 +136,9 @@ impl Server {
                 ensure!(log.contains("Address already in use"), "the server ended ({status}):\n{log}");
                 return Ok(false);
             }
-            if self.answers() {
+            // Another process may have taken the port a moment earlier.
+            let process_id = self.connect().and_then(|mut server| info(&mut server, "server", "process_id"));
+            if process_id.is_ok_and(|id: u32| id == self.process_id()) {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -171,14 +146,8 @@ impl Server {
         bail!("the server did not answer within {PATIENCE:?}:\n{}", self.log());
     }
 
-    /// Whether this very process answers, rather than another that took the port a moment earlier.
-    fn answers(&self) -> bool {
-        let process_id = || self.connect()?.info("server")?.number("process_id");
-        process_id().is_ok_and(|id| id == f64::from(self.process_id()))
-    }
-
     fn log(&self) -> String {
-        fs::read_to_string(self.folder().join("log")).unwrap_or_default()
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 }
 
@@ -190,41 +159,43 @@ impl Drop for Server {
     }
 }
 
-/// A server's name and version, like `redis 7.0.15`.
-pub fn version(executable: &Path) -> Result<String> {
-    let report = Server::start(&Setup::plain(executable))?.connect()?.info("server")?;
-    // Forks report the version of Redis that they are compatible with, too.
-    let own = ["valkey", "redict", "redis"].into_iter().find_map(|name| {
-        let version = report.get(&format!("{name}_version"))?;
-        Some(format!("{name} {version}"))
-    });
-    own.context("the server does not say its version")
+/// Sends a command; an error reply is an error.
+pub fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> Result<T> {
+    let mut command = cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query(connection).with_context(|| format!("'{}' failed", words.join(" ")))
 }
 
-fn spawn(setup: &Setup, port: u16, folder: &Path) -> Result<Child> {
-    let log = File::create(folder.join("log"))?;
-    let mut command = setup.command(port, folder);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let mut spawn = || command.spawn();
-    let child = match setup.cores {
-        Some(cores) => cores.start_server(spawn),
-        None => spawn(),
+/// A field of a section of `INFO`.
+pub fn info<T: FromRedisValue>(connection: &mut Connection, section: &str, field: &str) -> Result<T> {
+    let report: InfoDict = ask(connection, &["INFO", section])?;
+    report.get(field).with_context(|| format!("INFO {section} has no field {field}"))
+}
+
+/// Microseconds that a call of a command has taken since `CONFIG RESETSTAT`, on average.
+pub fn usec_per_call(connection: &mut Connection, command: &str) -> Result<f64> {
+    // The server writes commands in small letters, and those of modules as they were registered.
+    let line: String = info(connection, "commandstats", &format!("cmdstat_{command}"))
+        .or_else(|_| info(connection, "commandstats", &format!("cmdstat_{}", command.to_lowercase())))?;
+    // The server's own quotient has two digits behind the point.
+    let field = |name: &str| -> Result<f64> {
+        let value = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        Ok(value.with_context(|| format!("the statistics lack {name}"))?.parse()?)
     };
-    child.with_context(|| format!("{} cannot be run", setup.executable.display()))
+    Ok(field("usec")? / field("calls")?)
+}
+
+fn wait_until(what: &str, mut reached: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached()? {
+        ensure!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 /// A port that was free a moment ago, from between those of the tests and those that outgoing connections are given.
 fn free_port() -> Result<u16> {
-    const LOWEST: u64 = 22_000;
-    const COUNT: u64 = 10_000;
-    let seed =
-        SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64 ^ u64::from(std::process::id());
-    let mut random = Random::new(seed);
-    for _ in 0..COUNT {
-        let port = (LOWEST + random.below(COUNT)) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port is free")
+    let mut ports = std::iter::repeat_with(|| fastrand::u16(22_000..32_000)).take(10_000);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).context("no port is free")
 }

@@ -1,34 +1,67 @@
-//! A token bucket that clients compute, by their own clocks.
+//! A token bucket that clients compute, by their own clocks: read, compute, write. Whoever else computes meanwhile is
+//! overwritten; or, under WATCH, a write that another came before is tried again.
 
-use super::{client_now_us, Bucket};
-use crate::resp::{Batch, Reply};
-use anyhow::{bail, Result};
+use super::{client_now_us, last, Approach, Client, Step};
+use crate::template::Limit;
+use anyhow::Result;
+use redis::{Pipeline, Value};
+
+const MOST_RETRIES: u32 = 20;
+
+pub struct ReadComputeWrite;
+
+impl Approach for ReadComputeWrite {
+    fn name(&self) -> &str {
+        "read, compute, write"
+    }
+
+    fn client(&self, _number: usize, limit: Limit) -> Box<dyn Client> {
+        Box::new(Writer { limit, asked: Asked::State })
+    }
+}
+
+pub struct Optimistic;
+
+impl Approach for Optimistic {
+    fn name(&self) -> &str {
+        "WATCH / MULTI / EXEC"
+    }
+
+    fn client(&self, _number: usize, limit: Limit) -> Box<dyn Client> {
+        Box::new(Transaction { limit, asked: Asked::State, retries: 0 })
+    }
+}
+
+/// What was asked last.
+enum Asked {
+    State,
+    Write(Computed),
+    End { allowed: bool },
+}
 
 /// The state of a bucket after a decision.
-pub struct Computed {
-    pub allowed: bool,
+struct Computed {
+    allowed: bool,
     level: f64,
     now_us: u64,
 }
 
 /// Asks for the stored state.
-pub fn read(bucket: &Bucket, batch: &mut Batch) {
-    batch.push(["HMGET", &bucket.key, "level", "refilled_at_us"]);
+fn read(key: &str, batch: &mut Pipeline) {
+    batch.cmd("HMGET").arg(key).arg(&["level", "refilled_at_us"]);
 }
 
 /// Decides on the stored state.
-pub fn compute(stored: &Reply, bucket: &Bucket) -> Result<Computed> {
+fn compute(replies: &[Value], limit: Limit) -> Result<Computed> {
     let now_us = client_now_us();
-    let capacity = bucket.limit.capacity as f64;
-    let level = match stored.elements()? {
-        [Reply::Nil, _] => capacity,
-        [level, refilled_at_us] => {
-            let (level, refilled_at_us): (f64, u64) =
-                (level.text()?.parse()?, refilled_at_us.text()?.parse()?);
+    let capacity = limit.capacity as f64;
+    let level = match last(replies)? {
+        (Some(level), Some(refilled_at_us)) => {
+            let (level, refilled_at_us): (f64, u64) = (level, refilled_at_us);
             let elapsed_s = now_us.saturating_sub(refilled_at_us) as f64 / 1e6;
-            capacity.min(level + elapsed_s * bucket.limit.rate())
+            capacity.min(level + elapsed_s * limit.rate())
         }
-        other => bail!("{other:?} is no bucket"),
+        _ => capacity,
     };
     let allowed = level >= 1.0;
     Ok(Computed { allowed, level: if allowed { level - 1.0 } else { level }, now_us })
@@ -36,14 +69,96 @@ pub fn compute(stored: &Reply, bucket: &Bucket) -> Result<Computed> {
 
 impl Computed {
     /// Stores the state.
-    pub fn write(&self, bucket: &Bucket, batch: &mut Batch) {
-        let (level, now_us) = (self.level.to_string(), self.now_us.to_string());
-        batch.push(["HSET", &bucket.key, "level", &level, "refilled_at_us", &now_us]);
+    fn write(&self, key: &str, batch: &mut Pipeline) {
+        batch.cmd("HSET").arg(key).arg("level").arg(self.level.to_string());
+        batch.arg("refilled_at_us").arg(self.now_us);
     }
 
     /// Lets the key go once the bucket is full.
-    pub fn expire(&self, bucket: &Bucket, batch: &mut Batch) {
-        let full_in_ms = (bucket.limit.capacity as f64 - self.level) * 1000.0 / bucket.limit.rate();
-        batch.push(["PEXPIRE", &bucket.key, &(full_in_ms.ceil().max(1.0)).to_string()]);
+    fn expire(&self, key: &str, limit: Limit, batch: &mut Pipeline) {
+        let full_in_ms = (limit.capacity as f64 - self.level) * 1000.0 / limit.rate();
+        batch.cmd("PEXPIRE").arg(key).arg(full_in_ms.ceil().max(1.0) as u64);
+    }
+}
+
+struct Writer {
+    limit: Limit,
+    asked: Asked,
+}
+
+impl Client for Writer {
+    fn begin(&mut self, key: &str, batch: &mut Pipeline) {
+        self.asked = Asked::State;
+        read(key, batch);
+    }
+
+    fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step> {
+        match &self.asked {
+            Asked::State => {
+                let computed = compute(replies, self.limit)?;
+                if !computed.allowed {
+                    return Ok(Step::Decided { allowed: false });
+                }
+                computed.write(key, batch);
+                self.asked = Asked::Write(computed);
+            }
+            Asked::Write(computed) => {
+                computed.expire(key, self.limit, batch);
+                self.asked = Asked::End { allowed: true };
+            }
+            Asked::End { allowed } => return Ok(Step::Decided { allowed: *allowed }),
+        }
+        Ok(Step::Ask)
+    }
+}
+
+struct Transaction {
+    limit: Limit,
+    asked: Asked,
+    retries: u32,
+}
+
+impl Transaction {
+    fn watch(&mut self, key: &str, batch: &mut Pipeline) {
+        self.asked = Asked::State;
+        batch.cmd("WATCH").arg(key);
+        read(key, batch);
+    }
+
+    fn end(&mut self, computed: &Computed, key: &str, batch: &mut Pipeline) {
+        if computed.allowed {
+            batch.cmd("MULTI");
+            computed.write(key, batch);
+            computed.expire(key, self.limit, batch);
+            batch.cmd("EXEC");
+        } else {
+            batch.cmd("UNWATCH");
+        }
+        self.asked = Asked::End { allowed: computed.allowed };
+    }
+
+    fn retry(&mut self, key: &str, batch: &mut Pipeline) -> Step {
+        if self.retries == MOST_RETRIES {
+            return Step::GaveUp;
+        }
+        self.retries += 1;
+        self.watch(key, batch);
+        Step::Retry
+    }
+}
+
+impl Client for Transaction {
+    fn begin(&mut self, key: &str, batch: &mut Pipeline) {
+        self.retries = 0;
+        self.watch(key, batch);
+    }
+
+    fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step> {
+        if let Asked::End { allowed } = self.asked {
+            let another_was_faster = replies.last() == Some(&Value::Nil);
+            return Ok(if another_was_faster { self.retry(key, batch) } else { Step::Decided { allowed } });
+        }
+        self.end(&compute(replies, self.limit)?, key, batch);
+        Ok(Step::Ask)
     }
 }

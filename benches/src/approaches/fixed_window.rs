@@ -1,8 +1,9 @@
 //! INCR, and EXPIRE if it was the first of a window.
 
-use super::{Approach, Bucket, Client, Step};
-use crate::resp::{Batch, Reply};
-use anyhow::{Context, Result};
+use super::{last, Approach, Client, Step};
+use crate::template::Limit;
+use anyhow::Result;
+use redis::{Pipeline, Value};
 
 pub struct FixedWindow;
 
@@ -11,43 +12,33 @@ impl Approach for FixedWindow {
         "INCR + EXPIRE fixed window"
     }
 
-    fn write_at_once(&self, bucket: &Bucket, batch: &mut Batch) -> Result<bool> {
-        batch.push(["INCR", &bucket.key]);
-        expire(bucket, batch);
-        Ok(true)
+    fn client(&self, _number: usize, limit: Limit) -> Box<dyn Client> {
+        Box::new(Counter { limit, begun: false })
     }
-
-    fn client(&self, _number: usize) -> Box<dyn Client> {
-        Box::new(Counter { begun: false })
-    }
-}
-
-fn expire(bucket: &Bucket, batch: &mut Batch) {
-    batch.push(["PEXPIRE", &bucket.key, &bucket.limit.window_ms().to_string()]);
 }
 
 struct Counter {
+    limit: Limit,
     /// Whether this client's count began the window.
     begun: bool,
 }
 
 impl Client for Counter {
-    fn begin(&mut self, bucket: &Bucket, batch: &mut Batch) -> Result<()> {
+    fn begin(&mut self, key: &str, batch: &mut Pipeline) {
         self.begun = false;
-        batch.push(["INCR", &bucket.key]);
-        Ok(())
+        batch.cmd("INCR").arg(key);
     }
 
-    fn proceed(&mut self, replies: &[Reply], bucket: &Bucket, batch: &mut Batch) -> Result<Step> {
+    fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step> {
         if self.begun {
             return Ok(Step::Decided { allowed: true });
         }
-        let count = replies.first().context("no reply")?.integer()?;
+        let count: u64 = last(replies)?;
         if count == 1 {
             self.begun = true;
-            expire(bucket, batch);
+            batch.cmd("PEXPIRE").arg(key).arg(self.limit.window_ms());
             return Ok(Step::Ask);
         }
-        Ok(Step::Decided { allowed: count.unsigned_abs() <= bucket.limit.capacity })
+        Ok(Step::Decided { allowed: count <= self.limit.capacity })
     }
 }

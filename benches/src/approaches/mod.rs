@@ -1,41 +1,83 @@
 //! Ways to limit, each behind the same interface: one decision is a few exchanges with the server.
 
-mod baseline;
 mod client_bucket;
 mod fixed_window;
-mod increx;
-mod lua;
-mod module_peer;
-mod optimistic;
-mod read_compute_write;
-mod single;
+mod one_command;
 mod sliding_window;
-mod take;
 
-pub use baseline::{Get, SetWithExpiry};
-pub use take::Take;
+pub use one_command::OneCommand;
 
-use crate::calls::key;
-use crate::connection::Connection;
-use crate::limit::Limit;
-use crate::peer::Peer;
-use crate::resp::{Batch, Reply};
-use anyhow::{bail, Result};
+use crate::arguments::Arguments;
+use crate::template::Limit;
+use anyhow::{bail, Context, Result};
+use one_command::{denies_by_one_or_below_zero, first_is_one, second_is_one};
+use redis::{from_redis_value_ref, Connection, FromRedisValue, Pipeline, Value};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A bucket that decisions are wanted on.
-#[derive(Clone, Debug)]
-pub struct Bucket {
-    pub key: String,
-    pub limit: Limit,
+/// The module's decision.
+pub const TAKE: &str = "TB.TAKE {key} {capacity} {rate}";
+/// The script's decision.
+pub const SCRIPT_TAKE: &str = "EVALSHA {script} 1 {key} {capacity} {tokens_s} {cost}";
+/// Redis's own window counter, which Redis has from 8.8 on: it counts up to a bound, and only the first count of a window
+/// sets its end.
+pub const WINDOW_COUNT: &str = "INCREX {key} BYINT 1 UBOUND {capacity} PX {window_ms} ENX";
+
+/// Every approach that the server knows.
+pub fn all(arguments: &Arguments, has_increx: bool) -> Vec<Box<dyn Approach>> {
+    let mut all: Vec<Box<dyn Approach>> = vec![
+        Box::new(take(arguments)),
+        Box::new(OneCommand::new("Lua token bucket", SCRIPT_TAKE, first_is_one)),
+        Box::new(client_bucket::ReadComputeWrite),
+        Box::new(client_bucket::Optimistic),
+        Box::new(sliding_window::SlidingWindow),
+        Box::new(fixed_window::FixedWindow),
+    ];
+    if has_increx {
+        all.push(Box::new(OneCommand::new("INCREX fixed window", WINDOW_COUNT, second_is_one)));
+    }
+    for peer in &arguments.peers {
+        let approach = OneCommand::new(&peer.label(), &peer.call, denies_by_one_or_below_zero);
+        all.push(Box::new(approach.of_module(&peer.module)));
+    }
+    all
 }
 
-impl Bucket {
-    /// The bucket of one of many users.
-    pub fn of_user(number: u64, limit: Limit) -> Self {
-        Self { key: key(number), limit }
+/// The module.
+pub fn take(arguments: &Arguments) -> OneCommand {
+    OneCommand::new("TB.TAKE", TAKE, first_is_one).of_module(&arguments.module)
+}
+
+/// Stores an integer for as long as a bucket would live, which limits nothing: the least that a call takes up.
+pub fn integer_with_expiry() -> OneCommand {
+    OneCommand::plain("SET with expiry", "SET {key} 1 PX {window_ms}")
+}
+
+/// A way to limit.
+pub trait Approach {
+    fn name(&self) -> &str;
+
+    /// The module that the server has to have.
+    fn module(&self) -> Option<&Path> {
+        None
     }
+
+    /// Whether it keeps to whatever limit it is given.
+    fn has_any_limit(&self) -> bool {
+        true
+    }
+
+    /// A client that decides one at a time.
+    fn client(&self, number: usize, limit: Limit) -> Box<dyn Client>;
+}
+
+/// The steps of one client.
+pub trait Client {
+    /// Writes the first commands of a decision.
+    fn begin(&mut self, key: &str, batch: &mut Pipeline);
+
+    /// Makes of the replies either a decision or the next commands.
+    fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step>;
 }
 
 /// Where a decision stands after an exchange.
@@ -51,80 +93,24 @@ pub enum Step {
     GaveUp,
 }
 
-/// A way to limit.
-pub trait Approach {
-    fn name(&self) -> &str;
-
-    /// The module that the server has to have.
-    fn module<'a>(&'a self, _own: &'a Path) -> Option<&'a Path> {
-        None
-    }
-
-    /// Whether it keeps to whatever limit it is given.
-    fn has_any_limit(&self) -> bool {
-        true
-    }
-
-    /// What a server needs before the first decision.
-    fn load(&self, _connection: &mut Connection) -> Result<()> {
-        Ok(())
-    }
-
-    /// Writes all commands of an allowed decision on a new bucket; false if some depend on replies to others.
-    fn write_at_once(&self, bucket: &Bucket, batch: &mut Batch) -> Result<bool> {
-        self.client(0).begin(bucket, batch)?;
-        Ok(true)
-    }
-
-    /// A client that decides one at a time.
-    fn client(&self, number: usize) -> Box<dyn Client>;
-}
-
-/// The steps of one client.
-pub trait Client {
-    /// Writes the first commands of a decision.
-    fn begin(&mut self, bucket: &Bucket, batch: &mut Batch) -> Result<()>;
-
-    /// Makes of the replies either a decision or the next commands.
-    fn proceed(&mut self, replies: &[Reply], bucket: &Bucket, batch: &mut Batch) -> Result<Step>;
-}
-
-/// Every approach that the server knows.
-pub fn all(peers: &[Peer], has_increx: bool) -> Vec<Box<dyn Approach>> {
-    let mut all: Vec<Box<dyn Approach>> = vec![
-        Box::new(take::Take),
-        Box::new(lua::Lua),
-        Box::new(read_compute_write::ReadComputeWrite),
-        Box::new(optimistic::Optimistic),
-        Box::new(sliding_window::SlidingWindow),
-        Box::new(fixed_window::FixedWindow),
-    ];
-    if has_increx {
-        all.push(Box::new(increx::Increx));
-    }
-    all.extend(
-        peers.iter().map(|peer| Box::new(module_peer::ModulePeer::new(peer.clone())) as Box<dyn Approach>),
-    );
-    all
-}
-
 /// Makes one decision, step by step; whether it allowed.
-pub fn decide(connection: &mut Connection, client: &mut dyn Client, bucket: &Bucket) -> Result<bool> {
-    let mut batch = Batch::new();
-    client.begin(bucket, &mut batch)?;
+pub fn decide(connection: &mut Connection, client: &mut dyn Client, key: &str) -> Result<bool> {
+    let mut batch = Pipeline::new();
+    client.begin(key, &mut batch);
     loop {
-        let mut replies = Vec::new();
-        connection.exchange(&batch, |reply| {
-            replies.push(reply.clone().checked()?);
-            Ok(())
-        })?;
+        let replies: Vec<Value> = batch.query(connection)?;
         batch.clear();
-        match client.proceed(&replies, bucket, &mut batch)? {
+        match client.proceed(&replies, key, &mut batch)? {
             Step::Ask | Step::Retry => {}
             Step::Decided { allowed } => return Ok(allowed),
             Step::GaveUp => bail!("a decision was given up although nobody was in its way"),
         }
     }
+}
+
+/// The last of several replies.
+fn last<T: FromRedisValue>(replies: &[Value]) -> Result<T> {
+    Ok(from_redis_value_ref(replies.last().context("no reply")?)?)
 }
 
 /// The time of a client, in Unix microseconds.

@@ -1,8 +1,9 @@
 //! A sorted set that holds one member for each decision of the last window.
 
-use super::{client_now_us, Approach, Bucket, Client, Step};
-use crate::resp::{Batch, Reply};
-use anyhow::{Context, Result};
+use super::{client_now_us, last, Approach, Client, Step};
+use crate::template::Limit;
+use anyhow::Result;
+use redis::{Pipeline, Value};
 
 pub struct SlidingWindow;
 
@@ -11,12 +12,13 @@ impl Approach for SlidingWindow {
         "sorted-set sliding window"
     }
 
-    fn client(&self, number: usize) -> Box<dyn Client> {
-        Box::new(Log { number, decisions: 0, denied: false })
+    fn client(&self, number: usize, limit: Limit) -> Box<dyn Client> {
+        Box::new(Log { limit, number, decisions: 0, denied: false })
     }
 }
 
 struct Log {
+    limit: Limit,
     number: usize,
     decisions: u64,
     denied: bool,
@@ -30,33 +32,29 @@ impl Log {
 }
 
 impl Client for Log {
-    fn begin(&mut self, bucket: &Bucket, batch: &mut Batch) -> Result<()> {
+    fn begin(&mut self, key: &str, batch: &mut Pipeline) {
         self.decisions += 1;
         self.denied = false;
-        let now_us = client_now_us();
-        let window_ms = bucket.limit.window_ms();
-        let key = bucket.key.as_str();
-        batch.push(["MULTI"]);
-        batch.push(["ZREMRANGEBYSCORE", key, "-inf", &now_us.saturating_sub(window_ms * 1000).to_string()]);
-        batch.push(["ZADD", key, &now_us.to_string(), &self.member()]);
-        batch.push(["ZCARD", key]);
-        batch.push(["PEXPIRE", key, &window_ms.to_string()]);
-        batch.push(["EXEC"]);
-        Ok(())
+        let (now_us, window_ms) = (client_now_us(), self.limit.window_ms());
+        batch.cmd("MULTI");
+        batch.cmd("ZREMRANGEBYSCORE").arg(key).arg("-inf").arg(now_us.saturating_sub(window_ms * 1000));
+        batch.cmd("ZADD").arg(key).arg(now_us).arg(self.member());
+        batch.cmd("ZCARD").arg(key);
+        batch.cmd("PEXPIRE").arg(key).arg(window_ms);
+        batch.cmd("EXEC");
     }
 
-    fn proceed(&mut self, replies: &[Reply], bucket: &Bucket, batch: &mut Batch) -> Result<Step> {
+    fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step> {
         if self.denied {
             return Ok(Step::Decided { allowed: false });
         }
-        let results = replies.last().context("no reply")?.elements()?;
-        let count = results.get(2).context("no count")?.integer()?;
-        if count.unsigned_abs() <= bucket.limit.capacity {
+        let (_removed, _added, count, _expiry): (u64, u64, u64, u64) = last(replies)?;
+        if count <= self.limit.capacity {
             return Ok(Step::Decided { allowed: true });
         }
         // What was denied must not count against the next.
         self.denied = true;
-        batch.push(["ZREM", &bucket.key, &self.member()]);
+        batch.cmd("ZREM").arg(key).arg(self.member());
         Ok(Step::Ask)
     }
 }

@@ -1,12 +1,13 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::{Bench, Effort};
+use super::Bench;
 use crate::approaches::Approach;
-use crate::limit::Limit;
 use crate::load::{run, Load, Outcome};
-use crate::plot::{Bar, Bars, Lines, Panel, Series};
-use crate::report::{times, whole, Section, Table};
+use crate::plot::{Bar, Lines, Series};
+use crate::report::{note, times, whole, Section, Table};
+use crate::template::Limit;
 use anyhow::{ensure, Result};
+use std::time::Duration;
 
 const CLIENTS: [usize; 4] = [1, 16, 64, 256];
 
@@ -41,55 +42,52 @@ struct Score {
     outcome: Outcome,
 }
 
-pub fn steps(effort: &Effort, approaches: usize) -> usize {
-    KEYS.len() * CLIENTS.len() * effort.contest_rounds * approaches
-}
-
 pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let mut results = Vec::new();
+    let mut scores = Vec::new();
     for keys in &KEYS {
         for clients in CLIENTS {
-            results.extend(compete(bench, keys, clients)?);
+            scores.extend(compete(bench, keys, clients)?);
         }
     }
-    Ok(Section {
-        name: "decisions",
-        title: "Decisions by concurrent clients",
-        text: text(),
-        table: table(&results),
-        groups: 2,
-        plots: vec![
-            ("decisions".to_owned(), speed(&results, &bench.caption)),
-            ("server-cpu".to_owned(), processor_time(&results, &bench.caption)),
-        ],
-    })
+    let text = "Each client has a connection of its own and wants one decision after the other, without pipelining; all of \
+        them are allowed. The approaches take turns, and of each its round of median speed is given. Latency is from a \
+        decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
+        retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
+        is most of it, for every approach.";
+    Ok(Section::new("decisions", "Decisions by concurrent clients", text, table(&scores))
+        .grouped_by(2)
+        .plot("decisions", speed(&scores, &bench.caption)?)
+        .plot("server-cpu", processor_time(&scores, &bench.caption)?))
 }
 
 /// All approaches in turn, several times over: what disturbs the machine for a while disturbs all of them.
 fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec<Score>> {
     let approaches = bench.approaches.clone();
     let mut rounds: Vec<Vec<Outcome>> = approaches.iter().map(|_| Vec::new()).collect();
-    for round in 1..=bench.effort.contest_rounds {
+    for round in 1..=bench.pick(3, 1) {
+        note(format_args!("{}, {clients} clients, round {round}", keys.name));
         for (approach, outcomes) in approaches.iter().zip(&mut rounds) {
-            let (keys_name, name) = (keys.name, approach.name());
-            bench.progress.step(format_args!("{keys_name}, {clients} clients, round {round}: {name}"));
             outcomes.push(decide(bench, approach.as_ref(), keys, clients)?);
         }
     }
-    let mut scores = Vec::new();
-    for (approach, outcomes) in approaches.iter().zip(rounds) {
-        let (approach, outcome) = (approach.name().to_owned(), middle(outcomes));
-        scores.push(Score { keys: keys.name, clients, approach, outcome });
-    }
-    Ok(scores)
+    let scores = approaches.iter().zip(rounds).map(|(approach, outcomes)| Score {
+        keys: keys.name,
+        clients,
+        approach: approach.name().to_owned(),
+        outcome: middle(outcomes),
+    });
+    Ok(scores.collect())
 }
 
 fn decide(bench: &mut Bench, approach: &dyn Approach, keys: &Keys, clients: usize) -> Result<Outcome> {
-    let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: bench.effort.contest };
+    let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
+    let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: Some(duration) };
     let server = bench.server(approach)?;
-    run(server, approach, Load { duration: load.duration / 10, ..load })?;
+    run(server, approach, Load { duration: Some(duration / 10), ..load })?;
     let outcome = run(server, approach, load)?;
-    check(approach, &outcome)?;
+    // A denial is less work than a decision that is allowed: nobody may get away with it.
+    let denied = outcome.decisions - outcome.allowed - outcome.errors;
+    ensure!(denied == 0 || !approach.has_any_limit(), "{} denied {denied} decisions", approach.name());
     Ok(outcome)
 }
 
@@ -99,98 +97,56 @@ fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
     outcomes.swap_remove(outcomes.len() / 2)
 }
 
-/// A denial is less work than a decision that is allowed: nobody may get away with it.
-fn check(approach: &dyn Approach, outcome: &Outcome) -> Result<()> {
-    let denied = outcome.decisions - outcome.allowed - outcome.errors;
-    ensure!(denied == 0 || !approach.has_any_limit(), "{} denied {denied} decisions", approach.name());
-    Ok(())
-}
-
-fn text() -> String {
-    "Each client has a connection of its own and wants one decision after the other, without pipelining; all of them are \
-     allowed. The approaches take turns, and of each its round of median speed is given. Latency is \
-     from a decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up \
-     after 20 retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing \
-     connections is most of it, for every approach."
-        .to_owned()
-}
-
-fn table(results: &[Score]) -> Table {
-    let mut table = Table::new(&[
-        "keys",
-        "clients",
-        "approach",
-        "decisions/s",
-        "ns/decision",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "commands/decision",
-        "retries",
-        "errors",
-        "server CPU µs/decision",
-    ]);
-    for Score { keys, clients, approach, outcome } in results {
+fn table(scores: &[Score]) -> Table {
+    let mut table = Table::new("keys | clients | approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
+    for Score { keys, clients, approach, outcome } in scores {
+        let quantiles = [0.5, 0.99, 0.999].map(|quantile| format!("{:.0}", outcome.latency_us(quantile)));
+        let [p50, p99, p999] = quantiles;
         table.row([
             (*keys).to_owned(),
             if *clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") },
             approach.clone(),
             whole(outcome.decisions_a_second()),
             whole(1e9 / outcome.decisions_a_second()),
-            format!("{:.0}", outcome.latency_us(0.5)),
-            format!("{:.0}", outcome.latency_us(0.99)),
-            format!("{:.0}", outcome.latency_us(0.999)),
-            format!("{:.2}", outcome.per_decision(outcome.commands as f64)),
+            p50,
+            p99,
+            p999,
+            format!("{:.2}", outcome.commands_per_decision()),
             whole(outcome.retries as f64),
             whole(outcome.errors as f64),
-            format!("{:.2}", outcome.per_decision(outcome.server_cpu_us)),
+            format!("{:.2}", outcome.cpu_us_per_decision()),
         ]);
     }
     table
 }
 
-fn speed(results: &[Score], caption: &str) -> String {
-    let series = |keys: &Keys, approach: &str| Series {
-        name: approach.to_owned(),
-        values: results
-            .iter()
-            .filter(|result| result.keys == keys.name && result.approach == approach)
-            .map(|result| result.outcome.decisions_a_second())
-            .collect(),
+fn speed(scores: &[Score], caption: &str) -> Result<String> {
+    let panel = |keys: &Keys| {
+        let of_keys = scores.iter().filter(|score| score.keys == keys.name);
+        let names = of_keys.clone().filter(|score| score.clients == CLIENTS[0]);
+        let lines = names.map(|Score { approach, .. }| {
+            let values = of_keys.clone().filter(|score| score.approach == *approach);
+            let values = values.map(|score| score.outcome.decisions_a_second()).collect();
+            Series { name: approach.clone(), values }
+        });
+        lines.collect()
     };
-    let mut names: Vec<&str> = results.iter().map(|result| result.approach.as_str()).collect();
-    names.truncate(results.len() / (KEYS.len() * CLIENTS.len()));
-    let panel = |keys: &'static Keys| Panel {
-        title: keys.name,
-        series: names.iter().map(|name| series(keys, name)).collect(),
-    };
-    Lines {
-        title: "Decisions a second, without pipelining",
-        caption,
+    let lines = Lines {
         places: CLIENTS.map(|clients| clients.to_string()).to_vec(),
         places_are: "concurrent clients",
         values_are: "decisions a second",
-        panels: KEYS.iter().map(panel).collect(),
-    }
-    .svg()
+        panels: KEYS.iter().map(|keys| (keys.name, panel(keys))).collect(),
+    };
+    lines.plot("Decisions a second, without pipelining", caption)
 }
 
-fn processor_time(results: &[Score], caption: &str) -> String {
-    let drawn =
-        results.iter().filter(|result| result.clients == DRAWN_CLIENTS && result.keys == KEYS[1].name);
-    let cost = |result: &Score| result.outcome.per_decision(result.outcome.server_cpu_us);
-    let own = drawn.clone().find(|result| Bar::is_own(&result.approach)).map_or(1.0, cost);
-    let bar = |result: &Score| Bar {
-        label: result.approach.clone(),
-        value: cost(result),
-        text: format!("{:.1} µs, {}", cost(result), times(cost(result) / own)),
-        own: Bar::is_own(&result.approach),
-    };
-    Bars {
-        title: "Server processor time for a decision: 64 clients, a key per user",
-        caption,
-        bars: drawn.map(bar).collect(),
-        mark: None,
-    }
-    .svg()
+fn processor_time(scores: &[Score], caption: &str) -> Result<String> {
+    let drawn = |score: &&Score| score.clients == DRAWN_CLIENTS && score.keys == KEYS[1].name;
+    let costs = scores.iter().filter(drawn);
+    let costs = costs.map(|score| (&score.approach, score.outcome.cpu_us_per_decision()));
+    let own = costs.clone().next().map_or(1.0, |(_, cost)| cost);
+    let bars = costs.map(|(approach, cost)| {
+        Bar::new(approach, cost, |cost| format!("{cost:.1} µs, {}", times(cost / own)))
+    });
+    Bar::plot("Server processor time for a decision: 64 clients, a key per user", caption, bars, None)
 }

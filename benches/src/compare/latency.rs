@@ -1,12 +1,12 @@
 //! How long a caller waits, beside a plain GET.
 
-use super::{median, Bench, Effort};
-use crate::approaches::{Approach, Get, SetWithExpiry, Take};
-use crate::connection::Connection;
-use crate::limit::Limit;
+use super::Bench;
+use crate::approaches::{integer_with_expiry, take, Approach, OneCommand};
 use crate::load::{run, Load};
-use crate::report::{times, Section, Table};
+use crate::report::{median, note, times, Section, Table};
+use crate::template::Limit;
 use anyhow::Result;
+use std::time::Duration;
 
 const CLIENTS: [usize; 2] = [1, 16];
 const BUCKETS: u64 = 10_000;
@@ -14,58 +14,46 @@ const BUCKETS: u64 = 10_000;
 const LIMIT: Limit = Limit { capacity: 10_000, count: 10, period_s: 1 };
 const QUANTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
 
-pub fn steps(effort: &Effort) -> usize {
-    effort.rounds * CLIENTS.len()
-}
-
 pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let mut table = Table::new(&["clients", "quantile", "GET µs", "TB.TAKE µs", "TB.TAKE / GET"]);
+    let get = OneCommand::plain("GET", "GET {key}");
+    let set = integer_with_expiry();
+    let take = take(bench.arguments);
+    let mut table = Table::new("clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
     for clients in CLIENTS {
-        let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: bench.effort.latency };
-        let rounds = rounds(bench, load)?;
+        let mut rounds = Vec::new();
+        for round in 1..=bench.rounds {
+            note(format_args!("latency, {clients} clients, round {round}"));
+            rounds.push([
+                quantiles_us(bench, &get, &set, clients)?,
+                quantiles_us(bench, &take, &take, clients)?,
+            ]);
+        }
         for (place, (_, name)) in QUANTILES.iter().enumerate() {
-            let of = |side: usize| median(rounds.iter().map(|round| round[side][place]).collect());
+            let of = |side: usize| median(&rounds.iter().map(|round| round[side][place]).collect::<Vec<_>>());
             let (get, take) = (of(0), of(1));
-            let cells = [clients.to_string(), (*name).to_owned(), format!("{get:.1}"), format!("{take:.1}")];
-            table.row(cells.into_iter().chain([times(take / get)]));
+            let figures = [format!("{get:.1}"), format!("{take:.1}"), times(take / get)];
+            table.row([clients.to_string(), (*name).to_owned()].into_iter().chain(figures));
         }
     }
-    Ok(Section {
-        name: "latency",
-        title: "Latency beside GET",
-        text: format!(
-            "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
-             is given.",
-            bench.effort.rounds
-        ),
-        table,
-        groups: 0,
-        plots: Vec::new(),
-    })
+    let text = format!(
+        "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
+         is given.",
+        bench.rounds
+    );
+    Ok(Section::new("latency", "Latency beside GET", text, table))
 }
 
-/// The quantiles of each round, in microseconds: GET's and TB.TAKE's.
-fn rounds(bench: &mut Bench, load: Load) -> Result<Vec<[Vec<f64>; 2]>> {
-    (1..=bench.effort.rounds)
-        .map(|round| {
-            bench.progress.step(format_args!("latency, {} clients, round {round}", load.clients));
-            Ok([quantiles_us(bench, &Get, &SetWithExpiry, load)?, quantiles_us(bench, &Take, &Take, load)?])
-        })
-        .collect()
-}
-
+/// The quantiles of one round, in microseconds.
 fn quantiles_us(
     bench: &mut Bench,
     approach: &dyn Approach,
     filler: &dyn Approach,
-    load: Load,
-) -> Result<Vec<f64>> {
+    clients: usize,
+) -> Result<[f64; 3]> {
+    let duration = Duration::from_millis(bench.pick(1000, 300));
+    let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: Some(duration) };
     let server = bench.server(approach)?;
-    fill(&mut server.connect()?, filler)?;
+    run(server, filler, Load { duration: None, ..load })?;
     let outcome = run(server, approach, load)?;
-    Ok(QUANTILES.iter().map(|(quantile, _)| outcome.latency_us(*quantile)).collect())
-}
-
-fn fill(connection: &mut Connection, filler: &dyn Approach) -> Result<()> {
-    super::fill(connection, filler, 0..BUCKETS, LIMIT)
+    Ok(QUANTILES.map(|(quantile, _)| outcome.latency_us(quantile)))
 }

@@ -1,72 +1,43 @@
 //! What a bucket takes up.
 
-use super::{fill, Bench, SLOW};
-use crate::approaches::{Approach, Bucket, SetWithExpiry};
-use crate::plot::{Bar, Bars};
-use crate::report::{whole, Section, Table};
-use crate::resp::Batch;
-use crate::server::Server;
+use super::{Bench, SLOW};
+use crate::approaches::{integer_with_expiry, Approach};
+use crate::load::{run, Load};
+use crate::plot::Bar;
+use crate::report::{note, whole, Section, Table};
+use crate::server::{info, Server};
 use anyhow::Result;
 
-/// The approaches whose buckets can be made without waiting for replies. The clients' own hashes are the script's.
-fn taking_part(approaches: &[Box<dyn Approach>]) -> Vec<&dyn Approach> {
-    let bucket = Bucket { key: String::new(), limit: SLOW };
-    let mut taking_part: Vec<&dyn Approach> = vec![&SetWithExpiry];
-    let can = |approach: &&dyn Approach| approach.write_at_once(&bucket, &mut Batch::new()).unwrap_or(false);
-    taking_part.extend(approaches.iter().map(AsRef::as_ref).filter(can));
-    taking_part
-}
-
-pub fn steps(approaches: &[Box<dyn Approach>]) -> usize {
-    taking_part(approaches).len()
-}
+const CLIENTS: usize = 16;
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let keys = bench.effort.memory_keys;
+    let keys = bench.pick(1_000_000, 100_000);
+    let integer = integer_with_expiry();
     let approaches = bench.approaches.clone();
-    let mut sizes = Vec::new();
-    for approach in taking_part(&approaches) {
-        bench.progress.step(format_args!("memory of {} keys: {}", whole(keys as f64), approach.name()));
-        sizes.push((approach.name().to_owned(), bytes_a_key(bench, approach)?));
+    let mut table = Table::new("approach | bytes a key");
+    let mut bars = Vec::new();
+    let all = [&integer as &dyn Approach].into_iter().chain(approaches.iter().map(AsRef::as_ref));
+    for approach in all {
+        note(format_args!("memory of {} keys: {}", whole(keys as f64), approach.name()));
+        let bytes = bytes_a_key(bench, approach, keys)?;
+        table.row([approach.name().to_owned(), whole(bytes)]);
+        bars.push(Bar::new(approach.name(), bytes, |bytes| format!("{} bytes", whole(bytes))));
     }
-    Ok(Section {
-        name: "memory",
-        title: "Memory",
-        text: format!(
-            "`used_memory` for {} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
-             number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
-            whole(keys as f64)
-        ),
-        table: table(&sizes),
-        groups: 0,
-        plots: vec![("memory".to_owned(), plot(&sizes, &bench.caption))],
-    })
+    let text = format!(
+        "`used_memory` for {} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
+         number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
+        whole(keys as f64)
+    );
+    Ok(Section::new("memory", "Memory", text, table)
+        .plot("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None)?))
 }
 
-fn bytes_a_key(bench: &Bench, approach: &dyn Approach) -> Result<f64> {
-    let server = Server::start(&bench.inspectable(approach.module(bench.paths.module))?)?;
+fn bytes_a_key(bench: &Bench, approach: &dyn Approach, keys: u64) -> Result<f64> {
+    let server = Server::start(&bench.inspectable(approach.module())?)?;
     let mut connection = server.connect()?;
-    approach.load(&mut connection)?;
-    let before = connection.info("memory")?.number("used_memory")?;
-    let keys = bench.effort.memory_keys;
-    fill(&mut connection, approach, 0..keys, SLOW)?;
+    let before: f64 = info(&mut connection, "memory", "used_memory")?;
+    run(&server, approach, Load { clients: CLIENTS, buckets: keys, limit: SLOW, duration: None })?;
     server.wait_for_hash_tables()?;
-    let after = connection.info("memory")?.number("used_memory")?;
+    let after: f64 = info(&mut connection, "memory", "used_memory")?;
     Ok((after - before) / keys as f64)
-}
-
-fn table(sizes: &[(String, f64)]) -> Table {
-    let mut table = Table::new(&["approach", "bytes a key"]);
-    sizes.iter().for_each(|(name, bytes)| table.row([name.clone(), whole(*bytes)]));
-    table
-}
-
-fn plot(sizes: &[(String, f64)], caption: &str) -> String {
-    let bar = |(name, bytes): &(String, f64)| Bar {
-        label: name.clone(),
-        value: *bytes,
-        text: format!("{} bytes", whole(*bytes)),
-        own: Bar::is_own(name),
-    };
-    Bars { title: "Memory of a key", caption, bars: sizes.iter().map(bar).collect(), mark: None }.svg()
 }

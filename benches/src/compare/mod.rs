@@ -8,82 +8,37 @@ mod over_grant;
 mod pipelined;
 mod replication;
 
-use crate::approaches::{self, Approach, Bucket};
-use crate::connection::Connection;
-use crate::cores::Cores;
-use crate::instructions::Paths;
-use crate::progress::Progress;
+use crate::approaches::{self, Approach};
+use crate::arguments::Arguments;
+use crate::machine;
 use crate::report::write_all;
-use crate::server::{version, Server, Setup};
-use crate::{limit::Limit, machine};
+use crate::server::{ask, Server, Setup};
+use crate::template::Limit;
 use anyhow::Result;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Buckets that are not refilled while anything is measured.
 const SLOW: Limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
 
-/// How long everything is measured, and on how much.
-pub struct Effort {
-    /// Of one round of one approach under one load.
-    pub contest: Duration,
-    pub contest_rounds: usize,
-    /// Not whole tokens' worth: whether the last token came before the end or after must not be a matter of microseconds.
-    pub over_grant: Duration,
-    pub memory_keys: u64,
-    pub growth_keys: &'static [u64],
-    pub growth_calls: u64,
-    pub pipelined_calls: u64,
-    pub rounds: usize,
-    pub latency: Duration,
-    pub replicated: u64,
-}
-
-pub const THOROUGH: Effort = Effort {
-    contest: Duration::from_secs(1),
-    contest_rounds: 3,
-    over_grant: Duration::from_millis(3050),
-    memory_keys: 1_000_000,
-    growth_keys: &[10_000, 100_000, 1_000_000, 10_000_000],
-    growth_calls: 500_000,
-    pipelined_calls: 500_000,
-    rounds: 7,
-    latency: Duration::from_secs(1),
-    replicated: 5000,
-};
-
-pub const QUICK: Effort = Effort {
-    contest: Duration::from_millis(200),
-    contest_rounds: 1,
-    over_grant: Duration::from_millis(1050),
-    memory_keys: 100_000,
-    growth_keys: &[10_000, 100_000, 1_000_000],
-    growth_calls: 50_000,
-    pipelined_calls: 50_000,
-    rounds: 3,
-    latency: Duration::from_millis(300),
-    replicated: 500,
-};
-
 /// What every measurement works with.
-pub struct Bench<'a> {
-    pub paths: &'a Paths<'a>,
-    pub effort: &'a Effort,
-    pub approaches: Rc<Vec<Box<dyn Approach>>>,
-    pub progress: Progress,
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    approaches: Rc<Vec<Box<dyn Approach>>>,
+    /// Rounds of measurements of which the median is given.
+    rounds: usize,
     /// What plots say below.
-    pub caption: String,
-    cores: Option<Cores>,
+    caption: String,
+    /// What precedes the commands that start servers, to keep them off the clients' core.
+    apart: Vec<OsString>,
     fleet: HashMap<Option<PathBuf>, Server>,
 }
 
 /// Makes all measurements and writes what they found.
-pub fn run(paths: &Paths, quick: bool, out: &Path) -> Result<()> {
-    let effort = if quick { &QUICK } else { &THOROUGH };
-    let mut bench = Bench::new(paths, effort, quick)?;
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let mut bench = Bench::new(arguments)?;
     let sections = [
         contest::measure(&mut bench)?,
         over_grant::measure(&mut bench)?,
@@ -93,6 +48,7 @@ pub fn run(paths: &Paths, quick: bool, out: &Path) -> Result<()> {
         growth::measure(&mut bench)?,
         replication::measure(&mut bench)?,
     ];
+    let out = &arguments.out;
     write_all(out, "README.md", &heading(&bench.caption, out), &sections)
 }
 
@@ -107,76 +63,68 @@ fn heading(caption: &str, folder: &Path) -> String {
     )
 }
 
+/// Moves this thread to one core, and says how servers are started on another: sharing one, they would measure how the
+/// scheduler takes turns. `None` on a machine with one core.
+fn cores_apart() -> Option<Vec<OsString>> {
+    let cores = core_affinity::get_core_ids()?;
+    let (servers, clients) = (cores.iter().min()?, cores.iter().max()?);
+    let apart = servers != clients && core_affinity::set_for_current(*clients);
+    apart.then(|| vec!["taskset".into(), "--cpu-list".into(), servers.id.to_string().into()])
+}
+
 impl<'a> Bench<'a> {
-    fn new(paths: &'a Paths, effort: &'a Effort, quick: bool) -> Result<Self> {
-        let caption = machine::caption(paths)?;
-        let cores = Cores::split();
-        let plain = Server::start(&Setup { cores, ..Setup::plain(paths.server) })?;
-        let approaches = approaches::all(paths.peers, plain.knows("INCREX")?);
-        let steps = contest::steps(effort, approaches.len())
-            + over_grant::steps(&approaches)
-            + pipelined::steps(effort)
-            + latency::steps(effort)
-            + memory::steps(&approaches)
-            + growth::steps(effort)
-            + replication::steps(&approaches);
-        let apart = cores.map_or("", |_| " Servers on one core, clients on another.");
-        let noise = if quick { " A quick run: expect noise." } else { "" };
-        let caption = caption + apart + noise;
-        Ok(Self {
-            paths,
-            effort,
-            approaches: Rc::new(approaches),
-            progress: Progress::new(steps),
-            caption,
-            cores,
-            fleet: HashMap::from([(None, plain)]),
-        })
+    fn new(arguments: &'a Arguments) -> Result<Self> {
+        let mut caption = machine::caption(arguments)?;
+        let apart = cores_apart().unwrap_or_default();
+        if !apart.is_empty() {
+            caption += " Servers on one core, clients on another.";
+        }
+        if arguments.quick {
+            caption += " A quick run: expect noise.";
+        }
+        let (approaches, rounds) = (Rc::new(Vec::new()), if arguments.quick { 3 } else { 7 });
+        let mut bench = Self { arguments, approaches, rounds, caption, apart, fleet: HashMap::new() };
+        let plain = Server::start(&bench.setup(None))?;
+        bench.approaches = Rc::new(approaches::all(arguments, plain.knows("INCREX")?));
+        bench.fleet.insert(None, plain);
+        Ok(bench)
+    }
+
+    /// How long or how much is measured, thoroughly or quickly.
+    fn pick<T>(&self, thorough: T, quick: T) -> T {
+        if self.arguments.quick {
+            quick
+        } else {
+            thorough
+        }
     }
 
     /// A setup with a module, or without.
-    pub fn setup(&self, module: Option<&Path>) -> Setup {
-        let plain = Setup::plain(self.paths.server);
-        Setup { module: module.map(Path::to_owned), cores: self.cores, ..plain }
+    fn setup(&self, module: Option<&Path>) -> Setup {
+        let mut setup = Setup::new(&self.arguments.server, module);
+        setup.command.splice(0..0, self.apart.iter().cloned());
+        setup
     }
 
     /// The same, of which the state of its hash tables can be asked, and which keeps them in order busily.
-    pub fn inspectable(&self, module: Option<&Path>) -> Result<Setup> {
+    fn inspectable(&self, module: Option<&Path>) -> Result<Setup> {
         let setup = self.setup(module).option("hz", 100);
-        let asks_for_debug = !version(self.paths.server)?.starts_with("redis 6.");
+        let asks_for_debug = !machine::version(&self.arguments.server)?.starts_with("redis 6.");
         Ok(if asks_for_debug { setup.option("enable-debug-command", "local") } else { setup })
     }
 
     /// The server on which an approach competes, emptied.
-    pub fn server(&mut self, approach: &dyn Approach) -> Result<&Server> {
-        let setup = self.setup(approach.module(self.paths.module));
+    fn server(&mut self, approach: &dyn Approach) -> Result<&Server> {
+        let setup = self.setup(approach.module());
         if !self.fleet.contains_key(&setup.module) {
             let server = Server::start(&setup)?;
-            if setup.module.as_deref() == Some(self.paths.module) {
+            if setup.module.as_ref() == Some(&self.arguments.module) {
                 server.wait_until_settled()?;
             }
             self.fleet.insert(setup.module.clone(), server);
         }
         let server = &self.fleet[&setup.module];
-        server.connect()?.say("FLUSHALL")?;
+        ask::<()>(&mut server.connect()?, &["FLUSHALL"])?;
         Ok(server)
     }
-}
-
-/// Makes one decision on each of a range of new buckets.
-fn fill(
-    connection: &mut Connection,
-    approach: &dyn Approach,
-    numbers: Range<u64>,
-    limit: Limit,
-) -> Result<()> {
-    connection.pipeline(numbers, |number, batch| {
-        approach.write_at_once(&Bucket::of_user(number, limit), batch).map(drop)
-    })
-}
-
-/// The middle one of several.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

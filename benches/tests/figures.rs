@@ -1,0 +1,147 @@
+//! The figures that documents quote are those of the committed runs.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// A table that a run wrote, by what its rows begin with and by its columns.
+struct Run(Vec<HashMap<String, String>>);
+
+impl Run {
+    fn read(name: &str) -> Self {
+        let mut csv = csv::Reader::from_path(root().join(format!("docs/benchmarks/{name}.csv"))).unwrap();
+        Self(csv.deserialize().map(Result::unwrap).collect())
+    }
+
+    /// The figure in a column of the row that has these cells.
+    fn figure(&self, cells: &[&str], column: &str) -> f64 {
+        let has = |row: &&HashMap<_, String>| cells.iter().all(|cell| row.values().any(|own| own == cell));
+        let row = self.0.iter().find(has).unwrap_or_else(|| panic!("no row has {cells:?}"));
+        row[column].parse().unwrap()
+    }
+}
+
+/// The least and the most of several ratios, as they are quoted: `0.8 to 1.2`.
+fn range(ratios: impl Iterator<Item = f64> + Clone, digits: usize) -> String {
+    let least = ratios.clone().fold(f64::INFINITY, f64::min);
+    let most = ratios.fold(0.0, f64::max);
+    format!("{least:.digits$} to {most:.digits$}")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Fails unless a document has each of these texts, wherever its lines are broken.
+fn assert_quotes(document: &str, quotes: &[String]) {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(&std::fs::read_to_string(root().join(document)).unwrap());
+    let missing: Vec<&String> = quotes.iter().filter(|quote| !text.contains(&words(quote))).collect();
+    assert!(missing.is_empty(), "by the committed runs, {document} has to say: {missing:#?}");
+}
+
+const TAKE: &str = "TB.TAKE";
+const ALLOWED: &str = "TB.TAKE, allowed";
+const DENIED: &str = "TB.TAKE, denied";
+const SCRIPT: &str = "Lua script, EVALSHA";
+/// Clients and keys of the rows in which the server is the bottleneck.
+const BUSY: [(&str, &str); 6] = [
+    ("16 clients", "one hot key"),
+    ("64 clients", "one hot key"),
+    ("256 clients", "one hot key"),
+    ("16 clients", "a key per user, 10,000 users"),
+    ("64 clients", "a key per user, 10,000 users"),
+    ("256 clients", "a key per user, 10,000 users"),
+];
+
+/// How many times as fast as another a take is served, under each load.
+fn times_as_fast(other: &'static str) -> impl Iterator<Item = f64> + Clone {
+    let run = Run::read("decisions");
+    let speed = |clients, keys, approach| run.figure(&[clients, keys, approach], "decisions/s");
+    BUSY.map(|(clients, keys)| speed(clients, keys, TAKE) / speed(clients, keys, other)).into_iter()
+}
+
+#[test]
+fn the_readme_quotes_the_instructions() {
+    let run = Run::read("instructions");
+    let times = |call: &str| {
+        ["nobody listens", "appendonly yes"].map(|listener| {
+            run.figure(&[listener, call], "instructions") / run.figure(&[listener, "INCR"], "instructions")
+        })
+    };
+    let row = |name: &str, call: &str| {
+        let [nobody, file] = times(call);
+        format!("| {name} | {nobody:.1} | {file:.1} |")
+    };
+    let bold = |name: &str, call: &str| {
+        let [nobody, file] = times(call);
+        format!("| **{name}** | **{nobody:.1}** | **{file:.1}** |")
+    };
+    let script = times(SCRIPT)[0] / times(ALLOWED)[0];
+    assert_quotes(
+        "README.md",
+        &[
+            bold("`TB.TAKE`, allowed", ALLOWED),
+            bold("`TB.TAKE`, denied", DENIED),
+            row("`TB.PEEK`", "TB.PEEK"),
+            row("`TB.MTAKE` of ten buckets", "TB.MTAKE of 10"),
+            row("a token bucket as a Lua script, `EVALSHA`", SCRIPT),
+            row("`CL.THROTTLE` of redis-cell 0.2.2", "CL.THROTTLE (redis-cell 0.2.2)"),
+            format!("A Lua script does the same for {script:.1} times the instructions"),
+        ],
+    );
+}
+
+#[test]
+fn the_readme_quotes_the_servers_microseconds() {
+    let run = Run::read("commandstats");
+    let times = |call: &str| run.figure(&[call], "median µs") / run.figure(&["INCREX"], "median µs");
+    let [take, denial, script] = [ALLOWED, DENIED, SCRIPT].map(times);
+    let quote =
+        format!("a take costs {take:.1} times an `INCREX`, a denial {denial:.1} times, the Lua script {script:.0} times");
+    assert_quotes("README.md", &[quote]);
+}
+
+#[test]
+fn the_readme_quotes_the_decisions() {
+    let grants = Run::read("over-grant");
+    let [own, possible] = ["allowed", "possible"].map(|column| grants.figure(&[TAKE], column));
+    let computed = grants.figure(&["read, compute, write"], "allowed") / possible;
+    let (increx, script) =
+        (range(times_as_fast("INCREX fixed window"), 2), range(times_as_fast("Lua token bucket"), 1));
+    assert_quotes(
+        "README.md",
+        &[
+            format!("{increx} times as fast as `INCREX`, and {script} times as fast as the script"),
+            format!("Of 64 clients on one key that can grant {possible}, it grants {own}; reading, computing in the client and \
+                 writing grants {computed:.0} times as many."),
+        ],
+    );
+}
+
+#[test]
+fn the_readme_quotes_the_memory() {
+    let bytes = Run::read("memory").figure(&[TAKE], "bytes a key");
+    assert_quotes("README.md", &[format!("{bytes:.0} bytes a bucket on Redis 8.10, with a 12-byte key")]);
+}
+
+#[test]
+fn operations_quotes_sizes_and_speeds() {
+    let bytes = Run::read("memory").figure(&[TAKE], "bytes a key");
+    let replicated = Run::read("replication").figure(&[TAKE], "bytes, allowed");
+    let counter = range(times_as_fast("INCR + EXPIRE fixed window"), 2);
+    let pipelined = Run::read("pipelined");
+    let [take, incr] = [ALLOWED, "INCR"].map(|call| pipelined.figure(&[call], "calls/s"));
+    let [clients, keys] = ["64 clients", "a key per user, 10,000 users"];
+    let single = Run::read("decisions").figure(&[clients, keys, TAKE], "decisions/s");
+    assert_quotes(
+        "docs/operations.md",
+        &[
+            format!("{bytes:.0} on Redis 8.10, with a 12-byte key"),
+            format!("{:.1} million on Redis 8.10", 1000.0 / bytes),
+            format!("{replicated:.0} bytes per allowed take with a 12-byte key"),
+            format!("{counter} times as many as of INCR with EXPIRE"),
+            format!("{:.2} times as many as of INCR with.", take / incr),
+            format!("about {:.0},000 and {:.0},000", single / 1000.0, take / 1000.0),
+        ],
+    );
+}
