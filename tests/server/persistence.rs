@@ -1,26 +1,14 @@
 //! What a server has written to its files is what it has again after a restart: every bucket to the micro-token,
 //! and its expiry to the millisecond. What changes nothing writes nothing.
 
-mod common;
-
-use common::stored::{
+use crate::common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, copy_of_files, fill, is_writing_files,
-    prepare_for_no_change, tells_of_a_crash, wait_while_time_passes, Buckets, CHANGING_NOTHING,
+    tells_of_a_crash, wait_while_time_passes, with_append_only_file, Buckets,
 };
-use common::{decision, wait_until, Connection, Server, ServerBuilder};
+use crate::common::{decision, wait_until, Connection, Server, HOUR_MS};
 use std::fs::{self, File};
 use std::path::Path;
 use tempfile::TempDir;
-
-/// Servers whose append-only file survives even a power cut, and which nothing else makes write.
-fn with_append_only_file(preamble: &str) -> ServerBuilder {
-    Server::builder()
-        .option("appendonly", "yes")
-        .option("appendfsync", "always")
-        .option("aof-use-rdb-preamble", preamble)
-        .option("auto-aof-rewrite-percentage", 0)
-        .controlled_clock()
-}
 
 fn filled(server: &Server) -> Buckets {
     let mut client = server.connect();
@@ -197,48 +185,25 @@ fn loading_an_append_only_file_does_not_lengthen_it() {
 #[test]
 fn the_time_at_which_a_file_is_read_does_not_matter() {
     let server = with_append_only_file("no").start();
-    server.clock().advance_ms(3_600_000);
+    server.clock().advance_ms(HOUR_MS);
     let before = filled(&server);
     let reader = with_append_only_file("no").files_in(server.folder()).start();
     assert!(reader.clock().now_us() < server.clock().now_us());
     assert_same_buckets(&buckets(&mut reader.connect()), &before, "at another time");
 }
 
-#[test]
-fn what_changes_nothing_appends_nothing() {
-    let server = with_append_only_file("no").start();
-    let mut client = server.connect();
-    prepare_for_no_change(&mut client);
-    let (changes, bytes) = (changes(&mut client), append_only_bytes(&mut client));
-    for command in CHANGING_NOTHING {
-        for _ in 0..1000 {
-            client.say(command);
-        }
-        assert_eq!(append_only_bytes(&mut client), bytes, "{command}");
-        assert_eq!(self::changes(&mut client), changes, "{command}");
-    }
-    assert_eq!(fs::metadata(append_only_file(&server)).unwrap().len(), bytes);
-    client.say("TB.TAKE user:2 3 1/h");
-    assert!(append_only_bytes(&mut client) > bytes);
-}
-
-fn changes(client: &mut Connection) -> i64 {
-    client.info("persistence", "rdb_changes_since_last_save").parse().unwrap()
-}
-
 /// Each bucket that is written is a change that counts for the save points.
 #[test]
 fn takes_trigger_a_snapshot() {
-    let mut server = Server::with_clock();
-    let mut client = server.connect();
+    let (mut server, mut client) = Server::with_clock_and_client();
     client.run(&["CONFIG", "SET", "save", "1 5"]);
     let saved_at = client.info("persistence", "rdb_last_save_time");
     for taken in 1..=5 {
         client.say("TB.TAKE user:1 100 1/h");
-        assert_eq!(changes(&mut client), taken);
+        assert_eq!(client.changes(), taken);
     }
     wait_while_time_passes(&[server.clock()], "a snapshot is taken", || {
-        client.info("persistence", "rdb_last_save_time") != saved_at && changes(&mut client) == 0
+        client.info("persistence", "rdb_last_save_time") != saved_at && client.changes() == 0
     });
     let before = buckets(&mut client);
     server.kill_and_restart();
@@ -268,8 +233,7 @@ fn a_truncated_append_only_file_brings_back_what_is_whole() {
 #[test]
 fn a_truncated_snapshot_is_refused() {
     const CUTS: u64 = 20;
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/h");
     client.say("SAVE");
     let snapshot = server.folder().join("dump.rdb");

@@ -4,9 +4,9 @@
 //! Needs valgrind, and in `SERVER` a server that was built with libc's allocator, which valgrind can watch: of any
 //! other, it would not see a thing.
 
+#[allow(dead_code, unused_imports)] // tests/server uses all of it.
+#[path = "../common/mod.rs"]
 mod common;
-
-#[path = "valgrind/reports.rs"]
 mod reports;
 
 use common::model::Wish;
@@ -19,7 +19,6 @@ use redis::Value;
 use reports::Reports;
 
 #[test]
-#[ignore = "needs valgrind, and a server that was built with libc's allocator: make valgrind"]
 fn no_access_is_invalid_and_nothing_is_lost() {
     let reports = Reports::begin();
     for (what, exercise) in [

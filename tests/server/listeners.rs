@@ -7,14 +7,11 @@
 //!
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
-mod common;
-
-use common::server::is_before_7;
-use common::stored::{
-    assert_same_buckets, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
+use crate::common::stored::{
+    assert_same_buckets, buckets, copy_of_files, follow, is_linked, is_writing_files, replicated_bytes,
     wait_until_replicated, wait_while_time_passes,
 };
-use common::{wait_until, Connection, Random, Server, ServerBuilder};
+use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +25,7 @@ use std::time::Duration;
 /// replica wait for a second before it takes the snapshot: seconds of the clock that the test moves.
 fn forgetful() -> ServerBuilder {
     // The oldest servers count these by the clock of the test, in which many fit into one second anyway.
-    let looks_per_second = if is_before_7() { 10 } else { 500 };
+    let looks_per_second = if is_before(7, 0) { 10 } else { 500 };
     Server::builder()
         .option("hz", looks_per_second)
         .option("dynamic-hz", "no")
@@ -99,7 +96,7 @@ fn wait_until_results_are_not_built(server: &Server) {
     wait_until("no results are built", || {
         wait_until_alone(server);
         std::thread::sleep(TIME_TO_NOTICE);
-        builds_results(server) == is_before_7()
+        builds_results(server) == is_before(7, 0)
     });
     wait_until_alone(server);
 }
@@ -137,17 +134,14 @@ fn changes_count_while_nobody_listens() {
     let mut server = forgetful().start();
     wait_until_results_are_not_built(&server);
     let mut client = server.connect();
-    let changes = |client: &mut Connection| -> i64 {
-        client.info("persistence", "rdb_changes_since_last_save").parse().unwrap()
-    };
-    let before = changes(&mut client);
+    let before = client.changes();
     for _ in 0..5 {
         client.say("TB.TAKE user:1 100 1/h");
         client.say("TB.MTAKE 2 user:1 100 1/h 1 user:2 100 1/h 1");
     }
-    assert_eq!(changes(&mut client), before + 10);
+    assert_eq!(client.changes(), before + 10);
     client.run(&["CONFIG", "SET", "save", "1 10"]);
-    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || changes(&mut client) == 0);
+    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || client.changes() == 0);
     let stored = buckets(&mut client);
     server.kill_and_restart();
     assert_same_buckets(&buckets(&mut server.connect()), &stored, "from the snapshot");
@@ -185,7 +179,7 @@ fn a_replica_that_starts_from_a_saved_file_misses_nothing() {
 fn rounds(default: u32) -> u32 {
     let times = std::env::var("ROUNDS").map_or(1, |times| times.parse().expect("ROUNDS must be a number"));
     // Where results are always built, there is less to be seen.
-    times * if is_before_7() { default.div_ceil(4) } else { default }
+    times * if is_before(7, 0) { default.div_ceil(4) } else { default }
 }
 
 const KEYS: i64 = 200;
@@ -351,7 +345,7 @@ fn wait_until_forgotten(load: &Load, server: &Server) {
 
 fn wait_until_linked(replica: &Server) {
     let mut client = replica.connect();
-    wait_until("the replica is linked", || client.info("replication", "master_link_status") == "up");
+    wait_until("the replica is linked", || is_linked(&mut client));
 }
 
 fn begin_to_follow(replica: &Server, master: &Server) {

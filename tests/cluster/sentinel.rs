@@ -1,10 +1,9 @@
 //! A failover that Sentinel decides on.
 
-mod common;
-
-use common::cluster::wait_until_linked;
-use common::server::{executable, free_port};
-use common::{decision, text, wait_until, Connection, Server};
+use crate::common::engine::executable;
+use crate::common::server::free_port;
+use crate::common::{decision, text, texts, wait_until, Connection, Server};
+use crate::nodes::wait_until_linked;
 use redis::Value;
 use std::process::{Child, Command, Stdio};
 
@@ -88,9 +87,7 @@ impl Sentinel {
     }
 
     fn master_port(&self) -> u16 {
-        let reply = self.connect().run(&["SENTINEL", "get-master-addr-by-name", "limits"]);
-        let Value::Array(address) = reply else { panic!("no address: {reply:?}") };
-        text(&address[1]).parse().unwrap()
+        texts(self.connect().run(&["SENTINEL", "get-master-addr-by-name", "limits"]))[1].parse().unwrap()
     }
 }
 

@@ -20,14 +20,11 @@
 //! lines that let time pass, and shows 2026-01-01 00:00:00 UTC at the start, so that what depends on the time can
 //! be printed as it is: 1767225600000000 microseconds.
 //!
-//! `UPDATE_DOCS=1 cargo test --test docs` writes what the server says into the pages. It fails where it had to.
+//! `UPDATE_DOCS=1 cargo test --test server docs::` writes what the server says into the pages. It fails where it had to.
 
-mod common;
-
-use common::clock::START_US;
-use common::model::{exact, whole};
-use common::server::is_before_7;
-use common::{integers, text, wait_until, Connection, Server, PATIENCE};
+use crate::common::clock::START_US;
+use crate::common::model::{exact, whole};
+use crate::common::{integers, is_before, text, wait_until, Connection, Server, PATIENCE};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -147,7 +144,7 @@ fn the_pages_agree_with_the_servers_command_table() {
     let has_own_category = Server::start().connect().try_run(&["ACL", "CAT", "tokenbucket"]).is_ok();
     for (name, page) in command_pages() {
         let (at, known) = (page.path.display(), &commands[&name]);
-        if !is_before_7() {
+        if !is_before(7, 0) {
             assert_eq!(page.arity(), known.arity, "{at}: the arity");
         }
         if has_categories {
@@ -168,7 +165,7 @@ fn the_pages_agree_with_command_docs() {
         let row_start = format!("| [{}]({name}.md) | ", name.to_uppercase());
         let row = index.lines.iter().find(|line| line.starts_with(&row_start));
         let row = row.unwrap_or_else(|| panic!("the index of commands does not list {name}"));
-        if is_before_7() {
+        if is_before(7, 0) {
             // It has no COMMAND DOCS.
             continue;
         }
