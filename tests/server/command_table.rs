@@ -1,7 +1,7 @@
 //! How the commands show themselves: `COMMAND INFO`, `COMMAND DOCS`, `COMMAND GETKEYS`, key specifications.
 
-use crate::common::calls::{Audience, CALLS, COMMANDS};
-use crate::common::{array, is_before, text, texts, Connection, Server};
+use crate::common::calls::{Audience, Call, CALLS, COMMANDS};
+use crate::common::{array, integer, is_before, text, texts, Connection, Server};
 use redis::Value;
 use std::collections::BTreeMap;
 
@@ -56,6 +56,15 @@ fn command_info_shows_arity_flags_and_where_the_keys_are() {
         assert_eq!(info[3..6], places.map(Value::Int), "{name}");
         assert_eq!(has("movablekeys"), name == "TB.MTAKE", "{name}: {flags:?}");
     }
+}
+
+/// Or else a promise would be held of nine commands out of ten.
+#[test]
+fn the_list_of_the_tests_is_complete() {
+    let count = |server: Server| integer(&server.connect().say("COMMAND COUNT"));
+    let own = count(Server::start()) - count(Server::builder().without_module().start());
+    assert_eq!(own, COMMANDS.len() as i64);
+    assert!(COMMANDS.iter().all(|command| Call::of(command).next().is_some()));
 }
 
 #[test]
