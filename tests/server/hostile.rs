@@ -85,13 +85,9 @@ fn a_key_of_a_megabyte_is_a_key() {
     let take = |client: &mut Connection, key: &[u8], cost: &[u8]| {
         decision(&client.run(&[b"TB.TAKE".as_slice(), key, b"10", b"1/h", cost]))
     };
-    assert_eq!(take(&mut client, &long, b"10").allowed, 1);
-    assert_eq!(take(&mut client, &long, b"1").allowed, 0);
-    assert_eq!(
-        take(&mut client, &other, b"10").allowed,
-        1,
-        "a key with the same beginning is another bucket"
-    );
+    let taken = [(&long, b"10".as_slice()), (&long, b"1"), (&other, b"10")]
+        .map(|(key, cost)| take(&mut client, key, cost).allowed);
+    assert_eq!(taken, [1, 0, 1], "a key with the same beginning is another bucket");
     let twice = [b"TB.MTAKE".as_slice(), b"2", &long, b"10", b"1", b"0", &long, b"10", b"1", b"0"];
     assert_eq!(client.try_run(&twice).unwrap_err(), "ERR key must not be given twice in one call");
     assert_well(&server, &mut client);

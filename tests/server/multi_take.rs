@@ -62,18 +62,6 @@ fn a_cost_above_one_capacity_can_never_be_whatever_the_others_say() {
     assert_eq!(client.keys(), 1);
 }
 
-#[test]
-fn a_cost_of_zero_is_denied_while_in_debt_alone() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    assert_eq!(take_all(&mut client, &["a 10 1 0", "b 5 1 0"]).0, [1, 5, 0, 0]);
-    assert_eq!(client.keys(), 0);
-    client.decide("TB.CHARGE b 5 1 6");
-    let (binding, own) = take_all(&mut client, &["a 10 1 1", "b 5 1 0"]);
-    assert_eq!(binding, [0, -1, 1000, 6000]);
-    assert_eq!(own[1].allowed, 0);
-    assert_eq!(client.state("a"), None);
-}
-
 /// Whenever all buckets allow: the same as one take after the other. Otherwise: nothing.
 #[test]
 fn allowed_it_equals_the_takes_one_by_one_and_denied_nothing() {
