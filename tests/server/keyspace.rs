@@ -235,45 +235,6 @@ fn digests_are_equal_for_equal_buckets_only() {
     assert!(a != b && a != c && b != c, "{digests:?}");
 }
 
-/// However many buckets go, and whichever way, none is left behind in memory.
-#[test]
-fn buckets_that_are_removed_are_freed() {
-    const BUCKETS: i64 = 5000;
-    const FILL: &str = "for i = 1, tonumber(ARGV[1]) do redis.call('TB.TAKE', 'user:' .. i, 10, '1/h') end";
-    const DROP: &str = "for i = 1, tonumber(ARGV[2]) do redis.call(ARGV[1], 'user:' .. i) end";
-    let (server, mut client) = Server::with_clock_and_client();
-    let count = BUCKETS.to_string();
-    for lazily in ["no", "yes"] {
-        for option in ["lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"] {
-            client.run(&["CONFIG", "SET", option, lazily]);
-        }
-        let removals: [&[&str]; 7] = [
-            &["FLUSHALL"],
-            &["FLUSHALL", "ASYNC"],
-            &["FLUSHDB", "ASYNC"],
-            &["EVAL", DROP, "0", "DEL", &count],
-            &["EVAL", DROP, "0", "UNLINK", &count],
-            &["EVAL", "for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'user:' .. i, 1) end", "0", &count],
-            &[
-                "EVAL",
-                "for i = 1, tonumber(ARGV[1]) do redis.call('PEXPIRE', 'user:' .. i, 1) end",
-                "0",
-                &count,
-            ],
-        ];
-        for removal in removals {
-            client.run(&["FLUSHALL"]);
-            client.run(&["EVAL", FILL, "0", &count]);
-            assert_eq!(buckets_alive(&mut client), BUCKETS);
-            client.run(removal);
-            wait_while_time_passes(&[server.clock()], &format!("{removal:?} frees all buckets"), || {
-                buckets_alive(&mut client) == 0
-            });
-        }
-    }
-    assert_eq!(client.count("tokenbucket", "tokenbucket_bucket_bytes"), 0);
-}
-
 /// Moves buckets about in memory, where the server's allocator can, and changes none.
 #[test]
 fn active_defragmentation_keeps_every_bucket() {

@@ -258,9 +258,8 @@ impl Drop for EndOnDrop<'_> {
 }
 
 /// A bucket, the same limit for it at nearly every call, and some tokens.
-fn bucket(random: &mut Random) -> String {
+fn bucket(random: &mut Random, number: i64) -> String {
     let rates = ["1/m", "7/h", "100/d", "3/10s", "0.3", "1e-3"];
-    let number = random.between(0, KEYS - 1);
     let mut of_number = Random::new(number.unsigned_abs() + 1000 * u64::from(random.once_in(20)));
     let capacity = of_number.between(1, 40);
     let tokens = random.between(1, 3_000_000);
@@ -271,47 +270,23 @@ fn add_call(calls: &mut redis::Pipeline, random: &mut Random) {
     const SCRIPT: &str = "
         redis.call('TB.TAKE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
         return redis.call('TB.CHARGE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
-    let one = bucket(random);
-    let mut add = |words: &str| {
-        calls.add_command(command(words));
+    let number = random.between(0, KEYS - 1);
+    let [one, second, third] = [0, 1, 2].map(|next| bucket(random, (number + next) % KEYS));
+    let lines = match random.below(12) {
+        0..=4 => vec![format!("TB.TAKE {one}")],
+        5 => vec![format!("TB.CHARGE {one}")],
+        6 | 7 => vec![format!("TB.GIVE {one}")],
+        8 => vec![format!("TB.RESERVE {one} 600000")],
+        9 => vec![format!("EVAL SCRIPT 1 {one}")],
+        10 => ["MULTI", &format!("TB.TAKE {one}"), &format!("TB.TAKE {second}"), "EXEC"]
+            .map(str::to_owned)
+            .into(),
+        _ => vec![format!("TB.MTAKE 3 {one} {second} {third}")],
     };
-    match random.below(12) {
-        0..=4 => add(&format!("TB.TAKE {one}")),
-        5 => add(&format!("TB.CHARGE {one}")),
-        6 | 7 => add(&format!("TB.GIVE {one}")),
-        8 => add(&format!("TB.RESERVE {one} 600000")),
-        9 => {
-            let mut script = redis::cmd("EVAL");
-            script.arg(SCRIPT).arg(1).arg(one.split(' ').collect::<Vec<_>>());
-            calls.add_command(script);
-        }
-        10 => {
-            add("MULTI");
-            add(&format!("TB.TAKE {one}"));
-            add(&format!("TB.TAKE {}", bucket(random)));
-            add("EXEC");
-        }
-        _ => add(&format!("TB.MTAKE 3 {one} {}", other_buckets(random, &one))),
-    }
-}
-
-fn command(words: &str) -> redis::Cmd {
-    let mut command = redis::Cmd::new();
-    for word in words.split(' ') {
-        command.arg(word);
-    }
-    command
-}
-
-/// Two more buckets, with other names.
-fn other_buckets(random: &mut Random, one: &str) -> String {
-    let name = |bucket: &str| bucket.split(' ').next().map(str::to_owned);
-    loop {
-        let (second, third) = (bucket(random), bucket(random));
-        let names = [one, &second, &third].map(name);
-        if names[0] != names[1] && names[0] != names[2] && names[1] != names[2] {
-            return format!("{second} {third}");
-        }
+    for line in lines {
+        let words = line.split(' ').map(|word| if word == "SCRIPT" { SCRIPT } else { word });
+        let mut command = redis::Cmd::new();
+        calls.add_command(command.arg(words.collect::<Vec<_>>()).clone());
     }
 }
 
