@@ -43,94 +43,65 @@ pub fn free_port() -> u16 {
 /// The name of a server's configuration file in its folder, if it has one.
 const CONFIGURATION_FILE: &str = "redis.conf";
 
-/// What a server is to be started with.
-pub struct ServerBuilder {
-    options: Vec<(String, String)>,
-    module_arguments: Option<Vec<String>>,
-    controlled_clock: bool,
-    shared_clock: Option<Arc<Clock>>,
-    files: Option<PathBuf>,
-    configuration_file: Option<String>,
-}
+/// A server that is yet to be started.
+pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
-    /// Starts it with a configuration file, `redis.conf` in its folder, whose lines count less than the options.
-    pub fn configuration_file(mut self, lines: &str) -> Self {
-        self.configuration_file = Some(lines.to_owned());
+    /// Gives it a configuration file, `redis.conf` in its folder, whose lines count less than the options.
+    pub fn configuration_file(self, lines: &str) -> Self {
+        fs::write(self.0.folder().join(CONFIGURATION_FILE), lines).unwrap();
         self
     }
 
     /// Adds a line of configuration, as in `--name value`. An empty value stands for `""`.
     pub fn option(mut self, name: &str, value: impl Display) -> Self {
-        self.options.push((name.to_owned(), value.to_string()));
+        self.0.options.push((name.to_owned(), value.to_string()));
         self
     }
 
     /// Adds arguments of `loadmodule`.
     pub fn module_arguments(mut self, arguments: &[&str]) -> Self {
-        self.module_arguments = Some(arguments.iter().map(ToString::to_string).collect());
+        self.0.module_arguments = Some(arguments.iter().map(ToString::to_string).collect());
         self
     }
 
     /// Starts without the module.
     pub fn without_module(mut self) -> Self {
-        self.module_arguments = None;
+        self.0.module_arguments = None;
         self
     }
 
     /// Gives the server a clock that only the test moves.
     pub fn controlled_clock(mut self) -> Self {
-        self.controlled_clock = true;
+        self.0.clock = Some(Arc::new(Clock::new(self.0.folder())));
         self
     }
 
     /// Gives the server the clock of another.
     pub fn clock_of(mut self, other: &Server) -> Self {
-        self.shared_clock = other.clock.clone();
+        self.0.clock = other.clock.clone();
         self
     }
 
     /// Lets it begin on a copy of the data files in `folder`.
-    pub fn files_in(mut self, folder: &Path) -> Self {
-        self.files = Some(folder.to_owned());
+    pub fn files_in(self, folder: &Path) -> Self {
+        copy_data_files(folder, self.0.folder());
         self
     }
 
     /// Starts it and waits until it answers.
-    pub fn start(self) -> Server {
-        let mut server = self.prepare();
-        server.start_on_a_free_port();
-        server
+    pub fn start(mut self) -> Server {
+        self.0.start_on_a_free_port();
+        self.0
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.
-    pub fn start_expecting_refusal(self) -> String {
-        let mut server = self.prepare();
-        server.port = free_port();
-        server.spawn();
+    pub fn start_expecting_refusal(mut self) -> String {
+        self.0.port = free_port();
+        self.0.spawn();
         // Whichever exit code: a server that cannot read its snapshot ends with that of the tool that looks at it.
-        server.wait_for_exit();
-        server.log()
-    }
-
-    fn prepare(self) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        if let Some(files) = &self.files {
-            copy_data_files(files, folder.path());
-        }
-        if let Some(lines) = &self.configuration_file {
-            fs::write(folder.path().join(CONFIGURATION_FILE), lines).unwrap();
-        }
-        let clock =
-            self.shared_clock.or_else(|| self.controlled_clock.then(|| Arc::new(Clock::new(folder.path()))));
-        Server {
-            child: None,
-            port: 0,
-            folder,
-            options: self.options,
-            module_arguments: self.module_arguments,
-            clock,
-        }
+        self.0.wait_for_exit();
+        self.0.log()
     }
 }
 
@@ -162,14 +133,14 @@ pub struct Server {
 impl Server {
     /// A server with the module and nothing else: no file is written unless a test asks for it.
     pub fn builder() -> ServerBuilder {
-        ServerBuilder {
+        ServerBuilder(Self {
+            child: None,
+            port: 0,
+            folder: tempfile::tempdir().unwrap(),
             options: vec![("save".to_owned(), String::new())],
             module_arguments: Some(Vec::new()),
-            controlled_clock: false,
-            shared_clock: None,
-            files: None,
-            configuration_file: None,
-        }
+            clock: None,
+        })
     }
 
     /// A server with the module and the defaults of the tests.

@@ -2,7 +2,7 @@
 
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::model::{exact, whole, ExactLimit, Wish};
-use crate::common::stored::{buckets_alive, wait_while_time_passes};
+use crate::common::stored::buckets_alive;
 use crate::common::walk::{self, RATES};
 use crate::common::{is_before, text, Connection, Random, Server, HOUR_MS};
 
@@ -88,20 +88,6 @@ fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
     assert_eq!(client.decide("TB.TAKE user:1 10 1/3s").remaining, 9);
 }
 
-/// Nobody has to ask for a bucket to have it forgotten.
-#[test]
-fn buckets_that_nobody_asks_for_are_forgotten() {
-    const BUCKETS: i64 = 500;
-    let (server, mut client) = Server::with_clock_and_client();
-    for bucket in 0..BUCKETS {
-        client.say(&format!("TB.TAKE user:{bucket} 10 1"));
-    }
-    assert_eq!(buckets_alive(&mut client), BUCKETS);
-    server.clock().advance_ms(3000);
-    wait_while_time_passes(&[server.clock()], "all are forgotten", || buckets_alive(&mut client) == 0);
-    assert_eq!(client.keys(), 0);
-}
-
 /// Writing an expiry costs the server as much as the rest of a take, so one that is right stays. Servers before
 /// 6.2.2 do not tell a module what the expiry is.
 #[test]
@@ -136,26 +122,6 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
             client.say("DEL user:1");
         }
         client.say("DEL twin");
-    }
-}
-
-/// A new limit moves the moment at which the bucket is full, also far back and forth.
-#[test]
-fn another_limit_moves_the_expiry() {
-    let (server, mut client) = Server::with_clock_and_client();
-    let limits = [
-        ("10", "1/h", "1", HOUR_MS * 1000),
-        ("1000", "1/h", "1", HOUR_MS * 1000),
-        ("1000", "100", "100", 1_000_000),
-        ("10", "1/d", "1", 86_400_000_000),
-        ("10", "1e6", "1e6", 1_000_000),
-        ("10", "7/d", "7", 86_400_000_000),
-    ];
-    for (capacity, rate, count, period_us) in limits {
-        let limit = ExactLimit::new(capacity, rate, count, period_us);
-        client.say(&format!("TB.CHARGE user:1 {} 1.000001", limit.words));
-        assert_expires_in_time(&mut client, "user:1", &limit, server.clock().now_us());
-        server.clock().advance_us(333);
     }
 }
 

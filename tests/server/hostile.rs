@@ -205,11 +205,14 @@ impl Noise {
         let call = self.random.pick(CALLS);
         let keys = call.keys();
         let words = call.words.split(' ').enumerate();
-        let word = |(place, word): (usize, &str)| match () {
-            () if keys.contains(&word) => self.key(),
-            () if place == 0 || !self.random.once_in(3) => word.as_bytes().to_vec(),
-            () if self.random.once_in(2) => self.rate(),
-            () => self.number(),
+        let word = |(place, word): (usize, &str)| {
+            if keys.contains(&word) {
+                self.key()
+            } else if place == 0 || !self.random.once_in(3) {
+                word.as_bytes().to_vec()
+            } else {
+                self.rate()
+            }
         };
         words.map(word).collect()
     }
@@ -267,21 +270,8 @@ impl Noise {
     }
 
     fn number(&mut self) -> Vec<u8> {
-        let odd = [
-            "",
-            "-1",
-            "inf",
-            "nan",
-            "1e400",
-            "0x1",
-            "1e-7",
-            "1e12",
-            "1e13",
-            "+5",
-            "0.5",
-            "9e99999999999999999",
-            "٣",
-        ];
+        let odd = "|-1|inf|nan|1e400|0x1|1e-7|1e12|1e13|+5|0.5|9e99999999999999999|\u{663}";
+        let odd: Vec<_> = odd.split('|').collect();
         match self.random.below(10) {
             0 => self.random.pick(&odd).as_bytes().to_vec(),
             1 => format!("{}e{}", self.random.next(), self.random.between(-30, 30)).into_bytes(),
