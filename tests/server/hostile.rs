@@ -25,7 +25,7 @@ pub fn assert_well(server: &Server, client: &mut Connection) {
 }
 
 /// An example of each command with `bytes` in place of one argument, or else of the key.
-fn examples_with<'a>(bytes: &'a [u8], in_place_of_key: bool) -> impl Iterator<Item = Vec<&'a [u8]>> {
+fn examples_with(bytes: &[u8], in_place_of_key: bool) -> impl Iterator<Item = Vec<&[u8]>> {
     CALLS.iter().filter(|call| matches!(call.outcome, Outcome::Took(_) | Outcome::Gave)).flat_map(
         move |call| {
             let keys = call.keys();
