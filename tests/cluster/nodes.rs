@@ -1,6 +1,6 @@
 //! Several servers that form a cluster, and a client that follows their redirections.
 
-use crate::common::stored::is_linked;
+use crate::common::stored::wait_until_linked;
 use crate::common::{integer, text, wait_until, Connection, Server};
 use redis::Value;
 use std::collections::hash_map::{Entry, HashMap};
@@ -87,12 +87,6 @@ fn start_node() -> Server {
         .option("cluster-node-timeout", 2000)
         .option("repl-diskless-sync-delay", 0)
         .start()
-}
-
-/// Waits until a replica has its master's data and hears of every change.
-pub fn wait_until_linked(replica: &Server) {
-    let mut connection = replica.connect();
-    wait_until("the replica is linked", || is_linked(&mut connection));
 }
 
 /// A client that goes where it is sent.

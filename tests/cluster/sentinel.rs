@@ -2,8 +2,8 @@
 
 use crate::common::engine::executable;
 use crate::common::server::free_port;
+use crate::common::stored::{begin_to_follow, wait_until_linked};
 use crate::common::{decision, text, texts, wait_until, Connection, Server};
-use crate::nodes::wait_until_linked;
 use redis::Value;
 use std::process::{Child, Command, Stdio};
 
@@ -13,7 +13,7 @@ const CAPACITY: i64 = 1000;
 fn after_a_sentinel_failover_a_bucket_holds_what_was_last_replicated() {
     let mut master = Server::builder().option("repl-diskless-sync-delay", 0).start();
     let replica = Server::builder().option("repl-diskless-sync-delay", 0).start();
-    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    begin_to_follow(&replica, &master);
     wait_until_linked(&replica);
     let sentinel = Sentinel::watch(&master);
     sentinel.wait_until_the_replica_is_known();

@@ -208,14 +208,25 @@ fn counted(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
 }
 
 /// Whether a replica has its master's data and hears of every change.
-pub fn is_linked(client: &mut Connection) -> bool {
+fn is_linked(client: &mut Connection) -> bool {
     let report = text(&client.run(&["INFO", "replication"]));
     report.contains("role:slave") && report.contains("master_link_status:up")
 }
 
-/// Makes `replica` follow `master` and waits until it has everything.
-pub fn follow(replica: &Server, master: &Server) {
+/// Waits until a replica has its master's data and hears of every change.
+pub fn wait_until_linked(replica: &Server) {
+    let mut client = replica.connect();
+    wait_until("the replica is linked", || is_linked(&mut client));
+}
+
+/// Tells `replica` to follow `master`.
+pub fn begin_to_follow(replica: &Server, master: &Server) {
     replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+}
+
+/// Makes `replica` follow `master` and waits until it has everything, on clocks that the test moves.
+pub fn follow(replica: &Server, master: &Server) {
+    begin_to_follow(replica, master);
     wait_until_replicated(replica, master);
 }
 

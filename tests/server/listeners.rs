@@ -8,8 +8,8 @@
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
 use crate::common::stored::{
-    assert_same_buckets, buckets, copy_of_files, follow, is_linked, is_writing_files, replicated_bytes,
-    wait_until_replicated, wait_while_time_passes,
+    assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
+    wait_until_linked, wait_until_replicated, wait_while_time_passes,
 };
 use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
@@ -316,15 +316,6 @@ fn wait_until_forgotten(load: &Load, server: &Server) {
     let mut client = server.connect();
     wait_until("the backlog is gone", || client.info("replication", "repl_backlog_active") == "0");
     load.goes_on(CALLS);
-}
-
-fn wait_until_linked(replica: &Server) {
-    let mut client = replica.connect();
-    wait_until("the replica is linked", || is_linked(&mut client));
-}
-
-fn begin_to_follow(replica: &Server, master: &Server) {
-    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
 }
 
 /// With a snapshot through a file, through a connection, and through a connection of its own.

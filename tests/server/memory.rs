@@ -1,7 +1,7 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
 use crate::common::calls::{prepare, prepared, CALLS};
-use crate::common::stored::{buckets, buckets_alive, is_linked};
+use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_linked};
 use crate::common::{decision, shown, wait_until, Connection, Engine, Server};
 use redis::Value;
 use tokenbucket::error::Error;
@@ -252,8 +252,8 @@ fn memory_stays_flat_while_the_module_looks_for_listeners() {
         Server::builder().option("hz", LOOPS_PER_SECOND).option("repl-diskless-sync-delay", 0).start();
     let replica = Server::start();
     // With a replica there it asks on and on.
-    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-    wait_until("the replica is linked", || is_linked(&mut replica.connect()));
+    begin_to_follow(&replica, &master);
+    wait_until_linked(&replica);
     let mut client = master.connect();
     let mut memory_after_loops = || {
         let until_us = client.time_us() + LOOPS * 1_000_000 / LOOPS_PER_SECOND;
