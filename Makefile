@@ -17,11 +17,9 @@ DEBIAN_REDIS := redis-7.0.15
 TEST_ENGINES := $(DEBIAN_REDIS) $(NEWEST_REDIS) $(NEWEST_VALKEY)
 ALL_ENGINES := $(shell sed -n 's/^ALL="//p;/^redict/p' scripts/engines.sh | tr -d '"')
 
-# Test programs that need no server, and the ones that need more than a plain one.
+# Test programs that need no server. Those that need one: `server`, which one server suffices for; `cluster`, several;
+# `chaos`, `valgrind` and `redis_cell`, with targets of their own.
 PURE_TESTS := model numbers requests
-CLUSTER_TESTS := cluster sentinel
-SPECIAL_TESTS := $(CLUSTER_TESTS) chaos valgrind redis_cell
-SERVER_TESTS := $(filter-out $(PURE_TESTS) $(SPECIAL_TESTS),$(basename $(notdir $(wildcard tests/*.rs))))
 as_targets = $(addprefix --test ,$(1))
 # Most tests wait for servers rather than compute.
 CARGO_TEST := cargo test --quiet
@@ -90,17 +88,17 @@ test-pure: ## Test what needs no server: the algorithm, the parser, the effect
 test-server: ## Test the module on one server, SERVER=path
 	@scripts/install.sh cc redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
-	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) $(call as_targets,$(SERVER_TESTS)) -- --test-threads $(TEST_THREADS)
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS)
 
 .PHONY: matrix
 matrix: build ## Test the module on every server in the README's table (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
-	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(call as_targets,$(SERVER_TESTS) $(CLUSTER_TESTS)) -- --test-threads $(TEST_THREADS)' $(or $(NAMES),$(ALL_ENGINES))
+	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server --test cluster -- --test-threads $(TEST_THREADS)' $(or $(NAMES),$(ALL_ENGINES))
 
 .PHONY: cluster-test
 cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
-	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(call as_targets,$(CLUSTER_TESTS))' $(TEST_ENGINES)
+	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test cluster' $(TEST_ENGINES)
 
 .PHONY: chaos
 chaos: build ## Random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
@@ -124,14 +122,14 @@ engines:
 .PHONY: hostile
 hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at each of three servers (about 2 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
-	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test hostile' $(TEST_ENGINES)
+	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server -- hostile:: payloads::' $(TEST_ENGINES)
 
 .PHONY: valgrind
 valgrind: build ## Run every command, file and replica under valgrind, on a server with libc's allocator
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES=redis-6.2.14
 	$(call say,'running under valgrind')
-	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind -- --ignored --nocapture
+	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind -- --nocapture
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)

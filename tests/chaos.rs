@@ -7,6 +7,7 @@
 //!
 //! `CHAOS_SECONDS` says how long, `CHAOS_SEED` repeats the same plans (though not the same interleaving).
 
+#[allow(dead_code, unused_imports)] // tests/server uses all of it.
 mod common;
 
 #[path = "chaos/books.rs"]

@@ -4,9 +4,8 @@ use super::books::Books;
 use super::replicas::{leaping, Replicas};
 use super::step::STRING_KEY;
 use super::world::{Memory, Now, World};
-use crate::common::server::is_before_7;
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash, Buckets};
-use crate::common::{wait_until, Connection, Random, Server};
+use crate::common::{is_before, wait_until, Connection, Random, Server};
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -275,7 +274,7 @@ impl<'a> Storm<'a> {
 
     /// No memory for new buckets, for a moment.
     fn squeeze(&mut self) {
-        let allowing = !is_before_7() && self.random.once_in(2);
+        let allowing = !is_before(7, 0) && self.random.once_in(2);
         let memory = if allowing { Memory::FullAndAllowing } else { Memory::FullAndDenying };
         self.set_memory(memory);
         self.pause();
@@ -287,7 +286,7 @@ impl<'a> Storm<'a> {
         let most_bytes = if memory == Memory::Free { "0" } else { "1" };
         let mut client = self.client();
         client.run(&["CONFIG", "SET", "maxmemory", most_bytes]);
-        if !is_before_7() {
+        if !is_before(7, 0) {
             let on_oom = if memory == Memory::FullAndAllowing { "allow" } else { "deny" };
             client.run(&["CONFIG", "SET", "tokenbucket.on-oom", on_oom]);
         }

@@ -1,8 +1,18 @@
 //! Which server is under test.
 
-use super::server::executable;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+
+/// The executable under test.
+pub fn executable() -> PathBuf {
+    std::env::var_os("SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
+}
+
+/// Whether the server under test lacks what Redis has from this version on.
+pub fn is_before(major: u32, minor: u32) -> bool {
+    !Engine::under_test().has_what_redis_has_from(major, minor)
+}
 
 /// Who makes the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +53,6 @@ impl Engine {
         let (_, version) = line.split_once("v=").unwrap();
         let mut numbers = version.split(['.', ' ']).map(|number| number.parse().unwrap());
         Self { brand, version: (numbers.next().unwrap(), numbers.next().unwrap()) }
-    }
-
-    /// Whether it is Redis itself, of exactly this version.
-    pub fn is_redis(&self, major: u32, minor: u32) -> bool {
-        self.brand == Brand::Redis && self.version == (major, minor)
     }
 
     /// Whether it has what Redis has from this version on. Redict and Valkey began as Redis 7.2.

@@ -3,12 +3,12 @@
 //! Which server is said by two environment variables, that the Makefile sets:
 //! `SERVER`, the executable (default: `redis-server` on the path), and `MODULE`, the module to load (default: what
 //! `cargo build --release` makes).
-#![allow(dead_code, unused_imports)] // Each test file uses its own part of this.
 
+pub mod calls;
 pub mod clock;
-pub mod cluster;
 pub mod engine;
 pub mod model;
+pub mod payload;
 pub mod random;
 pub mod reply;
 pub mod server;
@@ -16,12 +16,14 @@ pub mod stored;
 pub mod walk;
 
 pub use clock::Clock;
-pub use engine::Engine;
+pub use engine::{is_before, Engine};
 pub use random::Random;
-pub use reply::{decision, integers, multi_decision, text, Decision};
+pub use reply::{array, decision, integer, integers, multi_decision, shown, text, texts, unix_us, Decision};
 pub use server::{Connection, Server, ServerBuilder};
 
 use std::time::{Duration, Instant};
+
+pub const HOUR_MS: i64 = 3_600_000;
 
 /// How long anything may take that a healthy server does at once. Generous: machines are busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,4 +35,9 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A level as `TB.STATE` shows it, that was written now.
+pub fn written_now(server: &Server, level: &str) -> Option<(String, i64)> {
+    Some((level.to_owned(), server.clock().now_us()))
 }

@@ -159,6 +159,7 @@ impl Model {
     }
 
     /// Judges a decision at `now_us` without following it.
+    #[allow(dead_code)] // For tests/chaos.
     pub fn judge(&self, limit: &ExactLimit, wish: &Wish, now_us: i64, decision: Decision) {
         self.clone().follow(limit, wish, now_us, decision);
     }

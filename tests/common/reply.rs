@@ -17,6 +17,13 @@ impl From<[i64; 4]> for Decision {
     }
 }
 
+/// To compare with numbers as they are.
+impl PartialEq<[i64; 4]> for Decision {
+    fn eq(&self, fields: &[i64; 4]) -> bool {
+        *self == Self::from(*fields)
+    }
+}
+
 /// Reads a decision; panics on anything else.
 pub fn decision(reply: &Value) -> Decision {
     let fields: [i64; 4] = integers(reply).try_into().unwrap_or_else(|_| panic!("no decision: {reply:?}"));
@@ -30,14 +37,36 @@ pub fn multi_decision(reply: &Value) -> (Decision, Vec<Decision>) {
     (decision(&Value::Array(binding.to_vec())), own.iter().map(decision).collect())
 }
 
-/// Reads an array of integers.
-pub fn integers(reply: &Value) -> Vec<i64> {
-    let Value::Array(elements) = reply else { panic!("no array: {reply:?}") };
-    let integer = |element: &Value| match element {
+/// The elements of an array or a set.
+pub fn array(reply: Value) -> Vec<Value> {
+    match reply {
+        Value::Array(elements) | Value::Set(elements) => elements,
+        other => panic!("no array: {other:?}"),
+    }
+}
+
+/// Reads an array of strings.
+pub fn texts(reply: Value) -> Vec<String> {
+    array(reply).iter().map(text).collect()
+}
+
+/// Reads an integer.
+pub fn integer(reply: &Value) -> i64 {
+    match reply {
         Value::Int(integer) => *integer,
         other => panic!("no integer: {other:?}"),
-    };
-    elements.iter().map(integer).collect()
+    }
+}
+
+/// Reads an array of integers.
+pub fn integers(reply: &Value) -> Vec<i64> {
+    array(reply.clone()).iter().map(integer).collect()
+}
+
+/// Reads the reply of `TIME`, in Unix microseconds.
+pub fn unix_us(reply: &Value) -> i64 {
+    let parts: Vec<i64> = texts(reply.clone()).iter().map(|part| part.parse().unwrap()).collect();
+    parts[0] * 1_000_000 + parts[1]
 }
 
 /// Reads a string, simple, bulk or verbatim; an integer or nil in words.
@@ -50,5 +79,18 @@ pub fn text(reply: &Value) -> String {
         Value::Int(integer) => integer.to_string(),
         Value::Nil => "nil".to_owned(),
         other => panic!("no text: {other:?}"),
+    }
+}
+
+/// A reply in one line, in which an integer, a `"string"`, `nil`, an `[array]` and an error differ.
+pub fn shown(reply: &Value) -> String {
+    match reply {
+        Value::Int(integer) => integer.to_string(),
+        Value::Nil => "nil".to_owned(),
+        Value::Okay => "+OK".to_owned(),
+        Value::BulkString(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+        Value::Array(elements) => format!("[{}]", elements.iter().map(shown).collect::<Vec<_>>().join(" ")),
+        Value::ServerError(error) => format!("{} {}", error.code(), error.details().unwrap_or_default()),
+        other => format!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 //! One server.
 
-use super::{decision, text, wait_until, Clock, Decision};
+use super::engine::{executable, is_before};
+use super::{array, decision, integer, text, unix_us, wait_until, Clock, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -12,11 +13,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
-
-/// The executable under test.
-pub fn executable() -> PathBuf {
-    std::env::var_os("SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
-}
 
 /// The module under test.
 pub fn module() -> PathBuf {
@@ -47,94 +43,65 @@ pub fn free_port() -> u16 {
 /// The name of a server's configuration file in its folder, if it has one.
 const CONFIGURATION_FILE: &str = "redis.conf";
 
-/// What a server is to be started with.
-pub struct ServerBuilder {
-    options: Vec<(String, String)>,
-    module_arguments: Option<Vec<String>>,
-    controlled_clock: bool,
-    shared_clock: Option<Arc<Clock>>,
-    files: Option<PathBuf>,
-    configuration_file: Option<String>,
-}
+/// A server that is yet to be started.
+pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
-    /// Starts it with a configuration file, `redis.conf` in its folder, whose lines count less than the options.
-    pub fn configuration_file(mut self, lines: &str) -> Self {
-        self.configuration_file = Some(lines.to_owned());
+    /// Gives it a configuration file, `redis.conf` in its folder, whose lines count less than the options.
+    pub fn configuration_file(self, lines: &str) -> Self {
+        fs::write(self.0.folder().join(CONFIGURATION_FILE), lines).unwrap();
         self
     }
 
     /// Adds a line of configuration, as in `--name value`. An empty value stands for `""`.
     pub fn option(mut self, name: &str, value: impl Display) -> Self {
-        self.options.push((name.to_owned(), value.to_string()));
+        self.0.options.push((name.to_owned(), value.to_string()));
         self
     }
 
     /// Adds arguments of `loadmodule`.
     pub fn module_arguments(mut self, arguments: &[&str]) -> Self {
-        self.module_arguments = Some(arguments.iter().map(ToString::to_string).collect());
+        self.0.module_arguments = Some(arguments.iter().map(ToString::to_string).collect());
         self
     }
 
     /// Starts without the module.
     pub fn without_module(mut self) -> Self {
-        self.module_arguments = None;
+        self.0.module_arguments = None;
         self
     }
 
     /// Gives the server a clock that only the test moves.
     pub fn controlled_clock(mut self) -> Self {
-        self.controlled_clock = true;
+        self.0.clock = Some(Arc::new(Clock::new(self.0.folder())));
         self
     }
 
     /// Gives the server the clock of another.
     pub fn clock_of(mut self, other: &Server) -> Self {
-        self.shared_clock = other.clock.clone();
+        self.0.clock = other.clock.clone();
         self
     }
 
     /// Lets it begin on a copy of the data files in `folder`.
-    pub fn files_in(mut self, folder: &Path) -> Self {
-        self.files = Some(folder.to_owned());
+    pub fn files_in(self, folder: &Path) -> Self {
+        copy_data_files(folder, self.0.folder());
         self
     }
 
     /// Starts it and waits until it answers.
-    pub fn start(self) -> Server {
-        let mut server = self.prepare();
-        server.start_on_a_free_port();
-        server
+    pub fn start(mut self) -> Server {
+        self.0.start_on_a_free_port();
+        self.0
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.
-    pub fn start_expecting_refusal(self) -> String {
-        let mut server = self.prepare();
-        server.port = free_port();
-        server.spawn();
+    pub fn start_expecting_refusal(mut self) -> String {
+        self.0.port = free_port();
+        self.0.spawn();
         // Whichever exit code: a server that cannot read its snapshot ends with that of the tool that looks at it.
-        server.wait_for_exit();
-        server.log()
-    }
-
-    fn prepare(self) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        if let Some(files) = &self.files {
-            copy_data_files(files, folder.path());
-        }
-        if let Some(lines) = &self.configuration_file {
-            fs::write(folder.path().join(CONFIGURATION_FILE), lines).unwrap();
-        }
-        let clock =
-            self.shared_clock.or_else(|| self.controlled_clock.then(|| Arc::new(Clock::new(folder.path()))));
-        Server {
-            child: None,
-            port: 0,
-            folder,
-            options: self.options,
-            module_arguments: self.module_arguments,
-            clock,
-        }
+        self.0.wait_for_exit();
+        self.0.log()
     }
 }
 
@@ -166,14 +133,14 @@ pub struct Server {
 impl Server {
     /// A server with the module and nothing else: no file is written unless a test asks for it.
     pub fn builder() -> ServerBuilder {
-        ServerBuilder {
+        ServerBuilder(Self {
+            child: None,
+            port: 0,
+            folder: tempfile::tempdir().unwrap(),
             options: vec![("save".to_owned(), String::new())],
             module_arguments: Some(Vec::new()),
-            controlled_clock: false,
-            shared_clock: None,
-            files: None,
-            configuration_file: None,
-        }
+            clock: None,
+        })
     }
 
     /// A server with the module and the defaults of the tests.
@@ -184,6 +151,13 @@ impl Server {
     /// The same with a clock that only the test moves.
     pub fn with_clock() -> Self {
         Self::builder().controlled_clock().start()
+    }
+
+    /// The same, and a client of it.
+    pub fn with_clock_and_client() -> (Self, Connection) {
+        let server = Self::with_clock();
+        let client = server.connect();
+        (server, client)
     }
 
     pub fn port(&self) -> u16 {
@@ -201,6 +175,7 @@ impl Server {
     }
 
     /// Whether it was started, and not killed since.
+    #[allow(dead_code)] // For tests/cluster and tests/redis_cell.
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }
@@ -217,12 +192,21 @@ impl Server {
 
     /// A new connection, RESP2.
     pub fn connect(&self) -> Connection {
-        Connection::open(&format!("redis://127.0.0.1:{}/", self.port))
+        self.connect_as("resp2")
     }
 
     /// A new connection, RESP3 (from 6.0 on).
     pub fn connect_resp3(&self) -> Connection {
-        Connection::open(&format!("redis://127.0.0.1:{}/?protocol=resp3", self.port))
+        self.connect_as("resp3")
+    }
+
+    fn connect_as(&self, protocol: &str) -> Connection {
+        let mut connection = None;
+        wait_until("there is a connection", || {
+            connection = Connection::try_open_as(self.port, protocol).ok();
+            connection.is_some()
+        });
+        connection.unwrap()
     }
 
     /// Kills the server as a power cut would, and starts it again on its files.
@@ -266,12 +250,6 @@ impl Server {
         self.wait_until_loaded();
     }
 
-    /// Replaces or adds a line of configuration, for the next start.
-    pub fn set_option(&mut self, name: &str, value: &str) {
-        self.options.retain(|(known, _)| known != name);
-        self.options.push((name.to_owned(), value.to_owned()));
-    }
-
     fn start_on_a_free_port(&mut self) {
         const TRIES: u32 = 5;
         for _ in 0..TRIES {
@@ -298,7 +276,7 @@ impl Server {
             .stdin(Stdio::null())
             .stderr(log.try_clone().unwrap())
             .stdout(log);
-        if !is_before_7() {
+        if !is_before(7, 0) {
             // 6.x has no such options, and needs none.
             command.args(["--enable-debug-command", "yes", "--enable-module-command", "yes"]);
         }
@@ -363,17 +341,6 @@ impl Drop for Server {
     }
 }
 
-/// Whether the server under test is older than 7.0.
-pub fn is_before_7() -> bool {
-    static BEFORE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *BEFORE.get_or_init(|| {
-        let output = Command::new(executable()).arg("--version").output().unwrap_or_else(|error| {
-            panic!("{} cannot be run: {error}; say which server with SERVER=path", executable().display())
-        });
-        String::from_utf8_lossy(&output.stdout).contains("v=6.")
-    })
-}
-
 /// A client's connection.
 pub struct Connection {
     connection: redis::Connection,
@@ -381,27 +348,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn open(url: &str) -> Self {
-        let client = redis::Client::open(url).unwrap();
-        let mut last_error = None;
-        for _ in 0..100 {
-            match client.get_connection_with_timeout(Duration::from_secs(5)) {
-                Ok(connection) => {
-                    connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-                    return Self { connection, _client: client };
-                }
-                Err(error) => last_error = Some(error),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("no connection to {url}: {last_error:?}");
+    /// A connection to whatever listens on a port, or why there is none.
+    #[allow(dead_code)] // For tests/cluster and tests/chaos.
+    pub fn try_open(port: u16) -> Result<Self, String> {
+        Self::try_open_as(port, "resp2")
     }
 
-    /// A connection to whatever listens on a port, or why there is none.
-    pub fn try_open(port: u16) -> Result<Self, String> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
-        let connection =
-            client.get_connection_with_timeout(Duration::from_secs(5)).map_err(|error| error.to_string())?;
+    fn try_open_as(port: u16, protocol: &str) -> Result<Self, String> {
+        let url = format!("redis://127.0.0.1:{port}/?protocol={protocol}");
+        let client = redis::Client::open(url).unwrap();
+        let connection = client.get_connection_with_timeout(Duration::from_secs(5));
+        let connection = connection.map_err(|error| error.to_string())?;
         connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Ok(Self { connection, _client: client })
     }
@@ -439,6 +396,20 @@ impl Connection {
         self.run(&words.split_whitespace().collect::<Vec<_>>())
     }
 
+    /// Sends a command given as words; an error reply is returned as the text on the wire.
+    pub fn attempt(&mut self, words: &str) -> Result<Value, String> {
+        self.try_run(&words.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Sends commands given as words as one transaction; returns the replies, errors among them.
+    pub fn transaction(&mut self, commands: &[&str]) -> Vec<Value> {
+        self.say("MULTI");
+        for command in commands {
+            assert_eq!(text(&self.say(command)), "QUEUED", "{command}");
+        }
+        array(self.connection.req_command(&redis::cmd("EXEC")).unwrap())
+    }
+
     /// Sends a command given as words; returns its decision.
     pub fn decide(&mut self, words: &str) -> Decision {
         decision(&self.say(words))
@@ -446,7 +417,7 @@ impl Connection {
 
     /// Sends a command given as words; returns its error line, and panics if there is none.
     pub fn refusal(&mut self, words: &str) -> String {
-        match self.try_run(&words.split_whitespace().collect::<Vec<_>>()) {
+        match self.attempt(words) {
             Err(error) => error,
             Ok(reply) => panic!("'{words}' was not refused: {reply:?}"),
         }
@@ -456,11 +427,10 @@ impl Connection {
     pub fn state(&mut self, key: &str) -> Option<(String, i64)> {
         match self.run(&["TB.STATE", key]) {
             Value::Nil => None,
-            Value::Array(fields) => match fields.as_slice() {
+            state => match array(state).as_slice() {
                 [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
                 other => panic!("no state: {other:?}"),
             },
-            other => panic!("no state: {other:?}"),
         }
     }
 
@@ -473,9 +443,7 @@ impl Connection {
 
     /// The server's clock, in Unix microseconds.
     pub fn time_us(&mut self) -> i64 {
-        let Value::Array(parts) = self.run(&["TIME"]) else { panic!("no TIME") };
-        let number = |index: usize| text(&parts[index]).parse::<i64>().unwrap();
-        number(0) * 1_000_000 + number(1)
+        unix_us(&self.run(&["TIME"]))
     }
 
     /// A field of `INFO`.
@@ -488,11 +456,42 @@ impl Connection {
             .unwrap_or_else(|| panic!("INFO {section} has no {field}:\n{report}"))
     }
 
+    /// A field of `INFO` that is a whole number.
+    pub fn count(&mut self, section: &str, field: &str) -> i64 {
+        let value = self.info(section, field);
+        value.parse().unwrap_or_else(|_| panic!("{field} is no whole number: {value}"))
+    }
+
+    /// Memory that the server uses, in bytes.
+    pub fn used_memory(&mut self) -> i64 {
+        self.count("memory", "used_memory")
+    }
+
+    /// Changes since the last snapshot.
+    pub fn changes(&mut self) -> i64 {
+        self.count("persistence", "rdb_changes_since_last_save")
+    }
+
+    /// Keys in the database.
+    pub fn keys(&mut self) -> i64 {
+        integer(&self.run(&["DBSIZE"]))
+    }
+
+    /// The payload of `DUMP`.
+    pub fn dump(&mut self, key: &str) -> Vec<u8> {
+        match self.run(&["DUMP", key]) {
+            Value::BulkString(bytes) => bytes,
+            other => panic!("no dump: {other:?}"),
+        }
+    }
+
+    /// `RESTORE` of a payload, without an expiry.
+    pub fn restore(&mut self, key: &str, payload: &[u8]) -> Result<Value, String> {
+        self.try_run(&[b"RESTORE".as_slice(), key.as_bytes(), b"0", payload, b"REPLACE"])
+    }
+
     /// Whether the server has a command.
     pub fn has_command(&mut self, name: &str) -> bool {
-        match self.run(&["COMMAND", "INFO", name]) {
-            Value::Array(replies) => matches!(replies.as_slice(), [Value::Array(_)]),
-            other => panic!("no command info: {other:?}"),
-        }
+        matches!(array(self.run(&["COMMAND", "INFO", name])).as_slice(), [Value::Array(_)])
     }
 }

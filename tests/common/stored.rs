@@ -1,7 +1,7 @@
 //! What a server stores of its buckets, in memory and in its files, as tests compare it.
 
 use super::server::copy_data_files;
-use super::{integers, text, wait_until, Clock, Connection, Server};
+use super::{text, unix_us, wait_until, Clock, Connection, Server, ServerBuilder};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,10 +37,8 @@ const LOOK: &str = "
 /// Exact where nothing moves the server's clock meanwhile: servers before 7.0 know no absolute expiry.
 pub fn buckets(client: &mut Connection) -> Buckets {
     let [time, found] = array::<2>(client.run(&["EVAL", LOOK, "0"]));
-    let [seconds, micros] = array::<2>(time).map(|part| text(&part).parse::<i64>().unwrap());
-    let now_ms = seconds * 1000 + micros / 1000;
-    let Value::Array(found) = found else { panic!("no buckets: {found:?}") };
-    found.into_iter().map(|bucket| one(bucket, now_ms)).collect()
+    let now_ms = unix_us(&time) / 1000;
+    super::array(found).into_iter().map(|bucket| one(bucket, now_ms)).collect()
 }
 
 fn one(bucket: Value, now_ms: i64) -> (String, Stored) {
@@ -53,8 +51,7 @@ fn one(bucket: Value, now_ms: i64) -> (String, Stored) {
 }
 
 fn array<const N: usize>(reply: Value) -> [Value; N] {
-    let Value::Array(elements) = reply else { panic!("no array: {reply:?}") };
-    elements.try_into().unwrap_or_else(|other| panic!("no array of {N}: {other:?}"))
+    super::array(reply).try_into().unwrap_or_else(|other| panic!("no array of {N}: {other:?}"))
 }
 
 /// Panics with those that differ if two servers, or one at two times, do not store the same.
@@ -86,6 +83,7 @@ pub fn fill(client: &mut Connection, clock: &Clock) {
             "TB.GIVE refunded 100 1/h 12.000001",
             "TB.TAKE filled 100 1/h 50",
             "TB.GIVE filled 100 1/h 50",
+            "CL.THROTTLE throttled 99 13 3600 7",
             "TB.MTAKE 3 {m}a 10 1/h 1 {m}b 1e12 1e6 5e11 {m}c 50 13/7h 0.000001",
             "TB.MTAKE 2 {m}a 10 1/h 1 {m}denied 1 1/h 2",
             "MULTI",
@@ -137,7 +135,26 @@ pub fn is_writing_files(client: &mut Connection) -> bool {
 
 /// The size of everything that was appended for good, in bytes.
 pub fn append_only_bytes(client: &mut Connection) -> u64 {
-    client.info("persistence", "aof_current_size").parse().unwrap()
+    client.count("persistence", "aof_current_size").unsigned_abs()
+}
+
+/// A server whose append-only file survives even a power cut, and which nothing else makes write.
+pub fn with_append_only_file(preamble: &str) -> ServerBuilder {
+    Server::builder()
+        .option("appendonly", "yes")
+        .option("appendfsync", "always")
+        .option("aof-use-rdb-preamble", preamble)
+        .option("auto-aof-rewrite-percentage", 0)
+        .controlled_clock()
+}
+
+/// A server with a clock of its own that sends nothing but what it is told to.
+pub fn quiet() -> ServerBuilder {
+    Server::builder()
+        .option("repl-ping-replica-period", 36_000)
+        .option("repl-timeout", 360_000)
+        .option("repl-diskless-sync-delay", 0)
+        .controlled_clock()
 }
 
 /// The file to which the server appends commands at the moment.
@@ -190,9 +207,26 @@ fn counted(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
     Some((count, &bytes[end + 2..]))
 }
 
-/// Makes `replica` follow `master` and waits until it has everything.
-pub fn follow(replica: &Server, master: &Server) {
+/// Whether a replica has its master's data and hears of every change.
+fn is_linked(client: &mut Connection) -> bool {
+    let report = text(&client.run(&["INFO", "replication"]));
+    report.contains("role:slave") && report.contains("master_link_status:up")
+}
+
+/// Waits until a replica has its master's data and hears of every change.
+pub fn wait_until_linked(replica: &Server) {
+    let mut client = replica.connect();
+    wait_until("the replica is linked", || is_linked(&mut client));
+}
+
+/// Tells `replica` to follow `master`.
+pub fn begin_to_follow(replica: &Server, master: &Server) {
     replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+}
+
+/// Makes `replica` follow `master` and waits until it has everything, on clocks that the test moves.
+pub fn follow(replica: &Server, master: &Server) {
+    begin_to_follow(replica, master);
     wait_until_replicated(replica, master);
 }
 
@@ -201,52 +235,22 @@ pub fn follow(replica: &Server, master: &Server) {
 pub fn wait_until_replicated(replica: &Server, origin: &Server) {
     let (mut to, mut from) = (replica.connect(), origin.connect());
     wait_while_time_passes(&[replica.clock(), origin.clock()], "the replica has everything", || {
-        let linked = to.info("replication", "master_link_status") == "up";
-        linked
+        is_linked(&mut to)
             && to.info("replication", "slave_repl_offset") == from.info("replication", "master_repl_offset")
     });
 }
 
 /// Replication offset of a master, in bytes.
 pub fn replicated_bytes(client: &mut Connection) -> i64 {
-    client.info("replication", "master_repl_offset").parse().unwrap()
+    client.count("replication", "master_repl_offset")
 }
 
 /// How many buckets the module says that there are.
 pub fn buckets_alive(client: &mut Connection) -> i64 {
-    let report = text(&client.run(&["INFO", "tokenbucket"]));
-    let count = report.lines().find_map(|line| line.trim().strip_prefix("tokenbucket_buckets:"));
-    count.unwrap_or_else(|| panic!("no count of buckets:\n{report}")).parse().unwrap()
+    client.count("tokenbucket", "tokenbucket_buckets")
 }
 
 /// Whether a log tells of a crash rather than of a refusal.
 pub fn tells_of_a_crash(log: &str) -> bool {
     ["crashed by signal", "BUG REPORT", "ASSERTION FAILED", "panicked"].iter().any(|sign| log.contains(sign))
-}
-
-/// The integer of a reply.
-pub fn integer(reply: &Value) -> i64 {
-    integers(&Value::Array(vec![reply.clone()]))[0]
-}
-
-/// Calls that change nothing after [`prepare_for_no_change`].
-pub const CHANGING_NOTHING: [&str; 12] = [
-    "TB.TAKE user:1 3 1/h",
-    "TB.TAKE absent 0 1/h",
-    "TB.TAKE user:1 3 1/h 0",
-    "TB.TAKEUPTO user:1 3 1/h 5",
-    "TB.RESERVE user:1 3 1/h 1 1000",
-    "TB.CHARGE debtor 3 1/h 0",
-    "TB.GIVE absent 3 1/h 7",
-    "TB.MTAKE 2 absent 3 1/h 1 user:1 3 1/h 1",
-    "TB.PEEK user:1 3 1/h",
-    "TB.PEEK absent 3 1/h",
-    "TB.STATE user:1",
-    "TB.STATE absent",
-];
-
-/// Empties one bucket and takes another into debt.
-pub fn prepare_for_no_change(client: &mut Connection) {
-    client.say("TB.TAKE user:1 3 1/h 3");
-    client.say("TB.CHARGE debtor 3 1/h 30");
 }

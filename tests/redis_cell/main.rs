@@ -1,6 +1,7 @@
 //! `CL.THROTTLE` side by side with redis-cell itself, on one clock that the test moves; and what the page on moving
 //! from redis-cell says of redis-cell.
 
+#[allow(dead_code, unused_imports)] // tests/server uses all of it.
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -9,9 +10,8 @@ mod library;
 mod walk;
 
 use cell::{call, throttle, Cell, Limit};
-use common::server::is_before_7;
 use common::stored::{follow, tells_of_a_crash, wait_while_time_passes};
-use common::{text, Connection, Engine, Random, Server};
+use common::{is_before, text, Connection, Random, Server};
 use library::redis_cell;
 use std::path::Path;
 use walk::{Comparison, Walk};
@@ -265,7 +265,7 @@ fn whoever_is_loaded_first_has_the_command() {
     let server = quiet.module_arguments(&["cl-throttle", "no"]).start();
     throttle(&mut server.connect(), "k 15 30 60");
     assert!(!server.log().contains("tokenbucket leaves"));
-    if is_before_7() {
+    if is_before(7, 0) {
         return;
     }
     // The other way round: ours has it, and redis-cell refuses to be loaded.
@@ -309,7 +309,7 @@ fn it_leaves_keys_that_never_expire() {
     let mut cell = Cell::alone();
     for (key, quantity) in [("negative", "-5"), ("overflow", "9223372036854775807")] {
         let words = format!("CL.THROTTLE {key} 10 1 60 {quantity}");
-        if Engine::under_test().is_redis(6, 0) {
+        if is_before(6, 2) {
             // The oldest server takes the negative expiry for what it is.
             cell.client().say(&words);
             continue;

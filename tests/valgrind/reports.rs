@@ -1,6 +1,7 @@
 //! What valgrind says of each process: one file per process, as XML.
 
-use crate::common::server::{executable, module};
+use crate::common::engine::executable;
+use crate::common::server::module;
 use crate::common::{wait_until, Server};
 use std::cell::RefCell;
 use std::fs;

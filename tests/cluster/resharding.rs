@@ -1,9 +1,8 @@
-//! What a cluster does to buckets: spreading, redirecting, resharding under load, and the loss of a master.
+//! Spreading, redirecting, resharding under load, and the loss of a master.
 
-mod common;
-
-use common::cluster::{Cluster, ClusterClient, SLOTS};
-use common::{multi_decision, text, wait_until, Connection, Server};
+use crate::common::stored::buckets_alive;
+use crate::common::{decision, multi_decision, text, texts, wait_until, Connection, Server};
+use crate::nodes::{Cluster, ClusterClient, SLOTS};
 use redis::Value;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -24,7 +23,7 @@ fn keys_spread_over_the_nodes_and_a_wrong_node_redirects() {
     }
     let mut total = 0;
     for node in &cluster.nodes {
-        let buckets: i64 = node.connect().info("tokenbucket", "tokenbucket_buckets").parse().unwrap();
+        let buckets = buckets_alive(&mut node.connect());
         assert!(buckets > 50, "the keys are spread evenly, but one node has {buckets}");
         total += buckets;
     }
@@ -97,9 +96,7 @@ fn after_the_loss_of_a_master_a_bucket_holds_what_was_last_replicated() {
     cluster.nodes[0].kill();
     let survivor = &cluster.nodes[3];
     let mut connection = survivor.connect();
-    wait_until("the replica is promoted", || {
-        text(&connection.run(&["INFO", "replication"])).contains("role:master")
-    });
+    wait_until("the replica is promoted", || connection.info("replication", "role") == "master");
     cluster.wait_until_agreed();
     client.start_from(&cluster.nodes[1]);
     for key in &keys {
@@ -116,7 +113,7 @@ impl ClusterClient {
     fn take(&mut self, key: &str) -> Result<bool, String> {
         let capacity = CAPACITY.to_string();
         let reply = self.try_run(key, &["TB.TAKE", key, &capacity, RATE])?;
-        Ok(common::decision(&reply).allowed == 1)
+        Ok(decision(&reply).allowed == 1)
     }
 
     /// The level that is stored, in tokens.
@@ -241,13 +238,10 @@ fn migrate_slot(from: &Server, to: &Server, slot: u16) {
     target.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]);
     source.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]);
     loop {
-        let Value::Array(keys) = source.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]) else {
-            panic!("no keys of slot {slot}");
-        };
+        let keys = texts(source.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]));
         if keys.is_empty() {
             break;
         }
-        let keys: Vec<String> = keys.iter().map(text).collect();
         let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
         command.extend(keys.iter().map(String::as_str));
         source.run(&command);
@@ -267,8 +261,7 @@ enum AtomicMigration {
 
 impl AtomicMigration {
     fn of(connection: &mut Connection) -> Option<Self> {
-        let Value::Array(help) = connection.run(&["CLUSTER", "HELP"]) else { panic!("no help") };
-        let help: Vec<String> = help.iter().map(text).collect();
+        let help = texts(connection.run(&["CLUSTER", "HELP"]));
         let offers = |word: &str| help.iter().any(|line| line.starts_with(word));
         if offers("MIGRATESLOTS") {
             Some(Self::Push)

@@ -1,19 +1,10 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
-mod common;
-
-use common::{text, wait_until, Connection, Decision, Engine, Server};
+use crate::common::calls::{prepare, prepared, CALLS};
+use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_linked};
+use crate::common::{decision, shown, wait_until, Connection, Engine, Server};
 use redis::Value;
-
-const OOM: &str = "OOM bucket not created: used memory > 'maxmemory' and tokenbucket.on-oom is 'deny'";
-
-fn decided(fields: [i64; 4]) -> Decision {
-    fields.into()
-}
-
-fn used_memory(client: &mut Connection) -> i64 {
-    client.info("memory", "used_memory").parse().unwrap()
-}
+use tokenbucket::error::Error;
 
 fn set_maxmemory(client: &mut Connection, bytes: i64) {
     client.say(&format!("CONFIG SET maxmemory {bytes}"));
@@ -39,88 +30,61 @@ fn send_all(
     replies
 }
 
-#[test]
-fn buckets_that_exist_go_on_being_enforced() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    client.decide("TB.TAKE k 3 1 1");
-    set_maxmemory(&mut client, 1);
-    assert_eq!(client.decide("TB.TAKE k 3 1 2"), decided([1, 0, 0, 3000]));
-    assert_eq!(client.decide("TB.TAKE k 3 1"), decided([0, 0, 1000, 3000]));
-    server.clock().advance_ms(1000);
-    assert_eq!(client.decide("TB.TAKE k 3 1"), decided([1, 0, 0, 3000]));
-    assert_eq!(client.decide("TB.RESERVE k 3 1 1 1000"), decided([1, -1, 1000, 4000]));
-    assert_eq!(client.decide("TB.CHARGE k 3 1 1"), decided([1, -2, 2000, 5000]));
-    assert_eq!(client.decide("TB.GIVE k 3 1 4"), decided([1, 2, 0, 1000]));
-    assert_eq!(client.decide("TB.TAKEUPTO k 3 1 5"), decided([2, 0, 0, 3000]));
-    assert_eq!(client.decide("TB.GIVE k 3 1 3"), decided([1, 3, 0, 0]));
-    assert_eq!(client.state("k"), None);
+/// Makes every call on a server over `maxmemory`, and says whether it would create a bucket.
+fn make_all_over_maxmemory(
+    client: &mut Connection,
+    mut judge: impl FnMut(&mut Connection, &str, &str, bool),
+) {
+    for call in CALLS {
+        set_maxmemory(client, 0);
+        prepare(client);
+        call.make(client);
+        let creates = client.keys() > 2;
+        prepare(client);
+        set_maxmemory(client, 1);
+        judge(client, call.words, call.reply, creates);
+    }
+    set_maxmemory(client, 0);
 }
 
-/// The calls that take from a bucket that does not exist, and what they are told if they may.
-const CREATING: [(&str, [i64; 4]); 4] = [
-    ("TB.TAKE new 10 1 4", [1, 6, 0, 4000]),
-    ("TB.TAKEUPTO new 10 1 7", [7, 3, 0, 7000]),
-    ("TB.RESERVE new 10 1 10 0", [1, 0, 0, 10_000]),
-    ("TB.CHARGE new 10 1 15", [1, -5, 5000, 15_000]),
-];
-
-fn assert_each_creates(client: &mut Connection) {
-    for (call, expected) in CREATING {
-        assert_eq!(client.decide(call), decided(expected), "{call}");
-        client.say("DEL new");
-    }
-}
-
+/// Buckets that exist go on being enforced, and so does whatever creates none.
 #[test]
-fn a_new_bucket_is_an_error_over_maxmemory_unless_told_otherwise() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    set_maxmemory(&mut client, 1);
-    for (call, _) in CREATING {
-        assert_eq!(client.refusal(call), OOM, "{call}");
-        assert_eq!(client.state("new"), None);
-    }
-    // What creates none needs no memory.
-    assert_eq!(client.decide("TB.PEEK new 10 1 4"), decided([1, 6, 0, 4000]));
-    assert_eq!(client.decide("TB.TAKE new 10 1 0"), decided([1, 10, 0, 0]));
-    assert_eq!(client.decide("TB.TAKE new 10 1 11"), decided([0, 10, -1, 0]));
-    assert_eq!(client.decide("TB.GIVE new 10 1 5"), decided([1, 10, 0, 0]));
-    set_maxmemory(&mut client, 0);
-    assert_each_creates(&mut client);
+fn a_new_bucket_is_an_error_over_maxmemory_and_nothing_else_is() {
+    let (_server, mut client) = prepared();
+    make_all_over_maxmemory(&mut client, |client, words, reply, creates| {
+        let before = buckets(client);
+        let told = client.attempt(words).map_or_else(|error| error, |told| shown(&told));
+        if creates {
+            assert_eq!((told, buckets(client)), (Error::OutOfMemory.to_string(), before), "{words}");
+        } else {
+            assert_eq!(told, reply, "{words}");
+        }
+    });
 }
 
 #[test]
 fn told_to_allow_it_decides_as_on_a_full_bucket_and_stores_nothing() {
     let server = Server::builder().controlled_clock().module_arguments(&["on-oom", "allow"]).start();
     let mut client = server.connect();
-    client.decide("TB.TAKE old 10 1 9");
-    set_maxmemory(&mut client, 1);
-    for (call, expected) in CREATING {
-        for _ in 0..3 {
-            assert_eq!(client.decide(call), decided(expected), "{call}");
-            assert_eq!(client.state("new"), None, "{call}");
-        }
-    }
-    assert_eq!(client.decide("TB.TAKE new 10 1 11"), decided([0, 10, -1, 0]));
-    assert_eq!(client.decide("TB.TAKE old 10 1 2"), decided([0, 1, 1000, 9000]));
-    assert_eq!(client.info("tokenbucket", "tokenbucket_buckets"), "1");
-    set_maxmemory(&mut client, 0);
-    client.decide("TB.TAKE new 10 1 4");
-    assert!(client.state("new").is_some(), "stored again as soon as there is memory");
+    make_all_over_maxmemory(&mut client, |client, words, reply, creates| {
+        let told = client.attempt(words).map_or_else(|error| error, |told| shown(&told));
+        assert_eq!(told, reply, "{words}");
+        assert!(!creates || buckets(client).len() == 2, "{words}");
+    });
+    client.decide("TB.TAKE n 10 1 4");
+    assert!(client.state("n").is_some(), "stored again as soon as there is memory");
 }
 
 #[test]
 fn a_script_over_maxmemory_is_told_the_same() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_clock_and_client();
     client.decide("TB.TAKE old 10 1 4");
     set_maxmemory(&mut client, 1);
     let take = |key: &str| format!("return redis.call('TB.TAKE', '{key}', 10, 1, 1)");
     let reply = client.run(&["EVAL", &take("old"), "0"]);
-    assert_eq!(common::decision(&reply), decided([1, 5, 0, 5000]));
+    assert_eq!(decision(&reply), [1, 5, 0, 5000]);
     let refused = client.try_run(&["EVAL", &take("new"), "0"]).unwrap_err();
-    assert!(refused.contains(OOM), "{refused}");
+    assert!(refused.contains(&Error::OutOfMemory.to_string()), "{refused}");
     assert_eq!(client.state("new"), None);
 }
 
@@ -140,29 +104,32 @@ fn with_an_eviction_policy_new_buckets_push_out_others() {
         let mut client = server.connect();
         client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
         send_all(&mut client, 0..1, |number| format!("TB.TAKE user:{number:07} 10 1/h"));
-        let maxmemory = used_memory(&mut client) + 500_000;
+        let maxmemory = client.used_memory() + 500_000;
         set_maxmemory(&mut client, maxmemory);
         let replies = send_all(&mut client, 1..BUCKETS, |number| format!("TB.TAKE user:{number:07} 10 1/h"));
         for reply in replies {
-            assert_eq!(common::decision(&reply).allowed, 1, "{policy}");
+            assert_eq!(decision(&reply).allowed, 1, "{policy}");
         }
         // Or else looking would evict further ones.
         set_maxmemory(&mut client, 0);
-        let evicted: i64 = client.info("stats", "evicted_keys").parse().unwrap();
-        let left: i64 = text(&client.say("DBSIZE")).parse().unwrap();
+        let evicted = client.count("stats", "evicted_keys");
+        let left = client.keys();
         assert!(evicted > 1000 && left > 1000, "{policy}: {evicted} evicted, {left} left");
         assert_eq!(evicted + left, i64::from(BUCKETS), "{policy}");
-        assert_eq!(client.info("tokenbucket", "tokenbucket_buckets"), left.to_string(), "{policy}");
+        assert_eq!(buckets_alive(&mut client), left, "{policy}");
     }
 }
 
 #[test]
 fn with_an_eviction_policy_there_is_always_room_for_one_more() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_clock_and_client();
     client.say("CONFIG SET maxmemory-policy allkeys-lru");
     set_maxmemory(&mut client, 1);
-    assert_each_creates(&mut client);
+    for (call, told) in
+        [("TB.TAKE n 10 1 4", [1, 6, 0, 4000]), ("TB.CHARGE m 10 1 15", [1, -5, 5000, 15_000])]
+    {
+        assert_eq!(client.decide(call), told, "{call}");
+    }
 }
 
 /// The loss by eviction is smallest where the buckets nearest to full go first.
@@ -177,10 +144,10 @@ fn volatile_ttl_evicts_the_buckets_that_are_nearest_to_full() {
     }
     let exhausted = |number| format!("TB.TAKE precious:{number:07} 10 10/d 10");
     send_all(&mut client, 0..PRECIOUS, exhausted);
-    let maxmemory = used_memory(&mut client) + 500_000;
+    let maxmemory = client.used_memory() + 500_000;
     set_maxmemory(&mut client, maxmemory);
     send_all(&mut client, 0..CHEAP, |number| format!("TB.TAKE cheap:{number:07} 10 10/h 1"));
-    let evicted: i64 = client.info("stats", "evicted_keys").parse().unwrap();
+    let evicted = client.count("stats", "evicted_keys");
     assert!(evicted > 2000, "{evicted} evicted: memory was not short");
     let states = send_all(&mut client, 0..PRECIOUS, |number| format!("TB.STATE precious:{number:07}"));
     let lost = states.iter().filter(|state| **state == Value::Nil).count();
@@ -188,17 +155,19 @@ fn volatile_ttl_evicts_the_buckets_that_are_nearest_to_full() {
 }
 
 /// Ways in which a bucket ends. `{}` stands for its number.
-const ENDS: [(&str, &[&str]); 8] = [
+const ENDS: [(&str, &[&str]); 9] = [
     ("deleted", &["DEL user:{}"]),
     ("unlinked", &["UNLINK user:{}"]),
     ("given back", &["TB.GIVE user:{} 10 1/h 10"]),
-    ("expired", &["PEXPIRE user:{} 1"]),
+    ("expired", &["PEXPIRE user:{} 1", "EXISTS user:{}"]),
     ("overwritten", &["SET user:{} 1"]),
     ("overwritten by a copy", &["TB.TAKE other:{} 10 1/h", "RENAME other:{} user:{}", "DEL user:{}"]),
     ("denied and charged", &["TB.TAKE user:{} 10 1/h 11", "TB.CHARGE user:{} 10 1/h 11", "DEL user:{}"]),
     ("flushed", &[]),
+    ("flushed in the background", &["FLUSHALL ASYNC"]),
 ];
 
+/// At once, or in the background if the operator wants that.
 #[test]
 fn all_memory_comes_back_however_a_bucket_ends() {
     const BUCKETS: u32 = 20_000;
@@ -210,22 +179,27 @@ fn all_memory_comes_back_however_a_bucket_ends() {
         let mut client = server.connect();
         send_all(&mut client, 0..BUCKETS, |number| format!("TB.TAKE user:{number} 10 1/h"));
         for call in end {
-            send_all(&mut client, 0..BUCKETS, |number| call.replace("{}", &number.to_string()));
+            let times = if call.contains("{}") { BUCKETS } else { 1 };
+            send_all(&mut client, 0..times, |number| call.replace("{}", &number.to_string()));
         }
         client.say("FLUSHALL");
     };
     let mut observer = server.connect();
     // The first time, the server makes room for what it keeps.
-    for (_, end) in ENDS {
-        live_and_end(end);
-    }
+    ENDS.iter().for_each(|(_, end)| live_and_end(end));
     let baseline = settled_memory(&mut observer);
-    for (name, end) in ENDS {
-        live_and_end(end);
-        let growth = settled_memory(&mut observer) - baseline;
-        assert!(growth < NOISE, "{growth} bytes are gone with {BUCKETS} buckets that were {name}");
-        assert_eq!(observer.info("tokenbucket", "tokenbucket_buckets"), "0", "{name}");
+    for lazily in ["no", "yes"] {
+        for option in ["lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"] {
+            observer.run(&["CONFIG", "SET", option, lazily]);
+        }
+        for (name, end) in ENDS {
+            live_and_end(end);
+            wait_until("all are freed", || buckets_alive(&mut observer) == 0);
+            let growth = settled_memory(&mut observer) - baseline;
+            assert!(growth < NOISE, "{growth} bytes are gone with {BUCKETS} buckets that were {name}");
+        }
     }
+    assert_eq!(observer.count("tokenbucket", "tokenbucket_bucket_bytes"), 0);
 }
 
 /// The memory in use once it stays the same. Tables grow by and by, and some servers free in the background.
@@ -234,7 +208,7 @@ fn settled_memory(client: &mut Connection) -> i64 {
     wait_until("the memory in use stays the same", || {
         std::thread::sleep(std::time::Duration::from_millis(60));
         last_reads.rotate_left(1);
-        last_reads[4] = used_memory(client);
+        last_reads[4] = client.used_memory();
         last_reads.iter().all(|read| *read == last_reads[0])
     });
     last_reads[0]
@@ -244,9 +218,9 @@ fn settled_memory(client: &mut Connection) -> i64 {
 fn bytes_per_key(keys: u32, call: impl Fn(u32) -> String) -> f64 {
     let server = Server::start();
     let mut client = server.connect();
-    let before = used_memory(&mut client);
+    let before = client.used_memory();
     send_all(&mut client, 0..keys, call);
-    assert_eq!(text(&client.say("DBSIZE")), keys.to_string());
+    assert_eq!(client.keys(), i64::from(keys));
     (settled_memory(&mut client) - before) as f64 / f64::from(keys)
 }
 
@@ -265,4 +239,28 @@ fn a_bucket_costs_at_most_150_bytes_and_two_small_blocks_more_than_an_integer_th
         bucket - integer <= 2.0 * block + 2.0,
         "{bucket} a bucket, {integer} an integer with {allocator}"
     );
+}
+
+/// The module looks for listeners now and then, by asking the server for a report.
+#[test]
+fn memory_stays_flat_while_the_module_looks_for_listeners() {
+    const LOOPS: i64 = 2000;
+    const LOOPS_PER_SECOND: i64 = 500;
+    // A block that the server wants for its own buffers. A report that is never freed, each ten loops, is far more.
+    const NOISE: i64 = 40_000;
+    let master =
+        Server::builder().option("hz", LOOPS_PER_SECOND).option("repl-diskless-sync-delay", 0).start();
+    let replica = Server::start();
+    // With a replica there it asks on and on.
+    begin_to_follow(&replica, &master);
+    wait_until_linked(&replica);
+    let mut client = master.connect();
+    let mut memory_after_loops = || {
+        let until_us = client.time_us() + LOOPS * 1_000_000 / LOOPS_PER_SECOND;
+        wait_until("cron has run often", || client.time_us() > until_us);
+        settled_memory(&mut client)
+    };
+    let before = memory_after_loops();
+    let growth = memory_after_loops() - before;
+    assert!(growth < NOISE, "{growth} bytes in {LOOPS} loops");
 }

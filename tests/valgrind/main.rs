@@ -4,22 +4,22 @@
 //! Needs valgrind, and in `SERVER` a server that was built with libc's allocator, which valgrind can watch: of any
 //! other, it would not see a thing.
 
+#[allow(dead_code, unused_imports)] // tests/server uses all of it.
+#[path = "../common/mod.rs"]
 mod common;
-
-#[path = "valgrind/reports.rs"]
 mod reports;
 
+use common::calls::{prepare, CALLS};
 use common::model::Wish;
+use common::payload::{Payload, ENCODING};
 use common::stored::{
     buckets, buckets_alive, fill, follow, is_writing_files, wait_until_replicated, wait_while_time_passes,
 };
 use common::walk::{self, Walk, RATES};
-use common::{multi_decision, text, wait_until, Connection, Random, Server, ServerBuilder};
-use redis::Value;
+use common::{multi_decision, wait_until, Connection, Random, Server, ServerBuilder};
 use reports::Reports;
 
 #[test]
-#[ignore = "needs valgrind, and a server that was built with libc's allocator: make valgrind"]
 fn no_access_is_invalid_and_nothing_is_lost() {
     let reports = Reports::begin();
     for (what, exercise) in [
@@ -44,41 +44,42 @@ fn start(builder: ServerBuilder) -> (Server, Connection) {
     (server, client)
 }
 
-/// Bucket after bucket through random calls, each judged by the exact model; several at once; as a transaction and
-/// in a script; on what redis-cell left; with somebody listening; without memory.
+/// Every call that is listed, alone, as a transaction, in a script, and without memory; random ones, each judged by
+/// the exact model; many buckets at once; with somebody listening.
 fn decisions(reports: &Reports) {
     let (server, mut client) = start(Server::builder());
     client.say("CONFIG SET notify-keyspace-events KEA");
-    fill(&mut client, server.clock());
+    for call in CALLS {
+        prepare(&mut client);
+        call.make(&mut client);
+        client.transaction(&[call.words, call.words]);
+        let script = ["EVAL", "return redis.pcall(unpack(ARGV))", "0"];
+        let _ = client.try_run(&script.into_iter().chain(call.words.split(' ')).collect::<Vec<_>>());
+        client.say("CONFIG SET maxmemory 1");
+        let _ = client.attempt(&call.with_keys(|key| format!("new:{key}")));
+        client.say("CONFIG SET maxmemory 0");
+    }
     walk_at_random(&server);
     for buckets in [1, 2, 33, 1024] {
         take_from_many(&mut client, buckets);
-    }
-    for quantity in [1, 5, 0, 16, 17] {
-        client.say(&format!("CL.THROTTLE throttled 15 30 60 {quantity}"));
     }
     let whole_again_ns = (server.clock().now_us() + 5_000_000) * 1000;
     client.run(&["SET", "left-by-redis-cell", &whole_again_ns.to_string()]);
     client.say("CL.THROTTLE left-by-redis-cell 15 30 60 0");
     client.say("CL.THROTTLE left-by-redis-cell 15 30 60 1");
-    without_memory(&mut client);
     reports.end(server);
 }
 
 fn walk_at_random(server: &Server) {
-    const WALKS: u64 = 20;
-    const CALLS: u64 = 20;
     let mut random = Random::new(6);
-    for number in 0..WALKS {
+    for number in 0..20 {
         let limit = walk::limit(&mut random, RATES);
         let mut walk = Walk::new(server, number);
-        for _ in 0..CALLS {
+        for _ in 0..20 {
             let amount = walk::amount(&mut random, &limit);
-            let wish = match random.below(5) {
+            let wish = match random.below(3) {
                 0 => Wish::Take(amount),
-                1 => Wish::TakeUpTo(random.between(1, 20)),
-                2 => Wish::Reserve(amount, random.between(0, 100_000)),
-                3 => Wish::Charge(amount),
+                1 => Wish::Charge(amount),
                 _ => Wish::Give(amount),
             };
             walk.call(&limit, &wish);
@@ -88,66 +89,32 @@ fn walk_at_random(server: &Server) {
 }
 
 fn take_from_many(client: &mut Connection, buckets: usize) {
-    let mut command = vec!["TB.MTAKE".to_owned(), buckets.to_string()];
-    for number in 0..buckets {
-        command.extend([&format!("many:{number}"), "10", "1/h", "4"].map(ToString::to_string));
-    }
+    client.say("FLUSHALL");
+    let groups: Vec<_> = (0..buckets).map(|number| format!("many:{number} 10 1/h 4")).collect();
+    let call = format!("TB.MTAKE {buckets} {}", groups.join(" "));
     // What the first call leaves is enough for a second one, and not for a third.
-    let allowed = [1, 2, 3].map(|_| multi_decision(&client.run(&command)).0.allowed);
+    let allowed = [1, 2, 3].map(|_| multi_decision(&client.say(&call)).0.allowed);
     assert_eq!(allowed, [1, 1, 0], "{buckets} buckets");
-    (0..buckets).for_each(|number| drop(client.run(&["DEL", &format!("many:{number}")])));
 }
 
-fn without_memory(client: &mut Connection) {
-    client.say("TB.TAKE existing 10 1/h");
-    client.say("CONFIG SET maxmemory 1");
-    client.say("TB.TAKE existing 10 1/h");
-    for words in [
-        "TB.TAKE new 10 1/h",
-        "TB.MTAKE 2 existing 10 1/h 1 new 10 1/h 1",
-        "CL.THROTTLE new 15 30 60",
-        "TB.CHARGE new 10 1/h 1",
-    ] {
-        assert!(client.refusal(words).starts_with("OOM"), "{words}");
-    }
-    client.say("CONFIG SET maxmemory 0");
-}
-
-/// Whatever is refused, and questions about the commands.
+/// Calls of every command with each argument missing, too long, or of the wrong type, and questions about them.
 fn errors(reports: &Reports) {
     let (server, mut client) = start(Server::builder());
-    client.say("SET string 1");
-    client.say("TB.CHARGE debtor 10 1/h 1e12");
-    for words in [
-        "TB.TAKE k",
-        "TB.TAKE k -1 1",
-        "TB.TAKE k 1 1/fortnight",
-        "TB.TAKE k 1 1e-30",
-        "TB.TAKE k 1e12 1/d",
-        "TB.TAKE k 1 1 1e13",
-        "TB.TAKEUPTO k 10 1 0.5",
-        "TB.RESERVE k 10 1 1 -1",
-        "TB.CHARGE debtor 10 1/h 1e12",
-        "TB.GIVE k 10 1 nan",
-        "TB.MTAKE 0 k 1 1 1",
-        "TB.MTAKE 2 k 1 1 1",
-        "TB.MTAKE 2 k 1 1 1 k 1 1 1",
-        "TB.MTAKE 2 k 1 1 1 string 1 1 1",
-        "TB.RESTORE k state",
-        "TB.RESTORE k",
-        "TB.TAKE string 1 1",
-        "TB.PEEK string 1 1",
-        "TB.STATE string",
-        "CL.THROTTLE string 1 1",
-        "CL.THROTTLE debtor x 1 1",
-    ] {
-        client.refusal(words);
-    }
+    client.say("SET string word");
     let long = "9".repeat(100_000);
-    client.refusal(&format!("TB.TAKE k {long} 1"));
-    for words in
-        ["COMMAND", "INFO everything", "INFO tokenbucket", "COMMAND GETKEYS TB.MTAKE 2 a 1 1 1 b 1 1 1"]
-    {
+    for call in CALLS {
+        let words: Vec<&str> = call.words.split(' ').collect();
+        for place in 1..words.len() {
+            let _ = client.try_run(&words[..place]);
+            for bad in ["", "-1", "1e-30", "string", &long] {
+                let mut changed = words.clone();
+                changed[place] = bad;
+                let _ = client.try_run(&changed);
+            }
+        }
+        client.say(&format!("COMMAND GETKEYS {}", call.words));
+    }
+    for words in ["COMMAND", "INFO everything", "INFO tokenbucket"] {
         client.say(words);
     }
     reports.end(server);
@@ -178,9 +145,7 @@ fn values(reports: &Reports) {
     ] {
         client.say(words);
     }
-    wait_while_time_passes(&[server.clock()], "what is full again is gone", || {
-        text(&client.say("DBSIZE")) == "2"
-    });
+    wait_while_time_passes(&[server.clock()], "what is full again is gone", || client.keys() == 2);
     client.say("FLUSHALL ASYNC");
     wait_until("all is freed", || buckets_alive(&mut client) == 0);
     reports.end(server);
@@ -234,28 +199,17 @@ fn replication(reports: &Reports) {
     }
 }
 
-/// Payloads with any damage behind the type's name, which no checksum stops.
+/// Payloads with any damage, which no checksum stops.
 fn payloads(reports: &Reports) {
     const PAYLOADS: u32 = 3000;
-    const HEAD_LEN: usize = 10;
     let (server, mut client) = start(Server::builder());
     client.say("TB.TAKE template 10 1/h");
-    let Value::BulkString(good) = client.say("DUMP template") else { panic!("no dump") };
-    client.say("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
+    let payload = Payload::of(&mut client, "template");
     let mut random = Random::new(7);
     let mut refused = 0;
     for _ in 0..PAYLOADS {
-        let mut bad = good.clone();
-        for _ in 0..random.between(0, 4) {
-            let place = HEAD_LEN + usize::try_from(random.below((bad.len() - HEAD_LEN) as u64)).unwrap();
-            match random.below(4) {
-                0 => bad.truncate(place + 1),
-                1 => bad.insert(place, random.bytes(1)[0]),
-                _ => bad[place] = random.bytes(1)[0],
-            }
-        }
-        refused +=
-            u32::from(client.try_run(&[b"RESTORE", b"copy" as &[u8], b"0", &bad, b"REPLACE"]).is_err());
+        let bad = payload.with(ENCODING, &payload.spoiled_content(&mut random));
+        refused += u32::from(client.restore("copy", &bad).is_err());
         client.say("TB.TAKE copy 10 1/h");
     }
     assert!((PAYLOADS / 10..PAYLOADS).contains(&refused), "{refused} were refused");

@@ -1,13 +1,10 @@
 //! A bucket that is full again needs no key. Its key goes then, never before, and little later.
 
-mod common;
-
-use common::model::{exact, whole, ExactLimit, Wish};
-use common::stored::{buckets_alive, wait_while_time_passes};
-use common::walk::{self, RATES};
-use common::{text, Connection, Random, Server};
-
-const HOUR_MS: i64 = 3_600_000;
+use crate::common::calls::{prepare, Outcome, CALLS};
+use crate::common::model::{exact, whole, ExactLimit, Wish};
+use crate::common::stored::buckets_alive;
+use crate::common::walk::{self, RATES};
+use crate::common::{is_before, text, Connection, Random, Server, HOUR_MS};
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
 fn full_at_us((level, refilled_at_us): &(String, i64), limit: &ExactLimit) -> i64 {
@@ -38,8 +35,7 @@ fn per_hour(capacity: &str) -> ExactLimit {
 fn the_key_stays_until_the_bucket_is_full_and_goes_soon_after() {
     const BUCKETS: u64 = 150;
     const CALLS: u32 = 30;
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     let mut random = Random::new(0xE);
     let mut writes = 0;
     for bucket in 0..BUCKETS {
@@ -76,8 +72,7 @@ fn wish(random: &mut Random, limit: &ExactLimit) -> Wish {
 /// The last microsecond of a key, and the first without it.
 #[test]
 fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/3s 7.5");
     let expires_at_ms = client.expires_at_ms("user:1").unwrap();
     server.clock().set_us(expires_at_ms * 1000 - 1);
@@ -93,28 +88,12 @@ fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
     assert_eq!(client.decide("TB.TAKE user:1 10 1/3s").remaining, 9);
 }
 
-/// Nobody has to ask for a bucket to have it forgotten.
-#[test]
-fn buckets_that_nobody_asks_for_are_forgotten() {
-    const BUCKETS: i64 = 500;
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    for bucket in 0..BUCKETS {
-        client.say(&format!("TB.TAKE user:{bucket} 10 1"));
-    }
-    assert_eq!(buckets_alive(&mut client), BUCKETS);
-    server.clock().advance_ms(3000);
-    wait_while_time_passes(&[server.clock()], "all are forgotten", || buckets_alive(&mut client) == 0);
-    assert_eq!(text(&client.say("DBSIZE")), "0");
-}
-
 /// Writing an expiry costs the server as much as the rest of a take, so one that is right stays. Servers before
 /// 6.2.2 do not tell a module what the expiry is.
 #[test]
 fn an_expiry_that_is_right_is_not_written_again() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    let can_tell = !text(&client.say("INFO server")).contains("redis_version:6.0.");
+    let (server, mut client) = Server::with_clock_and_client();
+    let can_tell = !is_before(6, 2);
     client.say("TB.TAKE user:1 100 1/h 50");
     let first = client.expires_at_ms("user:1").unwrap();
     client.say("TB.TAKE user:1 100 1/h 0.001");
@@ -128,8 +107,7 @@ fn an_expiry_that_is_right_is_not_written_again() {
 #[test]
 fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
     let limit = ExactLimit::new("100", "1/3s", "1", 3_000_000);
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     for clock_us in [0, 1, 333, 998] {
         server.clock().advance_us(clock_us);
         client.say("TB.CHARGE twin 100 1/3s 50.12345");
@@ -147,82 +125,48 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
     }
 }
 
-/// A new limit moves the moment at which the bucket is full, also far back and forth.
-#[test]
-fn another_limit_moves_the_expiry() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    let limits = [
-        ("10", "1/h", "1", HOUR_MS * 1000),
-        ("1000", "1/h", "1", HOUR_MS * 1000),
-        ("1000", "100", "100", 1_000_000),
-        ("10", "1/d", "1", 86_400_000_000),
-        ("10", "1e6", "1e6", 1_000_000),
-        ("10", "7/d", "7", 86_400_000_000),
-    ];
-    for (capacity, rate, count, period_us) in limits {
-        let limit = ExactLimit::new(capacity, rate, count, period_us);
-        client.say(&format!("TB.CHARGE user:1 {} 1.000001", limit.words));
-        assert_expires_in_time(&mut client, "user:1", &limit, server.clock().now_us());
-        server.clock().advance_us(333);
-    }
+/// The limit of the buckets in [`CALLS`].
+fn per_second() -> ExactLimit {
+    ExactLimit::new("10", "1", "1", 1_000_000)
 }
 
-const WRITES: [&str; 6] = [
-    "TB.TAKE user:1 100 1/h 2",
-    "TB.TAKEUPTO user:1 100 1/h 2",
-    "TB.RESERVE user:1 100 1/h 2 0",
-    "TB.CHARGE user:1 100 1/h 2",
-    "TB.GIVE user:1 100 1/h 2",
-    "TB.MTAKE 1 user:1 100 1/h 2",
-];
-
-/// Whatever a user has done to the expiry, the next write puts it right.
+/// Whatever a user has done to the expiry, and however the bucket came under this name: the next write puts it right.
 #[test]
 fn the_next_write_repairs_an_expiry() {
-    let meddling = ["PERSIST user:1", "PEXPIRE user:1 3600000", "EXPIRE user:1 999999999"];
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    for write in WRITES {
+    let meddling: [fn(&mut Connection); 4] = [
+        |client| drop(client.say("PERSIST k")),
+        |client| drop(client.say("EXPIRE k 999999999")),
+        |client| {
+            let dump = client.dump("k");
+            client.restore("k", &dump).unwrap();
+        },
+        |client| {
+            drop((
+                client.say("TB.TAKE source 10 1 6"),
+                client.say("RENAME source k"),
+                client.say("PERSIST k"),
+            ))
+        },
+    ];
+    let (server, mut client) = Server::with_clock_and_client();
+    for call in CALLS.iter().filter(|call| call.keys().contains(&"k") && call.outcome != Outcome::Filled) {
         for meddle in meddling {
-            client.say("DEL user:1");
-            client.say("TB.TAKE user:1 100 1/h 50");
-            assert_eq!(text(&client.say(meddle)), "1");
-            let meddled = client.expires_at_ms("user:1");
-            assert_eq!(client.decide("TB.TAKE user:1 100 1/h 99").allowed, 0);
-            client.say("TB.PEEK user:1 100 1/h");
-            assert_eq!(client.expires_at_ms("user:1"), meddled, "a denial has written");
-            client.say(write);
-            assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us());
+            prepare(&mut client);
+            meddle(&mut client);
+            let meddled = client.expires_at_ms("k");
+            call.make(&mut client);
+            if call.outcome.writes() {
+                assert_expires_in_time(&mut client, "k", &per_second(), server.clock().now_us());
+            } else {
+                assert_eq!(client.expires_at_ms("k"), meddled, "{} has written", call.words);
+            }
         }
-    }
-}
-
-/// The same for a bucket that came under this name without an expiry, or with another's.
-#[test]
-fn the_next_write_repairs_an_expiry_that_came_with_the_bucket() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    for write in WRITES {
-        client.say("FLUSHALL");
-        client.say("TB.TAKE source 100 1/h 50");
-        let redis::Value::BulkString(dump) = client.say("DUMP source") else { panic!("no dump") };
-        client.run(&[b"RESTORE".as_slice(), b"user:1", b"0", &dump]);
-        assert_eq!(client.expires_at_ms("user:1"), None);
-        client.say(write);
-        assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us());
-
-        client.say("PEXPIRE source 1000");
-        client.say("RENAME source user:1");
-        client.say(write);
-        assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us());
     }
 }
 
 #[test]
 fn a_clock_that_steps_back_neither_locks_nor_frees_nor_forgets() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/m 4");
     client.say("TB.TAKE empty 10 1/m 10");
     server.clock().advance_ms(-HOUR_MS);
@@ -247,8 +191,7 @@ fn a_clock_that_steps_back_neither_locks_nor_frees_nor_forgets() {
 
 #[test]
 fn a_give_that_fills_leaves_no_key() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_clock_and_client();
     for (take, give) in [("7", "7"), ("7.5", "1e12"), ("0.000001", "0.000001")] {
         client.say(&format!("TB.TAKE user:1 10 1/h {take}"));
         let given = client.decide(&format!("TB.GIVE user:1 10 1/h {give}"));

@@ -1,31 +1,20 @@
 //! What the server offers for keys of its own types works for buckets, and nothing that a payload can contain
 //! does harm.
 
-mod common;
-
-use common::stored::{
-    assert_same_buckets, buckets, buckets_alive, fill, integer, wait_while_time_passes, Buckets,
+use crate::common::engine::Brand;
+use crate::common::stored::{
+    assert_same_buckets, buckets, buckets_alive, fill, wait_while_time_passes, Buckets,
 };
-use common::{text, Connection, Server};
+use crate::common::{array, integer, is_before, text, texts, Connection, Engine, Server, HOUR_MS};
 use redis::Value;
-
-const HOUR_MS: i64 = 3_600_000;
 
 /// A server with one bucket, `user:1`, of an odd level.
 fn with_one_bucket() -> (Server, Connection) {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/h 3.141592");
     server.clock().advance_us(1_234_567);
     client.say("TB.TAKE user:1 10 1/h 2.718281");
     (server, client)
-}
-
-fn dump(client: &mut Connection, key: &str) -> Vec<u8> {
-    match client.run(&["DUMP", key]) {
-        Value::BulkString(bytes) => bytes,
-        other => panic!("no dump: {other:?}"),
-    }
 }
 
 fn restore(
@@ -40,14 +29,9 @@ fn restore(
     client.try_run(&command)
 }
 
-fn is_before_6_2(client: &mut Connection) -> bool {
-    text(&client.say("INFO server")).contains("redis_version:6.0.")
-}
-
 #[test]
 fn type_and_object_tell_what_they_tell_of_other_types() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/h");
     client.say("SET string anything");
     assert_eq!(text(&client.say("TYPE user:1")), "tb-bucket");
@@ -73,15 +57,14 @@ fn type_and_object_tell_what_they_tell_of_other_types() {
 /// only keys that never had one can be asked about.
 #[test]
 fn memory_usage_is_the_same_for_every_bucket_and_small() {
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    let is_dangerous = is_redis_8_6_or_later(&mut client);
+    let (_server, mut client) = Server::with_clock_and_client();
+    let is_dangerous = Engine::under_test().brand == Brand::Redis && !is_before(8, 6);
     let mut usages: Vec<i64> = Vec::new();
     for (number, amount) in ["1", "0.000001", "999999999999", "500", "7.5"].iter().enumerate() {
         let key = format!("user:{number}");
         client.say(&format!("TB.CHARGE {key} 10 1/h {amount}"));
         if is_dangerous {
-            let payload = dump(&mut client, &key);
+            let payload = client.dump(&key);
             client.run(&["DEL", &key]);
             restore(&mut client, &key, "0", &payload, &[]).unwrap();
         }
@@ -91,17 +74,10 @@ fn memory_usage_is_the_same_for_every_bucket_and_small() {
     assert!((16..=150).contains(&usages[0]), "{usages:?}");
 }
 
-fn is_redis_8_6_or_later(client: &mut Connection) -> bool {
-    let version = client.info("server", "redis_version");
-    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
-    numbers >= vec![8, 6]
-}
-
 #[test]
 fn scan_finds_buckets_by_their_type() {
     const BUCKETS: usize = 300;
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_clock_and_client();
     for number in 0..BUCKETS {
         client.say(&format!("TB.TAKE user:{number} 10 1/h"));
         client.say(&format!("SET string:{number} 1"));
@@ -109,12 +85,9 @@ fn scan_finds_buckets_by_their_type() {
     let mut found = std::collections::BTreeSet::new();
     let mut cursor = "0".to_owned();
     loop {
-        let Value::Array(reply) = client.run(&["SCAN", &cursor, "TYPE", "tb-bucket", "COUNT", "50"]) else {
-            panic!("no scan")
-        };
-        let [next, Value::Array(keys)] = reply.as_slice() else { panic!("no scan: {reply:?}") };
-        found.extend(keys.iter().map(text));
-        cursor = text(next);
+        let reply = array(client.run(&["SCAN", &cursor, "TYPE", "tb-bucket", "COUNT", "50"]));
+        cursor = text(&reply[0]);
+        found.extend(texts(reply[1].clone()));
         if cursor == "0" {
             break;
         }
@@ -128,7 +101,7 @@ fn dump_and_restore_bring_a_bucket_back() {
     let (server, mut client) = with_one_bucket();
     let state = client.state("user:1");
     let expires_at_ms = client.expires_at_ms("user:1");
-    let payload = dump(&mut client, "user:1");
+    let payload = client.dump("user:1");
     let now_ms = server.clock().now_us() / 1000;
 
     assert!(restore(&mut client, "user:1", "0", &payload, &[]).unwrap_err().starts_with("BUSYKEY"));
@@ -159,7 +132,7 @@ fn dump_and_restore_bring_a_bucket_back() {
 fn a_copy_is_a_bucket_of_its_own() {
     let (_server, mut client) = with_one_bucket();
     if !client.has_command("COPY") {
-        assert!(is_before_6_2(&mut client), "COPY is missing");
+        assert!(is_before(6, 2), "COPY is missing");
         assert!(client.refusal("COPY user:1 copy").starts_with("ERR unknown command"));
         return;
     }
@@ -205,7 +178,7 @@ fn migrate_brings_buckets_to_another_server() {
     let (mut source, mut target) = (from.connect(), to.connect());
     fill(&mut source, from.clock());
     let expected = buckets(&mut source);
-    let Value::Array(keys) = source.say("KEYS *") else { panic!("no keys") };
+    let keys = array(source.say("KEYS *"));
 
     target.say("TB.TAKE take 1 1/h");
     assert!(migrate(&mut source, &to, "COPY", &keys).unwrap_err().contains("BUSYKEY"));
@@ -245,7 +218,7 @@ fn digests_are_equal_for_equal_buckets_only() {
     twin.say("TB.TAKE take 1000 1/h 0.000001");
     assert_ne!(whole(&mut client), whole(&mut twin));
 
-    let payload = dump(&mut client, "take");
+    let payload = client.dump("take");
     let left_ms = text(&client.say("PTTL take"));
     restore(&mut client, "same", &left_ms, &payload, &[]).unwrap();
     // A micro-token apart at one time, and the same level a microsecond apart.
@@ -256,52 +229,10 @@ fn digests_are_equal_for_equal_buckets_only() {
     one.clock().advance_us(1);
     client.say("TB.TAKE c 1000 1e-6 1");
     assert_eq!(client.state("a").unwrap().0, client.state("c").unwrap().0);
-    let digests = client.run(&["DEBUG", "DIGEST-VALUE", "take", "same", "a", "b", "c"]);
-    let Value::Array(digests) = digests else { panic!("no digests") };
+    let digests = texts(client.run(&["DEBUG", "DIGEST-VALUE", "take", "same", "a", "b", "c"]));
     let [take, same, a, b, c] = digests.as_slice() else { panic!("{digests:?}") };
     assert_eq!(take, same);
     assert!(a != b && a != c && b != c, "{digests:?}");
-}
-
-/// However many buckets go, and whichever way, none is left behind in memory.
-#[test]
-fn buckets_that_are_removed_are_freed() {
-    const BUCKETS: i64 = 5000;
-    const FILL: &str = "for i = 1, tonumber(ARGV[1]) do redis.call('TB.TAKE', 'user:' .. i, 10, '1/h') end";
-    const DROP: &str = "for i = 1, tonumber(ARGV[2]) do redis.call(ARGV[1], 'user:' .. i) end";
-    let server = Server::with_clock();
-    let mut client = server.connect();
-    let count = BUCKETS.to_string();
-    for lazily in ["no", "yes"] {
-        for option in ["lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"] {
-            client.run(&["CONFIG", "SET", option, lazily]);
-        }
-        let removals: [&[&str]; 7] = [
-            &["FLUSHALL"],
-            &["FLUSHALL", "ASYNC"],
-            &["FLUSHDB", "ASYNC"],
-            &["EVAL", DROP, "0", "DEL", &count],
-            &["EVAL", DROP, "0", "UNLINK", &count],
-            &["EVAL", "for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'user:' .. i, 1) end", "0", &count],
-            &[
-                "EVAL",
-                "for i = 1, tonumber(ARGV[1]) do redis.call('PEXPIRE', 'user:' .. i, 1) end",
-                "0",
-                &count,
-            ],
-        ];
-        for removal in removals {
-            client.run(&["FLUSHALL"]);
-            client.run(&["EVAL", FILL, "0", &count]);
-            assert_eq!(buckets_alive(&mut client), BUCKETS);
-            client.run(removal);
-            wait_while_time_passes(&[server.clock()], &format!("{removal:?} frees all buckets"), || {
-                buckets_alive(&mut client) == 0
-            });
-        }
-    }
-    let report = text(&client.say("INFO tokenbucket"));
-    assert!(report.contains("tokenbucket_bucket_bytes:0\r\n"), "{report}");
 }
 
 /// Moves buckets about in memory, where the server's allocator can, and changes none.
@@ -316,8 +247,7 @@ fn active_defragmentation_keeps_every_bucket() {
         for i = 1, tonumber(ARGV[1]) do
             if i % 10 > 0 then redis.call('DEL', 'user:' .. i) end
         end";
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.run(&["EVAL", FILL, "0", BUCKETS]);
     let before = buckets(&mut client);
     for (option, value) in [
@@ -334,72 +264,9 @@ fn active_defragmentation_keeps_every_bucket() {
         return;
     }
     wait_while_time_passes(&[server.clock()], "values have been moved", || {
-        client.info("stats", "active_defrag_hits").parse::<i64>().unwrap() > 1000
+        client.count("stats", "active_defrag_hits") > 1000
     });
     assert_same_buckets(&buckets(&mut client), &before, "after defragmentation");
     client.say("DEBUG RELOAD");
     assert_same_buckets(&buckets(&mut client), &before, "after a reload");
-}
-
-/// Every command refuses a key of another type, and leaves it as it is.
-#[test]
-fn a_key_of_another_type_is_refused_and_unchanged() {
-    let (_server, mut client) = with_one_bucket();
-    for make in [
-        "SET foreign 12345",
-        "RPUSH foreign a b",
-        "SADD foreign a b",
-        "ZADD foreign 1 a",
-        "HSET foreign level 5",
-        "XADD foreign 1-1 a b",
-        "PFADD foreign a",
-        "SETBIT foreign 7 1",
-    ] {
-        client.say("DEL foreign");
-        client.say(make);
-        client.say("PEXPIRE foreign 123456");
-        let before = (dump(&mut client, "foreign"), client.expires_at_ms("foreign"));
-        for command in [
-            "TB.TAKE foreign 10 1",
-            "TB.TAKE foreign 10 1 0",
-            "TB.PEEK foreign 10 1",
-            "TB.TAKEUPTO foreign 10 1 1",
-            "TB.RESERVE foreign 10 1 1 1000",
-            "TB.CHARGE foreign 10 1 1",
-            "TB.GIVE foreign 10 1 1",
-            "TB.MTAKE 1 foreign 10 1 1",
-            "TB.MTAKE 2 user:1 10 1 1 foreign 10 1 1",
-            "TB.STATE foreign",
-        ] {
-            let state = client.state("user:1");
-            assert!(client.refusal(command).starts_with("WRONGTYPE "), "{make}, {command}");
-            let after = (dump(&mut client, "foreign"), client.expires_at_ms("foreign"));
-            assert_eq!(after, before, "{make}, {command}");
-            assert_eq!(client.state("user:1"), state);
-        }
-    }
-}
-
-/// The same the other way round.
-#[test]
-fn commands_of_other_types_refuse_a_bucket() {
-    let (_server, mut client) = with_one_bucket();
-    let before = (client.state("user:1"), client.expires_at_ms("user:1"));
-    for command in [
-        "GET user:1",
-        "INCR user:1",
-        "APPEND user:1 a",
-        "SETBIT user:1 1 1",
-        "LPUSH user:1 a",
-        "SADD user:1 a",
-        "ZADD user:1 1 a",
-        "HSET user:1 a b",
-        "XADD user:1 * a b",
-        "PFADD user:1 a",
-    ] {
-        assert!(client.refusal(command).starts_with("WRONGTYPE "), "{command}");
-        assert_eq!((client.state("user:1"), client.expires_at_ms("user:1")), before, "{command}");
-    }
-    client.say("SET user:1 overwritten");
-    assert_eq!(buckets_alive(&mut client), 0);
 }

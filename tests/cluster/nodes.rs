@@ -1,6 +1,7 @@
 //! Several servers that form a cluster, and a client that follows their redirections.
 
-use super::{text, wait_until, Connection, Server};
+use crate::common::stored::wait_until_linked;
+use crate::common::{integer, text, wait_until, Connection, Server};
 use redis::Value;
 use std::collections::hash_map::{Entry, HashMap};
 
@@ -88,15 +89,6 @@ fn start_node() -> Server {
         .start()
 }
 
-/// Waits until a replica has its master's data and hears of every change.
-pub fn wait_until_linked(replica: &Server) {
-    let mut connection = replica.connect();
-    wait_until("the replica is linked", || {
-        let report = text(&connection.run(&["INFO", "replication"]));
-        report.contains("role:slave") && report.contains("master_link_status:up")
-    });
-}
-
 /// A client that goes where it is sent.
 pub struct ClusterClient {
     connections: HashMap<u16, Connection>,
@@ -182,9 +174,6 @@ impl Connection {
 
     /// The slot of a key.
     pub fn slot_of(&mut self, key: &str) -> u16 {
-        match self.run(&["CLUSTER", "KEYSLOT", key]) {
-            Value::Int(slot) => u16::try_from(slot).unwrap(),
-            other => panic!("no slot: {other:?}"),
-        }
+        u16::try_from(integer(&self.run(&["CLUSTER", "KEYSLOT", key]))).unwrap()
     }
 }

@@ -1,26 +1,15 @@
 //! A replica is sent results, not calls: whatever its clock says, it has every bucket of its master to the
 //! micro-token, and expires it at the same millisecond.
 
-mod common;
-
-use common::stored::{
-    assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, prepare_for_no_change,
-    replicated_bytes, wait_until_replicated, wait_while_time_passes, CHANGING_NOTHING,
+use crate::common::engine::Brand;
+use crate::common::stored::{
+    assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, quiet,
+    wait_until_replicated, wait_while_time_passes,
 };
-use common::{text, wait_until, Connection, Server, ServerBuilder};
-use redis::Value;
+use crate::common::{texts, wait_until, Connection, Engine, Server, HOUR_MS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DAY_MS: i64 = 86_400_000;
-
-/// A server that sends nothing but what it is told to, with a clock of its own.
-fn quiet() -> ServerBuilder {
-    Server::builder()
-        .option("repl-ping-replica-period", 36_000)
-        .option("repl-timeout", 360_000)
-        .option("repl-diskless-sync-delay", 0)
-        .controlled_clock()
-}
+const DAY_MS: i64 = 24 * HOUR_MS;
 
 /// A master, and a replica whose clock is a day behind.
 fn pair() -> (Server, Server) {
@@ -60,7 +49,7 @@ fn a_replica_that_comes_later_has_every_bucket() {
             replica.connect().say("TB.TAKE forgotten 10 1/h");
             follow(&replica, &master);
             assert_same(&replica, &master);
-            let keys = text(&master.connect().say("DBSIZE")).parse().unwrap();
+            let keys = master.connect().keys();
             wait_while_time_passes(&[replica.clock()], "the replica's own buckets are freed", || {
                 buckets_alive(&mut replica.connect()) == keys
             });
@@ -72,12 +61,12 @@ fn a_replica_that_comes_later_has_every_bucket() {
 #[test]
 fn a_replica_on_two_channels_has_every_bucket() {
     let (master, replica) = (quiet().start(), quiet().start());
-    let server = text(&master.connect().say("INFO server"));
     let is_known = ["repl-rdb-channel", "dual-channel-replication-enabled"].map(|option| {
         let set = |server: &Server| server.connect().try_run(&["CONFIG", "SET", option, "yes"]);
         set(&master).and(set(&replica)).is_ok()
     });
-    assert_eq!(is_known, [server.contains("redis_version:8."), server.contains("valkey_version:")]);
+    let Engine { brand, version } = Engine::under_test();
+    assert_eq!(is_known, [brand == Brand::Redis && version >= (8, 0), brand == Brand::Valkey]);
 
     master.clock().advance_ms(DAY_MS);
     fill(&mut master.connect(), master.clock());
@@ -156,7 +145,7 @@ fn what_expires_on_the_master_goes_from_the_replica() {
     master.clock().advance_ms(3000);
     wait_while_time_passes(&[master.clock()], "all have expired", || buckets_alive(&mut client) == 1);
     assert_same(&replica, &master);
-    assert_eq!(text(&replica.connect().say("DBSIZE")), "1");
+    assert_eq!(replica.connect().keys(), 1);
 }
 
 /// A denial writes nothing, but for one that follows a step back of the clock.
@@ -165,73 +154,10 @@ fn a_denial_after_a_step_back_reaches_the_replica() {
     let (master, replica) = pair();
     let mut client = master.connect();
     client.say("TB.TAKE user:1 10 1/h 10");
-    master.clock().advance_ms(-3_600_000);
+    master.clock().advance_ms(-HOUR_MS);
     assert_eq!(client.decide("TB.TAKE user:1 10 1/h").allowed, 0);
     assert_eq!(client.state("user:1").unwrap().1, master.clock().now_us());
     assert_same(&replica, &master);
-}
-
-#[test]
-fn what_changes_nothing_sends_nothing() {
-    let (master, replica) = pair();
-    let mut client = master.connect();
-    prepare_for_no_change(&mut client);
-    wait_until_replicated(&replica, &master);
-    let before = replicated_bytes(&mut client);
-    for command in CHANGING_NOTHING {
-        for _ in 0..1000 {
-            client.say(command);
-        }
-        // From 7.0 on the offset also counts what nobody is sent; so look at what the replica got, too.
-        assert_eq!(replicated_bytes(&mut client), before, "{command}");
-    }
-    let received = replica.connect().info("replication", "slave_repl_offset");
-    assert_eq!(received.parse::<i64>().unwrap(), before);
-}
-
-#[test]
-fn an_allowed_take_sends_at_most_110_bytes() {
-    const TAKES: i64 = 1000;
-    let (master, _replica) = pair();
-    let mut client = master.connect();
-    client.say("TB.TAKE user:1234567 1e5 1/h");
-    let before = replicated_bytes(&mut client);
-    for _ in 0..TAKES {
-        master.clock().advance_us(12_345);
-        assert_eq!(client.decide("TB.TAKE user:1234567 1e5 1/h 1.5").allowed, 1);
-    }
-    let bytes = (replicated_bytes(&mut client) - before) / TAKES;
-    assert!((1..=110).contains(&bytes), "{bytes} bytes a take");
-}
-
-#[test]
-fn a_read_only_replica_answers_questions_and_refuses_the_rest() {
-    let (master, replica) = pair();
-    let mut client = master.connect();
-    client.say("TB.TAKE user:1 10 1/h 4");
-    assert_same(&replica, &master);
-    let mut reader = replica.connect();
-    let before = buckets(&mut reader);
-    for command in [
-        "TB.TAKE user:1 10 1/h",
-        "TB.TAKE user:2 10 1/h",
-        "TB.TAKE user:1 10 1/h 100",
-        "TB.TAKEUPTO user:1 10 1/h 1",
-        "TB.RESERVE user:1 10 1/h 1 0",
-        "TB.CHARGE user:1 10 1/h 1",
-        "TB.GIVE user:1 10 1/h 1",
-        "TB.MTAKE 1 user:1 10 1/h 1",
-        "TB.RESTORE user:1 anything",
-    ] {
-        assert!(reader.refusal(command).starts_with("READONLY "), "{command}");
-    }
-    assert_eq!(buckets(&mut reader), before);
-    assert_eq!(reader.state("user:1"), client.state("user:1"));
-    assert_eq!(reader.state("user:2"), None);
-    replica.clock().set_us(master.clock().now_us());
-    for question in ["TB.PEEK user:1 10 1/h", "TB.PEEK user:1 10 1/h 7", "TB.PEEK user:2 10 1/h 7"] {
-        assert_eq!(reader.decide(question), client.decide(question), "{question}");
-    }
 }
 
 /// Whoever reads two buckets at once from a replica finds both before a take of both, or both after it.
@@ -266,6 +192,5 @@ fn both_levels(client: &mut Connection) -> [String; 2] {
     const LOOK: &str = "
         local a, b = redis.call('TB.STATE', KEYS[1]), redis.call('TB.STATE', KEYS[2])
         return {a and a[1] or 'full', b and b[1] or 'full'}";
-    let Value::Array(levels) = client.run(&["EVAL", LOOK, "2", "a", "b"]) else { panic!("no levels") };
-    [text(&levels[0]), text(&levels[1])]
+    texts(client.run(&["EVAL", LOOK, "2", "a", "b"])).try_into().unwrap()
 }

@@ -1,8 +1,6 @@
 //! `CL.THROTTLE` as published clients of redis-cell call it, which know nothing of this module.
 
-mod common;
-
-use common::Server;
+use crate::common::Server;
 use redis::aio::MultiplexedConnection;
 use redis_cell_rs::{AllowedDetails, BlockedDetails, Cmd, Key, Policy, Verdict};
 use std::convert::Infallible;

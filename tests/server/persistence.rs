@@ -1,26 +1,14 @@
 //! What a server has written to its files is what it has again after a restart: every bucket to the micro-token,
 //! and its expiry to the millisecond. What changes nothing writes nothing.
 
-mod common;
-
-use common::stored::{
+use crate::common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, copy_of_files, fill, is_writing_files,
-    prepare_for_no_change, tells_of_a_crash, wait_while_time_passes, Buckets, CHANGING_NOTHING,
+    tells_of_a_crash, wait_while_time_passes, with_append_only_file, Buckets,
 };
-use common::{decision, wait_until, Connection, Server, ServerBuilder};
+use crate::common::{decision, wait_until, Connection, Server, HOUR_MS};
 use std::fs::{self, File};
 use std::path::Path;
 use tempfile::TempDir;
-
-/// Servers whose append-only file survives even a power cut, and which nothing else makes write.
-fn with_append_only_file(preamble: &str) -> ServerBuilder {
-    Server::builder()
-        .option("appendonly", "yes")
-        .option("appendfsync", "always")
-        .option("aof-use-rdb-preamble", preamble)
-        .option("auto-aof-rewrite-percentage", 0)
-        .controlled_clock()
-}
 
 fn filled(server: &Server) -> Buckets {
     let mut client = server.connect();
@@ -50,17 +38,13 @@ fn a_snapshot_brings_back_every_bucket() {
     server.clock().advance_ms(60_000);
     server.restart(true);
     assert_stored(&server, before, "SHUTDOWN SAVE and a minute");
-}
 
-#[test]
-fn a_snapshot_in_the_background_brings_back_every_bucket() {
-    let mut server = Server::with_clock();
-    let before = filled(&server);
+    let more = filled(&server);
     let mut client = server.connect();
     client.say("BGSAVE");
     wait_for_children(&server, &mut client);
     server.kill_and_restart();
-    assert_stored(&server, before, "BGSAVE and a power cut");
+    assert_stored(&server, more, "BGSAVE and a power cut");
 }
 
 #[test]
@@ -181,68 +165,20 @@ fn debug_reload_and_loadaof_change_nothing() {
     assert_stored(&server, before, "DEBUG LOADAOF");
 }
 
-/// Reading a file must not append what it says to the file again.
+/// Reading a file, even at a time before it was written, changes neither the buckets nor the file.
 #[test]
-fn loading_an_append_only_file_does_not_lengthen_it() {
+fn a_file_says_the_same_whenever_and_however_often_it_is_read() {
     let mut server = with_append_only_file("no").start();
-    filled(&server);
+    server.clock().advance_ms(HOUR_MS);
+    let before = filled(&server);
     let bytes = fs::metadata(append_only_file(&server)).unwrap().len();
     server.kill_and_restart();
     server.connect().say("DEBUG LOADAOF");
     server.kill_and_restart();
     assert_eq!(fs::metadata(append_only_file(&server)).unwrap().len(), bytes);
-}
-
-/// An append-only file that is read at another time, even before it was written, says the same.
-#[test]
-fn the_time_at_which_a_file_is_read_does_not_matter() {
-    let server = with_append_only_file("no").start();
-    server.clock().advance_ms(3_600_000);
-    let before = filled(&server);
     let reader = with_append_only_file("no").files_in(server.folder()).start();
     assert!(reader.clock().now_us() < server.clock().now_us());
     assert_same_buckets(&buckets(&mut reader.connect()), &before, "at another time");
-}
-
-#[test]
-fn what_changes_nothing_appends_nothing() {
-    let server = with_append_only_file("no").start();
-    let mut client = server.connect();
-    prepare_for_no_change(&mut client);
-    let (changes, bytes) = (changes(&mut client), append_only_bytes(&mut client));
-    for command in CHANGING_NOTHING {
-        for _ in 0..1000 {
-            client.say(command);
-        }
-        assert_eq!(append_only_bytes(&mut client), bytes, "{command}");
-        assert_eq!(self::changes(&mut client), changes, "{command}");
-    }
-    assert_eq!(fs::metadata(append_only_file(&server)).unwrap().len(), bytes);
-    client.say("TB.TAKE user:2 3 1/h");
-    assert!(append_only_bytes(&mut client) > bytes);
-}
-
-fn changes(client: &mut Connection) -> i64 {
-    client.info("persistence", "rdb_changes_since_last_save").parse().unwrap()
-}
-
-/// Each bucket that is written is a change that counts for the save points.
-#[test]
-fn takes_trigger_a_snapshot() {
-    let mut server = Server::with_clock();
-    let mut client = server.connect();
-    client.run(&["CONFIG", "SET", "save", "1 5"]);
-    let saved_at = client.info("persistence", "rdb_last_save_time");
-    for taken in 1..=5 {
-        client.say("TB.TAKE user:1 100 1/h");
-        assert_eq!(changes(&mut client), taken);
-    }
-    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || {
-        client.info("persistence", "rdb_last_save_time") != saved_at && changes(&mut client) == 0
-    });
-    let before = buckets(&mut client);
-    server.kill_and_restart();
-    assert_stored(&server, before, "the snapshot");
 }
 
 /// The last command of the file is lost, whole: several buckets of one call never come apart.
@@ -268,8 +204,7 @@ fn a_truncated_append_only_file_brings_back_what_is_whole() {
 #[test]
 fn a_truncated_snapshot_is_refused() {
     const CUTS: u64 = 20;
-    let server = Server::with_clock();
-    let mut client = server.connect();
+    let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/h");
     client.say("SAVE");
     let snapshot = server.folder().join("dump.rdb");

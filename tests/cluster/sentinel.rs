@@ -1,10 +1,9 @@
 //! A failover that Sentinel decides on.
 
-mod common;
-
-use common::cluster::wait_until_linked;
-use common::server::{executable, free_port};
-use common::{decision, text, wait_until, Connection, Server};
+use crate::common::engine::executable;
+use crate::common::server::free_port;
+use crate::common::stored::{begin_to_follow, wait_until_linked};
+use crate::common::{decision, text, texts, wait_until, Connection, Server};
 use redis::Value;
 use std::process::{Child, Command, Stdio};
 
@@ -14,7 +13,7 @@ const CAPACITY: i64 = 1000;
 fn after_a_sentinel_failover_a_bucket_holds_what_was_last_replicated() {
     let mut master = Server::builder().option("repl-diskless-sync-delay", 0).start();
     let replica = Server::builder().option("repl-diskless-sync-delay", 0).start();
-    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    begin_to_follow(&replica, &master);
     wait_until_linked(&replica);
     let sentinel = Sentinel::watch(&master);
     sentinel.wait_until_the_replica_is_known();
@@ -88,9 +87,7 @@ impl Sentinel {
     }
 
     fn master_port(&self) -> u16 {
-        let reply = self.connect().run(&["SENTINEL", "get-master-addr-by-name", "limits"]);
-        let Value::Array(address) = reply else { panic!("no address: {reply:?}") };
-        text(&address[1]).parse().unwrap()
+        texts(self.connect().run(&["SENTINEL", "get-master-addr-by-name", "limits"]))[1].parse().unwrap()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Many clients at once never get more than the limit, nor less.
 
-mod common;
-
-use common::{decision, integers, text, Connection, Server};
+use crate::common::model::{exact, fraction, whole};
+use crate::common::{decision, integers, multi_decision, text, unix_us, Connection, Server};
 use redis::Value;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,19 +20,9 @@ struct Timed {
 }
 
 fn timed(client: &mut Connection, call: &str) -> Timed {
-    client.say("MULTI");
-    for command in ["TIME", call, "TIME"] {
-        client.say(command);
-    }
-    let Value::Array(replies) = client.say("EXEC") else { panic!("no transaction") };
+    let replies = client.transaction(&["TIME", call, "TIME"]);
     let [before, reply, after] = replies.try_into().unwrap_or_else(|replies| panic!("{replies:?}"));
     Timed { before_us: unix_us(&before), reply, after_us: unix_us(&after) }
-}
-
-fn unix_us(time: &Value) -> i64 {
-    let Value::Array(parts) = time else { panic!("no time: {time:?}") };
-    let number = |part: &Value| text(part).parse::<i64>().unwrap();
-    number(&parts[0]) * 1_000_000 + number(&parts[1])
 }
 
 /// Tokens in micro-tokens that `us` microseconds bring.
@@ -112,12 +102,7 @@ fn whatever_they_call_together_they_get_no_more_than_flows_in() {
         0 => decision(&client.say("TB.TAKE hot 10 10 2")).allowed * 2,
         1 => decision(&client.say("TB.TAKEUPTO hot 10 10 3")).allowed,
         2 => decision(&client.say("TB.RESERVE hot 10 10 1 200")).allowed,
-        _ => {
-            let Value::Array(fields) = client.say("TB.MTAKE 2 other 1000 1000 1 hot 10 10 1") else {
-                panic!("no array")
-            };
-            integers(&Value::Array(fields[..4].to_vec()))[0]
-        }
+        _ => multi_decision(&client.say("TB.MTAKE 2 other 1000 1000 1 hot 10 10 1")).0.allowed,
     };
     let (granted, calls) = hammer(clients, Duration::from_secs(1), call_once);
     let elapsed_us = client.time_us() - started_us;
@@ -126,10 +111,76 @@ fn whatever_they_call_together_they_get_no_more_than_flows_in() {
     assert!(granted * 1_000_000 <= most, "{granted} granted by {calls} calls, {most} micro-tokens at most");
     // All but what is left, by the account of the server.
     let (level, refilled_at_us) = client.state("hot").expect("nobody waits until it is full");
-    let level_micro = common::model::exact(&level) * common::model::whole(1_000_000);
+    let level_micro = exact(&level) * whole(1_000_000);
     let flowed_micro = CAPACITY * 1_000_000 + flow_micro(refilled_at_us - started_us);
     let left_micro: i64 = level_micro.to_integer().try_into().unwrap();
     assert!(granted * 1_000_000 <= flowed_micro - left_micro, "{granted}, {flowed_micro}, {left_micro}");
-    let counted: i64 = client.info("tokenbucket", "tokenbucket_tokens_granted").parse().unwrap();
+    let counted = client.count("tokenbucket", "tokenbucket_tokens_granted");
     assert!(counted >= granted, "{counted} counted, {granted} granted");
+}
+
+/// A reservation as the server made it.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// When it was asked for, on the server's clock.
+    asked_at_us: i64,
+    /// When its tokens have flowed in.
+    due_at_us: i64,
+    /// When the worker acted, on the server's clock.
+    acted_at_us: i64,
+}
+
+const SLOT_US: i64 = 10_000;
+
+/// Asks for one slot, sleeps as told, and acts. Returns the place in the order of asking, and the slot.
+fn work_once(client: &mut Connection) -> (i64, Slot) {
+    let replies = client.transaction(&["INCR asked", "TB.RESERVE queue 1 100 1 60000", "TB.STATE queue"]);
+    let [Value::Int(place), reservation, Value::Array(state)] = replies.as_slice() else {
+        panic!("not the three replies: {replies:?}")
+    };
+    let told = decision(reservation);
+    assert_eq!(told.allowed, 1);
+    let [asked_at_us] = integers(&Value::Array(state[1..].to_vec()))[..] else { panic!("no time") };
+    // The level is a debt of so many tokens; at 100 a second, each takes one slot to pay off.
+    let debt_us: i64 = (-exact(&text(&state[0])) * exact("10000")).to_integer().try_into().unwrap();
+    let told_us = told.retry_after_ms * 1000;
+    assert!((debt_us..debt_us + 1000).contains(&told_us), "told {told_us}, the debt takes {debt_us}");
+    thread::sleep(Duration::from_millis(told.retry_after_ms.try_into().unwrap()));
+    let slot = Slot { asked_at_us, due_at_us: asked_at_us + debt_us, acted_at_us: client.time_us() };
+    (*place, slot)
+}
+
+#[test]
+fn concurrent_reservers_that_sleep_as_told_are_served_in_order_at_the_full_rate_and_never_early() {
+    const WORKERS: usize = 32;
+    const SLOTS_EACH: usize = 6;
+    let server = Server::start();
+    let slots: BTreeMap<i64, Slot> = thread::scope(|scope| {
+        let worker = || {
+            let mut client = server.connect();
+            (0..SLOTS_EACH).map(|_| work_once(&mut client)).collect::<Vec<_>>()
+        };
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(slots.len(), WORKERS * SLOTS_EACH);
+    let slots: Vec<Slot> = slots.into_values().collect();
+    let mut idle_us = 0;
+    for pair in slots.windows(2) {
+        let [before, after] = pair else { panic!("no pair") };
+        // The next slot, in the order of asking, begins where the last one ended; unless nobody asked in time.
+        // (A clock that stepped back by a microsecond starts to count anew.)
+        let stepped_back_us = (before.asked_at_us - after.asked_at_us).max(0);
+        let next_us = before.due_at_us + SLOT_US - stepped_back_us;
+        idle_us += (after.asked_at_us - next_us).max(0);
+        assert_eq!(after.due_at_us, next_us.max(after.asked_at_us), "after {before:?}");
+    }
+    for slot in &slots {
+        assert!(slot.acted_at_us >= slot.due_at_us, "early: {slot:?}");
+    }
+    let [first, .., last] = slots.as_slice() else { panic!("no slots") };
+    let took_us = last.due_at_us - first.due_at_us - idle_us;
+    let should_take_us = SLOT_US * i64::try_from(slots.len() - 1).unwrap();
+    let deviation = fraction((took_us - should_take_us).abs(), should_take_us);
+    assert!(deviation <= fraction(1, 100), "{took_us} us for {should_take_us} us of slots");
 }

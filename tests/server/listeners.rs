@@ -7,14 +7,11 @@
 //!
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
-mod common;
-
-use common::server::is_before_7;
-use common::stored::{
-    assert_same_buckets, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
-    wait_until_replicated, wait_while_time_passes,
+use crate::common::stored::{
+    assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
+    wait_until_linked, wait_until_replicated, wait_while_time_passes,
 };
-use common::{wait_until, Connection, Random, Server, ServerBuilder};
+use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +25,7 @@ use std::time::Duration;
 /// replica wait for a second before it takes the snapshot: seconds of the clock that the test moves.
 fn forgetful() -> ServerBuilder {
     // The oldest servers count these by the clock of the test, in which many fit into one second anyway.
-    let looks_per_second = if is_before_7() { 10 } else { 500 };
+    let looks_per_second = if is_before(7, 0) { 10 } else { 500 };
     Server::builder()
         .option("hz", looks_per_second)
         .option("dynamic-hz", "no")
@@ -99,7 +96,7 @@ fn wait_until_results_are_not_built(server: &Server) {
     wait_until("no results are built", || {
         wait_until_alone(server);
         std::thread::sleep(TIME_TO_NOTICE);
-        builds_results(server) == is_before_7()
+        builds_results(server) == is_before(7, 0)
     });
     wait_until_alone(server);
 }
@@ -137,17 +134,14 @@ fn changes_count_while_nobody_listens() {
     let mut server = forgetful().start();
     wait_until_results_are_not_built(&server);
     let mut client = server.connect();
-    let changes = |client: &mut Connection| -> i64 {
-        client.info("persistence", "rdb_changes_since_last_save").parse().unwrap()
-    };
-    let before = changes(&mut client);
+    let before = client.changes();
     for _ in 0..5 {
         client.say("TB.TAKE user:1 100 1/h");
         client.say("TB.MTAKE 2 user:1 100 1/h 1 user:2 100 1/h 1");
     }
-    assert_eq!(changes(&mut client), before + 10);
+    assert_eq!(client.changes(), before + 10);
     client.run(&["CONFIG", "SET", "save", "1 10"]);
-    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || changes(&mut client) == 0);
+    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || client.changes() == 0);
     let stored = buckets(&mut client);
     server.kill_and_restart();
     assert_same_buckets(&buckets(&mut server.connect()), &stored, "from the snapshot");
@@ -185,7 +179,7 @@ fn a_replica_that_starts_from_a_saved_file_misses_nothing() {
 fn rounds(default: u32) -> u32 {
     let times = std::env::var("ROUNDS").map_or(1, |times| times.parse().expect("ROUNDS must be a number"));
     // Where results are always built, there is less to be seen.
-    times * if is_before_7() { default.div_ceil(4) } else { default }
+    times * if is_before(7, 0) { default.div_ceil(4) } else { default }
 }
 
 const KEYS: i64 = 200;
@@ -264,9 +258,8 @@ impl Drop for EndOnDrop<'_> {
 }
 
 /// A bucket, the same limit for it at nearly every call, and some tokens.
-fn bucket(random: &mut Random) -> String {
+fn bucket(random: &mut Random, number: i64) -> String {
     let rates = ["1/m", "7/h", "100/d", "3/10s", "0.3", "1e-3"];
-    let number = random.between(0, KEYS - 1);
     let mut of_number = Random::new(number.unsigned_abs() + 1000 * u64::from(random.once_in(20)));
     let capacity = of_number.between(1, 40);
     let tokens = random.between(1, 3_000_000);
@@ -277,47 +270,23 @@ fn add_call(calls: &mut redis::Pipeline, random: &mut Random) {
     const SCRIPT: &str = "
         redis.call('TB.TAKE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
         return redis.call('TB.CHARGE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
-    let one = bucket(random);
-    let mut add = |words: &str| {
-        calls.add_command(command(words));
+    let number = random.between(0, KEYS - 1);
+    let [one, second, third] = [0, 1, 2].map(|next| bucket(random, (number + next) % KEYS));
+    let lines = match random.below(12) {
+        0..=4 => vec![format!("TB.TAKE {one}")],
+        5 => vec![format!("TB.CHARGE {one}")],
+        6 | 7 => vec![format!("TB.GIVE {one}")],
+        8 => vec![format!("TB.RESERVE {one} 600000")],
+        9 => vec![format!("EVAL SCRIPT 1 {one}")],
+        10 => ["MULTI", &format!("TB.TAKE {one}"), &format!("TB.TAKE {second}"), "EXEC"]
+            .map(str::to_owned)
+            .into(),
+        _ => vec![format!("TB.MTAKE 3 {one} {second} {third}")],
     };
-    match random.below(12) {
-        0..=4 => add(&format!("TB.TAKE {one}")),
-        5 => add(&format!("TB.CHARGE {one}")),
-        6 | 7 => add(&format!("TB.GIVE {one}")),
-        8 => add(&format!("TB.RESERVE {one} 600000")),
-        9 => {
-            let mut script = redis::cmd("EVAL");
-            script.arg(SCRIPT).arg(1).arg(one.split(' ').collect::<Vec<_>>());
-            calls.add_command(script);
-        }
-        10 => {
-            add("MULTI");
-            add(&format!("TB.TAKE {one}"));
-            add(&format!("TB.TAKE {}", bucket(random)));
-            add("EXEC");
-        }
-        _ => add(&format!("TB.MTAKE 3 {one} {}", other_buckets(random, &one))),
-    }
-}
-
-fn command(words: &str) -> redis::Cmd {
-    let mut command = redis::Cmd::new();
-    for word in words.split(' ') {
-        command.arg(word);
-    }
-    command
-}
-
-/// Two more buckets, with other names.
-fn other_buckets(random: &mut Random, one: &str) -> String {
-    let name = |bucket: &str| bucket.split(' ').next().map(str::to_owned);
-    loop {
-        let (second, third) = (bucket(random), bucket(random));
-        let names = [one, &second, &third].map(name);
-        if names[0] != names[1] && names[0] != names[2] && names[1] != names[2] {
-            return format!("{second} {third}");
-        }
+    for line in lines {
+        let words = line.split(' ').map(|word| if word == "SCRIPT" { SCRIPT } else { word });
+        let mut command = redis::Cmd::new();
+        calls.add_command(command.arg(words.collect::<Vec<_>>()).clone());
     }
 }
 
@@ -347,15 +316,6 @@ fn wait_until_forgotten(load: &Load, server: &Server) {
     let mut client = server.connect();
     wait_until("the backlog is gone", || client.info("replication", "repl_backlog_active") == "0");
     load.goes_on(CALLS);
-}
-
-fn wait_until_linked(replica: &Server) {
-    let mut client = replica.connect();
-    wait_until("the replica is linked", || client.info("replication", "master_link_status") == "up");
-}
-
-fn begin_to_follow(replica: &Server, master: &Server) {
-    replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
 }
 
 /// With a snapshot through a file, through a connection, and through a connection of its own.

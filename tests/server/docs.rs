@@ -20,19 +20,15 @@
 //! lines that let time pass, and shows 2026-01-01 00:00:00 UTC at the start, so that what depends on the time can
 //! be printed as it is: 1767225600000000 microseconds.
 //!
-//! `UPDATE_DOCS=1 cargo test --test docs` writes what the server says into the pages. It fails where it had to.
+//! `UPDATE_DOCS=1 cargo test --test server docs::` writes what the server says into the pages. It fails where it had to.
 
-mod common;
-
-use common::clock::START_US;
-use common::model::{exact, whole};
-use common::server::is_before_7;
-use common::{integers, text, wait_until, Connection, Server, PATIENCE};
-use redis::Value;
+use crate::common::calls::{Audience, COMMANDS};
+use crate::common::clock::START_US;
+use crate::common::model::{exact, whole};
+use crate::common::{array, is_before, text, wait_until, Server, PATIENCE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -58,73 +54,86 @@ const TRANSCRIPT_START_US: i64 = START_US - START_US % 1_000_000;
 fn every_transcript_holds() {
     let mut wrong = Vec::new();
     for page in pages() {
-        let corrections = page.play();
-        page.update(&corrections);
-        wrong.extend(corrections.iter().map(|correction| correction.report(&page)));
+        let played = page.play();
+        let differs = |(shown, printed): &(&String, &String)| shown != printed;
+        if let Some((number, (shown, printed))) =
+            page.lines.iter().zip(&played).enumerate().find(|(_, pair)| differs(pair))
+        {
+            wrong.push(format!("{}: the page says\n{shown}\nthe server says\n{printed}\n", page.at(number)));
+        } else if page.lines.len() != played.len() {
+            wrong.push(format!("{}: the server says more or less than the page", page.at(0)));
+        }
+        if played != page.lines && std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&page.path, played.join("\n") + "\n").unwrap();
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_prompt_is_in_a_transcript() {
+fn every_prompt_is_in_a_transcript_and_every_script_is_run() {
     for page in pages() {
-        let blocks = page.blocks();
-        let transcripts: Vec<_> = blocks.iter().filter(|block| block.language == "console").collect();
-        for (number, line) in page.lines.iter().enumerate() {
-            let is_shown = transcripts.iter().any(|block| block.lines.contains(&number));
-            let is_prompt = command_after_prompt(line.trim_start()).is_some();
-            assert!(!is_prompt || is_shown, "{}: a prompt outside a console block", page.at(number));
+        let mut in_transcripts = 0;
+        for Block { language, start, content, .. } in page.blocks() {
+            let at = page.at(start);
+            if language == "console" {
+                assert!(content.iter().any(|line| Input::read(line).is_some()), "{at}: nothing is typed");
+                in_transcripts += count_prompts(&content);
+            }
+            if language == "lua" {
+                let name = script_name(&content).unwrap_or_else(|| panic!("{at}: a script without a name"));
+                let is_run = |line: &String| line.contains(&format!("$ redis-cli --eval {name} "));
+                assert!(page.lines.iter().any(is_run), "{at}: no transcript runs {name}");
+            }
         }
-        for block in transcripts {
-            let is_played = page.content(block).iter().any(|line| Input::read(line).is_some());
-            assert!(is_played, "{}: a console block without a prompt", page.at(block.lines.start));
-        }
+        assert_eq!(
+            count_prompts(&page.lines),
+            in_transcripts,
+            "{}: a prompt outside a transcript",
+            page.at(0)
+        );
     }
 }
 
-#[test]
-fn every_script_is_run() {
-    for page in pages() {
-        for script in page.blocks().iter().filter(|block| block.language == "lua") {
-            let at = page.at(script.lines.start);
-            let name = page.script_name(script).unwrap_or_else(|| panic!("{at}: a script without a name"));
-            let is_run = |line: &String| line.contains(&format!("$ redis-cli --eval {name} "));
-            assert!(page.lines.iter().any(is_run), "{at}: no transcript runs {name}");
-        }
-    }
+fn count_prompts(lines: &[impl AsRef<str>]) -> usize {
+    lines.iter().filter(|line| command_after_prompt(line.as_ref().trim_start()).is_some()).count()
 }
 
+/// The tables of errors are what the server says, and lack none of the errors that there are.
 #[test]
 fn every_error_is_what_its_example_gets() {
+    let mut shown = BTreeSet::new();
     for (name, page) in command_pages() {
         let rows = page.error_rows();
         assert!(!rows.is_empty(), "{name} has no errors, not even one of arity");
-        for row in rows {
+        for (error, commands) in rows {
             let session = Session::start("", &page);
-            let printed = row.commands.iter().fold(None, |_, command| Some(session.terminal.enter(command)));
+            let printed = commands.iter().fold(None, |_, command| Some(session.terminal.enter(command)));
             let printed = printed.unwrap_or_default().join("\n");
-            let expected = format!("(error) {}", row.error);
+            let expected = format!("(error) {error}");
             let holds = match expected.strip_suffix('…') {
                 Some(start) => printed.starts_with(start),
                 None => printed == expected,
             };
-            assert!(holds, "{}: {:?} printed\n{printed}", row.at, row.commands);
+            assert!(holds, "{name}: {error}: {commands:?} printed\n{printed}");
+            shown.insert(error.trim_end_matches(" for …").to_owned());
         }
     }
+    let texts =
+        include_str!("../../src/error.rs").split("c\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let missing: Vec<_> = texts.filter(|text| !shown.contains(*text)).collect();
+    assert!(missing.is_empty(), "on no page: {missing:?}");
 }
 
 #[test]
-fn every_command_has_a_page_and_every_page_a_command() {
+fn every_command_has_a_page_with_every_section() {
     let with_page: BTreeSet<String> = command_pages().into_keys().collect();
-    let known: BTreeSet<String> = module_commands().into_keys().collect();
-    assert!(known.contains("tb.take"), "the module has no commands: {known:?}");
+    let known: BTreeSet<String> = COMMANDS.iter().map(|command| command.name.to_lowercase()).collect();
     assert_eq!(with_page, known, "pages (left) and commands (right)");
-}
-
-#[test]
-fn every_page_of_a_command_has_every_section() {
-    for (name, page) in command_pages() {
-        let at = page.path.display();
+    for command in COMMANDS {
+        let name = command.name.to_lowercase();
+        let page = &command_pages()[&name];
+        let at = page.at(0);
         assert_eq!(page.lines.first(), Some(&format!("# {}", name.to_uppercase())), "{at}: its title");
         let headings: Vec<&str> = page.lines.iter().filter_map(|line| line.strip_prefix("## ")).collect();
         assert_eq!(headings, SECTIONS, "{at}: its sections");
@@ -136,25 +145,13 @@ fn every_page_of_a_command_has_every_section() {
             command_after_prompt(line).is_some_and(|typed| typed.to_lowercase().starts_with(&name))
         };
         assert!(page.section("Examples").iter().any(is_shown), "{at}: no example");
-    }
-}
-
-#[test]
-fn the_pages_agree_with_the_servers_command_table() {
-    let commands = module_commands();
-    // Before 7.2 no command of a module is in a category, before 7.4 in none of its module's own.
-    let has_categories = commands.values().any(|command| !command.categories.is_empty());
-    let has_own_category = Server::start().connect().try_run(&["ACL", "CAT", "tokenbucket"]).is_ok();
-    for (name, page) in command_pages() {
-        let (at, known) = (page.path.display(), &commands[&name]);
-        if !is_before_7() {
-            assert_eq!(page.arity(), known.arity, "{at}: the arity");
-        }
-        if has_categories {
-            let mut on_page = page.categories();
-            on_page.retain(|category| has_own_category || category != "@tokenbucket");
-            assert_eq!(on_page, known.categories, "{at}: the ACL categories");
-        }
+        assert_eq!(page.arity(), command.arity, "{at}: the arity");
+        let categories: &[&str] = match command.audience {
+            Audience::Readers => &["@read", "@fast", "@tokenbucket"],
+            Audience::Writers => &["@write", "@fast", "@tokenbucket"],
+            Audience::Servers => &["@write", "@admin", "@dangerous"],
+        };
+        assert_eq!(page.categories(), categories, "{at}: the ACL categories");
     }
 }
 
@@ -164,18 +161,22 @@ fn the_pages_agree_with_command_docs() {
     let mut client = server.connect();
     let index = Page::read(root().join("docs/commands/README.md"));
     for (name, page) in command_pages() {
-        let at = page.path.display();
+        let at = page.at(0);
         let row_start = format!("| [{}]({name}.md) | ", name.to_uppercase());
         let row = index.lines.iter().find(|line| line.starts_with(&row_start));
         let row = row.unwrap_or_else(|| panic!("the index of commands does not list {name}"));
-        if is_before_7() {
+        if is_before(7, 0) {
             // It has no COMMAND DOCS.
             continue;
         }
-        let docs = command_docs(&client.run(&["COMMAND", "DOCS", &name]));
-        assert_eq!(page.section("Complexity").join(" ").trim(), docs["complexity"], "{at}");
-        assert!(page.section("Syntax").contains(&format!("Since {}.", docs["since"])), "{at}: since when");
-        assert_eq!(*row, format!("{row_start}{} |", docs["summary"]), "in the index of commands");
+        let docs = array(array(client.run(&["COMMAND", "DOCS", &name])).remove(1));
+        let field = |name: &str| {
+            let pair = docs.chunks_exact(2).find(|pair| text(&pair[0]) == name).expect(name);
+            text(&pair[1])
+        };
+        assert_eq!(page.section("Complexity").join(" ").trim(), field("complexity"), "{at}");
+        assert!(page.section("Syntax").contains(&format!("Since {}.", field("since"))), "{at}: since when");
+        assert_eq!(*row, format!("{row_start}{} |", field("summary")), "in the index of commands");
     }
 }
 
@@ -197,19 +198,14 @@ struct Page {
     lines: Vec<String>,
 }
 
-/// A fenced block: the lines between its fences.
-struct Block {
-    language: String,
-    marker: String,
-    lines: Range<usize>,
+/// A fenced block.
+struct Block<'page> {
+    language: &'page str,
+    /// Its first line on the page.
+    start: usize,
     indent: usize,
-}
-
-/// A row of a table of errors.
-struct ErrorRow {
-    at: String,
-    error: String,
-    commands: Vec<String>,
+    /// Its lines, without the indentation.
+    content: Vec<&'page str>,
 }
 
 fn root() -> &'static Path {
@@ -221,8 +217,7 @@ fn pages() -> Vec<Page> {
     let mut paths = vec![root().join("README.md")];
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "md") {
@@ -236,21 +231,9 @@ fn pages() -> Vec<Page> {
 
 /// The pages of commands, by the name of the command in lower case.
 fn command_pages() -> BTreeMap<String, Page> {
-    let folder = root().join("docs/commands");
-    let of_commands =
-        |page: &Page| page.path.parent() == Some(&folder) && page.path.file_stem().unwrap() != "README";
+    let is_in_folder = |page: &Page| page.path.parent() == Some(&root().join("docs/commands"));
     let by_name = |page: Page| (page.path.file_stem().unwrap().to_str().unwrap().to_owned(), page);
-    pages().into_iter().filter(of_commands).map(by_name).collect()
-}
-
-impl Block {
-    fn unindented<'line>(&self, line: &'line str) -> &'line str {
-        line.get(self.indent..).unwrap_or_default()
-    }
-
-    fn indented(&self, line: &str) -> String {
-        format!("{}{line}", " ".repeat(self.indent))
-    }
+    pages().into_iter().filter(is_in_folder).map(by_name).filter(|(name, _)| name != "README").collect()
 }
 
 impl Page {
@@ -265,49 +248,23 @@ impl Page {
         format!("{}:{}", path.display(), line + 1)
     }
 
-    fn blocks(&self) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let mut open: Option<Block> = None;
+    fn blocks(&self) -> Vec<Block<'_>> {
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut is_open = false;
         for (number, line) in self.lines.iter().enumerate() {
-            let fence = line.trim_start().strip_prefix("```");
-            match (&mut open, fence) {
+            match (blocks.last_mut().filter(|_| is_open), fence(line)) {
                 (None, Some(language)) => {
-                    open = Some(Block {
-                        language: language.trim().to_owned(),
-                        marker: self.marker_above(number),
-                        lines: number + 1..number + 1,
-                        indent: line.len() - line.trim_start().len(),
-                    });
+                    is_open = true;
+                    let indent = line.len() - line.trim_start().len();
+                    blocks.push(Block { language, start: number + 1, indent, content: Vec::new() });
                 }
-                (Some(block), Some("")) => {
-                    block.lines.end = number;
-                    blocks.extend(open.take());
-                }
-                _ => {}
+                (Some(_), Some("")) => is_open = false,
+                (Some(block), _) => block.content.push(line.get(block.indent..).unwrap_or_default()),
+                (None, None) => {}
             }
         }
-        assert!(open.is_none(), "{}: a block that does not end", self.path.display());
+        assert!(!is_open, "{}: a block that does not end", self.path.display());
         blocks
-    }
-
-    /// The `…` of `<!-- transcript: … -->` above a line.
-    fn marker_above(&self, number: usize) -> String {
-        let above = self.lines[..number].iter().rev().find(|line| !line.trim().is_empty());
-        let marker = above.and_then(|line| {
-            line.trim().strip_prefix("<!-- transcript:").and_then(|rest| rest.strip_suffix("-->"))
-        });
-        marker.unwrap_or_default().trim().to_owned()
-    }
-
-    /// The lines of a block, without its indentation.
-    fn content<'page>(&'page self, block: &Block) -> Vec<&'page str> {
-        self.lines[block.lines.clone()].iter().map(|line| block.unindented(line)).collect()
-    }
-
-    /// The file name in the first line of a script.
-    fn script_name(&self, block: &Block) -> Option<&str> {
-        let name = self.lines.get(block.lines.start)?.trim_start().strip_prefix("-- ")?;
-        name.split_whitespace().next().filter(|name| name.ends_with(".lua"))
     }
 
     /// The lines under a heading of the second level, blocks included.
@@ -319,17 +276,13 @@ impl Page {
         &body[..end]
     }
 
-    fn error_rows(&self) -> Vec<ErrorRow> {
-        let section = self.section("Errors");
-        let rows = section.iter().filter(|line| line.starts_with("| `"));
+    /// The errors, and the commands of which the last ends in it.
+    fn error_rows(&self) -> Vec<(String, Vec<String>)> {
+        let rows = self.section("Errors").iter().filter(|line| line.starts_with("| `"));
         rows.map(|line| {
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
             let [error, _, example] = cells.as_slice() else { panic!("{line}: not three cells") };
-            ErrorRow {
-                at: format!("{}: {error}", self.path.display()),
-                error: code_spans(error).concat(),
-                commands: code_spans(example),
-            }
+            (code_spans(error).concat(), code_spans(example))
         })
         .collect()
     }
@@ -338,34 +291,32 @@ impl Page {
     fn arity(&self) -> i64 {
         let syntax = self.section("Syntax").iter().find(|line| line.starts_with(char::is_uppercase));
         let syntax = syntax.unwrap_or_else(|| panic!("{}: no syntax", self.path.display()));
-        let required = syntax.split('[').next().unwrap().split_whitespace().count();
-        let arity = i64::try_from(required).unwrap();
+        let required = syntax.split('[').next().unwrap().split_whitespace().count() as i64;
         if syntax.contains('[') {
-            -arity
+            -required
         } else {
-            arity
+            required
         }
     }
 
     /// The ACL categories in the first paragraph of their section.
-    fn categories(&self) -> BTreeSet<String> {
+    fn categories(&self) -> Vec<String> {
         let lines = self.section("ACL categories").iter().skip_while(|line| line.is_empty());
         let paragraph: Vec<_> = lines.take_while(|line| !line.is_empty()).cloned().collect();
-        code_spans(&paragraph.join(" ")).into_iter().filter(|span| span.starts_with('@')).collect()
+        code_spans(&paragraph.join(" "))
     }
 
     /// The targets of links within the project, and where they are.
     fn links(&self) -> Vec<(String, String)> {
-        let blocks = self.blocks();
-        let in_block = |number: &usize| blocks.iter().any(|block| block.lines.contains(number));
-        let lines = self.lines.iter().enumerate().filter(|(number, _)| !in_block(number));
-        lines
-            .flat_map(|(number, line)| {
-                let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-                targets.map(move |target| (self.at(number), target.to_owned()))
-            })
-            .filter(|(_, target)| !target.contains("://"))
-            .collect()
+        let mut in_block = false;
+        let mut links = Vec::new();
+        for (number, line) in self.lines.iter().enumerate() {
+            in_block ^= fence(line).is_some();
+            let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+            let targets = targets.filter(|target| !in_block && !target.contains("://"));
+            links.extend(targets.map(|target| (self.at(number), target.to_owned())));
+        }
+        links
     }
 
     /// Whether a link on this page leads to a file, and to a heading of it if it names one.
@@ -375,54 +326,46 @@ impl Page {
             "" => self.path.clone(),
             file => self.path.parent().unwrap().join(file),
         };
-        file.exists() && (anchor.is_empty() || Self::read(file).anchors().contains(anchor))
+        file.exists() && (anchor.is_empty() || Self::read(file).has_anchor(anchor))
     }
 
-    /// What the page's headings can be linked by.
-    fn anchors(&self) -> BTreeSet<String> {
-        let headings = self.lines.iter().filter(|line| line.starts_with('#'));
-        headings
-            .map(|heading| {
-                let title = heading.trim_start_matches('#').trim().to_lowercase();
-                let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-                kept.collect::<String>().replace(' ', "-")
-            })
-            .collect()
+    /// Whether a heading can be linked to by this name.
+    fn has_anchor(&self, anchor: &str) -> bool {
+        self.lines.iter().filter(|line| line.starts_with('#')).any(|heading| {
+            let title = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.collect::<String>().replace(' ', "-") == anchor
+        })
     }
+}
+
+/// The language behind a fence, if a line is one.
+fn fence(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("```").map(str::trim)
 }
 
 fn code_spans(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }
 
+/// The file name in the first line of a script.
+fn script_name<'a>(script: &[&'a str]) -> Option<&'a str> {
+    let name = script.first()?.strip_prefix("-- ")?;
+    name.split_whitespace().next().filter(|name| name.ends_with(".lua"))
+}
+
 // ---- Transcripts --------------------------------------------------------------------------------------------
 
-/// What is typed.
-#[derive(Clone, Debug)]
-enum Input {
-    /// Into `redis-cli`.
-    Command(String),
-    /// Into a shell.
-    Shell(String),
+/// What is typed into `redis-cli`, or into a shell.
+enum Input<'a> {
+    Command(&'a str),
+    Shell(&'a str),
 }
 
-/// A line of a transcript that does something, and the lines of the page that show what it prints.
-enum Step {
-    Wait(i64),
-    Enter(Input, Range<usize>),
-}
-
-/// A reply that is not what the page says.
-struct Correction {
-    input: Input,
-    lines: Range<usize>,
-    printed: Vec<String>,
-}
-
-impl Input {
-    fn read(line: &str) -> Option<Self> {
-        let shell = line.strip_prefix("$ ").map(|command| Self::Shell(command.to_owned()));
-        shell.or_else(|| command_after_prompt(line).map(|command| Self::Command(command.to_owned())))
+impl<'a> Input<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let shell = line.strip_prefix("$ ").map(Self::Shell);
+        shell.or_else(|| command_after_prompt(line).map(Self::Command))
     }
 }
 
@@ -436,13 +379,12 @@ fn command_after_prompt(line: &str) -> Option<&str> {
 /// The microseconds of `(2 seconds later)`, or, negative, of `(2 seconds earlier)`.
 fn wait_us(line: &str) -> Option<i64> {
     let remark = line.trim().strip_prefix('(')?.strip_suffix(')')?;
-    let (stretch, direction) = remark.rsplit_once(' ')?;
+    let [number, unit, direction] = remark.split(' ').collect::<Vec<_>>().try_into().ok()?;
     let sign = match direction {
         "later" => 1,
         "earlier" => -1,
         _ => return None,
     };
-    let (number, unit) = stretch.split_once(' ')?;
     let unit_us = match unit.strip_suffix('s').unwrap_or(unit) {
         "microsecond" => 1,
         "millisecond" => 1000,
@@ -457,87 +399,33 @@ fn wait_us(line: &str) -> Option<i64> {
 }
 
 impl Page {
-    /// Plays the page's transcripts on fresh servers, top to bottom, and returns what does not hold.
-    fn play(&self) -> Vec<Correction> {
-        let mut corrections = Vec::new();
+    /// The page as it has to be: its transcripts played on fresh servers, top to bottom.
+    fn play(&self) -> Vec<String> {
+        let blocks = self.blocks();
+        let mut played = Vec::new();
         let mut session = None;
-        for block in self.blocks().iter().filter(|block| block.language == "console") {
-            let current = match (block.marker.as_str(), session.take()) {
+        for block in blocks.iter().filter(|block| block.language == "console") {
+            let current = match (self.marker_above(block), session.take()) {
                 ("continued", Some(session)) => session,
-                ("continued", None) => panic!("{}: nothing to continue", self.at(block.lines.start)),
                 (kind, _) => Session::start(kind, self),
             };
-            for step in self.steps(block) {
-                corrections.extend(self.play_step(&current, block, step));
-            }
+            played.push((block, current.play(&block.content)));
             session = Some(current);
         }
-        corrections
-    }
-
-    fn steps(&self, block: &Block) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for (number, line) in block.lines.clone().zip(self.content(block)) {
-            if let Some(us) = wait_us(line) {
-                steps.push(Step::Wait(us));
-            } else if let Some(input) = Input::read(line) {
-                steps.push(Step::Enter(input, number + 1..number + 1));
-            } else if let Some(Step::Enter(_, reply)) = steps.last_mut() {
-                reply.end = number + 1;
-            } else {
-                assert!(line.is_empty(), "{}: printed by what?", self.at(number));
-            }
-        }
-        steps
-    }
-
-    fn play_step(&self, session: &Session, block: &Block, step: Step) -> Option<Correction> {
-        let (input, mut lines) = match step {
-            Step::Wait(us) => {
-                session.server.clock().advance_us(us);
-                return None;
-            }
-            Step::Enter(input, lines) => (input, lines),
-        };
-        let printed = match &input {
-            Input::Command(command) => session.terminal.enter(command),
-            Input::Shell(command) => session.run_in_shell(command),
-        };
-        while lines.end > lines.start && self.lines[lines.end - 1].trim().is_empty() {
-            lines.end -= 1;
-        }
-        let shown: Vec<&str> = self.lines[lines.clone()].iter().map(|line| block.unindented(line)).collect();
-        let holds = |(shown, printed): (&&str, &String)| without_remark(shown) == printed.trim_end();
-        if shown.len() == printed.len() && shown.iter().zip(&printed).all(holds) {
-            return None;
-        }
-        let with_remark = |(index, line): (usize, &String)| match shown.get(index) {
-            Some(shown) if holds((shown, line)) => (*shown).to_owned(),
-            _ => line.trim_end().to_owned(),
-        };
-        let printed = printed.iter().enumerate().map(with_remark).map(|line| block.indented(&line)).collect();
-        Some(Correction { input, lines, printed })
-    }
-
-    /// Writes corrections into the page, if that was asked for.
-    fn update(&self, corrections: &[Correction]) {
-        if corrections.is_empty() || std::env::var_os("UPDATE_DOCS").is_none() {
-            return;
-        }
         let mut lines = self.lines.clone();
-        for correction in corrections.iter().rev() {
-            lines.splice(correction.lines.clone(), correction.printed.iter().cloned());
+        for (block, played) in played.into_iter().rev() {
+            let indent = " ".repeat(block.indent);
+            let played = played.iter().map(|line| format!("{indent}{line}").trim_end().to_owned());
+            lines.splice(block.start..block.start + block.content.len(), played);
         }
-        fs::write(&self.path, lines.join("\n") + "\n").unwrap();
+        lines
     }
-}
 
-impl Correction {
-    fn report(&self, page: &Page) -> String {
-        let shown = page.lines[self.lines.clone()].join("\n");
-        let printed = self.printed.join("\n");
-        let (at, input) = (page.at(self.lines.start), &self.input);
-        format!("{at}: {input:?}\n--- the page says\n{shown}\n--- the server says\n{printed}\n")
+    /// The `…` of `<!-- transcript: … -->` above a block.
+    fn marker_above(&self, block: &Block) -> &str {
+        let above = self.lines[..block.start - 1].iter().rev().find(|line| !line.trim().is_empty());
+        let words = above.and_then(|line| line.trim().strip_prefix("<!-- transcript:"));
+        words.and_then(|words| words.strip_suffix("-->")).unwrap_or_default().trim()
     }
 }
 
@@ -566,16 +454,45 @@ impl Session {
                 let arguments: Vec<&str> = arguments.split_whitespace().collect();
                 Server::builder().controlled_clock().module_arguments(&arguments).start()
             }
-            _ => panic!("{}: no kind of transcript: '{kind}'", page.path.display()),
+            _ => panic!("{}: no kind of transcript, or nothing to continue: '{kind}'", page.path.display()),
         };
         server.clock().set_us(TRANSCRIPT_START_US);
         let folder = tempfile::tempdir().unwrap();
-        for block in page.blocks().iter().filter(|block| block.language == "lua") {
-            if let Some(name) = page.script_name(block) {
-                fs::write(folder.path().join(name), page.content(block).join("\n")).unwrap();
+        for script in page.blocks().iter().filter(|block| block.language == "lua") {
+            if let Some(name) = script_name(&script.content) {
+                fs::write(folder.path().join(name), script.content.join("\n")).unwrap();
             }
         }
         Self { terminal: Terminal::open(server.port(), folder.path()), folder, server }
+    }
+
+    /// Types what a transcript types, and returns it with what is printed.
+    fn play(&self, transcript: &[&str]) -> Vec<String> {
+        let is_typed = |line: &str| Input::read(line).is_some() || wait_us(line).is_some();
+        let mut played = Vec::new();
+        let mut rest = transcript;
+        while let Some((line, behind)) = rest.split_first() {
+            played.push((*line).to_owned());
+            let shown_len = behind.iter().position(|line| is_typed(line)).unwrap_or(behind.len());
+            let (shown, next) = behind.split_at(shown_len);
+            rest = next;
+            if let Some(us) = wait_us(line) {
+                self.server.clock().advance_us(us);
+            }
+            let printed = match Input::read(line) {
+                Some(Input::Command(command)) => self.terminal.enter(command),
+                Some(Input::Shell(command)) => self.run_in_shell(command),
+                None => Vec::new(),
+            };
+            let with_remark = |(place, line): (usize, &String)| match shown.get(place) {
+                Some(shown) if without_remark(shown) == line.trim_end() => (*shown).to_owned(),
+                _ => line.clone(),
+            };
+            played.extend(printed.iter().enumerate().map(with_remark));
+            let blank = shown.iter().rev().take_while(|line| line.trim().is_empty()).count();
+            played.extend(std::iter::repeat_n(String::new(), blank));
+        }
+        played
     }
 
     /// What a shell command prints in a terminal, if it calls `redis-cli` as people do who have only one server.
@@ -680,41 +597,4 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-// ---- What the server says of the commands -------------------------------------------------------------------
-
-struct KnownCommand {
-    arity: i64,
-    categories: BTreeSet<String>,
-}
-
-/// The commands that a server has with the module and lacks without it, by their names in lower case.
-fn module_commands() -> BTreeMap<String, KnownCommand> {
-    let bare = commands(&mut Server::builder().without_module().start().connect());
-    let mut with_module = commands(&mut Server::start().connect());
-    with_module.retain(|name, _| !bare.contains_key(name));
-    with_module
-}
-
-fn commands(client: &mut Connection) -> BTreeMap<String, KnownCommand> {
-    let Value::Array(table) = client.say("COMMAND") else { panic!("no command table") };
-    let known = |entry: &Value| {
-        let Value::Array(fields) = entry else { panic!("no command: {entry:?}") };
-        let arity = integers(&Value::Array(vec![fields[1].clone()]))[0];
-        let categories = match fields.get(6) {
-            Some(Value::Array(names) | Value::Set(names)) => names.iter().map(text).collect(),
-            other => panic!("no categories: {other:?}"),
-        };
-        (text(&fields[0]).to_lowercase(), KnownCommand { arity, categories })
-    };
-    table.iter().map(known).collect()
-}
-
-/// The fields of `COMMAND DOCS` that are text.
-fn command_docs(reply: &Value) -> BTreeMap<String, String> {
-    let Value::Array(command) = reply else { panic!("no docs: {reply:?}") };
-    let [_, Value::Array(fields)] = command.as_slice() else { panic!("no docs: {reply:?}") };
-    let pairs = fields.chunks_exact(2).filter(|pair| !matches!(pair[1], Value::Array(_)));
-    pairs.map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
 }

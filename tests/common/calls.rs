@@ -1,0 +1,216 @@
+//! The commands, what each of them is, and example calls with what follows from them.
+//!
+//! The one list that tests walk wherever a promise is the same for all commands. A command that is added is a line
+//! in [`COMMANDS`] and a few in [`CALLS`].
+
+use super::{shown, Connection, Server};
+
+/// What a command is to the server that lists it.
+pub struct Command {
+    pub name: &'static str,
+    /// How many words it takes: at least, if negative.
+    pub arity: i64,
+    pub audience: Audience,
+    /// The arguments in `COMMAND DOCS`: name, type and flags.
+    pub arguments: &'static [&'static str],
+}
+
+/// Who a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever may look: it changes nothing, and read-only replicas answer it.
+    Readers,
+    Writers,
+    /// Masters and files.
+    Servers,
+}
+
+use Audience::{Readers, Servers, Writers};
+
+const fn command(
+    name: &'static str,
+    arity: i64,
+    audience: Audience,
+    arguments: &'static [&'static str],
+) -> Command {
+    Command { name, arity, audience, arguments }
+}
+
+const COST: &[&str] = &["key key", "capacity double", "rate string", "cost double optional"];
+const AMOUNT: &[&str] = &["key key", "capacity double", "rate string", "amount double"];
+
+#[rustfmt::skip] // A line for each.
+pub const COMMANDS: &[Command] = &[
+    command("TB.TAKE", -4, Writers, COST),
+    command("TB.PEEK", -4, Readers, COST),
+    command("TB.TAKEUPTO", 5, Writers, &["key key", "capacity double", "rate string", "max integer"]),
+    command("TB.RESERVE", 6, Writers, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer"]),
+    command("TB.CHARGE", 5, Writers, AMOUNT),
+    command("TB.GIVE", 5, Writers, AMOUNT),
+    command("TB.MTAKE", -6, Writers, &["numkeys integer", "bucket block multiple"]),
+    command("TB.STATE", 2, Readers, &["key key"]),
+    command("TB.RESTORE", -3, Servers, &["bucket block multiple"]),
+    command("cl.throttle", -5, Writers, &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"]),
+];
+
+/// A call, made after [`prepare`].
+pub struct Call {
+    pub words: &'static str,
+    /// As [`shown`].
+    pub reply: &'static str,
+    pub outcome: Outcome,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// So many whole tokens were taken.
+    Took(i64),
+    /// Tokens were put back, and there is room for more.
+    Gave,
+    /// The bucket is full, and its key is gone.
+    Filled,
+    Denied,
+    /// Allowed, though there was nothing to take or give.
+    Idle,
+    /// A question, not a decision.
+    Asked,
+    Refused,
+}
+
+use Outcome::{Asked, Denied, Filled, Gave, Idle, Refused, Took};
+
+impl Outcome {
+    /// Whether it changes what is stored.
+    pub fn writes(self) -> bool {
+        matches!(self, Took(_) | Gave | Filled)
+    }
+}
+
+const fn call(words: &'static str, reply: &'static str, outcome: Outcome) -> Call {
+    Call { words, reply, outcome }
+}
+
+/// The keys in [`CALLS`] are the words of one letter. `k` and `d` are what [`prepare`] made, the rest full buckets.
+#[rustfmt::skip] // A line for each.
+pub const CALLS: &[Call] = &[
+    call("TB.TAKE k 10 1", "[1 3 0 7000]", Took(1)),
+    call("TB.TAKE k 10 1 0.000001", "[1 3 0 6001]", Took(0)),
+    call("TB.TAKE n 10 1 2", "[1 8 0 2000]", Took(2)),
+    call("TB.TAKE k 10 1 5", "[0 4 1000 6000]", Denied),
+    call("TB.TAKE k 10 1 11", "[0 4 -1 6000]", Denied),
+    call("TB.TAKE k 0 1", "[0 0 -1 0]", Denied),
+    call("TB.TAKE n 0 1", "[0 0 -1 0]", Denied),
+    call("TB.TAKE n 10 1 11", "[0 10 -1 0]", Denied),
+    call("TB.TAKE k 10 1 0", "[1 4 0 6000]", Idle),
+    call("TB.TAKE d 10 1 0", "[0 -5 5000 15000]", Denied),
+    call("TB.TAKE n 10 1 0", "[1 10 0 0]", Idle),
+    call("TB.TAKE k ten 1", CAPACITY_ERROR, Refused),
+    call("TB.PEEK k 10 1 4", "[1 0 0 10000]", Asked),
+    call("TB.PEEK k 10 1 5", "[0 4 1000 6000]", Asked),
+    call("TB.PEEK n 10 1", "[1 9 0 1000]", Asked),
+    call("TB.PEEK k ten 1", CAPACITY_ERROR, Refused),
+    call("TB.TAKEUPTO k 10 1 3", "[3 1 0 9000]", Took(3)),
+    call("TB.TAKEUPTO k 10 1 50", "[4 0 0 10000]", Took(4)),
+    call("TB.TAKEUPTO n 10 1 7", "[7 3 0 7000]", Took(7)),
+    call("TB.TAKEUPTO k 0.5 1 1", "[0 0 -1 0]", Denied),
+    call("TB.TAKEUPTO d 10 1 3", "[0 -5 6000 15000]", Denied),
+    call("TB.TAKEUPTO k ten 1 1", CAPACITY_ERROR, Refused),
+    call("TB.RESERVE k 10 1 6 60000", "[1 -2 2000 12000]", Took(6)),
+    call("TB.RESERVE n 10 1 10 0", "[1 0 0 10000]", Took(10)),
+    call("TB.RESERVE k 10 1 6 1000", "[0 4 2000 6000]", Denied),
+    call("TB.RESERVE k 10 1 0 1000", "[1 4 0 6000]", Idle),
+    call("TB.RESERVE d 10 1 0 5000", "[1 -5 5000 15000]", Idle),
+    call("TB.RESERVE d 10 1 0 4999", "[0 -5 5000 15000]", Denied),
+    call("TB.RESERVE n 2 1 2.000001 3155760000000", "[0 2 -1 0]", Denied),
+    call("TB.RESERVE k ten 1 1 0", CAPACITY_ERROR, Refused),
+    call("TB.CHARGE k 10 1 5", "[1 -1 1000 11000]", Took(5)),
+    call("TB.CHARGE n 10 1 15", "[1 -5 5000 15000]", Took(15)),
+    call("TB.CHARGE d 10 1 0", "[1 -5 5000 15000]", Idle),
+    call("TB.CHARGE n 10 1 0", "[1 10 0 0]", Idle),
+    call("TB.CHARGE k ten 1 1", CAPACITY_ERROR, Refused),
+    call("TB.GIVE k 10 1 1", "[1 5 0 5000]", Gave),
+    call("TB.GIVE k 10 1 6", "[1 10 0 0]", Filled),
+    call("TB.GIVE k 10 1 100", "[1 10 0 0]", Filled),
+    call("TB.GIVE k 10 1 0", "[1 4 0 6000]", Idle),
+    call("TB.GIVE n 10 1 1", "[1 10 0 0]", Idle),
+    call("TB.GIVE k ten 1 1", CAPACITY_ERROR, Refused),
+    call("TB.MTAKE 2 k 10 1 1 n 5 1/m 1", "[1 3 0 60000 [[1 3 0 7000] [1 4 0 60000]]]", Took(2)),
+    call("TB.MTAKE 2 n 10 1 2 k 10 1 1", "[1 3 0 7000 [[1 8 0 2000] [1 3 0 7000]]]", Took(3)),
+    call("TB.MTAKE 3 k 10 1 5 m 10 1 1 n 1 1 2", "[0 1 -1 6000 [[0 4 1000 6000] [1 10 0 0] [0 1 -1 0]]]", Denied),
+    call("TB.MTAKE 2 n 10 1 1 d 10 1 0", "[0 -5 5000 15000 [[1 10 0 0] [0 -5 5000 15000]]]", Denied),
+    call("TB.MTAKE 1 k 10 1 0", "[1 4 0 6000 [[1 4 0 6000]]]", Idle),
+    call("TB.MTAKE 2 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call", Refused),
+    call("TB.STATE k", "[\"4\" 1767225600000007]", Asked),
+    call("TB.STATE d", "[\"-5\" 1767225600000007]", Asked),
+    call("TB.STATE n", "nil", Asked),
+    call("TB.RESTORE k x", "ERR state must be a bucket state as this module replicates it", Refused),
+    call("CL.THROTTLE k 9 1 1", "[0 10 3 -1 7]", Took(1)),
+    call("CL.THROTTLE n 9 1 1 4", "[0 10 6 -1 4]", Took(4)),
+    call("CL.THROTTLE k 9 1 1 5", "[1 10 4 1 6]", Denied),
+    call("CL.THROTTLE k 9 1 1 0", "[0 10 4 -1 6]", Asked),
+    call("CL.THROTTLE d 9 1 1 0", "[1 10 0 5 15]", Asked),
+    call("CL.THROTTLE k ten 1 1", "ERR max_burst must be a whole number of tokens from -1 to 999999999999", Refused),
+];
+
+const CAPACITY_ERROR: &str = "ERR capacity must be a decimal number of tokens from 0 to 1e12";
+
+/// Leaves `k` with 4 of 10 tokens at one a second, `d` 5 tokens in debt, and nothing else.
+pub fn prepare(client: &mut Connection) {
+    client.say("FLUSHALL");
+    client.say("TB.TAKE k 10 1 6");
+    client.say("TB.CHARGE d 10 1 15");
+}
+
+/// A server that is prepared, and a client.
+pub fn prepared() -> (Server, Connection) {
+    let (server, mut client) = Server::with_clock_and_client();
+    prepare(&mut client);
+    (server, client)
+}
+
+impl Call {
+    /// The calls of a command.
+    pub fn of(command: &Command) -> impl Iterator<Item = &'static Self> + '_ {
+        CALLS.iter().filter(|call| call.is_of(command))
+    }
+
+    fn is_of(&self, command: &Command) -> bool {
+        self.words.split(' ').next().is_some_and(|name| name.eq_ignore_ascii_case(command.name))
+    }
+
+    /// What it is a call of.
+    pub fn command(&self) -> &'static Command {
+        COMMANDS.iter().find(|command| self.is_of(command)).expect("every call is of a command")
+    }
+
+    /// Its keys, in order, each as often as it is given.
+    pub fn keys(&self) -> Vec<&'static str> {
+        self.words.split(' ').skip(1).filter(|word| matches!(word.as_bytes(), [b'a'..=b'w'])).collect()
+    }
+
+    /// The words, with other names for the keys.
+    pub fn with_keys(&self, rename: impl Fn(&str) -> String) -> String {
+        let keys = self.keys();
+        let words =
+            self.words.split(' ').map(
+                |word| {
+                    if keys.contains(&word) {
+                        rename(word)
+                    } else {
+                        word.to_owned()
+                    }
+                },
+            );
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Makes it, and holds the reply against the one that is listed.
+    pub fn make(&self, client: &mut Connection) {
+        let reply = match client.attempt(self.words) {
+            Ok(reply) => shown(&reply),
+            Err(error) => error,
+        };
+        assert_eq!(reply, self.reply, "{}", self.words);
+    }
+}

@@ -1,0 +1,111 @@
+//! Who may call what, on which keys.
+
+use super::command_table::command_info;
+use crate::common::calls::{Audience, Call, COMMANDS};
+use crate::common::{is_before, texts, Connection, Engine, Server};
+
+/// A client that may do what `rules` say.
+pub fn limited(server: &Server, rules: &str) -> Connection {
+    server.connect().say(&format!("ACL SETUSER limited reset on nopass {rules}"));
+    let mut client = server.connect();
+    client.say("AUTH limited any");
+    client
+}
+
+const READERS: &[Audience] = &[Audience::Readers];
+const WRITERS: &[Audience] = &[Audience::Writers];
+const SERVERS: &[Audience] = &[Audience::Servers];
+const CLIENTS: &[Audience] = &[Audience::Readers, Audience::Writers];
+const WITH_WRITE: &[Audience] = &[Audience::Writers, Audience::Servers];
+const ALL: &[Audience] = &[Audience::Readers, Audience::Writers, Audience::Servers];
+
+/// Holds against `expected` for whom the commands are that a user with `rules` may call.
+fn assert_may_call(server: &Server, rules: &str, expected: &[Audience]) {
+    let mut client = limited(server, &format!("~* {rules}"));
+    for command in COMMANDS {
+        let example = Call::of(command).next().expect("an example");
+        let is_refused = client.attempt(example.words).is_err_and(|error| error.starts_with("NOPERM"));
+        assert_eq!(!is_refused, expected.contains(&command.audience), "{} with {rules}", command.name);
+    }
+}
+
+#[test]
+fn acl_categories_let_an_operator_say_who_may_do_what() {
+    let server = Server::start();
+    assert_may_call(&server, "+@all", ALL);
+    assert_may_call(&server, "-@all", &[]);
+    assert_may_call(&server, "+tb.peek +tb.state", READERS);
+    assert_may_call(&server, "+@all -tb.restore", CLIENTS);
+    if !is_before(7, 2) {
+        assert_may_call(&server, "+@read", READERS);
+        assert_may_call(&server, "+@write", WITH_WRITE);
+        assert_may_call(&server, "+@write -@admin", WRITERS);
+        assert_may_call(&server, "+@fast", CLIENTS);
+        assert_may_call(&server, "+@all -@dangerous", CLIENTS);
+        assert_may_call(&server, "+@admin", SERVERS);
+    } else {
+        // Before 7.2 a module's commands are in no category: only named, or as part of all.
+        for category in ["+@read", "+@write", "+@fast", "+@admin", "+@dangerous"] {
+            assert_may_call(&server, category, &[]);
+        }
+        assert_may_call(&server, "+@all -@dangerous", ALL);
+    }
+}
+
+#[test]
+fn the_module_has_an_acl_category_of_its_own_where_it_can() {
+    let server = Server::start();
+    let mut client = server.connect();
+    if Engine::under_test().has_module_categories() {
+        assert_may_call(&server, "+@tokenbucket", CLIENTS);
+        assert_may_call(&server, "+@all -@tokenbucket", SERVERS);
+        assert!(texts(client.say("ACL CAT")).contains(&"tokenbucket".to_owned()));
+        for command in COMMANDS {
+            let categories = texts(command_info(&mut client, command.name).remove(6));
+            let is_in_it = categories.contains(&"@tokenbucket".to_owned());
+            assert_eq!(is_in_it, command.audience != Audience::Servers, "{}", command.name);
+        }
+    } else {
+        let refused = client.refusal("ACL SETUSER limited +@tokenbucket");
+        assert!(refused.contains("Unknown command or category name in ACL"), "{refused}");
+    }
+}
+
+#[test]
+fn key_patterns_cover_every_key_of_every_call() {
+    let server = Server::start();
+    let mut client = limited(&server, "+@all ~mine:*");
+    for call in COMMANDS.iter().flat_map(Call::of) {
+        let is_refused = |client: &mut Connection, words: &str| {
+            client.attempt(words).is_err_and(|error| error.starts_with("NOPERM"))
+        };
+        let allowed = call.with_keys(|key| format!("mine:{key}"));
+        assert!(!is_refused(&mut client, &allowed), "{allowed}");
+        for foreign in call.keys() {
+            let one_foreign =
+                call.with_keys(|key| if key == foreign { key.to_owned() } else { format!("mine:{key}") });
+            assert!(is_refused(&mut client, &one_foreign), "{one_foreign}");
+        }
+    }
+    assert!(texts(server.connect().say("KEYS *")).iter().all(|key| key.starts_with("mine:")));
+}
+
+#[test]
+fn a_user_who_may_only_read_or_only_write_a_key_may_not_take_from_it() {
+    let server = Server::start();
+    if is_before(7, 0) {
+        // Such permissions are new in 7.0.
+        let refused = server.connect().refusal("ACL SETUSER limited on nopass +@all %R~a*");
+        assert!(refused.starts_with("ERR Error in ACL SETUSER modifier '%R~a*'"), "{refused}");
+        return;
+    }
+    for (patterns, may_read) in [("%R~*", true), ("%W~*", false)] {
+        let mut client = limited(&server, &format!("+@all {patterns}"));
+        for call in COMMANDS.iter().filter(|command| command.audience != Audience::Servers).flat_map(Call::of)
+        {
+            let is_refused = client.attempt(call.words).is_err_and(|error| error.starts_with("NOPERM"));
+            let may = may_read && call.command().audience == Audience::Readers;
+            assert_eq!(is_refused, !may, "{} with {patterns}", call.words);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! How the commands show themselves: `COMMAND INFO`, `COMMAND DOCS`, `COMMAND GETKEYS`, key specifications.
+
+use crate::common::calls::{Audience, Call, CALLS, COMMANDS};
+use crate::common::{array, integer, is_before, text, texts, Connection, Server};
+use redis::Value;
+use std::collections::BTreeMap;
+
+/// An array of names and values.
+fn table(value: &Value) -> BTreeMap<String, Value> {
+    array(value.clone()).chunks(2).map(|pair| (text(&pair[0]), pair[1].clone())).collect()
+}
+
+/// A table in one line.
+fn line(value: &Value) -> String {
+    table(value).iter().map(|(name, value)| format!("{name} {}", text(value))).collect::<Vec<_>>().join(", ")
+}
+
+/// What `COMMAND INFO` says of a command.
+pub fn command_info(client: &mut Connection, name: &str) -> Vec<Value> {
+    array(array(client.say(&format!("COMMAND INFO {name}"))).remove(0))
+}
+
+fn assert_has_all(found: &[String], expected: &[&str], name: &str) {
+    assert!(
+        expected.iter().all(|one| found.contains(&(*one).to_owned())),
+        "{name}: {expected:?} in {found:?}"
+    );
+}
+
+#[test]
+fn command_info_shows_arity_flags_and_where_the_keys_are() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for command in COMMANDS {
+        let (name, audience) = (command.name, command.audience);
+        let info = command_info(&mut client, name);
+        assert_eq!(text(&info[0]), name);
+        // Servers before 7.0 cannot be told how many arguments a module's command takes.
+        assert_eq!(info[1], Value::Int(if is_before(7, 0) { -1 } else { command.arity }), "{name}");
+        let flags = texts(info[2].clone());
+        let has = |flag: &str| flags.contains(&flag.to_owned());
+        let expected = match audience {
+            Audience::Readers => ["readonly", "fast"],
+            Audience::Writers => ["write", "fast"],
+            Audience::Servers => ["write", "admin"],
+        };
+        assert_has_all(&flags, &expected, name);
+        assert_eq!(has("write"), audience != Audience::Readers, "{name}: {flags:?}");
+        // Or else a server under memory pressure would refuse it before the module can decide.
+        assert!(!has("denyoom"), "{name}: {flags:?}");
+        let places = match name {
+            "TB.MTAKE" => [0, 0, 0],
+            "TB.RESTORE" => [1, -1, 2],
+            _ => [1, 1, 1],
+        };
+        assert_eq!(info[3..6], places.map(Value::Int), "{name}");
+        assert_eq!(has("movablekeys"), name == "TB.MTAKE", "{name}: {flags:?}");
+    }
+}
+
+/// Or else a promise would be held of nine commands out of ten.
+#[test]
+fn the_list_of_the_tests_is_complete() {
+    let count = |server: Server| integer(&server.connect().say("COMMAND COUNT"));
+    let own = count(Server::start()) - count(Server::builder().without_module().start());
+    assert_eq!(own, COMMANDS.len() as i64);
+    assert!(COMMANDS.iter().all(|command| Call::of(command).next().is_some()));
+}
+
+#[test]
+fn key_specifications_say_what_is_done_to_which_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for command in COMMANDS {
+        let name = command.name;
+        let info = command_info(&mut client, name);
+        if is_before(7, 0) {
+            assert_eq!(info.len(), 7, "key specifications are new in 7.0");
+            continue;
+        }
+        let specifications = array(info[8].clone());
+        assert_eq!(specifications.len(), 1, "{name}");
+        let specification = table(&specifications[0]);
+        let expected: &[&str] = match command.audience {
+            Audience::Readers => &["RO", "access"],
+            Audience::Writers => &["RW", "access", "update"],
+            Audience::Servers => &["OW", "update"],
+        };
+        assert_has_all(&texts(specification["flags"].clone()), expected, name);
+        let [begin, find] = ["begin_search", "find_keys"].map(|part| table(&specification[part]));
+        assert_eq!((text(&begin["type"]), line(&begin["spec"])), ("index".into(), "index 1".into()));
+        let expected = match name {
+            "TB.MTAKE" => ("keynum", "firstkey 1, keynumidx 0, keystep 4"),
+            "TB.RESTORE" => ("range", "keystep 2, lastkey -1, limit 0"),
+            _ => ("range", "keystep 1, lastkey 0, limit 0"),
+        };
+        assert_eq!((text(&find["type"]).as_str(), line(&find["spec"]).as_str()), expected, "{name}");
+    }
+}
+
+#[test]
+fn command_getkeys_finds_the_keys_of_every_call() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in CALLS {
+        assert_eq!(
+            texts(client.say(&format!("COMMAND GETKEYS {}", call.words))),
+            call.keys(),
+            "{}",
+            call.words
+        );
+    }
+    let restore = "COMMAND GETKEYS TB.RESTORE user:1 state tenant:2 state";
+    assert_eq!(texts(client.say(restore)), ["user:1", "tenant:2"]);
+}
+
+#[test]
+fn command_docs_describe_every_command_and_argument() {
+    let server = Server::start();
+    let mut client = server.connect();
+    if is_before(7, 0) {
+        let refused = client.refusal("COMMAND DOCS TB.TAKE");
+        assert!(refused.starts_with("ERR Unknown subcommand"), "COMMAND DOCS is new in 7.0: {refused}");
+        return;
+    }
+    let docs =
+        |client: &mut Connection, name| table(&table(&client.say(&format!("COMMAND DOCS {name}")))[name]);
+    for command in COMMANDS {
+        let name = command.name;
+        let docs = docs(&mut client, name);
+        let summary = text(&docs["summary"]);
+        assert!(summary.len() > 20 && !summary.ends_with('.'), "{name}: {summary}");
+        assert_eq!(text(&docs["since"]), "0.1.0");
+        assert!(text(&docs["complexity"]).starts_with("O("), "{name}");
+        let shown = |argument: &Value| {
+            let argument = table(argument);
+            let mut words = vec![text(&argument["name"]), text(&argument["type"])];
+            words.extend(argument.get("flags").cloned().map(texts).unwrap_or_default());
+            words.join(" ")
+        };
+        let shown: Vec<_> = array(docs["arguments"].clone()).iter().map(shown).collect();
+        assert_eq!(shown, command.arguments, "{name}");
+    }
+    let group = table(&array(docs(&mut client, "TB.MTAKE")["arguments"].clone())[1]);
+    let members = array(group["arguments"].clone());
+    let members: Vec<_> = members.iter().map(|member| text(&table(member)["name"])).collect();
+    assert_eq!(members, ["key", "capacity", "rate", "cost"]);
+}

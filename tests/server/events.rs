@@ -1,0 +1,100 @@
+//! Keyspace events: who takes, gives and is denied.
+
+use crate::common::calls::{prepare, Call, Outcome, CALLS};
+use crate::common::{is_before, texts, Connection, Server};
+
+/// A client that has subscribed to all keyspace events, and another that makes calls.
+struct Listener {
+    client: Connection,
+    other: Connection,
+}
+
+impl Listener {
+    fn new(server: &Server, classes: &str) -> Self {
+        let mut other = server.connect();
+        other.run(&["CONFIG", "SET", "notify-keyspace-events", classes]);
+        let mut client = server.connect();
+        client.say("PSUBSCRIBE __key*@0__:*");
+        client.say("SUBSCRIBE end");
+        Self { client, other }
+    }
+
+    /// What a call made known after [`prepare`], each as `event key`; both channels must say the same.
+    fn events_of(&mut self, call: &Call) -> Vec<String> {
+        prepare(&mut self.other);
+        self.heard();
+        let _ = self.other.attempt(call.words);
+        let (by_key, by_event) = self.heard();
+        assert_eq!(by_key, by_event, "{}", call.words);
+        by_event
+    }
+
+    /// What was told until now: by key, and by event.
+    fn heard(&mut self) -> (Vec<String>, Vec<String>) {
+        self.other.say("PUBLISH end now");
+        let (mut by_key, mut by_event) = (Vec::new(), Vec::new());
+        loop {
+            let message = texts(self.client.inner().recv_response().unwrap());
+            let [.., channel, payload] = message.as_slice() else { panic!("no message: {message:?}") };
+            match channel.split_once("@0__:") {
+                Some(("__keyspace", key)) => by_key.push(format!("{payload} {key}")),
+                Some(("__keyevent", event)) => by_event.push(format!("{event} {payload}")),
+                _ if channel == "end" => return (by_key, by_event),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What a call is to make known: an event of the module's class, and one of the generic class.
+fn expected(call: &Call) -> (Vec<String>, Vec<String>) {
+    let of_each = |event: &str| call.keys().iter().map(|key| format!("{event} {key}")).collect::<Vec<_>>();
+    match call.outcome {
+        Outcome::Took(_) => (of_each("tb.take"), Vec::new()),
+        Outcome::Gave => (of_each("tb.give"), Vec::new()),
+        Outcome::Filled => (of_each("tb.give"), of_each("del")),
+        Outcome::Denied => (denied(call), Vec::new()),
+        Outcome::Idle | Outcome::Asked | Outcome::Refused => (Vec::new(), Vec::new()),
+    }
+}
+
+/// Of several buckets, only those are announced that lack their cost.
+fn denied(call: &Call) -> Vec<String> {
+    let keys = call.keys();
+    let own: Vec<&str> = call.reply.split('[').skip(3).collect();
+    let lacks = |place: usize| own.get(place).is_none_or(|decision| decision.starts_with('0'));
+    let denied = keys.iter().enumerate().filter(|(place, _)| lacks(*place));
+    denied.map(|(_, key)| format!("tb.deny {key}")).collect()
+}
+
+/// Redis 6.0 has no class of events for modules.
+fn has_module_events() -> bool {
+    !is_before(6, 2)
+}
+
+#[test]
+fn they_tell_who_takes_gives_and_is_denied_and_nothing_else() {
+    let server = Server::with_clock();
+    if !has_module_events() {
+        let refused = server.connect().try_run(&["CONFIG", "SET", "notify-keyspace-events", "KEd"]);
+        assert_eq!(
+            refused.unwrap_err(),
+            "ERR Invalid argument 'KEd' for CONFIG SET 'notify-keyspace-events'"
+        );
+    }
+    // The module's class with the generic one, which all servers have; each alone; and none.
+    for (classes, tells_own, tells_generic) in
+        [("KEdg", true, true), ("KEd", true, false), ("KEg", false, true), ("", false, false)]
+    {
+        if classes.contains('d') && !has_module_events() {
+            continue;
+        }
+        let mut listener = Listener::new(&server, classes);
+        for call in CALLS {
+            let (own, generic) = expected(call);
+            let mut all = if tells_own { own } else { Vec::new() };
+            all.extend(if tells_generic { generic } else { Vec::new() });
+            assert_eq!(listener.events_of(call), all, "{} with {classes}", call.words);
+        }
+    }
+}

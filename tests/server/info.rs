@@ -1,0 +1,89 @@
+//! `INFO tokenbucket`.
+
+use crate::common::calls::{prepare, Outcome, CALLS};
+use crate::common::{text, wait_until, Connection, Server};
+
+const FIELDS: [&str; 6] =
+    ["decisions_allowed", "decisions_denied", "errors", "tokens_granted", "buckets", "bucket_bytes"];
+
+fn counters(client: &mut Connection) -> [i64; 6] {
+    FIELDS.map(|field| client.count("tokenbucket", &format!("tokenbucket_{field}")))
+}
+
+/// What a call adds: allowed, denied, errors, tokens granted.
+fn added(client: &mut Connection, call: &str) -> [i64; 4] {
+    let before = counters(client);
+    let _ = client.attempt(call);
+    let after = counters(client);
+    std::array::from_fn(|field| after[field] - before[field])
+}
+
+#[test]
+fn it_counts_decisions_errors_tokens_and_buckets() {
+    let (_server, mut client) = Server::with_clock_and_client();
+    assert_eq!(counters(&mut client), [0; 6]);
+    for call in CALLS {
+        prepare(&mut client);
+        let adds = match call.outcome {
+            Outcome::Took(tokens) => [1, 0, 0, tokens],
+            Outcome::Gave | Outcome::Filled | Outcome::Idle => [1, 0, 0, 0],
+            Outcome::Denied => [0, 1, 0, 0],
+            Outcome::Asked => [0, 0, 0, 0],
+            Outcome::Refused => [0, 0, 1, 0],
+        };
+        assert_eq!(added(&mut client, call.words), adds, "{}", call.words);
+        // Some servers flush in the background.
+        wait_until("the buckets are counted that are there", || counters(&mut client)[4] == client.keys());
+    }
+    assert_eq!(added(&mut client, "TB.TAKE half 10 1 0.5"), [1, 0, 0, 0]);
+    assert_eq!(added(&mut client, "TB.TAKE half 10 1 0.5"), [1, 0, 0, 1]);
+    client.say("SET string x");
+    assert_eq!(added(&mut client, "TB.TAKE string 10 1"), [0, 0, 1, 0]);
+}
+
+#[test]
+fn it_counts_buckets_wherever_they_come_from_and_go_to() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let expect = |client: &mut Connection, what: &str, buckets: i64| {
+        wait_until(&format!("{buckets} buckets are counted after {what}"), || counters(client)[4] == buckets);
+        let bytes = counters(client)[5];
+        // Two numbers of 8 bytes each, and what the allocator adds to them.
+        assert!((16 * buckets..=32 * buckets).contains(&bytes), "{bytes} bytes for {buckets} after {what}");
+    };
+    for number in 0..100 {
+        client.say(&format!("TB.TAKE key:{number} 10 1 5"));
+    }
+    client.say("SELECT 1");
+    client.say("TB.TAKE elsewhere 10 1 5");
+    expect(&mut client, "takes in two databases", 101);
+    client.say("SELECT 0");
+    client.say("MOVE key:1 1");
+    client.say("UNLINK key:2");
+    client.say("RENAME key:3 key:4");
+    client.say("SET key:5 overwritten");
+    expect(&mut client, "MOVE, UNLINK, RENAME and SET", 98);
+    let dump = client.dump("key:6");
+    client.restore("copy", &dump).unwrap();
+    expect(&mut client, "RESTORE", 99);
+    client.say("FLUSHDB");
+    expect(&mut client, "FLUSHDB", 2);
+    server.clock().advance_ms(60_000);
+    expect(&mut client, "their expiry", 0);
+}
+
+#[test]
+fn it_is_a_section_of_its_own_and_among_all_others() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for section in ["tokenbucket", "modules", "everything"] {
+        let report = text(&client.say(&format!("INFO {section}")));
+        assert!(
+            report.contains("\r\n# tokenbucket\r\n") || report.starts_with("# tokenbucket\r\n"),
+            "{section}"
+        );
+        for field in FIELDS {
+            assert!(report.contains(&format!("\r\ntokenbucket_{field}:0\r\n")), "{section} without {field}");
+        }
+    }
+    assert!(!text(&client.say("INFO")).contains("tokenbucket_errors"), "not among the defaults");
+}

@@ -1,0 +1,172 @@
+//! `TB.MTAKE`: several buckets, all or nothing.
+
+use super::acl::limited;
+use crate::common::model::{fraction, whole, Exact, ExactLimit, Wish};
+use crate::common::stored::buckets;
+use crate::common::{multi_decision, texts, walk, Connection, Decision, Random, Server, HOUR_MS};
+use tokenbucket::error::Error;
+
+/// A call on all groups, each the words `key capacity rate cost`.
+fn words(groups: &[impl AsRef<str>]) -> String {
+    let all: Vec<_> = groups.iter().map(AsRef::as_ref).collect();
+    format!("TB.MTAKE {} {}", groups.len(), all.join(" "))
+}
+
+fn take_all(client: &mut Connection, groups: &[impl AsRef<str>]) -> (Decision, Vec<Decision>) {
+    multi_decision(&client.say(&words(groups)))
+}
+
+/// Many groups with a key of their own each.
+fn many(count: usize, group: &str) -> Vec<String> {
+    (0..count).map(|number| format!("key:{number} {group}")).collect()
+}
+
+#[test]
+fn allowed_it_takes_from_all_and_replies_the_tightest_of_each_field() {
+    let (_server, mut client) = Server::with_clock_and_client();
+    let (binding, own) = take_all(&mut client, &["requests 10 1 1", "tokens 1000 50 400", "day 5 1/d 2"]);
+    assert_eq!(own, [[1, 9, 0, 1000], [1, 600, 0, 8000], [1, 3, 0, 172_800_000]]);
+    assert_eq!(binding, [1, 3, 0, 172_800_000]);
+    let levels: Vec<_> = ["requests", "tokens", "day"].map(|key| client.state(key).unwrap().0).into();
+    assert_eq!(levels, ["9", "600", "3"]);
+}
+
+#[test]
+fn denied_it_changes_no_bucket_and_says_which_of_them_would_have_allowed() {
+    let (server, mut client) = Server::with_clock_and_client();
+    take_all(&mut client, &["a 10 1 4", "b 10 2 9", "c 10 5 8"]);
+    server.clock().advance_ms(100);
+    let before = buckets(&mut client);
+    let groups = ["a 10 1 6", "b 10 2 2", "c 10 5 3", "d 7 1 7"];
+    let (binding, own) = take_all(&mut client, &groups);
+    // What would have been allowed is described as it is: nothing is gone from it.
+    assert_eq!(own, [[1, 6, 0, 3900], [0, 1, 400, 4400], [0, 2, 100, 1500], [1, 7, 0, 0]]);
+    assert_eq!(binding, [0, 1, 400, 4400]);
+    assert_eq!(buckets(&mut client), before);
+    server.clock().advance_ms(399);
+    assert_eq!(take_all(&mut client, &groups).0.retry_after_ms, 1);
+    server.clock().advance_ms(1);
+    assert_eq!(take_all(&mut client, &groups).0, [1, 0, 0, 9500]);
+}
+
+#[test]
+fn a_cost_above_one_capacity_can_never_be_whatever_the_others_say() {
+    let (_server, mut client) = Server::with_clock_and_client();
+    client.decide("TB.TAKE a 10 1 10");
+    let (binding, own) = take_all(&mut client, &["a 10 1 5", "b 10 1 11", "c 10 1 1"]);
+    assert_eq!(binding, [0, 0, -1, 10_000]);
+    assert_eq!(own, [[0, 0, 5000, 10_000], [0, 10, -1, 0], [1, 10, 0, 0]]);
+    let (binding, own) = take_all(&mut client, &["c 10 1 1", "suspended 0 1 1"]);
+    assert_eq!(binding, [0, 0, -1, 0]);
+    assert_eq!(own, [[1, 10, 0, 0], [0, 0, -1, 0]]);
+    assert_eq!(client.keys(), 1);
+}
+
+/// Whenever all buckets allow: the same as one take after the other. Otherwise: nothing.
+#[test]
+fn allowed_it_equals_the_takes_one_by_one_and_denied_nothing() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let mut random = Random::new(2);
+    let mut times_allowed = 0;
+    for number in 0..60 {
+        let limits: Vec<_> =
+            (0..random.between(2, 20)).map(|_| walk::limit(&mut random, walk::RATES)).collect();
+        for _ in 0..10 {
+            let wishes: Vec<_> =
+                limits.iter().map(|limit| Wish::Take(small_amount(&mut random, limit))).collect();
+            let call = |command: &str, kind: &str| -> Vec<String> {
+                let of = |(place, (wish, limit)): (usize, (&Wish, _))| {
+                    wish.words(&format!("{kind}:{number}:{place}"), limit).replace("TB.TAKE ", command)
+                };
+                wishes.iter().zip(&limits).enumerate().map(of).collect()
+            };
+            let all = |client: &mut Connection, calls: Vec<String>| -> Vec<Decision> {
+                calls.iter().map(|call| client.decide(call)).collect()
+            };
+            let foreseen = all(&mut client, call("TB.PEEK ", "single"));
+            let (binding, own) = take_all(&mut client, &call("", "multi"));
+            assert_eq!(binding.allowed == 1, foreseen.iter().all(|peek| peek.allowed == 1));
+            if binding.allowed == 1 {
+                times_allowed += 1;
+                let taken = all(&mut client, call("TB.TAKE ", "single"));
+                assert_eq!(own, taken);
+                assert_eq!(binding.remaining, taken.iter().map(|one| one.remaining).min().unwrap());
+                assert_eq!(binding.reset_after_ms, taken.iter().map(|one| one.reset_after_ms).max().unwrap());
+            } else {
+                let alone = |own: &[Decision]| -> Vec<_> { own.iter().map(|one| one.allowed).collect() };
+                assert_eq!(alone(&own), alone(&foreseen));
+            }
+            for place in 0..limits.len() {
+                let state = |client: &mut Connection, kind| client.state(&format!("{kind}:{number}:{place}"));
+                assert_eq!(state(&mut client, "multi"), state(&mut client, "single"));
+            }
+            server.clock().advance_us(walk::pause_us(&mut random, &limits[0]));
+        }
+    }
+    assert!((60..540).contains(&times_allowed), "{times_allowed} of 600: the costs do not try both ways");
+}
+
+/// Mostly little, so that many buckets at once now and then allow.
+fn small_amount(random: &mut Random, limit: &ExactLimit) -> Exact {
+    if random.once_in(8) {
+        return walk::amount(random, limit);
+    }
+    (&limit.capacity * whole(50_000)).floor() * fraction(1, 1_000_000)
+}
+
+#[test]
+fn as_many_buckets_as_there_may_be_are_found_checked_and_taken_from_together() {
+    let (server, mut client) = Server::with_clock_and_client();
+    for count in [2, 17, 100, 1024] {
+        let mut groups = many(count, "10 1 6");
+        let keys: Vec<_> = (0..count).map(|number| format!("key:{number}")).collect();
+        assert_eq!(texts(client.say(&format!("COMMAND GETKEYS {}", words(&groups)))), keys);
+        assert_eq!(
+            take_all(&mut client, &groups),
+            ([1, 4, 0, 6000].into(), vec![[1, 4, 0, 6000].into(); count])
+        );
+        assert_eq!(client.keys(), count as i64);
+        assert_eq!(take_all(&mut client, &groups).0, [0, 4, 2000, 6000]);
+        client.say("FLUSHALL");
+
+        // The last of them can deny them all; be one of the others; or be none of the user's.
+        let last = count - 1;
+        client.decide(&format!("TB.TAKE key:{last} 10 1 5"));
+        let (binding, own) = take_all(&mut client, &groups);
+        assert_eq!(binding, [0, 5, 1000, 5000]);
+        assert_eq!(own.iter().filter(|one| one.allowed == 1).count(), last);
+        groups[last] = "key:0 20 5/m 2".to_owned();
+        assert_eq!(client.refusal(&words(&groups)), Error::DuplicateKey.to_string());
+        groups[last] = "foreign 10 1 1".to_owned();
+        let error = limited(&server, "+@all ~key:*").refusal(&words(&groups));
+        assert!(error.starts_with("NOPERM"), "the last of {count}: {error}");
+        assert_eq!(client.keys(), 1);
+        client.say("FLUSHALL");
+    }
+    assert_eq!(client.refusal(&words(&many(1025, "10 1 6"))), Error::NumKeys.to_string());
+}
+
+#[test]
+fn whatever_numkeys_says_no_key_slips_past_the_acl() {
+    let server = Server::start();
+    let mut client = limited(&server, "+@all ~a*");
+    for numkeys in ["1", "2", "02", "+2", "2e0", "2.0", "-2", "0", "", "3", "18446744073709551618"] {
+        let arguments = ["TB.MTAKE", numkeys, "a", "10", "1", "1", "b", "10", "1", "1"];
+        let refused = client.try_run(&arguments);
+        assert!(refused.is_err(), "{numkeys:?}: {refused:?}");
+    }
+    assert_eq!(server.connect().keys(), 0);
+}
+
+#[test]
+fn a_clock_that_steps_back_locks_no_bucket() {
+    let (server, mut client) = Server::with_clock_and_client();
+    take_all(&mut client, &["a 10 1 9", "b 10 1 10"]);
+    server.clock().advance_ms(-HOUR_MS);
+    let groups = ["a 10 1 1", "b 10 1 1"];
+    let (binding, own) = take_all(&mut client, &groups);
+    assert_eq!(binding, [0, 0, 1000, 10_000]);
+    assert_eq!(own, [[1, 1, 0, 9000], [0, 0, 1000, 10_000]]);
+    server.clock().advance_ms(1000);
+    assert_eq!(take_all(&mut client, &groups).0.allowed, 1);
+}

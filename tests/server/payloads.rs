@@ -1,0 +1,223 @@
+//! A bucket that comes from outside, in a payload or a file, may be anything. It is a bucket that the arithmetic
+//! can bear, or it is refused; the server goes on. `HOSTILE_PAYLOADS` says how many random ones to send.
+
+use super::hostile::{assert_nothing_leaked, assert_well, environment};
+use crate::common::payload::{content, Payload, ENCODING};
+use crate::common::stored::{
+    append_only_file, buckets, buckets_alive, copy_of_files, tells_of_a_crash, with_append_only_file,
+};
+use crate::common::{is_before, text, Connection, Random, Server};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use tempfile::TempDir;
+
+const MAX_MICRO: i64 = 1_000_000_000_000_000_000;
+
+/// The latest time that a bucket may bear.
+const MAX_TIME_US: i64 = 1 << 60;
+
+/// A server that is offered payloads.
+struct Target {
+    server: Server,
+    client: Connection,
+    payload: Payload,
+}
+
+impl Target {
+    fn start() -> Self {
+        let (server, mut client) = Server::with_clock_and_client();
+        client.say("TB.TAKE template 10 1/h 5");
+        let payload = Payload::of(&mut client, "template");
+        client.say("DEL template");
+        Self { server, client, payload }
+    }
+
+    /// Whether a payload is taken: then it is a bucket, and the same one afterwards. Otherwise it is refused.
+    fn takes(&mut self, encoding: u8, content: &[u8]) -> bool {
+        let sealed = self.payload.with(encoding, content);
+        match self.client.restore("hostile", &sealed) {
+            Ok(_) => self.assert_is_a_bucket(),
+            Err(error) if error == "ERR Bad data format" => {
+                assert_eq!((self.client.keys(), buckets_alive(&mut self.client)), (0, 0));
+                return false;
+            }
+            Err(error) => {
+                // Redis 6.0 ends itself, in good order, when any module refuses a payload.
+                assert!(is_before(6, 2), "{error}");
+                self.server.wait_for_exit();
+                assert!(!tells_of_a_crash(&self.server.log()), "{}", self.server.log());
+                self.server.start_again();
+                self.client = self.server.connect();
+                return false;
+            }
+        }
+        true
+    }
+
+    fn assert_is_a_bucket(&mut self) {
+        let (level, refilled_at_us) = self.client.state("hostile").unwrap();
+        assert!(level.parse::<f64>().unwrap().abs() <= 1e12, "{level}");
+        assert!((0..=MAX_TIME_US).contains(&refilled_at_us), "{refilled_at_us}");
+        let again = self.client.dump("hostile");
+        self.client.restore("hostile", &again).unwrap();
+        assert_eq!(self.client.state("hostile"), Some((level, refilled_at_us)));
+        self.client.say("TB.TAKE hostile 10 1/h");
+        self.client.say("TB.PEEK hostile 1e12 1e12 1e12");
+        self.client.say("DEL hostile");
+        assert_eq!(buckets_alive(&mut self.client), 0);
+    }
+}
+
+#[test]
+fn fields_within_bounds_are_taken_and_others_refused() {
+    let mut target = Target::start();
+    let now_us = target.server.clock().now_us();
+    for level_micro in [0, 1, -1, 9_000_000, MAX_MICRO, -MAX_MICRO] {
+        for refilled_at_us in [0, 1, now_us, MAX_TIME_US] {
+            let content = content(level_micro, refilled_at_us);
+            assert!(target.takes(ENCODING, &content), "{level_micro} {refilled_at_us}");
+        }
+    }
+    let levels = [MAX_MICRO + 1, -MAX_MICRO - 1, i64::MAX, i64::MIN].map(|level| (level, now_us));
+    let times = [-1, MAX_TIME_US + 1, i64::MAX, i64::MIN].map(|time_us| (5_000_000, time_us));
+    for (level_micro, refilled_at_us) in levels.into_iter().chain(times) {
+        let content = content(level_micro, refilled_at_us);
+        assert!(!target.takes(ENCODING, &content), "{level_micro} {refilled_at_us}");
+        assert!(target.server.log().contains("refused a bucket whose level or time is out of bounds"));
+    }
+    for version in [0, 2, 3, 255] {
+        assert!(!target.takes(version, &content(5_000_000, 1)), "{version}");
+        assert!(target.server.log().contains("written by a newer version of the module"));
+    }
+}
+
+/// Whatever is wrong with a payload, its checksum being right: one byte anywhere in what the module wrote, or its
+/// end. (Nothing tells where a value ends but the value itself: what follows it is read as part of one that was cut.)
+#[test]
+fn a_payload_with_any_byte_changed_or_cut_off_does_no_harm() {
+    let mut target = Target::start();
+    let good = target.payload.content().to_vec();
+    let mut taken = 0;
+    for position in 0..good.len() {
+        for mask in [0x01, 0x80, 0xff] {
+            let mut changed = good.clone();
+            changed[position] ^= mask;
+            taken += usize::from(target.takes(ENCODING, &changed));
+        }
+    }
+    assert!((10..3 * good.len() - 10).contains(&taken), "{taken} taken of {}", 3 * good.len());
+    let taken = (0..good.len()).filter(|len| target.takes(ENCODING, &good[..*len])).count();
+    assert!(taken <= 3, "{taken} of those that were cut");
+}
+
+#[test]
+fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
+    // Each payload that is refused costs a server of 6.0.
+    let count = environment("HOSTILE_PAYLOADS", if is_before(6, 2) { 30 } else { 5000 });
+    let mut target = Target::start();
+    let mut random = Random::new(2);
+    let memory_before = target.client.used_memory();
+    let mut taken = 0;
+    for _ in 0..count {
+        let version = if random.once_in(10) { random.bytes(1)[0] & 3 } else { ENCODING };
+        let content = target.payload.spoiled_content(&mut random);
+        taken += u64::from(target.takes(version, &content));
+    }
+    assert!(taken > count / 20 && taken < count * 9 / 10, "{taken} of {count} were taken: too one-sided");
+    assert_nothing_leaked(&mut target.client, memory_before);
+    assert_well(&target.server, &mut target.client);
+}
+
+#[test]
+fn a_payload_with_a_wrong_checksum_is_refused() {
+    let mut target = Target::start();
+    let mut torn = target.payload.with(ENCODING, target.payload.content());
+    *torn.last_mut().unwrap() ^= 1;
+    let error = target.client.restore("hostile", &torn).unwrap_err();
+    assert!(error.contains("DUMP payload version or checksum are wrong"), "{error}");
+    assert_well(&target.server, &mut target.client);
+}
+
+/// A snapshot, without a checksum, in which a bucket has been given other fields.
+fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> TempDir {
+    let server = Server::builder().option("rdbchecksum", "no").controlled_clock().start();
+    let mut client = server.connect();
+    for key in ["before", "victim", "{v}"] {
+        client.run(&["TB.TAKE", key, "10", "1/h", "4"]);
+    }
+    let payload = Payload::of(&mut client, "victim");
+    let original = payload.value(ENCODING, payload.content());
+    client.say("SAVE");
+    let files = copy_of_files(&server);
+    let file = files.path().join("dump.rdb");
+    let changed = replace_behind(&fs::read(&file).unwrap(), b"victim", &original, &change(&payload));
+    fs::write(file, changed).unwrap();
+    files
+}
+
+/// Replaces the value of a key: the type stands before the key, all else behind it.
+fn replace_behind(bytes: &[u8], key: &[u8], value: &[u8], new: &[u8]) -> Vec<u8> {
+    let (from, to) = ([key, value].concat(), [key, new].concat());
+    let at =
+        bytes.windows(from.len()).position(|window| window == from).expect("the snapshot has no such key");
+    [&bytes[..at], &to, &bytes[at + from.len()..]].concat()
+}
+
+fn reading(files: &Path) -> Server {
+    Server::builder().files_in(files).controlled_clock().start()
+}
+
+/// One bad bucket is no reason to take a whole service down. It holds no more than it claimed.
+#[test]
+fn a_snapshot_with_fields_out_of_bounds_is_loaded_with_these_corrected() {
+    const TIME_US: i64 = 1_767_225_600_000_000;
+    for (level_micro, refilled_at_us, level, time_us) in [
+        (5_000_000, TIME_US, "5", TIME_US),
+        (MAX_MICRO + 1, TIME_US, "1000000000000", TIME_US),
+        (i64::MAX, TIME_US, "1000000000000", TIME_US),
+        (i64::MIN, TIME_US, "-1000000000000", TIME_US),
+        (5_000_000, -1, "5", 0),
+        (5_000_000, i64::MIN, "5", 0),
+        (5_000_000, i64::MAX, "5", MAX_TIME_US),
+    ] {
+        let files = snapshot_with(|payload| payload.value(ENCODING, &content(level_micro, refilled_at_us)));
+        let server = reading(files.path());
+        let mut client = server.connect();
+        assert_eq!(client.state("victim"), Some((level.to_owned(), time_us)));
+        assert_eq!(client.state("before").unwrap().0, "6");
+        assert_eq!(buckets(&mut client).len(), 3);
+        let corrected = (level_micro, refilled_at_us) != (5_000_000, TIME_US);
+        assert_eq!(server.log().contains("corrected a bucket whose level or time"), corrected);
+    }
+}
+
+/// A bucket of a newer module cannot be guessed at: the server says so instead of starting without it.
+#[test]
+fn a_snapshot_of_a_newer_module_is_not_loaded() {
+    let files = snapshot_with(|payload| payload.value(2, payload.content()));
+    let log = Server::builder().files_in(files.path()).start_expecting_refusal();
+    assert!(log.contains("written by a newer version of the module"), "{log}");
+    assert!(!tells_of_a_crash(&log), "{log}");
+}
+
+/// An effect that no bucket can have had is passed over, and what follows it is read.
+#[test]
+fn an_append_only_file_with_a_bad_effect_is_read_to_its_end() {
+    let server = with_append_only_file("no").start();
+    server.connect().say("TB.TAKE user:1 10 1/h 4");
+    let file = append_only_file(&server);
+    let effects: [&[u8]; 4] = [b"", b"\x01", &[0xff; 25], &[0; 1000]];
+    let mut appended = File::options().append(true).open(&file).unwrap();
+    for effect in effects {
+        let head = format!("*3\r\n$10\r\nTB.RESTORE\r\n$6\r\nuser:1\r\n${}\r\n", effect.len());
+        appended.write_all(&[head.as_bytes(), effect, b"\r\n"].concat()).unwrap();
+    }
+    appended
+        .write_all(b"*2\r\n$3\r\nDEL\r\n$6\r\nuser:2\r\n*3\r\n$3\r\nSET\r\n$3\r\nend\r\n$1\r\n1\r\n")
+        .unwrap();
+    let before = server.connect().state("user:1");
+    let reader = with_append_only_file("no").files_in(server.folder()).start();
+    assert_eq!(reader.connect().state("user:1"), before);
+    assert_eq!(text(&reader.connect().say("GET end")), "1");
+}

@@ -1,0 +1,401 @@
+//! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
+
+use crate::common::stored::{
+    append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, is_writing_files,
+    wait_until_replicated, wait_while_time_passes, with_append_only_file,
+};
+use crate::common::{integers, is_before, text, texts, Connection, Random, Server};
+use std::fs;
+use tokenbucket::error::Error;
+
+const MINUTE_MS: i64 = 60_000;
+
+/// Sends a command given as words; returns limited, limit, remaining, retry after and reset after.
+fn throttle(client: &mut Connection, words: &str) -> [i64; 5] {
+    let reply = client.say(&format!("CL.THROTTLE {words}"));
+    integers(&reply).try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
+}
+
+fn refusal(client: &mut Connection, words: &str) -> String {
+    client.refusal(&format!("CL.THROTTLE {words}"))
+}
+
+/// What redis-cell stores for a limit that is whole again in `after_ms`.
+fn left_by_redis_cell(server: &Server, after_ms: i64) -> String {
+    ((server.clock().now_us() + after_ms * 1000) * 1000).to_string()
+}
+
+fn type_of(client: &mut Connection, key: &str) -> String {
+    text(&client.run(&["TYPE", key]))
+}
+
+// ---- The command --------------------------------------------------------------------------------------------
+
+#[test]
+fn it_replies_what_a_client_of_redis_cell_expects() {
+    let (server, mut client) = Server::with_clock_and_client();
+    assert_eq!(throttle(&mut client, "user123 15 30 60"), [0, 16, 15, -1, 2]);
+    assert_eq!(throttle(&mut client, "user123 15 30 60 1"), [0, 16, 14, -1, 4]);
+    assert_eq!(throttle(&mut client, "user123 15 30 60 14"), [0, 16, 0, -1, 32]);
+    assert_eq!(throttle(&mut client, "user123 15 30 60"), [1, 16, 0, 2, 32]);
+    assert_eq!(throttle(&mut client, "user123 15 30 60 3"), [1, 16, 0, 6, 32]);
+    server.clock().advance_ms(2000);
+    assert_eq!(throttle(&mut client, "user123 15 30 60"), [0, 16, 0, -1, 32]);
+    server.clock().advance_ms(5 * MINUTE_MS);
+    assert_eq!(throttle(&mut client, "user123 15 30 60"), [0, 16, 15, -1, 2]);
+}
+
+#[test]
+fn seconds_are_rounded_up_and_less_than_a_millisecond_is_nothing() {
+    let (server, mut client) = Server::with_clock_and_client();
+    // Two a second: whole again after half a second.
+    assert_eq!(throttle(&mut client, "half 0 2 1"), [0, 1, 0, -1, 1]);
+    assert_eq!(throttle(&mut client, "half 0 2 1"), [1, 1, 0, 1, 1]);
+    assert_eq!(throttle(&mut client, "k 2 1 1 3"), [0, 3, 0, -1, 3]);
+    for (elapsed_us, retry_after_s, reset_after_s) in [
+        (0, 1, 3),
+        (1, 1, 3),
+        (998_999, 1, 3),
+        (999_000, 1, 3),
+        (999_001, 0, 2),
+        (999_999, 0, 2),
+        (1_000_000, -1, 2),
+    ] {
+        let now_us = server.clock().now_us();
+        server.clock().advance_us(elapsed_us);
+        let limited = i64::from(retry_after_s >= 0);
+        // A peek shows when the limit is whole again; a call for more than there is, when that passes.
+        let peeked = throttle(&mut client, "k 2 1 1 0");
+        assert_eq!(peeked[4], reset_after_s, "{elapsed_us} microseconds later");
+        if limited == 1 {
+            let told = throttle(&mut client, "k 2 1 1 1");
+            assert_eq!([told[0], told[3]], [1, retry_after_s], "{elapsed_us} microseconds later");
+        }
+        server.clock().set_us(now_us);
+    }
+}
+
+#[test]
+fn a_wait_that_is_told_suffices() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let mut random = Random::new(50);
+    for number in 0..200 {
+        let (burst, count, period) =
+            (random.between(0, 20), random.between(1, 50), *random.pick(&[1, 7, 60, 3600]));
+        let limit = format!("key:{number} {burst} {count} {period}");
+        throttle(&mut client, &format!("{limit} {}", burst + 1));
+        server.clock().advance_ms(random.between(0, period * 1000));
+        let quantity = random.between(1, burst + 1);
+        let [limited, _, _, retry_after_s, _] = throttle(&mut client, &format!("{limit} {quantity}"));
+        if limited == 1 {
+            // Less than a millisecond was not told.
+            server.clock().advance_ms(retry_after_s * 1000 + 1);
+            assert_eq!(throttle(&mut client, &format!("{limit} {quantity}"))[0], 0, "{limit} {quantity}");
+        }
+    }
+}
+
+#[test]
+fn it_is_the_same_bucket_for_all_commands() {
+    let (server, mut client) = Server::with_clock_and_client();
+    assert_eq!(throttle(&mut client, "k 9 1 1 4"), [0, 10, 6, -1, 4]);
+    assert_eq!(client.state("k"), Some(("6".to_owned(), server.clock().now_us())));
+    assert_eq!(type_of(&mut client, "k"), "tb-bucket");
+    assert_eq!(client.decide("TB.TAKE k 10 1 5"), [1, 1, 0, 9000]);
+    assert_eq!(throttle(&mut client, "k 9 1 1 2"), [1, 10, 1, 1, 9]);
+    client.decide("TB.GIVE k 10 1 1");
+    assert_eq!(throttle(&mut client, "k 9 1 1 2"), [0, 10, 0, -1, 10]);
+    client.say("DEL k");
+    assert_eq!(throttle(&mut client, "k 9 1 1 10"), [0, 10, 0, -1, 10]);
+}
+
+#[test]
+fn at_the_edges_nothing_overflows_and_nothing_is_stored_in_vain() {
+    const TRILLION: i64 = 1_000_000_000_000;
+    let (_server, mut client) = Server::with_clock_and_client();
+    for (call, reply) in [
+        // More than the limit, and a limit of nothing.
+        ("k 9 1 1 11", [1, 10, 10, -1, 0]),
+        ("k 9 1 1 1000000000000", [1, 10, 10, -1, 0]),
+        ("k -1 30 60", [1, 0, 0, -1, 0]),
+        ("k -1 30 60 0", [0, 0, 0, -1, 0]),
+        // Whole again within a millisecond.
+        ("a 6000 6000 1", [0, 6001, 6000, -1, 0]),
+        ("b 9 7000000 1", [0, 10, 9, -1, 0]),
+        ("c 999999999999 1000000000000 1", [0, TRILLION, TRILLION - 1, -1, 0]),
+        // 9,999,999,999 tokens at 4 a second refill in 79 years.
+        ("d 9999999999 4 1 10000000000", [0, 10_000_000_000, 0, -1, 2_500_000_000]),
+    ] {
+        assert_eq!(throttle(&mut client, call), reply, "{call}");
+    }
+    // What is more than 100 years is an error, and what is far more too.
+    for limit in ["9223372036854775807 1 1", "9223372036 1 1", "300000000000 1 3155760000"] {
+        assert!(refusal(&mut client, &format!("k {limit}")).starts_with("ERR "), "{limit}");
+    }
+    assert_eq!(type_of(&mut client, "k"), "none");
+}
+
+#[test]
+fn a_clock_that_steps_back_locks_nobody_out() {
+    let (server, mut client) = Server::with_clock_and_client();
+    throttle(&mut client, "k 9 1 1 10");
+    let before = client.state("k");
+    server.clock().advance_ms(-60 * MINUTE_MS);
+    // Only a decision notes it.
+    assert_eq!(throttle(&mut client, "k 9 1 1 0"), [0, 10, 0, -1, 10]);
+    assert_eq!(client.state("k"), before);
+    assert_eq!(throttle(&mut client, "k 9 1 1"), [1, 10, 0, 1, 10]);
+    server.clock().advance_ms(1000);
+    assert_eq!(throttle(&mut client, "k 9 1 1"), [0, 10, 0, -1, 10]);
+}
+
+/// What redis-cell left is no new bucket.
+#[test]
+fn a_key_of_redis_cell_is_taken_over_above_maxmemory_too() {
+    let (server, mut client) = Server::with_clock_and_client();
+    client.run(&["SET", "left", &left_by_redis_cell(&server, 4000)]);
+    client.say("CONFIG SET maxmemory 1");
+    assert_eq!(throttle(&mut client, "left 9 1 1"), [0, 10, 5, -1, 5]);
+    assert!(refusal(&mut client, "new 9 1 1").starts_with("OOM "));
+}
+
+// ---- Where redis-cell is wrong ------------------------------------------------------------------------------
+
+#[test]
+fn only_what_redis_cell_writes_is_taken_over() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let now_ns = left_by_redis_cell(&server, 5000);
+    let spelled_otherwise = [
+        format!("+{now_ns}"),
+        format!("0{now_ns}"),
+        format!(" {now_ns}"),
+        format!("{now_ns}\n"),
+        format!("{now_ns}.0"),
+    ];
+    let numbers = ["", "-", "-0", "1e18", "0x5", "nan", "9223372036854775808", "-9223372036854775809"];
+    let bytes = numbers.iter().map(ToString::to_string).chain(spelled_otherwise);
+    for value in bytes.map(String::into_bytes).chain([b"\xff\xfe".to_vec(), b"12\0".to_vec()]) {
+        client.run(&[b"SET".as_slice(), b"k", &value]);
+        assert_eq!(refusal(&mut client, "k 9 1 1"), Error::WrongType.to_string(), "{}", value.escape_ascii());
+        assert_eq!(client.run(&["GET", "k"]), redis::Value::BulkString(value));
+    }
+}
+
+// ---- Taking over what redis-cell left -----------------------------------------------------------------------
+
+#[test]
+fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
+    let (server, mut client) = Server::with_clock_and_client();
+    for (after_ms, quantity, expected) in [
+        (4000, 1, [0, 10, 5, -1, 5]),
+        (4000, 6, [0, 10, 0, -1, 10]),
+        (4000, 7, [1, 10, 6, 1, 4]),
+        (9500, 1, [1, 10, 0, 1, 10]),
+        (10_000, 1, [1, 10, 0, 1, 10]),
+        (4000, 11, [1, 10, 6, -1, 4]),
+        // A limit that was larger then.
+        (25_000, 1, [1, 10, 0, 16, 25]),
+        // Whole again already; the key had no expiry, or its time has not come.
+        (0, 1, [0, 10, 9, -1, 1]),
+        (-100_000, 4, [0, 10, 6, -1, 4]),
+        (-100_000, 11, [1, 10, 10, -1, 0]),
+    ] {
+        let left = left_by_redis_cell(&server, after_ms);
+        client.run(&["SET", "k", &left]);
+        let case = format!("{quantity} of a limit that is whole in {after_ms} ms");
+        let peeked = throttle(&mut client, "k 9 1 1 0");
+        assert_eq!(text(&client.say("GET k")), left, "a peek at {case}");
+        assert_eq!(throttle(&mut client, &format!("k 9 1 1 {quantity}")), expected, "{case}");
+        assert_eq!(type_of(&mut client, "k"), "tb-bucket", "{case}");
+        if expected[0] == 1 {
+            assert_eq!(throttle(&mut client, "k 9 1 1 0"), peeked, "{case}");
+        }
+        let whole_at_ms = server.clock().now_us() / 1000 + expected[4] * 1000;
+        let expires_at_ms = client.expires_at_ms("k").unwrap_or_else(|| panic!("{case}: no expiry"));
+        let latest_ms = whole_at_ms + expected[4] * 250 + 1002;
+        assert!((whole_at_ms - 999..=latest_ms).contains(&expires_at_ms), "{case}: {expires_at_ms}");
+    }
+}
+
+#[test]
+fn every_moment_that_redis_cell_can_store_is_taken_over() {
+    let (server, mut client) = Server::with_clock_and_client();
+    for past in ["-9223372036854775808", "-1", "0", "1", "1767225600000000000"] {
+        client.run(&["SET", "k", past]);
+        assert_eq!(throttle(&mut client, "k 9 1 1 3"), [0, 10, 7, -1, 3], "{past}");
+        assert_eq!(client.state("k"), Some(("7".to_owned(), server.clock().now_us())), "{past}");
+    }
+    client.run(&["SET", "k", "9223372036854775807"]);
+    // The year 2262, in seconds: a debt that is paid off then.
+    let whole_after_s = 9_223_372_036 - server.clock().now_us() / 1_000_000;
+    assert_eq!(throttle(&mut client, "k 9 1 1"), [1, 10, 0, whole_after_s - 9 + 1, whole_after_s + 1]);
+    // The same at the fastest rate: deeper than debts go.
+    client.run(&["SET", "k", "9223372036854775807"]);
+    assert_eq!(throttle(&mut client, "k 9 1000000000000 1")[..3], [1, 10, 0]);
+    assert_eq!(client.state("k").unwrap().0, "-1000000000000");
+}
+
+#[test]
+fn a_level_that_is_no_whole_number_is_taken_over_to_the_microsecond() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let mut random = Random::new(51);
+    for _ in 0..300 {
+        let (burst, count, period) = (
+            random.between(0, 1000),
+            *random.pick(&[1, 3, 7, 30, 100, 5000, 999_983]),
+            *random.pick(&[1, 60, 3600, 86_400]),
+        );
+        let refill_us = (burst + 1) * period * 1_000_000 / count;
+        let left_ns =
+            (server.clock().now_us() + random.between(1, refill_us + 1)) * 1000 - random.between(0, 999);
+        client.run(&["SET", "k", &left_ns.to_string()]);
+        // Converted by a call that takes nothing.
+        let limit = format!("k {burst} {count} {period}");
+        assert_eq!(throttle(&mut client, &format!("{limit} {}", burst + 2))[0], 1, "{limit}");
+        // Never a nanosecond early.
+        let left_us = (left_ns + 999).div_euclid(1000);
+        let rate = format!("{count}/{period}s");
+        for (at_us, is_whole) in [(left_us - 1, false), (left_us + 1, true)] {
+            server.clock().set_us(at_us);
+            let peeked = client.decide(&format!("TB.PEEK k {} {rate} {}", burst + 1, burst + 1));
+            assert_eq!(peeked.allowed == 1, is_whole, "{limit}, {} us around {left_ns}", at_us - left_us);
+        }
+    }
+}
+
+#[test]
+fn the_take_over_is_replicated_and_appended_as_its_result() {
+    let (mut master, replica) = (with_append_only_file("no").start(), Server::with_clock());
+    follow(&replica, &master);
+    let mut client = master.connect();
+    for (key, after_ms) in [("taken", 4000), ("limited", 9999), ("past", -1000), ("peeked", 4000)] {
+        client.run(&["SET", key, &left_by_redis_cell(&master, after_ms)]);
+    }
+    wait_until_replicated(&replica, &master);
+    throttle(&mut client, "peeked 9 1 1 0");
+    assert_eq!(throttle(&mut client, "taken 9 1 1")[0], 0);
+    assert_eq!(throttle(&mut client, "limited 9 1 1")[0], 1);
+    assert_eq!(throttle(&mut client, "past 9 1 1 11")[0], 1);
+    wait_until_replicated(&replica, &master);
+    let stored = buckets(&mut client);
+    assert_eq!(stored.keys().collect::<Vec<_>>(), ["limited", "past", "taken"]);
+    assert_same_buckets(&buckets(&mut replica.connect()), &stored, "on a replica");
+    assert_eq!(type_of(&mut replica.connect(), "peeked"), "string");
+    let appended = commands(&fs::read(append_only_file(&master)).unwrap());
+    let names: Vec<String> =
+        appended.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
+    let at = names.iter().position(|name| name == "TB.RESTORE").expect("no result was appended");
+    assert_eq!(names[at - 2..=at + 1], ["MULTI", "DEL", "TB.RESTORE", "EXEC"], "one unit");
+    assert!(!names.contains(&"CL.THROTTLE".to_owned()), "{names:?}");
+    master.kill_and_restart();
+    let mut client = master.connect();
+    assert_same_buckets(&buckets(&mut client), &stored, "after a power cut");
+    assert_eq!(type_of(&mut client, "peeked"), "string");
+}
+
+#[test]
+fn watchers_see_the_take_over_and_not_the_peek() {
+    let server = Server::with_clock();
+    let (mut client, mut watcher) = (server.connect(), server.connect());
+    client.run(&["SET", "k", &left_by_redis_cell(&server, 4000)]);
+    for (call, is_seen) in [("k 9 1 1 0", false), ("k 9 1 1 11", true), ("k 9 1 1 11", false)] {
+        watcher.say("WATCH k");
+        throttle(&mut client, call);
+        watcher.say("MULTI");
+        watcher.say("PING");
+        let aborted = watcher.say("EXEC") == redis::Value::Nil;
+        assert_eq!(aborted, is_seen, "{call}");
+    }
+}
+
+#[test]
+fn only_cl_throttle_takes_over() {
+    let (server, mut client) = Server::with_clock_and_client();
+    client.run(&["SET", "k", &left_by_redis_cell(&server, 4000)]);
+    for command in ["TB.TAKE k 10 1", "TB.PEEK k 10 1", "TB.STATE k", "TB.GIVE k 10 1 1"] {
+        assert_eq!(client.refusal(command), Error::WrongType.to_string(), "{command}");
+    }
+    assert_eq!(type_of(&mut client, "k"), "string");
+}
+
+/// redis-cell appends its calls. Such a file is read once, with the clock of that moment.
+#[test]
+fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
+    let mut server = with_append_only_file("no").start();
+    let mut client = server.connect();
+    client.run(&["SET", "k", &left_by_redis_cell(&server, 20_000)]);
+    server.kill();
+    let path = append_only_file(&server);
+    let mut file = fs::read(&path).unwrap();
+    for _ in 0..3 {
+        let words = ["CL.THROTTLE", "k", "99", "1", "1", "10"];
+        file.extend(format!("*{}\r\n", words.len()).bytes());
+        file.extend(words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
+    }
+    fs::write(&path, &file).unwrap();
+    server.start_again();
+    let mut client = server.connect();
+    assert_eq!(throttle(&mut client, "k 99 1 1 0"), [0, 100, 50, -1, 50]);
+    assert_eq!(append_only_bytes(&mut client), file.len() as u64, "what was read was appended again");
+    throttle(&mut client, "k 99 1 1 5");
+    let before = buckets(&mut client);
+    client.say("BGREWRITEAOF");
+    wait_while_time_passes(&[server.clock()], "the file is rewritten", || !is_writing_files(&mut client));
+    server.kill_and_restart();
+    assert_same_buckets(&buckets(&mut server.connect()), &before, "after the rewrite");
+}
+
+// ---- The setting --------------------------------------------------------------------------------------------
+
+#[test]
+fn an_argument_of_loadmodule_leaves_it_out() {
+    for arguments in [["cl-throttle", "no"], ["tokenbucket.cl-throttle", "NO"]] {
+        let server = Server::builder().module_arguments(&arguments).start();
+        let mut client = server.connect();
+        assert!(!client.has_command("CL.THROTTLE"));
+        assert!(client.has_command("TB.TAKE"));
+    }
+    let server = Server::builder().module_arguments(&["cl-throttle", "yes", "on-oom", "allow"]).start();
+    assert!(server.connect().has_command("CL.THROTTLE"));
+    assert!(Server::start().connect().has_command("CL.THROTTLE"), "it is there unless told");
+    let log = Server::builder().module_arguments(&["cl-throttle", "maybe"]).start_expecting_refusal();
+    assert!(log.contains("argument 'cl-throttle' must be yes or no, not 'maybe'"), "{log}");
+}
+
+#[test]
+fn a_line_of_the_configuration_leaves_it_out() {
+    if is_before(7, 0) {
+        // No such lines before 7.0.
+        let log = Server::builder().option("tokenbucket.cl-throttle", "no").start_expecting_refusal();
+        assert!(log.contains("tokenbucket.cl-throttle"), "{log}");
+        return;
+    }
+    let server = Server::builder().option("tokenbucket.cl-throttle", "no").start();
+    let mut client = server.connect();
+    assert!(!client.has_command("CL.THROTTLE"));
+    assert_eq!(setting(&mut client), "no");
+    // The configuration counts more than the arguments.
+    let server = Server::builder()
+        .module_arguments(&["cl-throttle", "no"])
+        .option("tokenbucket.cl-throttle", "yes")
+        .start();
+    assert!(server.connect().has_command("CL.THROTTLE"));
+}
+
+#[test]
+fn it_cannot_be_changed_while_the_server_runs() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let refusal = client.refusal("CONFIG SET tokenbucket.cl-throttle no");
+    if is_before(7, 0) {
+        assert!(refusal.starts_with("ERR Unsupported CONFIG parameter"), "{refusal}");
+        return;
+    }
+    assert!(refusal.contains("immutable"), "{refusal}");
+    assert_eq!(setting(&mut client), "yes");
+    assert!(client.has_command("CL.THROTTLE"));
+}
+
+fn setting(client: &mut Connection) -> String {
+    texts(client.say("CONFIG GET tokenbucket.cl-throttle")).remove(1)
+}
