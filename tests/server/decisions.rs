@@ -3,7 +3,7 @@
 
 use crate::common::model::{ExactLimit, Wish};
 use crate::common::walk::{self, Walk};
-use crate::common::{text, written_now, Decision, Random, Server, HOUR_MS};
+use crate::common::{decision, text, written_now, Decision, Random, Server, HOUR_MS};
 
 #[test]
 fn a_burst_passes_and_the_next_call_is_told_when_to_come_back() {
@@ -217,4 +217,14 @@ fn what_says_the_same_does_the_same() {
         }
     }
     assert_eq!(client.decide("TB.TAKE a 5 1"), client.decide("TB.TAKE b 5 1 1"));
+}
+
+/// Lua of Redis 6.0 to 7.0 sends 0.3 as 0.29999999999999999, and clients with floats add up 0.1 and 0.2.
+#[test]
+fn a_third_of_a_token_from_a_float_is_what_its_sender_means() {
+    let (_server, mut client) = Server::with_clock_and_client();
+    let take = "return redis.call('TB.TAKE', KEYS[1], 0.3, 0.1, 0.3)";
+    assert_eq!(decision(&client.run(&["EVAL", take, "1", "lua"])), [1, 0, 0, 3000]);
+    assert_eq!(client.decide("TB.TAKE sum 0.3 0.1 0.30000000000000004"), [1, 0, 0, 3000]);
+    assert_eq!(client.decide("TB.TAKE more 0.3 0.1 0.300000000002"), [0, 0, -1, 0]);
 }

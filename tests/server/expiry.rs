@@ -4,7 +4,7 @@ use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::model::{exact, whole, ExactLimit, Wish};
 use crate::common::stored::buckets_alive;
 use crate::common::walk::{self, RATES};
-use crate::common::{is_before, text, Connection, Random, Server, HOUR_MS};
+use crate::common::{text, Connection, Random, Server, HOUR_MS};
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
 fn full_at_us((level, refilled_at_us): &(String, i64), limit: &ExactLimit) -> i64 {
@@ -13,13 +13,24 @@ fn full_at_us((level, refilled_at_us): &(String, i64), limit: &ExactLimit) -> i6
     at_us.ceil().to_integer().try_into().unwrap()
 }
 
-/// Holds the expiry of a bucket that was just written against the promise.
-fn assert_expires_in_time(client: &mut Connection, key: &str, limit: &ExactLimit, now_us: i64) {
+/// Holds the expiry of a bucket that was just written against the promise. `before_ms` is the one that it had.
+fn assert_expires_in_time(
+    client: &mut Connection,
+    key: &str,
+    limit: &ExactLimit,
+    now_us: i64,
+    before_ms: Option<i64>,
+) {
     let state = client.state(key).unwrap();
     let full_at_us = full_at_us(&state, limit);
     let expires_at_ms = client.expires_at_ms(key).unwrap_or_else(|| panic!("{key} {state:?} never expires"));
     let earliest_ms = full_at_us.unsigned_abs().div_ceil(1000).cast_signed();
     let latest_ms = earliest_ms + (full_at_us - now_us) / 4 / 1000 + 1000;
+    // It is only ever lengthened.
+    let (earliest_ms, latest_ms) = match before_ms {
+        Some(before_ms) => (earliest_ms.max(before_ms), latest_ms.max(before_ms)),
+        None => (earliest_ms, latest_ms),
+    };
     assert!(
         (earliest_ms..=latest_ms).contains(&expires_at_ms),
         "{key} {state:?}, limit {}, expires at {expires_at_ms}, not from {earliest_ms} to {latest_ms}",
@@ -46,13 +57,13 @@ fn the_key_stays_until_the_bucket_is_full_and_goes_soon_after() {
             if random.once_in(4) {
                 limit = walk::limit(&mut random, RATES);
             }
-            let before = client.state(&key);
+            let (before, before_ms) = (client.state(&key), client.expires_at_ms(&key));
             let wish = wish(&mut random, &limit);
             client.say(&wish.words(&key, &limit));
             let after = client.state(&key);
             if after.is_some() && after != before {
                 writes += 1;
-                assert_expires_in_time(&mut client, &key, &limit, server.clock().now_us());
+                assert_expires_in_time(&mut client, &key, &limit, server.clock().now_us(), before_ms);
             }
         }
     }
@@ -88,17 +99,15 @@ fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
     assert_eq!(client.decide("TB.TAKE user:1 10 1/3s").remaining, 9);
 }
 
-/// Writing an expiry costs the server as much as the rest of a take, so one that is right stays. Servers before
-/// 6.2.2 do not tell a module what the expiry is.
+/// Writing an expiry costs the server as much as the rest of a take, so one that is right stays.
 #[test]
 fn an_expiry_that_is_right_is_not_written_again() {
     let (server, mut client) = Server::with_clock_and_client();
-    let can_tell = !is_before(6, 2);
     client.say("TB.TAKE user:1 100 1/h 50");
     let first = client.expires_at_ms("user:1").unwrap();
     client.say("TB.TAKE user:1 100 1/h 0.001");
-    assert_eq!(client.expires_at_ms("user:1").unwrap() == first, can_tell);
-    assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us());
+    assert_eq!(client.expires_at_ms("user:1").unwrap(), first);
+    assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us(), Some(first));
     client.say("TB.TAKE user:1 100 1/h 40");
     assert!(client.expires_at_ms("user:1").unwrap() > first);
 }
@@ -118,7 +127,8 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
             client.say("TB.CHARGE user:1 100 1/3s 50");
             client.say(&format!("PEXPIREAT user:1 {expires_at_ms}"));
             client.say("TB.CHARGE user:1 100 1/3s 0.12345");
-            assert_expires_in_time(&mut client, "user:1", &limit, server.clock().now_us());
+            let now_us = server.clock().now_us();
+            assert_expires_in_time(&mut client, "user:1", &limit, now_us, Some(expires_at_ms));
             client.say("DEL user:1");
         }
         client.say("DEL twin");
@@ -156,7 +166,7 @@ fn the_next_write_repairs_an_expiry() {
             let meddled = client.expires_at_ms("k");
             call.make(&mut client);
             if call.outcome.writes() {
-                assert_expires_in_time(&mut client, "k", &per_second(), server.clock().now_us());
+                assert_expires_in_time(&mut client, "k", &per_second(), server.clock().now_us(), meddled);
             } else {
                 assert_eq!(client.expires_at_ms("k"), meddled, "{} has written", call.words);
             }
@@ -169,6 +179,7 @@ fn a_clock_that_steps_back_neither_locks_nor_frees_nor_forgets() {
     let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/m 4");
     client.say("TB.TAKE empty 10 1/m 10");
+    let before_ms = ["user:1", "empty"].map(|key| client.expires_at_ms(key));
     server.clock().advance_ms(-HOUR_MS);
 
     assert_eq!(client.decide("TB.PEEK user:1 10 1/m").remaining, 5, "after a step back");
@@ -176,17 +187,35 @@ fn a_clock_that_steps_back_neither_locks_nor_frees_nor_forgets() {
     let (level, refilled_at_us) = client.state("user:1").unwrap();
     assert_eq!((level.as_str(), refilled_at_us), ("5", server.clock().now_us()));
     let per_minute = ExactLimit::new("10", "1/m", "1", 60_000_000);
-    assert_expires_in_time(&mut client, "user:1", &per_minute, server.clock().now_us());
+    assert_expires_in_time(&mut client, "user:1", &per_minute, server.clock().now_us(), before_ms[0]);
 
     // The denial of an empty bucket makes it count on from the new time, or it would be empty for an hour.
     let denied = client.decide("TB.TAKE empty 10 1/m");
     assert_eq!((denied.allowed, denied.retry_after_ms), (0, 60_000));
     assert_eq!(client.state("empty").unwrap(), ("0".to_owned(), server.clock().now_us()));
-    assert_expires_in_time(&mut client, "empty", &per_minute, server.clock().now_us());
+    assert_expires_in_time(&mut client, "empty", &per_minute, server.clock().now_us(), before_ms[1]);
     server.clock().advance_ms(59_999);
     assert_eq!(client.decide("TB.TAKE empty 10 1/m").allowed, 0);
     server.clock().advance_ms(1);
     assert_eq!(client.decide("TB.TAKE empty 10 1/m").allowed, 1);
+}
+
+/// Neither a denial nor a write under a small limit lets the key go before it is full by a large one.
+#[test]
+fn no_limit_shortens_what_another_needs() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let calls: [(&str, i64); 3] =
+        [("TB.TAKE k 10 1/h 20", 0), ("TB.TAKE k 10 1/s 1", 1), ("TB.GIVE k 60 1/s 1", 1)];
+    for (call, allowed) in calls {
+        client.say("TB.TAKE k 100 1/h 50");
+        let needed_ms = client.expires_at_ms("k");
+        server.clock().advance_ms(-1);
+        assert_eq!(client.decide(call).allowed, allowed, "{call}");
+        assert_eq!(client.expires_at_ms("k"), needed_ms, "{call}");
+        server.clock().advance_ms(12 * 1000);
+        assert_eq!(client.decide("TB.TAKE k 100 1/h 100").allowed, 0, "after {call}");
+        client.say("DEL k");
+    }
 }
 
 #[test]

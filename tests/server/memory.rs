@@ -2,7 +2,7 @@
 
 use crate::common::calls::{prepare, prepared, CALLS};
 use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_linked};
-use crate::common::{decision, shown, wait_until, Connection, Engine, Server};
+use crate::common::{array, decision, is_before, shown, texts, wait_until, Connection, Engine, Server};
 use redis::Value;
 use tokenbucket::error::Error;
 
@@ -120,16 +120,50 @@ fn with_an_eviction_policy_new_buckets_push_out_others() {
     }
 }
 
+/// When nothing is left to evict, a bucket that would have to be created is treated like the server's own writes.
 #[test]
-fn with_an_eviction_policy_there_is_always_room_for_one_more() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    client.say("CONFIG SET maxmemory-policy allkeys-lru");
-    set_maxmemory(&mut client, 1);
-    for (call, told) in
-        [("TB.TAKE n 10 1 4", [1, 6, 0, 4000]), ("TB.CHARGE m 10 1 15", [1, -5, 5000, 15_000])]
-    {
-        assert_eq!(client.decide(call), told, "{call}");
+fn a_policy_that_finds_nothing_to_evict_is_no_memory_for_a_new_bucket() {
+    for policy in ["noeviction", "volatile-ttl", "volatile-lru", "volatile-random"] {
+        for on_oom in ["deny", "allow"] {
+            let server = Server::builder().module_arguments(&["on-oom", on_oom]).start();
+            let mut client = server.connect();
+            client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
+            send_all(&mut client, 0..1000, |number| format!("SET stays:{number} {number:01000}"));
+            let maxmemory = client.used_memory() - 100_000;
+            set_maxmemory(&mut client, maxmemory);
+            assert!(client.refusal("SET one more").starts_with("OOM "), "{policy}");
+            let told = told_of_new_buckets(&mut client);
+            let keys = client.keys();
+            if is_before(7, 0) && policy != "noeviction" {
+                // Redis 6 does not tell modules that eviction failed.
+                assert!(told.iter().all(|told| told.starts_with("[1, 0")), "{policy}: {told:?}");
+            } else if on_oom == "deny" {
+                let expected = Error::OutOfMemory.to_string();
+                assert!(told.iter().all(|told| told.contains(&expected)), "{policy}: {told:?}");
+                assert_eq!(keys, 1000, "{policy}");
+            } else {
+                assert!(told.iter().all(|told| told.starts_with("[1, 0")), "{policy}: {told:?}");
+                assert_eq!(keys, 1000, "{policy}: nothing is stored");
+            }
+        }
     }
+}
+
+/// What a call on a bucket that does not exist is told: by itself, in a script that takes from many, in a transaction.
+fn told_of_new_buckets(client: &mut Connection) -> Vec<String> {
+    let tell = |reply: Result<Value, String>| reply.map_or_else(|error| error, |reply| shown(&reply));
+    let mut told: Vec<_> = (0..3).map(|_| tell(client.attempt("TB.TAKE new 1 1/h"))).collect();
+    let script = "local told = {}
+        for i = 1, 200 do
+            local reply = redis.pcall('TB.TAKE', 'new:' .. i, 1, '1/h')
+            table.insert(told, reply.err or '[1, 0')
+        end
+        return told";
+    told.extend(texts(client.run(&["EVAL", script, "0"])));
+    client.say("MULTI");
+    client.say("TB.TAKE new 1 1/h");
+    told.push(tell(client.attempt("EXEC").map(|replies| array(replies).remove(0))));
+    told
 }
 
 /// The loss by eviction is smallest where the buckets nearest to full go first.

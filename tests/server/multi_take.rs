@@ -170,3 +170,23 @@ fn a_clock_that_steps_back_locks_no_bucket() {
     server.clock().advance_ms(1000);
     assert_eq!(take_all(&mut client, &groups).0.allowed, 1);
 }
+
+/// A bucket that only waited for another one counts on too, or it would stand still for as long as the step was.
+#[test]
+fn denied_after_a_step_back_all_buckets_count_on_from_the_new_time() {
+    let (server, mut client) = Server::with_clock_and_client();
+    take_all(&mut client, &["empty 10 1 10", "half 10 1 5", "full 10 1 0"]);
+    server.clock().advance_ms(-HOUR_MS);
+    let (binding, own) = take_all(&mut client, &["empty 10 1 1", "half 10 1 1", "full 10 1 1"]);
+    assert_eq!(
+        (binding, own),
+        (
+            [0, 0, 1000, 10_000].into(),
+            vec![[0, 0, 1000, 10_000].into(), [1, 5, 0, 5000].into(), [1, 10, 0, 0].into(),]
+        )
+    );
+    server.clock().advance_ms(2000);
+    assert_eq!(client.decide("TB.PEEK empty 10 1"), [1, 2 - 1, 0, 9000]);
+    assert_eq!(client.decide("TB.PEEK half 10 1 0"), [1, 7, 0, 3000]);
+    assert_eq!(client.state("full"), None);
+}

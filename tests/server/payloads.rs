@@ -207,7 +207,7 @@ fn an_append_only_file_with_a_bad_effect_is_read_to_its_end() {
     let server = with_append_only_file("no").start();
     server.connect().say("TB.TAKE user:1 10 1/h 4");
     let file = append_only_file(&server);
-    let effects: [&[u8]; 4] = [b"", b"\x01", &[0xff; 25], &[0; 1000]];
+    let effects: [&[u8]; 4] = [b"", b"\x01\0", &[0xff; 25], &[0; 1000]];
     let mut appended = File::options().append(true).open(&file).unwrap();
     for effect in effects {
         let head = format!("*3\r\n$10\r\nTB.RESTORE\r\n$6\r\nuser:1\r\n${}\r\n", effect.len());

@@ -3,11 +3,16 @@
 
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, quiet,
-    wait_until_replicated, wait_while_time_passes,
+    append_only_file, assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, quiet,
+    wait_until_replicated, wait_while_time_passes, with_append_only_file,
 };
-use crate::common::{texts, wait_until, Connection, Engine, Server, HOUR_MS};
+use crate::common::{is_before, text, texts, wait_until, Connection, Engine, Server, HOUR_MS};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenbucket::bucket::Bucket;
+use tokenbucket::effect::Effect;
 
 const DAY_MS: i64 = 24 * HOUR_MS;
 
@@ -193,4 +198,126 @@ fn both_levels(client: &mut Connection) -> [String; 2] {
         local a, b = redis.call('TB.STATE', KEYS[1]), redis.call('TB.STATE', KEYS[2])
         return {a and a[1] or 'full', b and b[1] or 'full'}";
     texts(client.run(&["EVAL", LOOK, "2", "a", "b"])).try_into().unwrap()
+}
+
+// ---- Only effects are followed ------------------------------------------------------------------------------
+
+/// A master of which nothing is real but its stream: an empty snapshot, then `stream`.
+fn stream_to_replica(replica: &Server, stream: &[u8]) {
+    let empty = Server::builder().without_module().start();
+    empty.connect().say("SAVE");
+    let snapshot = fs::read(empty.folder().join("dump.rdb")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    replica.connect().say(&format!("REPLICAOF 127.0.0.1 {port}"));
+    let (mut master, _) = listener.accept().unwrap();
+    let mut requests = BufReader::new(master.try_clone().unwrap()).lines();
+    let mut request =
+        || requests.find_map(|line| line.ok().filter(|line| line.starts_with(char::is_alphabetic)));
+    loop {
+        match request().expect("the replica hung up").to_uppercase().as_str() {
+            "PING" => master.write_all(b"+PONG\r\n").unwrap(),
+            "REPLCONF" => master.write_all(b"+OK\r\n").unwrap(),
+            "PSYNC" => break,
+            _ => {}
+        }
+    }
+    let head = format!("+FULLRESYNC {} 0\r\n${}\r\n", "0123456789".repeat(4), snapshot.len());
+    master.write_all(&[head.as_bytes(), &snapshot, stream].concat()).unwrap();
+    wait_until("the stream was read", || text(&replica.connect().say("EXISTS end")) == "1");
+    replica.connect().say("REPLICAOF NO ONE");
+}
+
+fn resp(commands: &[&str]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for command in commands {
+        let words: Vec<_> = command.split(' ').collect();
+        stream.extend(format!("*{}\r\n", words.len()).bytes());
+        stream.extend(words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
+    }
+    stream
+}
+
+const DECIDED_ELSEWHERE: [&str; 8] = [
+    "TB.TAKE k 10 1/h",
+    "TB.TAKEUPTO k 10 1/h 3",
+    "TB.RESERVE k 10 1/h 1 0",
+    "TB.CHARGE k 10 1/h 5",
+    "TB.GIVE k 10 1/h 1",
+    "TB.MTAKE 1 k 10 1/h 1",
+    "CL.THROTTLE cell 9 1 3600",
+    "SET end 1",
+];
+
+/// What was decided elsewhere comes as an effect. Only redis-cell's calls come as they are.
+fn assert_only_cl_throttle_was_decided(server: &Server) {
+    let mut client = server.connect();
+    assert_eq!(client.state("k"), None);
+    assert_eq!(client.state("cell").unwrap().0, "9");
+    let warnings = server.log().matches("ignored a TB.* call from a master or a file").count();
+    assert_eq!(warnings, 1, "{}", server.log());
+}
+
+#[test]
+fn a_call_from_a_master_decides_nothing() {
+    let replica = Server::start();
+    stream_to_replica(&replica, &resp(&DECIDED_ELSEWHERE));
+    assert_only_cl_throttle_was_decided(&replica);
+}
+
+#[test]
+fn a_call_from_a_file_decides_nothing() {
+    let server = with_append_only_file("no").start();
+    server.connect().say("SET first 1");
+    let mut file = File::options().append(true).open(append_only_file(&server)).unwrap();
+    file.write_all(&resp(&DECIDED_ELSEWHERE)).unwrap();
+    let reader = with_append_only_file("no").files_in(server.folder()).start();
+    assert_only_cl_throttle_was_decided(&reader);
+}
+
+/// The end of a bucket does not lean on a command that an operator may have taken away.
+#[test]
+fn a_bucket_that_is_full_again_is_gone_on_replicas_where_del_is_renamed() {
+    let master = quiet().configuration_file("rename-command DEL \"\"\n").start();
+    let replica = quiet().start();
+    follow(&replica, &master);
+    let mut client = master.connect();
+    client.say("TB.TAKE k 10 1/h 4");
+    client.say("TB.TAKE stays 10 1/h 4");
+    client.say("TB.GIVE k 10 1/h 4");
+    assert_eq!(client.keys(), 1);
+    assert_same(&replica, &master);
+    assert_eq!(replica.connect().keys(), 1);
+}
+
+/// An effect without an expiry, as a rewritten file has it, leaves none.
+#[test]
+fn an_effect_without_an_expiry_takes_away_the_one_there_was() {
+    let (server, mut client) = Server::with_clock_and_client();
+    client.say("TB.CHARGE debtor 10 1000 1000");
+    let effect = |expire_at_ms| {
+        let bucket = Bucket { level_micro: -1_000_000_000, refilled_at_us: server.clock().now_us() };
+        Effect::Stored { bucket, expire_at_ms }.encode()
+    };
+    let soon_ms = server.clock().now_us() / 1000 + 5000;
+    for (expire_at_ms, expected) in [(Some(soon_ms), Some(soon_ms)), (None, None)] {
+        client.run(&[b"TB.RESTORE", b"debtor".as_slice(), effect(expire_at_ms).as_ref()]);
+        assert_eq!(client.expires_at_ms("debtor"), expected);
+    }
+    client.run(&[b"TB.RESTORE", b"debtor".as_slice(), Effect::Cleared.encode().as_ref()]);
+    assert_eq!(client.keys(), 0);
+}
+
+/// Redis 6 can be told to replicate scripts as they were called, which decides nothing elsewhere.
+#[test]
+fn replaying_scripts_is_warned_of() {
+    if !is_before(7, 0) {
+        return; // There is no such setting.
+    }
+    let warns = |value: &str| {
+        let server = Server::builder().option("lua-replicate-commands", value).start();
+        server.log().contains("lua-replicate-commands is 'no'")
+    };
+    assert!(warns("no"));
+    assert!(!warns("yes"));
 }
