@@ -126,7 +126,7 @@ fn whatever_they_call_together_they_get_no_more_than_flows_in() {
     assert!(granted * 1_000_000 <= most, "{granted} granted by {calls} calls, {most} micro-tokens at most");
     // All but what is left, by the account of the server.
     let (level, refilled_at_us) = client.state("hot").expect("nobody waits until it is full");
-    let level_micro = common::model::exact(&level) * common::model::whole(1_000_000);
+    let level_micro = common::exact::number::exact(&level) * common::exact::whole(1_000_000);
     let flowed_micro = CAPACITY * 1_000_000 + flow_micro(refilled_at_us - started_us);
     let left_micro: i64 = level_micro.to_integer().try_into().unwrap();
     assert!(granted * 1_000_000 <= flowed_micro - left_micro, "{granted}, {flowed_micro}, {left_micro}");

@@ -25,7 +25,7 @@
 mod common;
 
 use common::clock::START_US;
-use common::model::{exact, whole};
+use common::exact::{number::exact, whole};
 use common::server::is_before_7;
 use common::{integers, text, wait_until, Connection, Server, PATIENCE};
 use redis::Value;
@@ -444,7 +444,7 @@ fn wait_us(line: &str) -> Option<i64> {
     };
     let (number, unit) = stretch.split_once(' ')?;
     let unit_us = match unit.strip_suffix('s').unwrap_or(unit) {
-        "microsecond" => 1,
+        "microsecond" => 1i64,
         "millisecond" => 1000,
         "second" => 1_000_000,
         "minute" => 60_000_000,

@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::exact::{number::exact, whole};
 use common::{decision, text, Connection, Engine, Random, Server};
 use redis::Value;
 use std::time::{Duration, Instant};
@@ -716,7 +717,7 @@ fn random_dumps_with_a_right_checksum_are_taken_or_refused() {
         if is_taken(&mut server, &mut client, &payload) {
             taken += 1;
             let (level, refilled_at_us) = client.state("copy").expect("it was taken");
-            let in_bounds = common::model::exact(&level) <= common::model::whole(1_000_000_000_000);
+            let in_bounds = exact(&level) <= whole(1_000_000_000_000i64);
             assert!(in_bounds && (0..=1 << 60).contains(&refilled_at_us), "{level} {refilled_at_us}");
             assert_eq!(client.decide("TB.PEEK copy 10 1 11").retry_after_ms, -1);
         }

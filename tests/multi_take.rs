@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::model::Wish;
+use common::exact::operation::arguments;
+use common::exact::{Limit, Operation};
+use common::walk::Walk;
 use common::{decision, multi_decision, server, text, walk, Connection, Decision, Random, Server};
 use redis::Value;
 
@@ -119,68 +121,48 @@ fn one_bucket_is_decided_as_by_take() {
     for number in 0..50 {
         let limit = walk::limit(&mut random, walk::RATES);
         for _ in 0..20 {
-            let wish = Wish::Take(walk::amount(&mut random, &limit));
-            let take = wish.words(&format!("take:{number}"), &limit);
-            let multi = wish.words(&format!("multi:{number}"), &limit).replace("TB.TAKE", "TB.MTAKE 1");
-            let told = client.decide(&take);
-            assert_eq!(multi_decision(&client.say(&multi)), (told, vec![told]), "{take}");
+            let take = walk::take(&mut random, &limit);
+            let told =
+                client.decide(&format!("TB.TAKE {}", arguments(take, &format!("take:{number}"), &limit)));
+            let multi = format!("TB.MTAKE 1 {}", arguments(take, &format!("multi:{number}"), &limit));
+            assert_eq!(multi_decision(&client.say(&multi)), (told, vec![told]), "{multi}");
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
         assert_eq!(client.state(&format!("take:{number}")), client.state(&format!("multi:{number}")));
     }
 }
 
-/// Whenever all buckets allow: the same as one take after the other. Otherwise: nothing.
+/// Whenever all buckets allow: as one take after the other. Otherwise nothing, but that each of them counts on from a
+/// clock that stepped back.
 #[test]
-fn allowed_it_equals_the_takes_one_by_one_and_denied_nothing() {
+fn several_buckets_are_taken_from_together_or_not_at_all() {
+    const ROUNDS: u64 = 60;
+    const CALLS: u64 = 12;
     let server = Server::with_clock();
-    let mut client = server.connect();
     let mut random = Random::new(2);
     let mut times_allowed = 0;
-    for number in 0..60 {
+    for round in 0..ROUNDS {
         let limits: Vec<_> =
             (0..random.between(2, 20)).map(|_| walk::limit(&mut random, walk::RATES)).collect();
-        for _ in 0..10 {
-            let wishes: Vec<_> =
-                limits.iter().map(|limit| Wish::Take(small_amount(&mut random, limit))).collect();
-            let call = |command: &str, kind: &str| -> Vec<String> {
-                let of = |(place, (wish, limit)): (usize, (&Wish, _))| {
-                    wish.words(&format!("{kind}:{number}:{place}"), limit).replace("TB.TAKE ", command)
-                };
-                wishes.iter().zip(&limits).enumerate().map(of).collect()
-            };
-            let foreseen: Vec<_> =
-                call("TB.PEEK ", "single").iter().map(|peek| client.decide(peek)).collect();
-            let (binding, own) = take_all(&mut client, &borrowed(&call("", "multi")));
-            assert_eq!(binding.allowed == 1, foreseen.iter().all(|peek| peek.allowed == 1));
-            if binding.allowed == 1 {
-                times_allowed += 1;
-                let taken: Vec<_> =
-                    call("TB.TAKE ", "single").iter().map(|take| client.decide(take)).collect();
-                assert_eq!(own, taken);
-                assert_eq!(binding.remaining, taken.iter().map(|one| one.remaining).min().unwrap());
-                assert_eq!(binding.reset_after_ms, taken.iter().map(|one| one.reset_after_ms).max().unwrap());
-            } else {
-                let alone = |own: &[Decision]| -> Vec<_> { own.iter().map(|one| one.allowed).collect() };
-                assert_eq!(alone(&own), alone(&foreseen));
-            }
-            for place in 0..limits.len() {
-                let state = |client: &mut Connection, kind| client.state(&format!("{kind}:{number}:{place}"));
-                assert_eq!(state(&mut client, "multi"), state(&mut client, "single"));
-            }
-            server.clock().advance_us(walk::pause_us(&mut random, &limits[0]));
+        let mut walks: Vec<_> =
+            (0..100).zip(&limits).map(|(place, _)| Walk::new(&server, round * 100 + place)).collect();
+        for _ in 0..CALLS {
+            let takes: Vec<_> = limits.iter().map(|limit| small_take(&mut random, limit)).collect();
+            times_allowed += u64::from(Walk::take_together(&mut walks, &limits, &takes));
+            let pause_us = walk::pause_us(&mut random, &limits[0]);
+            server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }
     }
-    assert!((60..540).contains(&times_allowed), "{times_allowed} of 600: the costs do not try both ways");
+    let both_ways = ROUNDS * CALLS / 10..ROUNDS * CALLS * 9 / 10;
+    assert!(both_ways.contains(&times_allowed), "{times_allowed}: the costs do not try both ways");
 }
 
 /// Mostly little, so that many buckets at once now and then allow.
-fn small_amount(random: &mut Random, limit: &common::model::ExactLimit) -> common::model::Exact {
+fn small_take(random: &mut Random, limit: &Limit) -> Operation {
     if random.once_in(8) {
-        return walk::amount(random, limit);
+        return walk::take(random, limit);
     }
-    let micro_tokens = (&limit.capacity * common::model::whole(50_000)).floor();
-    micro_tokens * common::model::fraction(1, 1_000_000)
+    Operation::Take { cost_micro: limit.capacity_micro() / 20 }
 }
 
 #[test]

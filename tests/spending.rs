@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::model::{exact, fraction, whole, Wish};
+use common::exact::operation::words;
+use common::exact::{number::exact, Operation, MILLION};
 use common::walk::{self, Walk};
 use common::{decision, integers, text, Decision, Random, Server};
 use redis::Value;
@@ -119,9 +120,11 @@ fn a_reserved_slot_is_paid_off_after_the_wait_that_was_told_and_not_before() {
     for number in 0..200 {
         let key = format!("k:{number}");
         let limit = walk::limit(&mut random, walk::RATES);
-        client.say(&Wish::Take(limit.capacity.clone()).words(&key, &limit));
-        let cost = whole(random.between(1, 3)).min(limit.capacity.clone());
-        let told = client.decide(&Wish::Reserve(cost, A_CENTURY_MS).words(&key, &limit));
+        let all_micro = limit.capacity_micro();
+        client.say(&words(Operation::Take { cost_micro: all_micro }, &key, &limit));
+        let cost_micro = (random.between(1, 3) * MILLION).min(all_micro);
+        let reserve = Operation::Reserve { cost_micro, max_wait_ms: A_CENTURY_MS };
+        let told = client.decide(&words(reserve, &key, &limit));
         assert_eq!(told.allowed, 1, "{}", limit.words);
         let mut is_in_debt_after = |ms: i64| {
             server.clock().advance_ms(ms);
@@ -140,11 +143,13 @@ fn reserve_without_a_wait_decides_as_take_does() {
     for number in 0..60 {
         let limit = walk::limit(&mut random, walk::RATES);
         for _ in 0..30 {
-            let amount = walk::amount(&mut random, &limit);
-            let take = client.decide(&Wish::Take(amount.clone()).words(&format!("take:{number}"), &limit));
+            let cost_micro = walk::amount_micro(&mut random, &limit);
+            let (take, reserve) =
+                (Operation::Take { cost_micro }, Operation::Reserve { cost_micro, max_wait_ms: 0 });
+            let take = client.decide(&words(take, &format!("take:{number}"), &limit));
             let key = format!("reserve:{number}");
-            let reserve = client.decide(&Wish::Reserve(amount.clone(), 0).words(&key, &limit));
-            assert_eq!(take, reserve, "{} {amount}", limit.words);
+            let reserve = client.decide(&words(reserve, &key, &limit));
+            assert_eq!(take, reserve, "{} {cost_micro}", limit.words);
             assert_eq!(client.state(&format!("take:{number}")), client.state(&key));
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
@@ -336,15 +341,7 @@ fn any_mixture_of_calls_grants_what_flowed_in_and_was_given_and_no_more() {
         let limit = walk::limit(&mut random, walk::RATES);
         let mut walk = Walk::new(&server, number);
         for _ in 0..CALLS {
-            let amount = walk::amount(&mut random, &limit);
-            let wish = match random.below(6) {
-                0 => Wish::TakeUpTo(random.between(1, 20)),
-                1 | 2 => Wish::Reserve(amount, random.between(0, 20) * random.between(0, 10_000)),
-                3 => Wish::Charge(amount),
-                4 => Wish::Give(amount),
-                _ => Wish::Take(amount),
-            };
-            walk.call(&limit, &wish);
+            walk.call(&limit, walk::any_operation(&mut random, &limit));
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
     }
@@ -416,6 +413,8 @@ fn concurrent_reservers_that_sleep_as_told_are_served_in_order_at_the_full_rate_
     let [first, .., last] = slots.as_slice() else { panic!("no slots") };
     let took_us = last.due_at_us - first.due_at_us - idle_us;
     let should_take_us = SLOT_US * i64::try_from(slots.len() - 1).unwrap();
-    let deviation = fraction((took_us - should_take_us).abs(), should_take_us);
-    assert!(deviation <= fraction(1, 100), "{took_us} us for {should_take_us} us of slots");
+    assert!(
+        (took_us - should_take_us).abs() <= should_take_us / 100,
+        "{took_us} us for {should_take_us} us of slots"
+    );
 }

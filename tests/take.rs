@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::model::{ExactLimit, Wish};
+use common::exact::{Limit, Operation};
 use common::walk::{self, Walk};
 use common::{text, Connection, Decision, Random, Server};
 
@@ -359,10 +359,10 @@ fn waits_are_honest_and_no_token_is_lost_or_won_under_any_limit() {
         let limit = walk::limit(&mut random, walk::RATES);
         let mut walk = Walk::new(&server, number);
         for _ in 0..CALLS {
-            let take = Wish::Take(walk::amount(&mut random, &limit));
-            let decision = walk.call(&limit, &take);
+            let take = walk::take(&mut random, &limit);
+            let decision = walk.call(&limit, take);
             if decision.retry_after_ms > 0 && random.once_in(2) {
-                retry(&mut walk, &server, &limit, &take, decision);
+                retry(&mut walk, &server, &limit, take, decision);
             }
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
@@ -370,7 +370,7 @@ fn waits_are_honest_and_no_token_is_lost_or_won_under_any_limit() {
 }
 
 /// Waits as told: the same call is denied one millisecond before, and allowed then.
-fn retry(walk: &mut Walk, server: &Server, limit: &ExactLimit, take: &Wish, told: Decision) {
+fn retry(walk: &mut Walk, server: &Server, limit: &Limit, take: Operation, told: Decision) {
     server.clock().advance_ms(told.retry_after_ms - 1);
     let early = walk.peek(limit, take);
     assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{take:?} 1 ms before {told:?}");
@@ -392,7 +392,7 @@ fn limits_that_change_and_clocks_that_step_back_add_nothing() {
             if random.once_in(4) {
                 limit = walk::limit(&mut random, &rates);
             }
-            walk.call(&limit, &Wish::Take(walk::amount(&mut random, &limit)));
+            walk.call(&limit, walk::any_operation(&mut random, &limit));
             let pause_us = walk::pause_us(&mut random, &limit);
             server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }

@@ -9,7 +9,6 @@ mod common;
 #[path = "valgrind/reports.rs"]
 mod reports;
 
-use common::model::Wish;
 use common::stored::{
     buckets, buckets_alive, fill, follow, is_writing_files, wait_until_replicated, wait_while_time_passes,
 };
@@ -73,15 +72,7 @@ fn walk_at_random(server: &Server) {
         let limit = walk::limit(&mut random, RATES);
         let mut walk = Walk::new(server, number);
         for _ in 0..CALLS {
-            let amount = walk::amount(&mut random, &limit);
-            let wish = match random.below(5) {
-                0 => Wish::Take(amount),
-                1 => Wish::TakeUpTo(random.between(1, 20)),
-                2 => Wish::Reserve(amount, random.between(0, 100_000)),
-                3 => Wish::Charge(amount),
-                _ => Wish::Give(amount),
-            };
-            walk.call(&limit, &wish);
+            walk.call(&limit, walk::any_operation(&mut random, &limit));
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
     }

@@ -8,7 +8,8 @@
 pub mod clock;
 pub mod cluster;
 pub mod engine;
-pub mod model;
+#[path = "../exact/mod.rs"]
+pub mod exact;
 pub mod random;
 pub mod reply;
 pub mod server;
