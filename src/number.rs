@@ -46,8 +46,8 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    /// Digits that are kept: 13 before the point and 12 behind it decide what an amount is.
-    const PRECISION: u32 = 30;
+    /// Digits that are kept: 19 before the point and 12 behind it decide what a number is.
+    const PRECISION: u32 = 32;
 
     /// Reads `[+]digits[.digits][e[+-]digits]`.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
@@ -118,7 +118,7 @@ impl Decimal {
         }
         let Some(power) = u32::try_from(exponent.unsigned_abs()).ok().and_then(|e| 10u128.checked_pow(e))
         else {
-            // Too much, or less than 10^30 / 10^39 micro-tokens: none.
+            // Too much, or less than 10^32 / 10^39 micro-tokens: none.
             return (exponent < 0).then_some((0, false));
         };
         if exponent >= 0 {

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS};
+use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS, MICRO_PER_TOKEN};
 
 /// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
 /// to refill from empty.
@@ -61,8 +61,8 @@ impl Rate {
     /// Reads `5`, `0.25`, `1e-3` (tokens per second) or `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`.
     ///
     /// Both numbers keep 12 significant digits; further ones are rounded down in the count and up in the
-    /// period, so that a rate is never above what was asked. But a count of more digits that is as near to a whole
-    /// micro-token as clients' floats are, is that.
+    /// period, so that a rate is never above what was asked. But a count that is as near to a whole micro-token as
+    /// clients' floats are, is that.
     ///
     /// # Errors
     /// [`RateError`] if it is no rate, or one out of bounds.
@@ -89,11 +89,11 @@ impl Rate {
         }
     }
 
-    /// `whole.fraction`, per second or per period, of 12 digits in all.
+    /// `whole.fraction`, per second or per period, of 12 digits in all and of whole micro-tokens.
     fn short_decimal(whole: u64, behind: &[u8]) -> Option<Self> {
         let (fraction, parts, rest) = short_fraction(behind)?;
         let count = whole.checked_mul(parts)?.checked_add(fraction)?;
-        if count >= TWELVE_DIGITS {
+        if count >= TWELVE_DIGITS || parts > MICRO_PER_TOKEN.unsigned_abs() {
             return None;
         }
         match rest {
@@ -157,10 +157,6 @@ impl Rate {
     /// Mantissa and exponent of the number of tokens.
     fn count(bytes: &[u8]) -> Result<(u64, i64), RateError> {
         let count = Decimal::parse(bytes).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
-        let (mantissa, exponent, is_more) = count.twelve_digits();
-        if !is_more {
-            return Ok((mantissa, exponent));
-        }
         let (mantissa, exponent, _) = count.meant().unwrap_or(count).twelve_digits();
         Ok((mantissa, exponent))
     }

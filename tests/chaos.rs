@@ -16,8 +16,6 @@ mod books;
 mod client;
 #[path = "chaos/fate.rs"]
 mod fate;
-#[path = "chaos/foretell.rs"]
-mod foretell;
 #[path = "chaos/judge.rs"]
 mod judge;
 #[path = "chaos/replicas.rs"]

@@ -2,17 +2,17 @@
 //! argument that is wrong.
 #![no_main]
 
-#[path = "../../tests/oracle/mod.rs"]
-mod oracle;
+#[path = "../../tests/exact/mod.rs"]
+mod exact;
 
+use exact::operation::{assert_read_as_meant, COMMANDS};
 use libfuzzer_sys::fuzz_target;
-use oracle::request::{agrees, COMMANDS};
 use tokenbucket::request;
 
 fuzz_target!(|bytes: &[u8]| {
     let arguments: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();
     for command in COMMANDS {
-        agrees(command, &arguments);
+        assert_read_as_meant(command, &arguments);
     }
     // These have no exact reader; they must not panic, whatever they are given.
     let _ = request::throttle(&arguments);

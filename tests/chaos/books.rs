@@ -2,21 +2,16 @@
 //! unknown.
 
 use super::fate;
-use super::foretell::{foretell, takes};
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::model::{exact, whole, Exact, ExactLimit, Level, Model, Wish};
-use crate::common::{text, Decision};
-use redis::Value;
-
-/// Level and refill time as `TB.STATE` shows them; `None` for a bucket without a key.
-pub type State = Option<(String, i64)>;
+use crate::common::exact::{operation, Bucket as State, Limit, Model, Operation};
+use num_traits::Signed;
 
 /// One bucket, of which nobody else takes.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     pub key: String,
-    pub limit: ExactLimit,
+    pub limit: Limit,
     /// The limit in the words of redis-cell, if it has any.
     pub throttle: Option<String>,
     pub model: Model,
@@ -72,21 +67,21 @@ impl Books {
 
     /// Ends all doubt by what is stored, which must be one of the possibilities as a whole. Says whether what was
     /// cut off had been done, if anything was.
-    pub fn settle(&mut self, now: &Now, state: impl Fn(&str) -> State) -> Option<bool> {
-        let states: Vec<State> = self.possible[0].iter().map(|bucket| state(&bucket.key)).collect();
-        let fits = |page: &Page| page.iter().zip(&states).all(|(bucket, state)| bucket.may_be(now, state));
+    pub fn settle(&mut self, now: &Now, state: impl Fn(&str) -> Option<State>) -> Option<bool> {
+        let states: Vec<Option<State>> = self.possible[0].iter().map(|bucket| state(&bucket.key)).collect();
+        let fits = |page: &Page| page.iter().zip(&states).all(|(bucket, state)| bucket.may_be(now, *state));
         let Some(fitting) = self.possible.iter().position(fits) else {
             panic!("{}", self.describe_misfits(now, &states));
         };
         let was_done = (!self.is_settled()).then_some(fitting > 0);
         self.possible = vec![self.possible.swap_remove(fitting)];
         for (bucket, state) in self.possible[0].iter_mut().zip(&states) {
-            bucket.see(now, state);
+            bucket.see(now, *state);
         }
         was_done
     }
 
-    fn describe_misfits(&self, now: &Now, states: &[State]) -> String {
+    fn describe_misfits(&self, now: &Now, states: &[Option<State>]) -> String {
         let mut lines = vec![format!(
             "what is stored at {} is none of the {} states that it may be in:",
             now.us,
@@ -94,7 +89,7 @@ impl Books {
         )];
         for (number, page) in self.possible.iter().enumerate() {
             for (bucket, state) in
-                page.iter().zip(states).filter(|(bucket, state)| !bucket.may_be(now, state))
+                page.iter().zip(states).filter(|(bucket, state)| !bucket.may_be(now, **state))
             {
                 lines.push(format!("{number}: found {state:?}, expected {bucket:?}"));
             }
@@ -105,56 +100,38 @@ impl Books {
 
 impl Bucket {
     /// Whether it may be stored like this.
-    fn may_be(&self, now: &Now, state: &State) -> bool {
-        let Level { lowest, highest } = self.model.level(&self.limit, now.us);
-        match state {
-            None => highest == self.limit.capacity,
-            Some((level, refilled_at_us)) => {
-                let flowed = &self.limit.rate * whole((now.us - refilled_at_us).max(0));
-                let shown = (exact(level) + flowed).min(self.limit.capacity.clone());
-                lowest <= shown && shown <= highest
-            }
-        }
+    fn may_be(&self, now: &Now, state: Option<State>) -> bool {
+        self.model.may_be(&self.limit, now.us, state)
     }
 
-    /// Judges what `TB.STATE` shows.
-    pub fn see(&mut self, now: &Now, state: &State) {
+    /// Judges what is stored.
+    pub fn see(&mut self, now: &Now, state: Option<State>) {
         self.has_key = state.is_some();
-        match state {
-            None => self.model.vanish(now.us),
-            Some((level, at_us)) => self.model.judge_state(&self.limit, now.us, level, *at_us),
+        self.model.see(&self.limit, now.us, state);
+    }
+
+    /// Whether the exact model allows it; the server's level may be lower by what it may lose.
+    pub fn may_allow(&self, operation: Operation, now: &Now) -> bool {
+        self.most_allowed(operation, now) > 0
+    }
+
+    fn most_allowed(&self, operation: Operation, now: &Now) -> i64 {
+        self.model.allowed(&self.limit, operation, now.us)[1].unwrap_or(0)
+    }
+
+    /// Whether a call would need a key that there is no memory for. To be asked after a look at the bucket.
+    pub fn lacks_memory(&self, operation: Operation, now: &Now) -> bool {
+        now.memory != Memory::Free
+            && !self.has_key
+            && operation::moved(operation, self.most_allowed(operation, now)).is_positive()
+    }
+
+    /// Follows a reply by the model, or judges it only, where there was no memory to store anything.
+    pub fn model_to_follow(&mut self, lacks_memory: bool, follow: impl FnOnce(&mut Model, &Limit)) {
+        let before = lacks_memory.then(|| self.model.clone());
+        follow(&mut self.model, &self.limit);
+        if let Some(before) = before {
+            self.model = before;
         }
-    }
-
-    /// Whether a key that expires then does so when its bucket is full.
-    pub fn is_full_at_ms(&self, at_ms: i64) -> bool {
-        self.model.level(&self.limit, at_ms.saturating_mul(1000)).highest == self.limit.capacity
-    }
-
-    /// The level by the exact model; the server's may be lower by what it may lose.
-    pub fn highest(&self, now: &Now) -> Exact {
-        self.model.level(&self.limit, now.us).highest
-    }
-
-    /// What the exact model would reply.
-    pub fn foretell(&self, wish: &Wish, now: &Now) -> Decision {
-        foretell(&self.limit, wish, &self.highest(now))
-    }
-
-    /// Whether a wish would need a key that there is no memory for. To be asked after a look at the bucket.
-    pub fn lacks_memory(&self, wish: &Wish, now: &Now) -> bool {
-        now.memory != Memory::Free && !self.has_key && takes(wish, self.foretell(wish, now))
-    }
-}
-
-/// Reads the reply of `TB.STATE`.
-pub fn state(reply: &Value) -> State {
-    match reply {
-        Value::Nil => None,
-        Value::Array(fields) => match fields.as_slice() {
-            [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
-            other => panic!("no state: {other:?}"),
-        },
-        other => panic!("no state: {other:?}"),
     }
 }

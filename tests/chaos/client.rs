@@ -1,10 +1,11 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::{state, Books};
+use super::books::Books;
 use super::judge::hear;
 use super::step::{self, draw, Step, Wrapping};
 use super::world::{Memory, Now, World};
-use crate::common::{Connection, Random};
+use crate::common::walk::stored;
+use crate::common::{reply, Connection, Random};
 use redis::{Cmd, ConnectionLike, Value};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -100,8 +101,8 @@ impl<'a> Client<'a> {
         let keys = books.keys();
         let words: Vec<String> = keys.iter().map(|key| format!("TB.STATE {key}")).collect();
         let Answer::Replies(replies) = self.send(&words, Wrapping::Script, now) else { return false };
-        let states: Vec<_> = replies.iter().map(state).collect();
-        let state = |key: &str| states[keys.iter().position(|known| known == key).unwrap()].clone();
+        let states: Vec<_> = replies.iter().map(|reply| stored(reply::state(reply))).collect();
+        let state = |key: &str| states[keys.iter().position(|known| known == key).unwrap()];
         self.world.count_fate(books.settle(now, state));
         true
     }

@@ -1,10 +1,9 @@
 //! What may come of a step whose reply never came.
 
 use super::books::{Bucket, Page};
-use super::foretell::foretell;
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::model::{whole, Exact, Level, Model, Wish};
+use crate::common::exact::{throttle, Model, Operation};
 
 /// All that a step may make of a page.
 pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
@@ -12,13 +11,13 @@ pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
         outcomes.into_iter().map(|after| with(page, place, after)).collect()
     };
     match step {
-        Step::Call { bucket, wish } => in_place(*bucket, of_a_wish(&page[*bucket], wish, now)),
+        Step::Call { bucket, operation } => in_place(*bucket, of_a_call(&page[*bucket], *operation, now)),
         Step::Throttle { bucket, quantity } => {
-            in_place(*bucket, of_a_wish(&page[*bucket], &Wish::Take(whole(*quantity)), now))
+            in_place(*bucket, of_a_call(&page[*bucket], throttle::take(*quantity), now))
         }
-        Step::NewLimit { bucket, limit, amount } => {
+        Step::NewLimit { bucket, limit, charge } => {
             let relimited = Bucket { limit: limit.clone(), ..page[*bucket].clone() };
-            in_place(*bucket, of_a_wish(&relimited, &Wish::Charge(amount.clone()), now))
+            in_place(*bucket, of_a_call(&relimited, *charge, now))
         }
         Step::MultiTake(takes) => of_several_takes(page, takes, now),
         Step::Reset { bucket, .. } => {
@@ -35,35 +34,34 @@ fn with(page: &Page, place: usize, bucket: Bucket) -> Page {
     after
 }
 
-/// What is told of a wish does not matter to what is stored, only whether it is granted does.
-fn of_a_wish(bucket: &Bucket, wish: &Wish, now: &Now) -> Vec<Bucket> {
-    if bucket.lacks_memory(wish, now) {
+/// What is told does not matter to what is stored, only what is granted does.
+fn of_a_call(bucket: &Bucket, operation: Operation, now: &Now) -> Vec<Bucket> {
+    if bucket.lacks_memory(operation, now) {
         return vec![bucket.clone()];
     }
-    let Level { lowest, highest } = bucket.model.level(&bucket.limit, now.us);
-    let mut decisions = [lowest, highest].map(|level| foretell(&bucket.limit, wish, &level)).to_vec();
-    decisions.dedup_by_key(|decision| decision.allowed);
-    let follow = |decision| {
+    let mut all_allowed = bucket.model.allowed(&bucket.limit, operation, now.us).to_vec();
+    all_allowed.dedup();
+    let mut outcomes = Vec::new();
+    for (allowed, is_full) in all_allowed.into_iter().flatten().flat_map(|n| [(n, false), (n, true)]) {
         let mut after = bucket.clone();
-        after.model.follow(&bucket.limit, wish, now.us, decision);
-        after
-    };
-    decisions.into_iter().map(follow).collect()
+        after.model.apply(&bucket.limit, operation, now.us, allowed, is_full);
+        outcomes.push(after);
+    }
+    outcomes
 }
 
 /// None, or all of them for which there is memory.
-fn of_several_takes(page: &Page, takes: &[(usize, Exact)], now: &Now) -> Vec<Page> {
+fn of_several_takes(page: &Page, takes: &[(usize, Operation)], now: &Now) -> Vec<Page> {
     let mut outcomes = vec![page.clone()];
     let mut after = page.clone();
-    for (place, cost) in takes {
-        let (bucket, wish) = (&mut after[*place], Wish::Take(cost.clone()));
-        let told = bucket.foretell(&wish, now);
-        let lacks_memory = bucket.lacks_memory(&wish, now);
-        if told.allowed == 0 || (lacks_memory && now.memory == Memory::FullAndDenying) {
+    for (place, take) in takes {
+        let bucket = &mut after[*place];
+        let lacks_memory = bucket.lacks_memory(*take, now);
+        if !bucket.may_allow(*take, now) || (lacks_memory && now.memory == Memory::FullAndDenying) {
             return outcomes;
         }
         if !lacks_memory {
-            bucket.model.follow(&bucket.limit, &wish, now.us, told);
+            bucket.model.apply(&bucket.limit, *take, now.us, 1, false);
         }
     }
     outcomes.push(after);

@@ -1,30 +1,29 @@
 //! Judges replies by the exact model, and follows them.
 
-use super::books::{state, Bucket, Page};
-use super::foretell::{foretell, whole_tokens};
+use super::books::{Bucket, Page};
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::model::{whole, Exact, ExactLimit, Level, Model, Wish};
-use crate::common::{decision, integers, multi_decision, Decision};
-use num_traits::ToPrimitive;
+use crate::common::exact::bucket::assert_binding;
+use crate::common::exact::{throttle, Model, Operation};
+use crate::common::walk::{stored, told};
+use crate::common::{decision, integers, multi_decision, reply};
 use redis::Value;
 
 /// Judges the reply to one step, and does what it says.
 pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
     match step {
-        Step::Call { bucket, wish } => hear_call(&mut page[*bucket], wish, now, reply),
+        Step::Call { bucket, operation } => hear_call(&mut page[*bucket], *operation, now, reply),
         Step::Throttle { bucket, quantity } => hear_throttle(&mut page[*bucket], *quantity, now, reply),
-        Step::NewLimit { bucket, limit, amount } => {
-            let bucket = &mut page[*bucket];
-            bucket.limit = limit.clone();
-            hear_call(bucket, &Wish::Charge(amount.clone()), now, reply);
+        Step::NewLimit { bucket, limit, charge } => {
+            page[*bucket].limit = limit.clone();
+            hear_call(&mut page[*bucket], *charge, now, reply);
         }
-        Step::Peek { bucket, cost } => {
+        Step::Peek { bucket, take } => {
             let Bucket { model, limit, .. } = &page[*bucket];
-            model.judge(limit, &Wish::Take(cost.clone()), now.us, decision(reply));
+            model.judge(limit, *take, now.us, told(decision(reply)));
         }
         Step::MultiTake(takes) => hear_multi_take(page, takes, now, reply),
-        Step::Look { bucket } => page[*bucket].see(now, &state(reply)),
+        Step::Look { bucket } => page[*bucket].see(now, stored(reply::state(reply))),
         Step::Reset { bucket, .. } => hear_reset(&mut page[*bucket], now, reply),
         Step::Nonsense { code, .. } => assert_refused(reply, code),
     }
@@ -38,111 +37,51 @@ fn assert_refused(reply: &Value, code: &str) {
 fn hear_reset(bucket: &mut Bucket, now: &Now, reply: &Value) {
     let [removed] = integers(&Value::Array(vec![reply.clone()]))[..] else { panic!("no count") };
     // A bucket that is full may still have its key.
-    let must_have_key = bucket.highest(now) < bucket.limit.capacity;
-    assert!(removed == 1 || (removed == 0 && !must_have_key), "removed {removed} keys of {bucket:?}");
+    let may_have_none = bucket.model.may_be(&bucket.limit, now.us, None);
+    assert!(removed == 1 || (removed == 0 && may_have_none), "removed {removed} keys of {bucket:?}");
     bucket.model = Model::default();
 }
 
-fn hear_call(bucket: &mut Bucket, wish: &Wish, now: &Now, reply: &Value) {
-    if now.memory == Memory::FullAndDenying && bucket.lacks_memory(wish, now) {
+fn hear_call(bucket: &mut Bucket, operation: Operation, now: &Now, reply: &Value) {
+    let lacks_memory = bucket.lacks_memory(operation, now);
+    if lacks_memory && now.memory == Memory::FullAndDenying {
         return assert_refused(reply, "OOM");
     }
-    hear_decision(bucket, wish, now, decision(reply));
+    bucket.model_to_follow(lacks_memory, |model, limit| {
+        model.follow(limit, operation, now.us, told(decision(reply)));
+    });
 }
 
-/// Follows a decision, unless there is no memory to store it.
-fn hear_decision(bucket: &mut Bucket, wish: &Wish, now: &Now, decision: Decision) {
-    if bucket.lacks_memory(wish, now) {
-        bucket.model.judge(&bucket.limit, wish, now.us, decision);
-    } else {
-        bucket.model.follow(&bucket.limit, wish, now.us, decision);
-    }
-}
-
-/// Reads a decision out of redis-cell's reply, and judges what that has of its own: whole seconds.
 fn hear_throttle(bucket: &mut Bucket, quantity: i64, now: &Now, reply: &Value) {
-    let wish = Wish::Take(whole(quantity));
-    if now.memory == Memory::FullAndDenying && bucket.lacks_memory(&wish, now) {
+    let lacks_memory = bucket.lacks_memory(throttle::take(quantity), now);
+    if lacks_memory && now.memory == Memory::FullAndDenying {
         return assert_refused(reply, "OOM");
     }
-    let [limited, limit, remaining, retry_after_s, reset_after_s] = integers(reply)[..] else {
-        panic!("not five integers: {reply:?}")
-    };
-    let Level { lowest, highest } = bucket.model.level(&bucket.limit, now.us);
-    let told = [&highest, &lowest].map(|level| foretell(&bucket.limit, &wish, level));
-    let Some(decision) = told.into_iter().find(|told| told.allowed != limited) else {
-        panic!("{limited} is wrong of {wish:?}: {bucket:?}")
-    };
-    let taken = whole(quantity * decision.allowed);
-    let after = Level { lowest: lowest - &taken, highest: highest - taken };
-    assert_eq!(whole(limit), bucket.limit.capacity);
-    assert_within(remaining, &after, |level| whole_tokens(level).max(0));
-    assert_within(reset_after_s, &after, |level| whole_seconds(&bucket.limit, &bucket.limit.capacity, level));
-    if decision.allowed == 1 || decision.retry_after_ms < 0 {
-        assert_eq!(retry_after_s, -1);
-    } else {
-        assert_within(retry_after_s, &after, |level| whole_seconds(&bucket.limit, &whole(quantity), level));
-    }
-    hear_decision(bucket, &wish, now, decision);
+    let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("not five integers: {reply:?}"));
+    bucket.model_to_follow(lacks_memory, |model, limit| {
+        throttle::follow(model, limit, quantity, now.us, fields);
+    });
 }
 
-/// Whether what was told is between what the lowest and the highest possible level make of it.
-fn assert_within(told: i64, level: &Level, field: impl Fn(&Exact) -> i64) {
-    let ends = [field(&level.lowest), field(&level.highest)];
-    let range = ends[0].min(ends[1])..=ends[0].max(ends[1]);
-    assert!(range.contains(&told), "told {told}, which is not within {range:?} of {level:?}");
-}
-
-/// How long until the level is what is wanted, as redis-cell tells it: rounded up to seconds, except that less
-/// than a millisecond is nothing.
-fn whole_seconds(limit: &ExactLimit, wanted: &Exact, level: &Exact) -> i64 {
-    let whole_us = limit.time_us(&(wanted - level)).ceil();
-    let seconds = (whole_us / whole(1000)).floor() / whole(1000);
-    seconds.ceil().to_integer().to_i64().unwrap()
-}
-
-fn hear_multi_take(page: &mut Page, takes: &[(usize, Exact)], now: &Now, reply: &Value) {
-    let wishes: Vec<_> = takes.iter().map(|(bucket, cost)| (*bucket, Wish::Take(cost.clone()))).collect();
-    let any_lacks = wishes.iter().any(|(bucket, wish)| page[*bucket].lacks_memory(wish, now));
-    let lacks_memory = any_lacks && now.memory == Memory::FullAndDenying;
-    if lacks_memory && matches!(reply, Value::ServerError(_)) {
-        let all_grant = wishes.iter().all(|(bucket, wish)| page[*bucket].foretell(wish, now).allowed == 1);
+fn hear_multi_take(page: &mut Page, takes: &[(usize, Operation)], now: &Now, reply: &Value) {
+    let lacks_memory =
+        |page: &Page, (place, take): &(usize, Operation)| page[*place].lacks_memory(*take, now);
+    let any_lacks = now.memory == Memory::FullAndDenying && takes.iter().any(|take| lacks_memory(page, take));
+    if any_lacks && matches!(reply, Value::ServerError(_)) {
+        let all_grant = takes.iter().all(|(place, take)| page[*place].may_allow(*take, now));
         assert!(all_grant, "a denial needs no memory");
         return assert_refused(reply, "OOM");
     }
     let (binding, own) = multi_decision(reply);
-    assert_eq!(own.len(), wishes.len());
-    assert_binding(binding, &own);
-    assert!(binding.allowed == 0 || !lacks_memory, "a bucket was made without memory");
-    for ((bucket, wish), decision) in wishes.iter().zip(own) {
-        let bucket = &mut page[*bucket];
-        if binding.allowed == 1 {
-            hear_decision(bucket, wish, now, decision);
-        } else {
-            judge_untouched(bucket, wish, now, decision);
-        }
+    let own: Vec<_> = own.into_iter().map(told).collect();
+    assert_eq!(own.len(), takes.len());
+    assert_binding(told(binding), &own);
+    let all_allow = binding.allowed == 1;
+    assert!(!all_allow || !any_lacks, "a bucket was made without memory");
+    for (call, told) in takes.iter().zip(own) {
+        let lacks_memory = lacks_memory(page, call);
+        page[call.0].model_to_follow(lacks_memory, |model, limit| {
+            model.follow_together(limit, call.1, now.us, told, all_allow);
+        });
     }
-}
-
-/// What is told of a bucket that was not taken from, because it or another denied it.
-fn judge_untouched(bucket: &Bucket, wish: &Wish, now: &Now, decision: Decision) {
-    if decision.allowed == 0 {
-        return bucket.model.judge(&bucket.limit, wish, now.us, decision);
-    }
-    assert_eq!(bucket.foretell(wish, now).allowed, 1, "alone it would have denied {wish:?}: {bucket:?}");
-    bucket.model.judge(&bucket.limit, &Wish::Take(whole(0)), now.us, decision);
-}
-
-/// The tightest of each field binds the caller.
-fn assert_binding(binding: Decision, own: &[Decision]) {
-    let least = |field: fn(&Decision) -> i64| own.iter().map(field).min().unwrap();
-    let most = |field: fn(&Decision) -> i64| own.iter().map(field).max().unwrap();
-    let never = least(|own| own.retry_after_ms) < 0;
-    let expected = Decision {
-        allowed: least(|own| own.allowed),
-        remaining: least(|own| own.remaining),
-        retry_after_ms: if never { -1 } else { most(|own| own.retry_after_ms) },
-        reset_after_ms: most(|own| own.reset_after_ms),
-    };
-    assert_eq!(binding, expected, "of {own:?}");
 }

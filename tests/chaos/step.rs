@@ -1,23 +1,23 @@
 //! What clients do: single steps, and several as one.
 
 use super::books::{Bucket, Page};
-use crate::common::model::{Exact, ExactLimit, Model, Wish};
+use crate::common::exact::operation::{arguments, words};
+use crate::common::exact::{throttle, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
 use crate::common::Random;
-use num_traits::Signed;
 
 /// One command on the buckets of a client, which are named by their places.
 #[derive(Clone, Debug)]
 pub enum Step {
     Call {
         bucket: usize,
-        wish: Wish,
+        operation: Operation,
     },
     Peek {
         bucket: usize,
-        cost: Exact,
+        take: Operation,
     },
-    MultiTake(Vec<(usize, Exact)>),
+    MultiTake(Vec<(usize, Operation)>),
     /// A take in the words of redis-cell, of whole tokens.
     Throttle {
         bucket: usize,
@@ -26,8 +26,8 @@ pub enum Step {
     /// A charge under another limit than before.
     NewLimit {
         bucket: usize,
-        limit: ExactLimit,
-        amount: Exact,
+        limit: Limit,
+        charge: Operation,
     },
     Look {
         bucket: usize,
@@ -57,23 +57,19 @@ pub const STRING_KEY: &str = "not-a-bucket";
 impl Step {
     /// As a client words it.
     pub fn words(&self, page: &Page) -> String {
+        let arguments = |bucket: usize, take| arguments(take, &page[bucket].key, &page[bucket].limit);
         match self {
-            Self::Call { bucket, wish } => wish.words(&page[*bucket].key, &page[*bucket].limit),
-            Self::Peek { bucket, cost } => {
-                let take = Wish::Take(cost.clone()).words(&page[*bucket].key, &page[*bucket].limit);
-                take.replace("TB.TAKE ", "TB.PEEK ")
-            }
+            Self::Call { bucket, operation } => words(*operation, &page[*bucket].key, &page[*bucket].limit),
+            Self::Peek { bucket, take } => format!("TB.PEEK {}", arguments(*bucket, *take)),
             Self::MultiTake(takes) => {
-                let groups: Vec<_> = takes.iter().map(|(bucket, cost)| group(page, *bucket, cost)).collect();
+                let groups: Vec<_> = takes.iter().map(|(bucket, take)| arguments(*bucket, *take)).collect();
                 format!("TB.MTAKE {} {}", takes.len(), groups.join(" "))
             }
             Self::Throttle { bucket, quantity } => {
                 let Bucket { key, throttle, .. } = &page[*bucket];
                 format!("CL.THROTTLE {key} {} {quantity}", throttle.as_ref().unwrap())
             }
-            Self::NewLimit { bucket, limit, amount } => {
-                Wish::Charge(amount.clone()).words(&page[*bucket].key, limit)
-            }
+            Self::NewLimit { bucket, limit, charge } => words(*charge, &page[*bucket].key, limit),
             Self::Look { bucket } => format!("TB.STATE {}", page[*bucket].key),
             Self::Reset { bucket, command } => format!("{command} {}", page[*bucket].key),
             Self::Nonsense { words, .. } => words.clone(),
@@ -95,11 +91,6 @@ impl Step {
     }
 }
 
-fn group(page: &Page, bucket: usize, cost: &Exact) -> String {
-    let take = Wish::Take(cost.clone()).words(&page[bucket].key, &page[bucket].limit);
-    take.trim_start_matches("TB.TAKE ").to_owned()
-}
-
 /// A full bucket. The limit of the first half of them may be changed later, so nothing is ever rounded under it;
 /// the last ones can be worded for redis-cell.
 pub fn new_bucket(random: &mut Random, key: String, place: usize, buckets: usize) -> Bucket {
@@ -119,28 +110,20 @@ fn may_change_limit(place: usize, buckets: usize) -> bool {
 }
 
 /// The same limit as we word it, and as `max_burst count period`.
-fn throttled_limit(random: &mut Random) -> (ExactLimit, Option<String>) {
+fn throttled_limit(random: &mut Random) -> (Limit, Option<String>) {
     let [max_burst, count, period_s] = [30, 100, 3600].map(|most| random.between(1, most));
-    let (capacity, rate) = ((max_burst + 1).to_string(), format!("{count}/{period_s}s"));
-    let limit = ExactLimit::new(&capacity, &rate, &count.to_string(), period_s * 1_000_000);
-    (limit, Some(format!("{max_burst} {count} {period_s}")))
+    (throttle::limit(max_burst, count, period_s), Some(format!("{max_burst} {count} {period_s}")))
 }
 
 /// Any step.
 pub fn draw(random: &mut Random, page: &Page) -> Step {
     let bucket = place(random, page);
-    let amount = walk::amount(random, &page[bucket].limit);
-    let call = |wish| Step::Call { bucket, wish };
     if page[bucket].throttle.is_some() && random.once_in(3) {
         return Step::Throttle { bucket, quantity: random.between(0, 5) };
     }
     match random.below(26) {
-        0..=6 => call(Wish::Take(amount)),
-        7 | 8 => call(Wish::TakeUpTo(random.between(1, 20))),
-        9..=11 => call(Wish::Reserve(amount, random.between(0, 20) * random.between(0, 10_000))),
-        12 | 13 => call(Wish::Charge(amount)),
-        14..=16 => call(Wish::Give(amount)),
-        17 | 18 => Step::Peek { bucket, cost: amount },
+        0..=16 => Step::Call { bucket, operation: walk::any_operation(random, &page[bucket].limit) },
+        17 | 18 => Step::Peek { bucket, take: walk::take(random, &page[bucket].limit) },
         19..=22 => multi_take(random, page),
         23 => Step::Look { bucket },
         24 => Step::Reset { bucket, command: if random.once_in(2) { "DEL" } else { "UNLINK" } },
@@ -153,24 +136,19 @@ fn place(random: &mut Random, page: &Page) -> usize {
 }
 
 fn multi_take(random: &mut Random, page: &Page) -> Step {
-    let most = random.between(1, 4).unsigned_abs();
-    let mut takes: Vec<(usize, Exact)> = Vec::new();
-    for _ in 0..most {
-        let bucket = place(random, page);
-        if takes.iter().all(|(taken, _)| *taken != bucket) {
-            takes.push((bucket, walk::amount(random, &page[bucket].limit)));
-        }
-    }
-    Step::MultiTake(takes)
+    let places: Vec<usize> = (0..page.len()).collect();
+    let count = usize::try_from(random.between(1, 4)).unwrap();
+    let places = random.shuffled(&places).into_iter().take(count);
+    Step::MultiTake(places.map(|place| (place, walk::take(random, &page[place].limit))).collect())
 }
 
 /// A charge under a new limit, if there is a bucket that may have one.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
     let bucket = place(random, page);
     let limit = walk::limit(random, &walk::whole_rates());
-    let amount = walk::amount(random, &limit);
-    let possible = may_change_limit(bucket, page.len()) && amount.is_positive();
-    possible.then_some(Step::NewLimit { bucket, limit, amount })
+    let amount_micro = walk::amount_micro(random, &limit);
+    let possible = may_change_limit(bucket, page.len()) && amount_micro > 0;
+    possible.then_some(Step::NewLimit { bucket, limit, charge: Operation::Charge { amount_micro } })
 }
 
 fn nonsense(random: &mut Random, key: &str) -> Step {

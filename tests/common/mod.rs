@@ -7,7 +7,8 @@
 pub mod calls;
 pub mod clock;
 pub mod engine;
-pub mod model;
+#[path = "../exact/mod.rs"]
+pub mod exact;
 pub mod payload;
 pub mod random;
 pub mod reply;

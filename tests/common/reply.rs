@@ -94,3 +94,15 @@ pub fn shown(reply: &Value) -> String {
         other => format!("{other:?}"),
     }
 }
+
+/// Reads the reply of `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
+pub fn state(reply: &Value) -> Option<(String, i64)> {
+    match reply {
+        Value::Nil => None,
+        Value::Array(fields) => match fields.as_slice() {
+            [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
+            other => panic!("no state: {other:?}"),
+        },
+        other => panic!("no state: {other:?}"),
+    }
+}

@@ -425,13 +425,7 @@ impl Connection {
 
     /// `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
     pub fn state(&mut self, key: &str) -> Option<(String, i64)> {
-        match self.run(&["TB.STATE", key]) {
-            Value::Nil => None,
-            state => match array(state).as_slice() {
-                [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
-                other => panic!("no state: {other:?}"),
-            },
-        }
+        super::reply::state(&self.run(&["TB.STATE", key]))
     }
 
     /// When the key expires, in Unix milliseconds; `None` if it does not, or is not there.

@@ -1,45 +1,42 @@
-//! Random calls on one bucket, each judged by the model.
+//! Random calls on buckets of a server, each judged by the model.
 
-use super::model::{exact, fraction, whole, Exact, ExactLimit, Model, Wish};
-use super::{Connection, Decision, Random, Server};
+use super::exact::bucket::assert_binding;
+use super::exact::{number, operation, whole, Bucket, Limit, Model, Operation, Trace, MILLION};
+use super::{multi_decision, Connection, Decision, Random, Server};
+use num_traits::ToPrimitive;
+use tokenbucket::bucket;
 
-/// Rates: as clients write them, the count, and the period in microseconds.
-pub const RATES: &[Rate] = &[
-    ("1", "1", 1_000_000),
-    ("5", "5", 1_000_000),
-    ("3.7", "3.7", 1_000_000),
-    ("0.25", "0.25", 1_000_000),
-    ("1e-3", "1e-3", 1_000_000),
-    ("1E3", "1e3", 1_000_000),
-    ("123456.789", "123456.789", 1_000_000),
-    ("1e12", "1e12", 1_000_000),
-    ("100/m", "100", 60_000_000),
-    ("100/h", "100", 3_600_000_000),
-    ("7/d", "7", 86_400_000_000),
-    ("1/250ms", "1", 250_000),
-    ("10/10s", "10", 10_000_000),
-    ("1/3s", "1", 3_000_000),
-    ("0.7/1.1m", "0.7", 66_000_000),
-    ("999999/7h", "999999", 25_200_000_000),
-    ("1/365d", "1", 31_536_000_000_000),
+/// Rates as clients write them.
+pub const RATES: &[&str] = &[
+    "1",
+    "5",
+    "3.7",
+    "0.25",
+    "1e-3",
+    "1E3",
+    "123456.789",
+    "1e12",
+    "100/m",
+    "100/h",
+    "7/d",
+    "1/250ms",
+    "10/10s",
+    "1/3s",
+    "0.7/1.1m",
+    "999999/7h",
+    "1/365d",
 ];
 
-/// One of [`RATES`].
-pub type Rate = (&'static str, &'static str, i64);
-
 /// Those of [`RATES`] that are a whole number of tokens a second, at which nothing is ever rounded.
-pub fn whole_rates() -> Vec<Rate> {
-    let is_whole = |count: &str, period_us: i64| (exact(count) * fraction(1_000_000, period_us)).is_integer();
-    RATES.iter().copied().filter(|(_, count, period_us)| is_whole(count, *period_us)).collect()
+pub fn whole_rates() -> Vec<&'static str> {
+    RATES.iter().copied().filter(|rate| Limit::new("0", rate).is_whole()).collect()
 }
 
 /// A limit at one of the rates, that fills within 100 years.
-pub fn limit(random: &mut Random, rates: &[Rate]) -> ExactLimit {
-    let century_us = whole(3_155_760_000_000_000);
+pub fn limit(random: &mut Random, rates: &[&str]) -> Limit {
     loop {
-        let (words, count, period_us) = *random.pick(rates);
-        let limit = ExactLimit::new(&capacity(random), words, count, period_us);
-        if limit.time_us(&limit.capacity) <= century_us {
+        let (capacity, rate) = (capacity(random), random.pick(rates));
+        if let Ok(limit) = Limit::read(capacity.as_bytes(), rate.as_bytes()) {
             return limit;
         }
     }
@@ -54,24 +51,42 @@ fn capacity(random: &mut Random) -> String {
     }
 }
 
-/// Tokens near what matters: nothing, a little, one, a share of the capacity, all of it, and too much.
-pub fn amount(random: &mut Random, limit: &ExactLimit) -> Exact {
-    let micro_token = || fraction(1, 1_000_000);
-    let tokens = match random.below(10) {
-        0 => whole(0),
-        1 => micro_token(),
-        2 | 3 => whole(1),
-        4 => limit.capacity.clone(),
-        5 => &limit.capacity + micro_token(),
-        _ => &limit.capacity * fraction(random.between(0, 1000), 1000),
-    };
-    (tokens / micro_token()).floor() * micro_token()
+/// Micro-tokens near what matters: nothing, one, a token, a share of the capacity, all of it, and too much.
+pub fn amount_micro(random: &mut Random, limit: &Limit) -> i64 {
+    let capacity_micro = limit.capacity_micro();
+    match random.below(10) {
+        0 => 0,
+        1 => 1,
+        2 | 3 => MILLION,
+        4 => capacity_micro,
+        5 => capacity_micro + 1,
+        _ => capacity_micro / 1000 * random.between(0, 1000),
+    }
+}
+
+/// A take of such an amount.
+pub fn take(random: &mut Random, limit: &Limit) -> Operation {
+    Operation::Take { cost_micro: amount_micro(random, limit) }
+}
+
+/// Anything that can be wanted of a bucket.
+pub fn any_operation(random: &mut Random, limit: &Limit) -> Operation {
+    let micro = amount_micro(random, limit);
+    match random.below(15) {
+        0..=5 => Operation::Take { cost_micro: micro },
+        6 | 7 => Operation::TakeUpTo { max_tokens: random.between(1, 20) },
+        8..=10 => {
+            let max_wait_ms = random.between(0, 20) * random.between(0, 10_000);
+            Operation::Reserve { cost_micro: micro, max_wait_ms }
+        }
+        11 | 12 => Operation::Charge { amount_micro: micro },
+        _ => Operation::Give { amount_micro: micro },
+    }
 }
 
 /// A time in which something can happen: none, little, or a part of what filling the bucket takes.
-pub fn pause_us(random: &mut Random, limit: &ExactLimit) -> i64 {
-    let fill_us: i64 = limit.time_us(&limit.capacity).ceil().to_integer().try_into().unwrap();
-    let part = |random: &mut Random, parts: i64| random.between(0, fill_us / parts + 1);
+pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
+    let part = |random: &mut Random, parts: i64| random.between(0, limit.refill_us() / parts + 1);
     match random.below(8) {
         0 => 0,
         1 => random.between(1, 10),
@@ -81,12 +96,27 @@ pub fn pause_us(random: &mut Random, limit: &ExactLimit) -> i64 {
     }
 }
 
+/// A decision as the model takes it.
+pub fn told(decision: Decision) -> bucket::Decision {
+    let Decision { allowed, remaining, retry_after_ms, reset_after_ms } = decision;
+    bucket::Decision { allowed, remaining, retry_after_ms, reset_after_ms }
+}
+
+/// What `TB.STATE` shows.
+pub fn stored(state: Option<(String, i64)>) -> Option<Bucket> {
+    state.map(|(level, refilled_at_us)| {
+        let level_micro = number::exact(&level) * whole(MILLION);
+        assert!(level_micro.is_integer(), "{level} is no whole number of micro-tokens");
+        Bucket { level_micro: level_micro.to_integer().to_i64().unwrap(), refilled_at_us }
+    })
+}
+
 /// One bucket of a server with a controlled clock, and its model.
 pub struct Walk<'a> {
     server: &'a Server,
     client: Connection,
     key: String,
-    model: Model,
+    pub model: Model,
 }
 
 impl<'a> Walk<'a> {
@@ -95,25 +125,57 @@ impl<'a> Walk<'a> {
         Self { server, client: server.connect(), key: format!("walk:{number}"), model: Model::default() }
     }
 
-    /// Makes a call and judges what is stored before it, what `TB.PEEK` foresees, and the decision.
-    pub fn call(&mut self, limit: &ExactLimit, wish: &Wish) -> Decision {
-        let now_us = self.server.clock().now_us();
-        let stored = self.client.state(&self.key);
-        match &stored {
-            None => self.model.vanish(now_us),
-            Some((level, refilled_at_us)) => self.model.judge_state(limit, now_us, level, *refilled_at_us),
-        }
-        let foreseen = matches!(wish, Wish::Take(_)).then(|| self.peek(limit, wish));
-        assert_eq!(self.client.state(&self.key), stored, "a trace of TB.PEEK");
-        let decision = self.client.decide(&wish.words(&self.key, limit));
-        assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{wish:?}: {foreseen:?}, {decision:?}");
-        self.model.follow(limit, wish, now_us, decision);
+    /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, and when the
+    /// key expires.
+    pub fn call(&mut self, limit: &Limit, operation: Operation) -> Decision {
+        let before = self.look(limit);
+        let foreseen = matches!(operation, Operation::Take { .. }).then(|| self.peek(limit, operation));
+        assert_eq!(stored(self.client.state(&self.key)), before, "a trace of TB.PEEK");
+        let decision = self.client.decide(&operation::words(operation, &self.key, limit));
+        assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
+        let trace = self.model.follow(limit, operation, self.now_us(), told(decision));
+        self.look_behind(limit, trace, before);
         decision
     }
 
     /// What a take would be told.
-    pub fn peek(&mut self, limit: &ExactLimit, take: &Wish) -> Decision {
-        let words = take.words(&self.key, limit);
-        self.client.decide(&words.replace("TB.TAKE ", "TB.PEEK "))
+    pub fn peek(&mut self, limit: &Limit, take: Operation) -> Decision {
+        self.client.decide(&format!("TB.PEEK {}", operation::arguments(take, &self.key, limit)))
+    }
+
+    /// Takes from several buckets together, and judges all of it. Says whether they allowed it.
+    pub fn take_together(walks: &mut [Self], limits: &[Limit], takes: &[Operation]) -> bool {
+        let before: Vec<_> = walks.iter_mut().zip(limits).map(|(walk, limit)| walk.look(limit)).collect();
+        let mut words = format!("TB.MTAKE {}", walks.len());
+        for ((walk, limit), take) in walks.iter().zip(limits).zip(takes) {
+            words += &format!(" {}", operation::arguments(*take, &walk.key, limit));
+        }
+        let (binding, own) = multi_decision(&walks[0].client.say(&words));
+        let own: Vec<_> = own.into_iter().map(told).collect();
+        assert_eq!(own.len(), walks.len(), "{words}");
+        assert_binding(told(binding), &own);
+        for (place, walk) in walks.iter_mut().enumerate() {
+            let (limit, now_us) = (&limits[place], walk.now_us());
+            let allowed = binding.allowed == 1;
+            let trace = walk.model.follow_together(limit, takes[place], now_us, own[place], allowed);
+            walk.look_behind(limit, trace, before[place]);
+        }
+        binding.allowed == 1
+    }
+
+    fn now_us(&self) -> i64 {
+        self.server.clock().now_us()
+    }
+
+    fn look(&mut self, limit: &Limit) -> Option<Bucket> {
+        let state = stored(self.client.state(&self.key));
+        self.model.see(limit, self.now_us(), state);
+        state
+    }
+
+    fn look_behind(&mut self, limit: &Limit, trace: Trace, before: Option<Bucket>) {
+        let after = stored(self.client.state(&self.key));
+        self.model.see_trace(limit, self.now_us(), trace, [before, after]);
+        self.model.see_expiry(self.client.expires_at_ms(&self.key));
     }
 }

@@ -1,22 +1,19 @@
 //! Long lives: what a write loses adds up, and has to stay within the bound however long it does.
 
-use super::limit;
-use super::oracle::bucket::TOKEN;
-use super::oracle::module::Module;
-use tokenbucket::bucket::{Limit, Operation};
+use super::exact::{Bucket, Limit, Operation, MILLION};
+use tokenbucket::bucket::Change;
 
 /// Takes at moments that leave all kinds of fractions behind.
 ///
 /// The exact bucket is kept in parts of a micro-token, which are whole at this rate, so that this takes seconds.
 struct LongRun {
     limit: Limit,
-    capacity_micro: i64,
     cost_micro: i64,
     /// The rate: so many parts of a micro-token per microsecond.
     parts_per_us: i64,
     /// So many parts make a micro-token.
     parts: i64,
-    longest_pause_us: u64,
+    longest_pause_us: i64,
 }
 
 /// What came of a long run.
@@ -34,24 +31,22 @@ impl LongRun {
     fn walk(&self, takes: i64) -> Drift {
         let start_us = 1_700_000_000_000_000;
         let (mut now_us, mut written_at_us, mut due_at_us) = (start_us, start_us, start_us);
-        let everything = Operation::Take { cost_micro: self.capacity_micro };
-        let mut module = Module::default();
-        module.call(&self.limit, everything, now_us).unwrap();
-        let operation = Operation::Take { cost_micro: self.cost_micro };
+        let limit = self.limit.module();
+        let mut stored = Bucket { level_micro: 0, refilled_at_us: start_us };
+        let take = Operation::Take { cost_micro: self.cost_micro };
         let cost = self.cost_micro * self.parts;
         let (mut exact, mut own, mut drift) = (0i64, 0i64, Drift { granted: 0, due: 0, parts: 0 });
-        let mut random = 1u64;
+        let mut random = fastrand::Rng::with_seed(1);
         while drift.granted < takes {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            now_us += i64::try_from((random >> 33) % self.longest_pause_us).unwrap();
+            now_us += random.i64(0..self.longest_pause_us);
             own += (now_us - due_at_us) * self.parts_per_us;
             due_at_us = now_us;
             if own >= cost {
                 own -= cost;
                 drift.due += 1;
             }
-            let outcome = module.call(&self.limit, operation, now_us).unwrap();
-            if outcome.decision.allowed == 1 {
+            if let Change::Store { bucket, .. } = limit.decide(Some(stored), take, now_us).unwrap().change {
+                stored = bucket;
                 exact += (now_us - written_at_us) * self.parts_per_us - cost;
                 written_at_us = now_us;
                 drift.granted += 1;
@@ -59,18 +54,16 @@ impl LongRun {
             }
             assert!(drift.granted <= drift.due, "granted more often than the model: {drift:?}");
         }
-        let bucket = module.stored.unwrap();
-        let carried = (written_at_us - bucket.refilled_at_us) * self.parts_per_us;
-        Drift { parts: exact - bucket.level_micro * self.parts - carried, ..drift }
+        let carried = (written_at_us - stored.refilled_at_us) * self.parts_per_us;
+        Drift { parts: exact - stored.level_micro * self.parts - carried, ..drift }
     }
 }
 
 #[test]
 fn ten_million_takes_at_3_7_a_second_drift_by_less_than_the_bound() {
     let run = LongRun {
-        limit: limit(1_000_000, "3.7"),
-        capacity_micro: 1_000_000 * TOKEN,
-        cost_micro: TOKEN,
+        limit: Limit::new("1e6", "3.7"),
+        cost_micro: MILLION,
         parts_per_us: 37,
         parts: 10,
         longest_pause_us: 530_000,
@@ -85,9 +78,8 @@ fn ten_million_takes_at_3_7_a_second_drift_by_less_than_the_bound() {
 #[test]
 fn a_million_takes_at_1000_an_hour_drift_by_less_than_a_microsecond_each() {
     let run = LongRun {
-        limit: limit(100_000, "1000/h"),
-        capacity_micro: 100_000 * TOKEN,
-        cost_micro: TOKEN / 10,
+        limit: Limit::new("1e5", "1000/h"),
+        cost_micro: MILLION / 10,
         parts_per_us: 5,
         parts: 18,
         longest_pause_us: 700_000,
@@ -99,9 +91,8 @@ fn a_million_takes_at_1000_an_hour_drift_by_less_than_a_microsecond_each() {
 #[test]
 fn a_million_takes_at_a_whole_rate_do_not_drift() {
     let run = LongRun {
-        limit: limit(1_000_000, "180/m"),
-        capacity_micro: 1_000_000 * TOKEN,
-        cost_micro: TOKEN,
+        limit: Limit::new("1e6", "180/m"),
+        cost_micro: MILLION,
         parts_per_us: 3,
         parts: 1,
         longest_pause_us: 650_000,

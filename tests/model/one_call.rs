@@ -1,46 +1,35 @@
 //! One call, from any state that a bucket may be in.
 
-use super::oracle::bucket::{LONGEST_TOLD_MS, TOKEN};
-use super::oracle::judge::{assert_one_call_is_exact, loss};
-use super::oracle::module::{Found, Module, Worded};
-use super::oracle::rational::integer;
-use super::scenario::{self, Tick};
-use super::{limit, take};
+use super::exact::bucket::LONGEST_TOLD_MS;
+use super::exact::{milliseconds, whole, Bucket, Judged, Limit, Model, Operation, MILLION};
+use super::scenario;
+use super::take;
+use num_traits::ToPrimitive;
 use proptest::prelude::*;
-use tokenbucket::bucket::{Bucket, Change, Operation, MAX_TIME_US};
-use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
+use tokenbucket::bucket::{Decision, MAX_TIME_US};
+use tokenbucket::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
+use tokenbucket::number::MAX_MICRO;
 
 proptest! {
     #![proptest_config(super::config(32))]
 
     /// From any state that a bucket may be in, also debts and levels above the capacity of the call, one call is exact
-    /// at any rate: what is allowed, what is left, how long to wait, and what is written.
+    /// at any rate: what is allowed, what is left, how long to wait, and what is written; and nothing is, by a denial.
     #[test]
     fn one_call_from_any_state_is_exact(
         limit in scenario::limits(scenario::rates()),
         sight in scenario::sights(scenario::unsteady_ticks()),
         wish in scenario::wishes(),
     ) {
-        let found = sight.of(&limit);
-        let operation = wish.of(&limit, 0);
-        let outcome = limit.limit.decide(found.stored, operation, found.now_us);
-        assert_one_call_is_exact(&limit, found, operation, &outcome);
-    }
-
-    #[test]
-    fn a_denial_leaves_no_trace(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::ticks()),
-        wish in prop_oneof![scenario::takes(), scenario::takes_up_to(), scenario::reserves()],
-    ) {
-        let Found { stored, now_us } = sight.of(&limit);
-        let outcome = limit.limit.decide(stored, wish.of(&limit, 0), now_us).unwrap();
-        prop_assume!(outcome.decision.allowed == 0);
-        prop_assert_eq!(outcome.change, Change::Keep);
-        prop_assert_eq!(outcome.granted_micro, 0);
-        let described = limit.limit.describe(stored, now_us);
-        prop_assert_eq!(outcome.decision.remaining, described.remaining);
-        prop_assert_eq!(outcome.decision.reset_after_ms, described.reset_after_ms);
+        let (stored, now_us) = sight.of(&limit);
+        let _ = Judged::found(stored).call(&limit, wish.of(&limit, 0), now_us);
+        let free = Operation::Take { cost_micro: 0 };
+        let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, now_us).decision };
+        let model = Model::found(stored);
+        let is_in_debt = model.allowed(&limit, free, now_us)[0] == Some(0);
+        if !is_in_debt {
+            model.judge(&limit, free, now_us, told);
+        }
     }
 
     #[test]
@@ -50,14 +39,14 @@ proptest! {
         level in scenario::amounts(),
         in_debt in any::<bool>(),
     ) {
-        let Found { stored, now_us } = sight.of(&limit);
-        let level = level.micro(&limit.limit).min(limit.limit.capacity_micro());
+        let (stored, now_us) = sight.of(&limit);
+        let level = level.micro(&limit).min(limit.capacity_micro());
         let level = if in_debt { -level } else { level };
-        let missing = integer(level) - Found { stored, now_us }.level(&limit);
-        let wait_us = limit.exact.time_us(&missing).ceil().to_integer();
-        let told_us = limit.limit.wait_us(stored, level, now_us);
-        let longest_told_us = LONGEST_TOLD_MS * 1000;
-        let right = if wait_us < longest_told_us.into() { wait_us == told_us.into() } else { told_us >= longest_told_us };
+        let held = Model::found(stored).level(&limit, now_us).low;
+        let wait_us = limit.reaches_in_us(&held, now_us, &whole(level)).ceil().to_integer();
+        let told_us = limit.module().wait_us(stored, level, now_us);
+        let longest_us = LONGEST_TOLD_MS * 1000;
+        let right = if wait_us < longest_us.into() { wait_us == told_us.into() } else { told_us >= longest_us };
         prop_assert!(right, "{} us, not {}", told_us, wait_us);
     }
 
@@ -70,42 +59,41 @@ proptest! {
         until_full in scenario::unsteady_ticks(),
     ) {
         let full_at_us = until_full.after(now_us, &limit, 0);
-        let bucket = limit.limit.full_at(full_at_us, now_us);
+        let bucket = limit.module().full_at(full_at_us, now_us);
         prop_assert_eq!(Bucket::checked(bucket.level_micro, bucket.refilled_at_us), Some(bucket));
         prop_assert!(bucket.refilled_at_us <= now_us, "{:?}", bucket);
-        let missing = &limit.exact.rate * integer((full_at_us - now_us).max(0));
-        let level = (&limit.exact.capacity - missing).max(integer(-MAX_MICRO));
-        let made = Found { stored: Some(bucket), now_us }.level(&limit);
+        let level = &limit.capacity - limit.flow.between(now_us, full_at_us);
+        let level = level.max(whole(-MAX_MICRO));
+        let made = Model::found(Some(bucket)).level(&limit, now_us).low;
         let at_the_bottom = bucket.level_micro == -MAX_MICRO;
         prop_assert!(made <= level || at_the_bottom, "{:?} holds {} of {}", bucket, made, level);
-        prop_assert!(&level - &made <= loss(&limit.exact.rate), "{:?} holds {} of {}", bucket, made, level);
+        prop_assert!(&level - &made <= limit.flow.loss(), "{:?} holds {} of {}", bucket, made, level);
     }
 
-    /// A clock that stepped back finds the bucket as it was left, and the bucket counts on from the new time.
     #[test]
-    fn a_clock_that_stepped_back_neither_grants_nor_locks(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::spread(MAX_TIME_US).prop_map(Tick::Back)),
-        wish in scenario::wishes(),
-        later_us in scenario::spread(MAX_TIME_US),
+    fn an_expiry_is_never_before_full_and_at_most_a_quarter_and_a_second_later(
+        now_us in prop_oneof![scenario::starts(), scenario::spread(MAX_TIME_US)],
+        until_full_us in scenario::spread(1 << 62),
     ) {
-        let Found { stored: Some(stored), now_us } = sight.of(&limit) else { return Ok(()) };
-        prop_assume!(now_us < stored.refilled_at_us);
-        let operation = wish.of(&limit, 0);
-        let (mut steady, mut stepped) = (Module { stored: Some(stored) }, Module { stored: Some(stored) });
-        let expected = steady.call(&limit.limit, operation, stored.refilled_at_us);
-        let outcome = stepped.call(&limit.limit, operation, now_us);
-        prop_assert_eq!(outcome.map(|outcome| outcome.decision), expected.map(|outcome| outcome.decision));
-        let Ok(outcome) = outcome else { return Ok(()) };
-        if outcome.decision.allowed == 0 {
-            let counts_on = Bucket { refilled_at_us: now_us, ..stored };
-            prop_assert_eq!(stepped.stored, Some(counts_on));
-        }
-        // From here on, the two live the same life at different times.
-        if outcome.change != Change::Keep {
-            let later_us = later_us.min(MAX_TIME_US - stored.refilled_at_us);
-            let told = limit.limit.describe(stepped.stored, now_us + later_us);
-            prop_assert_eq!(told, limit.limit.describe(steady.stored, stored.refilled_at_us + later_us));
+        let full_at_us = now_us + until_full_us;
+        let window = ExpiryWindow::new(full_at_us, now_us);
+        let full_at_ms = milliseconds(&whole(full_at_us)).to_i64().unwrap();
+        prop_assert_eq!(window.earliest_ms, full_at_ms);
+        prop_assert!(window.latest_ms >= window.earliest_ms);
+        let most_late_us = whole(until_full_us) / whole(4) + whole(1_000_000);
+        prop_assert!(whole(window.latest_ms - full_at_ms) * whole(1000) <= most_late_us, "{:?}", window);
+    }
+}
+
+/// Whatever the clock: what is set is an expiry that every server keeps.
+#[test]
+fn an_expiry_is_one_that_a_server_can_keep() {
+    let moments = [i64::MIN, -1, 0, 1, 999, 1000, 1001, MAX_TIME_US, i64::MAX];
+    for full_at_us in moments {
+        for now_us in moments {
+            let ExpiryWindow { earliest_ms, latest_ms } = ExpiryWindow::new(full_at_us, now_us);
+            let in_order = 0 <= earliest_ms && earliest_ms <= latest_ms && latest_ms <= MAX_EXPIRE_AT_MS;
+            assert!(in_order, "{earliest_ms} to {latest_ms} for {full_at_us} at {now_us}");
         }
     }
 }
@@ -115,64 +103,34 @@ proptest! {
 #[test]
 fn nothing_overflows_at_the_extremes() {
     let rates = [
-        ("1e12", integer(MAX_TOKENS)),
-        ("999999999999/1000ms", integer(999_999_999_999i64)),
-        ("1/36525d", integer(TOKEN) / integer(3_155_760_000_000_000i64)),
-        ("1", integer(1)),
-        (
-            "999999999989e14/999999999961d",
-            integer(999_999_999_989i64) / integer(999_999_999_961i64) / integer(86_400)
-                * integer(100_000_000_000_000i64),
-        ),
-        ("999999999989/999999999961s", integer(999_999_999_989i64) / integer(999_999_999_961i64)),
-        (
-            "999999999989e-8/999999999961s",
-            integer(999_999_999_989i64) / integer(999_999_999_961i64) / integer(100_000_000),
-        ),
+        "1e12",
+        "999999999999/1000ms",
+        "1/36525d",
+        "1",
+        "999999999989e14/999999999961d",
+        "999999999989/999999999961s",
+        "9999.99999989/999999999961s",
     ];
-    let amounts = [0, 1, TOKEN, MAX_MICRO - 1, MAX_MICRO];
-    let levels = [
-        None,
-        Some(-MAX_MICRO),
-        Some(1 - MAX_MICRO),
-        Some(-1),
-        Some(0),
-        Some(1),
-        Some(MAX_MICRO - 1),
-        Some(MAX_MICRO),
-    ];
-    let times = [0, 1, MAX_TIME_US / 2, MAX_TIME_US - 1, MAX_TIME_US];
-    for rate in rates {
-        let rate = (rate.0.to_owned(), rate.1);
-        for capacity in amounts {
-            let limit = Worded::new(capacity, &rate);
-            for (level, refilled_at_us, now_us) in combinations(&levels, &times) {
-                let stored = level.map(|level_micro| Bucket { level_micro, refilled_at_us });
-                for operation in amounts.iter().flat_map(|amount| all_operations(*amount)) {
-                    let outcome = limit.limit.decide(stored, operation, now_us);
-                    let found = Found { stored, now_us };
-                    assert_one_call_is_exact(&limit, found, operation, &outcome);
-                }
+    let amounts = [0, 1, MILLION, MAX_MICRO - 1, MAX_MICRO];
+    let levels = [-MAX_MICRO, 1 - MAX_MICRO, -1, 0, 1, MAX_MICRO - 1, MAX_MICRO];
+    let times = [0, 1, MAX_TIME_US / 2, MAX_TIME_US];
+    let written = levels.iter().flat_map(|level| times.map(|at_us| Bucket::checked(*level, at_us)));
+    let found: Vec<Option<Bucket>> = written.chain([None]).collect();
+    for (rate, capacity) in rates.iter().flat_map(|rate| amounts.map(|capacity| (rate, capacity))) {
+        let limit = Limit::of_micro(capacity, rate);
+        for (stored, now_us) in found.iter().flat_map(|stored| times.map(|now_us| (*stored, now_us))) {
+            for operation in [0, 1, MAX_MICRO].into_iter().flat_map(all_operations) {
+                let _ = Judged::found(stored).call(&limit, operation, now_us);
             }
         }
     }
-}
-
-fn combinations(levels: &[Option<i64>], times: &[i64]) -> Vec<(Option<i64>, i64, i64)> {
-    let mut all = Vec::new();
-    for level in levels {
-        for refilled_at_us in times {
-            all.extend(times.iter().map(|now_us| (*level, *refilled_at_us, *now_us)));
-        }
-    }
-    all
 }
 
 fn all_operations(micro: i64) -> [Operation; 7] {
     let reserve = |max_wait_ms| Operation::Reserve { cost_micro: micro, max_wait_ms };
     [
         Operation::Take { cost_micro: micro },
-        Operation::TakeUpTo { max_tokens: (micro / TOKEN).max(1) },
+        Operation::TakeUpTo { max_tokens: (micro / MILLION).max(1) },
         reserve(0),
         reserve(1),
         reserve(3_155_760_000_000),
@@ -184,8 +142,8 @@ fn all_operations(micro: i64) -> [Operation; 7] {
 /// A clock beyond all bounds is as good as one at the bound.
 #[test]
 fn a_clock_out_of_bounds_is_taken_for_the_nearest_within() {
-    let limit = limit(10, "3.7");
-    let bucket = Bucket::checked(3 * TOKEN, 1_700_000_000_000_000);
+    let limit = Limit::new("10", "3.7").module();
+    let bucket = Bucket::checked(3 * MILLION, 1_700_000_000_000_000);
     for (clock_us, nearest_us) in
         [(i64::MIN, 0), (-1, 0), (MAX_TIME_US + 1, MAX_TIME_US), (i64::MAX, MAX_TIME_US)]
     {
@@ -197,23 +155,13 @@ fn a_clock_out_of_bounds_is_taken_for_the_nearest_within() {
 
 #[test]
 fn only_what_a_bucket_can_hold_is_a_state() {
-    for level_micro in [-MAX_MICRO, -1, 0, 1, MAX_MICRO] {
-        for refilled_at_us in [0, 1, MAX_TIME_US] {
-            let bucket = Bucket { level_micro, refilled_at_us };
-            assert_eq!(Bucket::checked(level_micro, refilled_at_us), Some(bucket));
-        }
-    }
-    for (level_micro, refilled_at_us) in [
-        (-MAX_MICRO - 1, 0),
-        (MAX_MICRO + 1, 0),
-        (i64::MIN, 0),
-        (i64::MAX, 0),
-        (0, -1),
-        (0, i64::MIN),
-        (0, MAX_TIME_US + 1),
-        (0, i64::MAX),
-    ] {
-        assert_eq!(Bucket::checked(level_micro, refilled_at_us), None, "{level_micro} {refilled_at_us}");
+    let levels = [i64::MIN, -MAX_MICRO - 1, -MAX_MICRO, -1, 0, MAX_MICRO, MAX_MICRO + 1, i64::MAX];
+    let times = [i64::MIN, -1, 0, 1, MAX_TIME_US, MAX_TIME_US + 1, i64::MAX];
+    for (level_micro, refilled_at_us) in levels.iter().flat_map(|level| times.map(|time| (*level, time))) {
+        let is_one = level_micro.unsigned_abs() <= 1_000_000_000_000_000_000
+            && (0..=1 << 60).contains(&refilled_at_us);
+        let bucket = Bucket::checked(level_micro, refilled_at_us);
+        assert_eq!(bucket, is_one.then_some(Bucket { level_micro, refilled_at_us }));
     }
 }
 
@@ -221,11 +169,11 @@ fn only_what_a_bucket_can_hold_is_a_state() {
 /// was above the capacity that came with the denied call.
 #[test]
 fn a_denial_after_a_step_back_takes_nothing() {
-    let (small, large) = (limit(1, "1"), limit(10, "1"));
     let now_us = 1_700_000_000_000_000;
-    let mut module = Module { stored: Bucket::checked(8 * TOKEN, now_us) };
-    let denied = module.call(&small, take(2), now_us - 1).unwrap().decision;
+    let mut judged = Judged::found(Bucket::checked(8 * MILLION, now_us));
+    let denied = judged.call(&Limit::new("1", "1"), take(2), now_us - 1).unwrap().decision;
     assert_eq!((denied.allowed, denied.retry_after_ms), (0, -1));
-    assert_eq!(module.stored, Bucket::checked(8 * TOKEN, now_us - 1));
-    assert_eq!(large.describe(module.stored, now_us - 1).remaining, 8);
+    assert_eq!(judged.stored, Bucket::checked(8 * MILLION, now_us - 1));
+    let large = Limit::new("10", "1").module();
+    assert_eq!(large.withhold(judged.stored, now_us - 1).decision.remaining, 8);
 }

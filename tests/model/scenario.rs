@@ -1,19 +1,11 @@
 //! Limits, calls and clocks for the properties: any that a client or a server can bring about.
 
-use super::oracle::bucket::TOKEN;
-use super::oracle::module::{Found, Worded, CENTURY_US};
-use super::oracle::rational::{integer, Exact};
-use num_traits::Pow;
+use super::exact::operation::LONGEST_WAIT_MS;
+use super::exact::{number, Bucket, Limit, Operation, MILLION};
 use proptest::prelude::*;
-use tokenbucket::bucket::{Bucket, Limit, Operation, MAX_TIME_US};
+use tokenbucket::bucket::MAX_TIME_US;
 use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
-
-/// The longest wait that a caller can accept, in milliseconds.
-pub const MAX_WAIT_MS: i64 = CENTURY_US / 1000;
-
-/// Units of a period as a client writes them, and in microseconds.
-const UNITS: [(&str, i64); 5] =
-    [("ms", 1000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("d", 86_400_000_000)];
+use tokenbucket::rate::RateError;
 
 /// Numbers of all sizes from 0 to `most`.
 pub fn spread(most: i64) -> impl Strategy<Value = i64> {
@@ -25,61 +17,46 @@ pub fn spread(most: i64) -> impl Strategy<Value = i64> {
 }
 
 /// Whole numbers of tokens per second, in several spellings.
-pub fn whole_rates() -> impl Strategy<Value = (String, Exact)> {
-    (spread(MAX_TOKENS), 0..4).prop_map(|(count, spelling)| {
-        let count = count.max(1);
-        let words = match spelling {
-            0 if count <= MAX_TOKENS / 60 => format!("{}/m", count * 60),
-            1 if count % 1000 == 0 => format!("{}/ms", count / 1000),
-            2 if count <= MAX_TOKENS / 10 => format!("{}/10s", count * 10),
-            _ => count.to_string(),
-        };
-        (words, integer(count))
+pub fn whole_rates() -> impl Strategy<Value = String> {
+    (spread(MAX_TOKENS), 0..4).prop_map(|(count, spelling)| match (spelling, count.max(1)) {
+        (0, count) if count <= MAX_TOKENS / 60 => format!("{}/m", count * 60),
+        (1, count) if count % 1000 == 0 => format!("{}/ms", count / 1000),
+        (2, count) if count <= MAX_TOKENS / 10 => format!("{}/10s", count * 10),
+        (_, count) => count.to_string(),
     })
 }
 
 /// All rates, `count/period`; some with more decimal places than fit a machine word.
-pub fn rates() -> impl Strategy<Value = (String, Exact)> {
-    let usual = [(100, 1, 2), (1, 250, 0), (5000, 1, 3), (37, 10, 1), (1, 1, 4), (7, 3, 1)];
-    let usual =
-        proptest::sample::select(usual.to_vec()).prop_map(|(count, number, unit)| (count, 0, number, unit));
-    let power = prop_oneof![4 => Just(0), 1 => -20..=20i32];
-    let any = (spread(MAX_TOKENS - 1), power, spread(MAX_TOKENS - 1), 0..UNITS.len());
-    prop_oneof![1 => usual, 3 => any].prop_map(|(count, power, number, unit)| {
-        let (count, number, (unit, unit_us)) = (count.max(1), number.max(1), UNITS[unit]);
-        let factor: Exact = Pow::pow(integer(10), power);
-        let rate = integer(count) * integer(TOKEN) * factor / (integer(number) * integer(unit_us));
-        let slowest = integer(TOKEN) / integer(CENTURY_US);
-        if rate < slowest {
-            ("1/36525d".to_owned(), slowest)
-        } else if rate > integer(MAX_TOKENS) {
-            ("1e12".to_owned(), integer(MAX_TOKENS))
-        } else if power == 0 {
-            (format!("{count}/{number}{unit}"), rate)
-        } else {
-            (format!("{count}e{power}/{number}{unit}"), rate)
+pub fn rates() -> impl Strategy<Value = String> {
+    let usual = proptest::sample::select(vec!["100/m", "1/250ms", "5000/h", "37/10s", "1/d", "7/3s"]);
+    let power = || prop_oneof![8 => Just(String::new()), 1 => (0..=20).prop_map(|power| format!("e{power}"))];
+    let size = || spread(MAX_TOKENS - 1).prop_map(|size| size.max(1));
+    let any = (size(), power(), size(), prop_oneof![power(), "e-[1-9]"], "(ms|s|m|h|d)");
+    let any = any.prop_map(|(count, up, number, down, unit)| format!("{count}{up}/{number}{down}{unit}"));
+    prop_oneof![1 => usual.prop_map(str::to_owned), 3 => any].prop_map(|words| {
+        let is_fast = || words.len() % 2 == 0;
+        match number::rate(words.as_bytes()) {
+            Err(RateError::OutOfRange) if is_fast() => "1e12".to_owned(),
+            Err(RateError::OutOfRange) => "1/36525d".to_owned(),
+            _ => words,
         }
     })
 }
 
-/// Capacities in micro-tokens: usual ones, and all others.
-fn capacities() -> impl Strategy<Value = i64> {
-    prop_oneof![
-        4 => (1..=20i64).prop_map(|tokens| tokens * TOKEN),
+/// At any capacity in micro-tokens: usual ones, and all others.
+pub fn limits(rates: impl Strategy<Value = String>) -> impl Strategy<Value = Limit> {
+    let capacities = prop_oneof![
+        4 => (1..=20i64).prop_map(|tokens| tokens * MILLION),
         4 => spread(MAX_MICRO),
-        1 => proptest::sample::select(vec![0, 1, TOKEN - 1, TOKEN + 1, MAX_MICRO]),
-    ]
-}
-
-pub fn limits(rates: impl Strategy<Value = (String, Exact)>) -> impl Strategy<Value = Worded> {
-    (capacities(), rates).prop_map(|(capacity, rate)| Worded::new(capacity, &rate))
+        1 => proptest::sample::select(vec![0, 1, MILLION - 1, MILLION + 1, MAX_MICRO]),
+    ];
+    (capacities, rates).prop_map(|(capacity_micro, rate)| Limit::of_micro(capacity_micro, &rate))
 }
 
 /// An amount that means something to the limit it meets.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
     Micro(i64),
-    Tokens(i64),
     /// Thousandths of the capacity.
     Part(i64),
     /// The capacity, or next to it.
@@ -91,7 +68,6 @@ impl Amount {
         let capacity = limit.capacity_micro();
         let micro = match self {
             Self::Micro(micro) => micro,
-            Self::Tokens(tokens) => tokens * TOKEN,
             Self::Part(part) => capacity / 1000 * part + capacity % 1000 * part / 1000,
             Self::All(off_by) => capacity + off_by,
         };
@@ -102,20 +78,10 @@ impl Amount {
 pub fn amounts() -> impl Strategy<Value = Amount> {
     prop_oneof![
         2 => spread(MAX_MICRO).prop_map(Amount::Micro),
-        4 => (0..=3i64).prop_map(Amount::Tokens),
+        4 => (0..=3i64).prop_map(|tokens| Amount::Micro(tokens * MILLION)),
         4 => (0..=1000i64).prop_map(Amount::Part),
         1 => (-1..=1i64).prop_map(Amount::All),
     ]
-}
-
-/// A call, before it knows its limit.
-#[derive(Clone, Copy, Debug)]
-pub enum Wish {
-    Take(Amount),
-    TakeUpTo(i64),
-    Reserve(Amount, Patience),
-    Charge(Amount),
-    Give(Amount),
 }
 
 /// How long a reserver would wait.
@@ -128,35 +94,33 @@ pub enum Patience {
     AsTold,
 }
 
+/// A call, before it knows its limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Wish {
+    Take(Amount),
+    TakeUpTo(i64),
+    Reserve(Amount, Patience),
+    Charge(Amount),
+    Give(Amount),
+}
+
 impl Wish {
-    pub fn of(self, limit: &Worded, told_ms: i64) -> Operation {
-        let micro = |amount: Amount| amount.micro(&limit.limit);
+    pub fn of(self, limit: &Limit, told_ms: i64) -> Operation {
         match self {
-            Self::Take(amount) => Operation::Take { cost_micro: micro(amount) },
+            Self::Take(cost) => Operation::Take { cost_micro: cost.micro(limit) },
             Self::TakeUpTo(max_tokens) => Operation::TakeUpTo { max_tokens },
-            Self::Reserve(amount, patience) => {
+            Self::Reserve(cost, patience) => {
                 let max_wait_ms = match patience {
                     Patience::Ms(wait_ms) => wait_ms,
                     Patience::Part(part) => limit.refill_us() / 1_000_000 * part,
                     Patience::AsTold => told_ms,
                 };
-                Operation::Reserve {
-                    cost_micro: micro(amount),
-                    max_wait_ms: max_wait_ms.clamp(0, MAX_WAIT_MS),
-                }
+                let max_wait_ms = max_wait_ms.clamp(0, LONGEST_WAIT_MS);
+                Operation::Reserve { cost_micro: cost.micro(limit), max_wait_ms }
             }
-            Self::Charge(amount) => Operation::Charge { amount_micro: micro(amount) },
-            Self::Give(amount) => Operation::Give { amount_micro: micro(amount) },
+            Self::Charge(amount) => Operation::Charge { amount_micro: amount.micro(limit) },
+            Self::Give(amount) => Operation::Give { amount_micro: amount.micro(limit) },
         }
-    }
-}
-
-/// What an operation would take or give, in micro-tokens; at most, where that depends.
-pub fn amount_micro(operation: Operation) -> i64 {
-    match operation {
-        Operation::Take { cost_micro } | Operation::Reserve { cost_micro, .. } => cost_micro,
-        Operation::TakeUpTo { max_tokens } => max_tokens.saturating_mul(TOKEN),
-        Operation::Charge { amount_micro } | Operation::Give { amount_micro } => amount_micro,
     }
 }
 
@@ -170,7 +134,7 @@ pub fn takes_up_to() -> impl Strategy<Value = Wish> {
 
 pub fn reserves() -> impl Strategy<Value = Wish> {
     let patience = prop_oneof![
-        spread(MAX_WAIT_MS).prop_map(Patience::Ms),
+        spread(LONGEST_WAIT_MS).prop_map(Patience::Ms),
         (0..=2000i64).prop_map(Patience::Part),
         Just(Patience::AsTold),
     ];
@@ -183,13 +147,8 @@ pub fn gives() -> impl Strategy<Value = Wish> {
 
 /// All that can be wanted of a bucket.
 pub fn wishes() -> impl Strategy<Value = Wish> {
-    prop_oneof![
-        4 => takes(),
-        2 => takes_up_to(),
-        2 => reserves(),
-        1 => amounts().prop_map(Wish::Charge),
-        2 => gives(),
-    ]
+    let charges = amounts().prop_map(Wish::Charge);
+    prop_oneof![4 => takes(), 2 => takes_up_to(), 2 => reserves(), 1 => charges, 2 => gives()]
 }
 
 /// What the clock does between two calls.
@@ -201,6 +160,19 @@ pub enum Tick {
     Part(i64),
     /// What the last reply told to wait, or next to it, in milliseconds.
     AsTold(i64),
+}
+
+impl Tick {
+    pub fn after(self, now_us: i64, limit: &Limit, told_ms: i64) -> i64 {
+        let later = |us| now_us.saturating_add(us);
+        let next_us = match self {
+            Self::Forward(us) => later(us),
+            Self::Back(us) => now_us - us,
+            Self::Part(part) => later(limit.refill_us() / 1000 * part),
+            Self::AsTold(off_by_ms) => later((told_ms + off_by_ms).max(0).saturating_mul(1000)),
+        };
+        next_us.clamp(0, MAX_TIME_US)
+    }
 }
 
 pub fn ticks() -> impl Strategy<Value = Tick> {
@@ -217,7 +189,11 @@ pub fn ticks() -> impl Strategy<Value = Tick> {
 
 /// The same on a clock that is set back now and then.
 pub fn unsteady_ticks() -> impl Strategy<Value = Tick> {
-    prop_oneof![6 => ticks(), 1 => spread(MAX_TIME_US).prop_map(Tick::Back), 1 => spread(10_000).prop_map(Tick::Back)]
+    prop_oneof![
+        6 => ticks(),
+        1 => spread(MAX_TIME_US).prop_map(Tick::Back),
+        1 => spread(10_000).prop_map(Tick::Back),
+    ]
 }
 
 /// Now, or at either end of time.
@@ -229,27 +205,13 @@ pub fn starts() -> impl Strategy<Value = i64> {
     ]
 }
 
-impl Tick {
-    pub fn after(self, now_us: i64, limit: &Worded, told_ms: i64) -> i64 {
-        let next_us = match self {
-            Self::Forward(us) => now_us.saturating_add(us),
-            Self::Back(us) => now_us - us,
-            Self::Part(part) => now_us.saturating_add(limit.refill_us() / 1000 * part),
-            Self::AsTold(off_by_ms) => {
-                now_us.saturating_add((told_ms + off_by_ms).max(0).saturating_mul(1000))
-            }
-        };
-        next_us.clamp(0, MAX_TIME_US)
-    }
-}
-
 /// One call of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    pub tick: Tick,
-    pub wish: Wish,
+    tick: Tick,
+    wish: Wish,
     /// Which of the sequence's limits comes with the call.
-    pub limit: prop::sample::Index,
+    limit: prop::sample::Index,
 }
 
 pub fn steps(
@@ -258,6 +220,21 @@ pub fn steps(
 ) -> impl Strategy<Value = Vec<Step>> {
     let step = (ticks, wishes, any::<prop::sample::Index>());
     prop::collection::vec(step.prop_map(|(tick, wish, limit)| Step { tick, wish, limit }), 1..40)
+}
+
+/// Walks a sequence: at each step, the limit, the operation and the time; back comes what was told to wait.
+pub fn walk(
+    limits: &[Limit],
+    start_us: i64,
+    steps: &[Step],
+    mut call: impl FnMut(&Limit, Operation, i64) -> i64,
+) {
+    let (mut now_us, mut told_ms) = (start_us, 0);
+    for step in steps {
+        let limit = step.limit.get(limits);
+        now_us = step.tick.after(now_us, limit, told_ms);
+        told_ms = call(limit, step.wish.of(limit, told_ms), now_us);
+    }
 }
 
 /// Any state that a bucket may be in, and the time that has passed since.
@@ -270,13 +247,14 @@ pub struct Sight {
 }
 
 impl Sight {
-    pub fn of(self, limit: &Worded) -> Found {
+    /// What is stored, and the time.
+    pub fn of(self, limit: &Limit) -> (Option<Bucket>, i64) {
         let stored = self.level.map(|level| {
-            let level = level.micro(&limit.limit);
+            let level = level.micro(limit);
             let level_micro = if self.in_debt { -level } else { level };
             Bucket { level_micro, refilled_at_us: self.refilled_at_us }
         });
-        Found { stored, now_us: self.tick.after(self.refilled_at_us, limit, 0) }
+        (stored, self.tick.after(self.refilled_at_us, limit, 0))
     }
 }
 

@@ -1,22 +1,23 @@
-//! Sequences of calls, with clocks that run, stand and are set back.
+//! Sequences of calls, with clocks that run, stand and are set back, and keys that expire.
 
-use super::oracle::bucket::{ExactBucket, Stored};
-use super::oracle::judge::{loss, Judge};
-use super::oracle::module::{Module, Worded};
-use super::oracle::rational::{integer, Exact};
-use super::scenario::{self, Amount, Wish};
-use super::{told_ms, walk};
+use super::exact::operation::{allowed, moved};
+use super::exact::{whole, Exact, Judged, Limit, Model, Operation};
+use super::scenario::{self, walk, Step, Wish};
 use num_traits::{Signed, Zero};
 use proptest::prelude::*;
-use tokenbucket::bucket::{DebtTooDeep, Operation, Outcome};
 
-/// The same bucket in both, to the micro-token and the microsecond.
-fn assert_same_state(module: Module, exact: &ExactBucket) -> Result<(), TestCaseError> {
-    let stored = module
-        .stored
-        .map(|bucket| Stored { level: integer(bucket.level_micro), written_at_us: bucket.refilled_at_us });
-    prop_assert_eq!(stored, exact.stored.clone());
-    Ok(())
+/// Judges every call, and what is stored and when it expires behind it. Returns whether all was exact.
+fn is_exact_for_ever(limits: &[Limit], start_us: i64, steps: &[Step], expires_late: bool) -> bool {
+    let mut judged = Judged::default();
+    judged.expires_late = expires_late;
+    let mut is_exact = true;
+    walk(limits, start_us, steps, |limit, operation, now_us| {
+        let outcome = judged.call(limit, operation, now_us);
+        let level = judged.model.level(limit, now_us);
+        is_exact &= level.low == level.high;
+        outcome.map_or(0, |outcome| outcome.decision.retry_after_ms)
+    });
+    is_exact
 }
 
 proptest! {
@@ -28,21 +29,9 @@ proptest! {
         limits in prop::collection::vec(scenario::limits(scenario::whole_rates()), 1..4),
         start_us in scenario::starts(),
         steps in scenario::steps(scenario::unsteady_ticks(), scenario::wishes()),
+        late in any::<bool>(),
     ) {
-        let (mut module, mut exact) = (Module::default(), ExactBucket::default());
-        walk(&limits, start_us, &steps, |limit, operation, now_us| {
-            let outcome = module.call(&limit.limit, operation, now_us);
-            match (&outcome, exact.call(&limit.exact, operation, now_us)) {
-                (Ok(outcome), Ok(reply)) => {
-                    let told = outcome.decision;
-                    prop_assert!(reply.is_told_by(&told), "{:?}: told {:?}, not {:?}", operation, told, reply);
-                }
-                (Err(DebtTooDeep), Err(_)) => {}
-                (told, reply) => prop_assert!(false, "{:?}: told {:?}, not {:?}", operation, told, reply),
-            }
-            assert_same_state(module, &exact)?;
-            Ok(told_ms(outcome))
-        })?;
+        prop_assert!(is_exact_for_ever(&limits, start_us, &steps, late));
     }
 
     #[test]
@@ -50,14 +39,9 @@ proptest! {
         limit in scenario::limits(scenario::rates()),
         start_us in scenario::starts(),
         steps in scenario::steps(scenario::unsteady_ticks(), scenario::wishes()),
+        late in any::<bool>(),
     ) {
-        let (mut module, mut judge) = (Module::default(), Judge::default());
-        walk(&[limit], start_us, &steps, |limit, operation, now_us| {
-            let outcome = module.call(&limit.limit, operation, now_us);
-            judge.hear(limit, operation, now_us, &outcome);
-            prop_assert!(judge.excess.is_zero());
-            Ok(told_ms(outcome))
-        })?;
+        is_exact_for_ever(&[limit], start_us, &steps, late);
     }
 
     /// The new rate counts from the last write. What that write left over of a micro-token, at a rate below one token
@@ -68,12 +52,7 @@ proptest! {
         start_us in scenario::starts(),
         steps in scenario::steps(scenario::unsteady_ticks(), scenario::wishes()),
     ) {
-        let (mut module, mut judge) = (Module::default(), Judge::default());
-        walk(&limits, start_us, &steps, |limit, operation, now_us| {
-            let outcome = module.call(&limit.limit, operation, now_us);
-            judge.hear(limit, operation, now_us, &outcome);
-            Ok(told_ms(outcome))
-        })?;
+        is_exact_for_ever(&limits, start_us, &steps, true);
     }
 
     /// Between any two moments, nobody obtains more than a full bucket, what has flowed in since, and what was given.
@@ -86,20 +65,20 @@ proptest! {
             prop_oneof![3 => scenario::takes(), 1 => scenario::takes_up_to(), 1 => scenario::gives()],
         ),
     ) {
-        let mut module = Module::default();
+        let mut judged = Judged::default();
         let mut moves: Vec<(i64, i64, i64)> = Vec::new();
         walk(std::slice::from_ref(&limit), start_us, &steps, |limit, operation, now_us| {
-            let outcome = module.call(&limit.limit, operation, now_us).unwrap();
+            let outcome = judged.call(limit, operation, now_us).unwrap();
             let given_micro = if let Operation::Give { amount_micro } = operation { amount_micro } else { 0 };
             moves.push((now_us, outcome.granted_micro, given_micro));
-            Ok(outcome.decision.retry_after_ms)
-        })?;
+            outcome.decision.retry_after_ms
+        });
         for first in 0..moves.len() {
             let mut last_us = moves[first].0;
-            let (mut obtained, mut available) = (Exact::zero(), limit.exact.capacity.clone());
+            let (mut obtained, mut available) = (Exact::zero(), limit.capacity.clone());
             for (now_us, granted_micro, given_micro) in &moves[first..] {
-                available += &limit.exact.rate * integer((now_us - last_us).max(0)) + integer(*given_micro);
-                obtained += integer(*granted_micro);
+                available += limit.flow.between(last_us, *now_us) + whole(*given_micro);
+                obtained += whole(*granted_micro);
                 prop_assert!(obtained <= available, "{:?}", moves);
                 last_us = *now_us;
             }
@@ -115,80 +94,50 @@ proptest! {
         cost in scenario::amounts(),
         ticks in prop::collection::vec(scenario::ticks(), 1..60),
     ) {
-        let (mut module, mut exact) = (Module::default(), ExactBucket::default());
-        let operation = Wish::Take(cost).of(&limit, 0);
-        let cost_micro = scenario::amount_micro(operation);
-        prop_assume!(cost_micro > 0);
+        let (mut judged, mut own) = (Judged::default(), Model::default());
+        let take = Wish::Take(cost).of(&limit, 0);
+        let cost = moved(take, 1);
+        prop_assume!(cost.is_positive());
         let (mut granted, mut due, mut now_us, mut told_ms) = (0i64, 0i64, start_us, 0);
         for tick in ticks {
             now_us = tick.after(now_us, &limit, told_ms);
-            let told = module.call(&limit.limit, operation, now_us).unwrap().decision;
-            granted += told.allowed;
-            due += exact.call(&limit.exact, operation, now_us).unwrap().allowed;
-            told_ms = told.retry_after_ms;
+            let told = judged.call(&limit, take, now_us).unwrap().decision;
+            let own_allowed = allowed(take, &limit, &own.level(&limit, now_us).high, now_us).unwrap();
+            own.apply(&limit, take, now_us, own_allowed, false);
+            (granted, due, told_ms) = (granted + told.allowed, due + own_allowed, told.retry_after_ms);
             prop_assert!(granted <= due, "{} of {}", granted, due);
-            let lost = loss(&limit.exact.rate) * integer(granted);
+            let lost = limit.flow.loss() * whole(granted);
             // What was lost may be all that is missing for the next.
-            let missing = integer(due - granted - 1) * integer(cost_micro);
+            let missing = whole(due - granted - 1) * &cost;
             prop_assert!(missing < lost || missing.is_negative(), "{} of {}", granted, due);
         }
     }
 
-    /// `TB.MTAKE`: each bucket decides alone. If all would allow, all are taken from, and if one would not, none is.
+    /// A reservation that is given back, at once or later, might as well not have been made.
     #[test]
-    fn several_buckets_are_taken_from_together_or_not_at_all(
-        limits in prop::collection::vec(scenario::limits(scenario::whole_rates()), 1..5),
-        start_us in scenario::starts(),
-        rounds in prop::collection::vec(
-            (scenario::unsteady_ticks(), prop::collection::vec(scenario::amounts(), 5)),
-            1..12,
-        ),
+    fn reserve_then_give_leaves_the_bucket_as_it_was(
+        limit in scenario::limits(prop_oneof![scenario::rates(), scenario::whole_rates()]),
+        sight in scenario::sights(scenario::ticks()),
+        wish in scenario::reserves(),
+        later in scenario::ticks(),
+        looked_at in scenario::ticks(),
     ) {
-        let mut buckets: Vec<Member> = limits.into_iter().map(Member::new).collect();
-        let mut now_us = start_us;
-        for (tick, costs) in rounds {
-            now_us = tick.after(now_us, &buckets[0].limit, 0);
-            let all = buckets.iter().zip(&costs).all(|(bucket, cost)| bucket.would_allow(*cost, now_us));
-            for (bucket, cost) in buckets.iter_mut().zip(&costs) {
-                bucket.decide_among(all, *cost, now_us)?;
-            }
+        let (stored, now_us) = sight.of(&limit);
+        let Operation::Reserve { cost_micro, max_wait_ms } = wish.of(&limit, 0) else { unreachable!() };
+        let mut judged = Judged::found(stored);
+        let reserve = Operation::Reserve { cost_micro, max_wait_ms };
+        let reserved = judged.call(&limit, reserve, now_us).unwrap().decision;
+        prop_assume!(reserved.allowed == 1 && cost_micro > 0);
+        let given_at_us = later.after(now_us, &limit, reserved.retry_after_ms);
+        judged.call(&limit, Operation::Give { amount_micro: cost_micro }, given_at_us).unwrap();
+        let looked_at_us = looked_at.after(given_at_us, &limit, 0);
+        let level = |stored| Model::found(stored).level(&limit, looked_at_us).high;
+        let (left, untouched) = (level(judged.stored), level(stored));
+        prop_assert!(left <= untouched, "{} of {}", left, untouched);
+        prop_assert!(&untouched - &left <= limit.flow.loss() * whole(2), "{} of {}", left, untouched);
+        if limit.is_whole() {
+            let described = |stored| limit.module().withhold(stored, looked_at_us).decision;
+            prop_assert_eq!(described(judged.stored), described(stored));
         }
-    }
-}
-
-/// One of several buckets that are decided on together.
-struct Member {
-    limit: Worded,
-    module: Module,
-    exact: ExactBucket,
-}
-
-impl Member {
-    fn new(limit: Worded) -> Self {
-        Self { limit, module: Module::default(), exact: ExactBucket::default() }
-    }
-
-    fn alone(&self, cost: Amount, now_us: i64) -> Outcome {
-        self.limit.limit.decide(self.module.stored, Wish::Take(cost).of(&self.limit, 0), now_us).unwrap()
-    }
-
-    fn would_allow(&self, cost: Amount, now_us: i64) -> bool {
-        self.alone(cost, now_us).decision.allowed == 1
-    }
-
-    /// Goes along with the others, and says what this bucket would have said alone.
-    fn decide_among(&mut self, all: bool, cost: Amount, now_us: i64) -> Result<(), TestCaseError> {
-        let alone = self.alone(cost, now_us);
-        let held_back = !all && alone.decision.allowed == 1;
-        let (told, reply) = if held_back {
-            let told = self.limit.limit.describe(self.module.stored, now_us);
-            (told, self.exact.describe(&self.limit.exact, now_us))
-        } else {
-            self.module.apply(alone.change);
-            let take = Wish::Take(cost).of(&self.limit, 0);
-            (alone.decision, self.exact.call(&self.limit.exact, take, now_us).unwrap())
-        };
-        prop_assert!(reply.is_told_by(&told), "{:?}: told {:?}, not {:?}", cost, told, reply);
-        assert_same_state(self.module, &self.exact)
     }
 }

@@ -1,6 +1,6 @@
 //! redis-cell on a server of its own, and what it means by its replies.
 
-use crate::common::{integers, text, Clock, Connection, Server};
+use crate::common::{exact, integers, text, Clock, Connection, Server};
 use crate::library::redis_cell;
 use redis::Value;
 use std::collections::BTreeMap;
@@ -39,14 +39,18 @@ impl Limit {
         whole_us && (self.period_s % self.count == 0 || self.count % self.period_s == 0)
     }
 
+    /// The limit that is meant.
+    pub fn exact(&self) -> exact::Limit {
+        exact::throttle::limit(self.burst, self.count, self.period_s)
+    }
+
     /// The words behind the key.
     pub fn words(&self) -> String {
         format!("{} {} {}", self.burst, self.count, self.period_s)
     }
 }
 
-/// The five fields of a reply: limited, limit, remaining, retry after, reset after.
-pub type Reply = [i64; 5];
+pub use exact::throttle::Reply;
 
 /// What redis-cell decided, to the nanosecond.
 #[derive(Clone, Copy, Debug)]

@@ -17,42 +17,18 @@ use std::path::Path;
 use walk::{Comparison, Walk};
 
 /// Limits at which nothing is rounded: count and period in seconds.
+#[rustfmt::skip]
 const EXACT: [(i64, i64); 18] = [
-    (1, 1),
-    (2, 1),
-    (5, 1),
-    (10, 1),
-    (100, 1),
-    (250, 1),
-    (1000, 1),
-    (1, 60),
-    (10, 60),
-    (30, 60),
-    (60, 60),
-    (120, 60),
-    (60_000, 60),
-    (1, 3600),
-    (3600, 3600),
-    (7, 7),
-    (24, 86_400),
-    (1, 86_400),
+    (1, 1), (2, 1), (5, 1), (10, 1), (100, 1), (250, 1), (1000, 1), (1, 60), (10, 60), (30, 60), (60, 60),
+    (120, 60), (60_000, 60), (1, 3600), (3600, 3600), (7, 7), (24, 86_400), (1, 86_400),
 ];
 
 /// Limits at which a token takes no whole number of microseconds, or a microsecond brings no whole number of
 /// millionths.
+#[rustfmt::skip]
 const ROUNDED: [(i64, i64); 12] = [
-    (3, 1),
-    (7, 1),
-    (64, 1),
-    (999, 1),
-    (7, 60),
-    (100, 60),
-    (999, 60),
-    (30, 7),
-    (11, 3600),
-    (1000, 3600),
-    (5000, 86_400),
-    (99_991, 86_400),
+    (3, 1), (7, 1), (64, 1), (999, 1), (7, 60), (100, 60), (999, 60), (30, 7), (11, 3600), (1000, 3600),
+    (5000, 86_400), (99_991, 86_400),
 ];
 
 fn limit(random: &mut Random, rates: &[(i64, i64)]) -> Limit {
@@ -157,8 +133,7 @@ fn what_redis_cell_stores_goes_on_as_a_bucket() {
         }
         let Some(full_at_ns) = cell.stored_ns(&key) else { continue };
         moved += 1;
-        let mut walk = Walk::new(&server, &mut cell, key.clone());
-        walk.client().run(&["SET", &key, &full_at_ns.to_string()]);
+        let mut walk = Walk::taking_over(&server, &mut cell, key, full_at_ns);
         for _ in 0..20 {
             walk.step(&limit, Walk::quantity(&mut random, &limit));
             walk.pause(&mut random, &limit);

@@ -1,7 +1,9 @@
-//! The same calls at the same moments, on redis-cell and on the module.
+//! The same calls at the same moments, on redis-cell and on the module; what the module says is judged by the model too.
 
-use crate::cell::{call, seconds, throttle, Cell, Limit, Reply, Told, MS, S, US};
-use crate::common::{Connection, Random, Server};
+use crate::cell::{call, throttle, Cell, Limit, Reply, Told, MS, S, US};
+use crate::common::exact::{self, whole, Model};
+use crate::common::{walk, Connection, Random, Server};
+use num_traits::ToPrimitive;
 
 /// What the two said.
 pub enum Comparison {
@@ -17,6 +19,8 @@ pub struct Walk<'a> {
     cell: &'a mut Cell,
     client: Connection,
     key: String,
+    /// `None` of a bucket that redis-cell left, of which the model has not heard.
+    model: Option<Model>,
     /// How far the moments at which the two buckets are full may lie apart by rounding, in nanoseconds.
     slack_ns: i64,
     /// Calls that were compared.
@@ -29,12 +33,15 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(server: &'a Server, cell: &'a mut Cell, key: String) -> Self {
-        let client = server.connect();
-        Self { server, cell, client, key, slack_ns: 0, calls: 0, limited: 0, lost: 0 }
+        let (client, model) = (server.connect(), Some(Model::default()));
+        Self { server, cell, client, key, model, slack_ns: 0, calls: 0, limited: 0, lost: 0 }
     }
 
-    pub fn client(&mut self) -> &mut Connection {
-        &mut self.client
+    /// The same with what redis-cell has stored in the key, moved to the other server.
+    pub fn taking_over(server: &'a Server, cell: &'a mut Cell, key: String, full_at_ns: i64) -> Self {
+        let walk = Self { model: None, ..Self::new(server, cell, key) };
+        server.connect().run(&["SET", &walk.key, &full_at_ns.to_string()]);
+        walk
     }
 
     /// Sends one call to both and compares every field.
@@ -43,8 +50,9 @@ impl<'a> Walk<'a> {
         if told.lost_ns > 0 {
             self.lost += 1;
             self.client.run(&["DEL", &self.key]);
+            self.model = Some(Model::default());
         }
-        let ours = throttle(&mut self.client, &call(&self.key, limit, quantity));
+        let ours = self.judged(limit, quantity);
         self.calls += 1;
         self.limited += u64::try_from(told.reply[0]).unwrap();
         if limit.is_exact() {
@@ -52,6 +60,20 @@ impl<'a> Walk<'a> {
             return Comparison::Same(ours);
         }
         self.compare_rounded(limit, quantity.unwrap_or(1), ours, told)
+    }
+
+    /// What the module says, which is right by the model.
+    fn judged(&mut self, limit: &Limit, quantity: Option<i64>) -> Reply {
+        let now_us = self.server.clock().now_us();
+        let exact = limit.exact();
+        if let Some(model) = &mut self.model {
+            model.see(&exact, now_us, walk::stored(self.client.state(&self.key)));
+        }
+        let ours = throttle(&mut self.client, &call(&self.key, limit, quantity));
+        if let Some(model) = &mut self.model {
+            exact::throttle::follow(model, &exact, quantity.unwrap_or(1), now_us, ours);
+        }
+        ours
     }
 
     /// Where a token does not take whole microseconds, either may be off by what it rounds.
@@ -63,21 +85,14 @@ impl<'a> Walk<'a> {
             assert!(edge_ns.abs() <= slack_ns, "{context}: {edge_ns} ns is no edge");
             return Comparison::Parted;
         }
-        assert_eq!(ours[1], told.reply[1], "{context}: limit");
-        let within = |field: i64, of: &dyn Fn(i64) -> i64, at_ns: i64, what: &str| {
-            let (one, other) = (of(at_ns - slack_ns), of(at_ns + slack_ns));
-            assert!(field >= one.min(other) && field <= one.max(other), "{context}: {what}");
-        };
-        let remaining = |full_in_ns: i64| {
-            let left_ns = limit.fill_ns() - full_in_ns.max(0);
-            left_ns.max(0) / limit.interval_ns()
-        };
-        within(ours[2], &remaining, told.full_in_ns, "remaining");
-        match told.passes_in_ns {
-            None => assert_eq!(ours[3], -1, "{context}: retry after"),
-            Some(passes_in_ns) => within(ours[3], &|ns| seconds(ns.max(0)), passes_in_ns, "retry after"),
-        }
-        within(ours[4], &|ns| seconds(ns.max(0)), told.full_in_ns, "reset after");
+        // All fields of a reply follow from when the bucket is full.
+        let (exact, now_us) = (limit.exact(), self.server.clock().now_us());
+        let model = self.model.as_ref().expect("a bucket of the module's own");
+        let level = model.level(&exact, now_us).high;
+        let full_in_us = exact.reaches_in_us(&level, now_us, &exact.capacity);
+        let full_in_ns = (full_in_us * whole(1000)).floor().to_integer().to_i64().unwrap();
+        let apart_ns = (full_in_ns - told.full_in_ns).abs();
+        assert!(apart_ns <= slack_ns, "{context}: full {apart_ns} ns apart");
         Comparison::Same(ours)
     }
 

@@ -1,6 +1,6 @@
 //! Many clients at once never get more than the limit, nor less.
 
-use crate::common::model::{exact, fraction, whole};
+use crate::common::exact::{number::exact, whole};
 use crate::common::{decision, integers, multi_decision, text, unix_us, Connection, Server};
 use redis::Value;
 use std::collections::BTreeMap;
@@ -181,6 +181,6 @@ fn concurrent_reservers_that_sleep_as_told_are_served_in_order_at_the_full_rate_
     let [first, .., last] = slots.as_slice() else { panic!("no slots") };
     let took_us = last.due_at_us - first.due_at_us - idle_us;
     let should_take_us = SLOT_US * i64::try_from(slots.len() - 1).unwrap();
-    let deviation = fraction((took_us - should_take_us).abs(), should_take_us);
-    assert!(deviation <= fraction(1, 100), "{took_us} us for {should_take_us} us of slots");
+    let deviation_us = (took_us - should_take_us).abs();
+    assert!(deviation_us <= should_take_us / 100, "{took_us} us for {should_take_us} us of slots");
 }

@@ -1,9 +1,10 @@
 //! Decisions as a client sees them, on a clock that the test moves. The arithmetic itself is judged in `tests/model`;
 //! what is judged here by the exact model is that it arrives, and what is spelled out is what has no other place.
 
-use crate::common::model::{ExactLimit, Wish};
+use crate::common::exact::operation::arguments;
+use crate::common::exact::{Limit, Operation};
 use crate::common::walk::{self, Walk};
-use crate::common::{decision, text, written_now, Decision, Random, Server, HOUR_MS};
+use crate::common::{decision, multi_decision, text, written_now, Decision, Random, Server, HOUR_MS};
 
 #[test]
 fn a_burst_passes_and_the_next_call_is_told_when_to_come_back() {
@@ -147,17 +148,10 @@ fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
         let limit = walk::limit(&mut random, walk::RATES);
         let mut walk = Walk::new(&server, number);
         for _ in 0..CALLS {
-            let amount = walk::amount(&mut random, &limit);
-            let wish = match random.below(8) {
-                0 => Wish::TakeUpTo(random.between(1, 20)),
-                1 | 2 => Wish::Reserve(amount, random.between(0, 20) * random.between(0, 10_000)),
-                3 => Wish::Charge(amount),
-                4 => Wish::Give(amount),
-                _ => Wish::Take(amount),
-            };
-            let told = walk.call(&limit, &wish);
-            if matches!(wish, Wish::Take(_)) && told.retry_after_ms > 0 && random.once_in(2) {
-                retry(&mut walk, &server, &limit, &wish, told);
+            let operation = walk::any_operation(&mut random, &limit);
+            let told = walk.call(&limit, operation);
+            if matches!(operation, Operation::Take { .. }) && told.retry_after_ms > 0 && random.once_in(2) {
+                retry(&mut walk, &server, &limit, operation, told);
             }
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
@@ -165,7 +159,7 @@ fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
 }
 
 /// Waits as told: the same call is denied one millisecond before, and allowed then.
-fn retry(walk: &mut Walk, server: &Server, limit: &ExactLimit, take: &Wish, told: Decision) {
+fn retry(walk: &mut Walk, server: &Server, limit: &Limit, take: Operation, told: Decision) {
     server.clock().advance_ms(told.retry_after_ms - 1);
     let early = walk.peek(limit, take);
     assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{take:?} 1 ms before {told:?}");
@@ -187,7 +181,7 @@ fn limits_that_change_and_clocks_that_step_back_add_nothing() {
             if random.once_in(4) {
                 limit = walk::limit(&mut random, &rates);
             }
-            walk.call(&limit, &Wish::Take(walk::amount(&mut random, &limit)));
+            walk.call(&limit, walk::any_operation(&mut random, &limit));
             let pause_us = walk::pause_us(&mut random, &limit);
             server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }
@@ -203,15 +197,13 @@ fn what_says_the_same_does_the_same() {
     for number in 0..60 {
         let limit = walk::limit(&mut random, walk::RATES);
         for _ in 0..20 {
-            let wish = Wish::Take(walk::amount(&mut random, &limit));
-            let key = |kind: &str| format!("{kind}:{number}");
-            let told = client.decide(&wish.words(&key("take"), &limit));
-            let reserve = wish.words(&key("reserve"), &limit).replace("TB.TAKE", "TB.RESERVE") + " 0";
-            assert_eq!(client.decide(&reserve), told, "{reserve}");
-            let multi = wish.words(&key("multi"), &limit).replace("TB.TAKE", "TB.MTAKE 1");
-            let reply = crate::common::multi_decision(&client.say(&multi));
-            assert_eq!(reply, (told, vec![told]), "{multi}");
-            let states = ["take", "reserve", "multi"].map(|kind| client.state(&key(kind)));
+            let take = walk::take(&mut random, &limit);
+            let words = |kind: &str| arguments(take, &format!("{kind}:{number}"), &limit);
+            let told = client.decide(&format!("TB.TAKE {}", words("take")));
+            assert_eq!(client.decide(&format!("TB.RESERVE {} 0", words("reserve"))), told, "{}", limit.words);
+            let reply = multi_decision(&client.say(&format!("TB.MTAKE 1 {}", words("multi"))));
+            assert_eq!(reply, (told, vec![told]), "{}", limit.words);
+            let states = ["take", "reserve", "multi"].map(|kind| client.state(&format!("{kind}:{number}")));
             assert!(states.iter().all(|state| *state == states[0]), "{states:?}");
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }

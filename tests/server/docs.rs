@@ -24,7 +24,7 @@
 
 use crate::common::calls::{Audience, COMMANDS};
 use crate::common::clock::START_US;
-use crate::common::model::{exact, whole};
+use crate::common::exact::{number::exact, whole};
 use crate::common::{array, is_before, text, wait_until, Server, PATIENCE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -386,7 +386,7 @@ fn wait_us(line: &str) -> Option<i64> {
         _ => return None,
     };
     let unit_us = match unit.strip_suffix('s').unwrap_or(unit) {
-        "microsecond" => 1,
+        "microsecond" => 1i64,
         "millisecond" => 1000,
         "second" => 1_000_000,
         "minute" => 60_000_000,

@@ -1,15 +1,15 @@
 //! A bucket that is full again needs no key. Its key goes then, never before, and little later.
 
 use crate::common::calls::{prepare, Outcome, CALLS};
-use crate::common::model::{exact, whole, ExactLimit, Wish};
+use crate::common::exact::{number::exact, whole, Limit, MILLION};
 use crate::common::stored::buckets_alive;
-use crate::common::walk::{self, RATES};
+use crate::common::walk::{self, Walk, RATES};
 use crate::common::{text, Connection, Random, Server, HOUR_MS};
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
-fn full_at_us((level, refilled_at_us): &(String, i64), limit: &ExactLimit) -> i64 {
-    let missing = &limit.capacity - exact(level);
-    let at_us = whole(*refilled_at_us) + limit.time_us(&missing);
+fn full_at_us((level, refilled_at_us): &(String, i64), limit: &Limit) -> i64 {
+    let level_micro = exact(level) * whole(MILLION);
+    let at_us = whole(*refilled_at_us) + limit.reaches_in_us(&level_micro, *refilled_at_us, &limit.capacity);
     at_us.ceil().to_integer().try_into().unwrap()
 }
 
@@ -17,7 +17,7 @@ fn full_at_us((level, refilled_at_us): &(String, i64), limit: &ExactLimit) -> i6
 fn assert_expires_in_time(
     client: &mut Connection,
     key: &str,
-    limit: &ExactLimit,
+    limit: &Limit,
     now_us: i64,
     before_ms: Option<i64>,
 ) {
@@ -38,45 +38,26 @@ fn assert_expires_in_time(
     );
 }
 
-fn per_hour(capacity: &str) -> ExactLimit {
-    ExactLimit::new(capacity, "1/h", "1", HOUR_MS * 1000)
+fn per_hour(capacity: &str) -> Limit {
+    Limit::new(capacity, "1/h")
 }
 
 #[test]
 fn the_key_stays_until_the_bucket_is_full_and_goes_soon_after() {
     const BUCKETS: u64 = 150;
     const CALLS: u32 = 30;
-    let (server, mut client) = Server::with_clock_and_client();
+    let server = Server::with_clock();
     let mut random = Random::new(0xE);
-    let mut writes = 0;
     for bucket in 0..BUCKETS {
-        let key = format!("bucket:{bucket}");
         let mut limit = walk::limit(&mut random, RATES);
+        let mut walk = Walk::new(&server, bucket);
         for _ in 0..CALLS {
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
             if random.once_in(4) {
                 limit = walk::limit(&mut random, RATES);
             }
-            let (before, before_ms) = (client.state(&key), client.expires_at_ms(&key));
-            let wish = wish(&mut random, &limit);
-            client.say(&wish.words(&key, &limit));
-            let after = client.state(&key);
-            if after.is_some() && after != before {
-                writes += 1;
-                assert_expires_in_time(&mut client, &key, &limit, server.clock().now_us(), before_ms);
-            }
+            walk.call(&limit, walk::any_operation(&mut random, &limit));
         }
-    }
-    assert!(writes > 1000, "only {writes} writes");
-}
-
-fn wish(random: &mut Random, limit: &ExactLimit) -> Wish {
-    let amount = walk::amount(random, limit);
-    match random.below(5) {
-        0 | 1 => Wish::Take(amount),
-        2 => Wish::Reserve(amount, random.between(0, HOUR_MS)),
-        3 => Wish::Charge(amount),
-        _ => Wish::Give(amount),
     }
 }
 
@@ -115,7 +96,7 @@ fn an_expiry_that_is_right_is_not_written_again() {
 /// One millisecond before the bucket is full is too early, and one behind the latest is too late.
 #[test]
 fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
-    let limit = ExactLimit::new("100", "1/3s", "1", 3_000_000);
+    let limit = Limit::new("100", "1/3s");
     let (server, mut client) = Server::with_clock_and_client();
     for clock_us in [0, 1, 333, 998] {
         server.clock().advance_us(clock_us);
@@ -136,8 +117,8 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
 }
 
 /// The limit of the buckets in [`CALLS`].
-fn per_second() -> ExactLimit {
-    ExactLimit::new("10", "1", "1", 1_000_000)
+fn per_second() -> Limit {
+    Limit::new("10", "1")
 }
 
 /// Whatever a user has done to the expiry, and however the bucket came under this name: the next write puts it right.
@@ -186,7 +167,7 @@ fn a_clock_that_steps_back_neither_locks_nor_frees_nor_forgets() {
     assert_eq!(client.decide("TB.TAKE user:1 10 1/m").remaining, 5);
     let (level, refilled_at_us) = client.state("user:1").unwrap();
     assert_eq!((level.as_str(), refilled_at_us), ("5", server.clock().now_us()));
-    let per_minute = ExactLimit::new("10", "1/m", "1", 60_000_000);
+    let per_minute = Limit::new("10", "1/m");
     assert_expires_in_time(&mut client, "user:1", &per_minute, server.clock().now_us(), before_ms[0]);
 
     // The denial of an empty bucket makes it count on from the new time, or it would be empty for an hour.

@@ -1,8 +1,9 @@
 //! `TB.MTAKE`: several buckets, all or nothing.
 
 use super::acl::limited;
-use crate::common::model::{fraction, whole, Exact, ExactLimit, Wish};
+use crate::common::exact::{Limit, Operation};
 use crate::common::stored::buckets;
+use crate::common::walk::Walk;
 use crate::common::{multi_decision, texts, walk, Connection, Decision, Random, Server, HOUR_MS};
 use tokenbucket::error::Error;
 
@@ -62,56 +63,37 @@ fn a_cost_above_one_capacity_can_never_be_whatever_the_others_say() {
     assert_eq!(client.keys(), 1);
 }
 
-/// Whenever all buckets allow: the same as one take after the other. Otherwise: nothing.
+/// Whenever all buckets allow: as one take after the other. Otherwise nothing, but that each of them counts on from a
+/// clock that stepped back.
 #[test]
-fn allowed_it_equals_the_takes_one_by_one_and_denied_nothing() {
-    let (server, mut client) = Server::with_clock_and_client();
+fn several_buckets_are_taken_from_together_or_not_at_all() {
+    const ROUNDS: u64 = 60;
+    const CALLS: u64 = 12;
+    let server = Server::with_clock();
     let mut random = Random::new(2);
     let mut times_allowed = 0;
-    for number in 0..60 {
+    for round in 0..ROUNDS {
         let limits: Vec<_> =
             (0..random.between(2, 20)).map(|_| walk::limit(&mut random, walk::RATES)).collect();
-        for _ in 0..10 {
-            let wishes: Vec<_> =
-                limits.iter().map(|limit| Wish::Take(small_amount(&mut random, limit))).collect();
-            let call = |command: &str, kind: &str| -> Vec<String> {
-                let of = |(place, (wish, limit)): (usize, (&Wish, _))| {
-                    wish.words(&format!("{kind}:{number}:{place}"), limit).replace("TB.TAKE ", command)
-                };
-                wishes.iter().zip(&limits).enumerate().map(of).collect()
-            };
-            let all = |client: &mut Connection, calls: Vec<String>| -> Vec<Decision> {
-                calls.iter().map(|call| client.decide(call)).collect()
-            };
-            let foreseen = all(&mut client, call("TB.PEEK ", "single"));
-            let (binding, own) = take_all(&mut client, &call("", "multi"));
-            assert_eq!(binding.allowed == 1, foreseen.iter().all(|peek| peek.allowed == 1));
-            if binding.allowed == 1 {
-                times_allowed += 1;
-                let taken = all(&mut client, call("TB.TAKE ", "single"));
-                assert_eq!(own, taken);
-                assert_eq!(binding.remaining, taken.iter().map(|one| one.remaining).min().unwrap());
-                assert_eq!(binding.reset_after_ms, taken.iter().map(|one| one.reset_after_ms).max().unwrap());
-            } else {
-                let alone = |own: &[Decision]| -> Vec<_> { own.iter().map(|one| one.allowed).collect() };
-                assert_eq!(alone(&own), alone(&foreseen));
-            }
-            for place in 0..limits.len() {
-                let state = |client: &mut Connection, kind| client.state(&format!("{kind}:{number}:{place}"));
-                assert_eq!(state(&mut client, "multi"), state(&mut client, "single"));
-            }
-            server.clock().advance_us(walk::pause_us(&mut random, &limits[0]));
+        let mut walks: Vec<_> =
+            (0..100).zip(&limits).map(|(place, _)| Walk::new(&server, round * 100 + place)).collect();
+        for _ in 0..CALLS {
+            let takes: Vec<_> = limits.iter().map(|limit| small_take(&mut random, limit)).collect();
+            times_allowed += u64::from(Walk::take_together(&mut walks, &limits, &takes));
+            let pause_us = walk::pause_us(&mut random, &limits[0]);
+            server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }
     }
-    assert!((60..540).contains(&times_allowed), "{times_allowed} of 600: the costs do not try both ways");
+    let both_ways = ROUNDS * CALLS / 10..ROUNDS * CALLS * 9 / 10;
+    assert!(both_ways.contains(&times_allowed), "{times_allowed}: the costs do not try both ways");
 }
 
 /// Mostly little, so that many buckets at once now and then allow.
-fn small_amount(random: &mut Random, limit: &ExactLimit) -> Exact {
+fn small_take(random: &mut Random, limit: &Limit) -> Operation {
     if random.once_in(8) {
-        return walk::amount(random, limit);
+        return walk::take(random, limit);
     }
-    (&limit.capacity * whole(50_000)).floor() * fraction(1, 1_000_000)
+    Operation::Take { cost_micro: limit.capacity_micro() / 20 }
 }
 
 #[test]

@@ -10,7 +10,6 @@ mod common;
 mod reports;
 
 use common::calls::{prepare, CALLS};
-use common::model::Wish;
 use common::payload::{Payload, ENCODING};
 use common::stored::{
     buckets, buckets_alive, fill, follow, is_writing_files, wait_until_replicated, wait_while_time_passes,
@@ -76,13 +75,7 @@ fn walk_at_random(server: &Server) {
         let limit = walk::limit(&mut random, RATES);
         let mut walk = Walk::new(server, number);
         for _ in 0..20 {
-            let amount = walk::amount(&mut random, &limit);
-            let wish = match random.below(3) {
-                0 => Wish::Take(amount),
-                1 => Wish::Charge(amount),
-                _ => Wish::Give(amount),
-            };
-            walk.call(&limit, &wish);
+            walk.call(&limit, walk::any_operation(&mut random, &limit));
             server.clock().advance_us(walk::pause_us(&mut random, &limit));
         }
     }

@@ -1,0 +1,366 @@
+//! What a key holds, as far as one can know it who hears every reply.
+//!
+//! A level is a range: the exact one above, and below it what the contract allows the module to have lost. At a whole
+//! number of tokens per second the two are the same, for ever.
+
+use super::limit::{milliseconds, tokens, Limit};
+use super::operation::{allowed, moved, wait, Wait};
+use super::{whole, Bucket, Exact, Flow, Operation};
+use num_bigint::BigInt;
+use num_traits::{Signed, ToPrimitive, Zero};
+use tokenbucket::bucket::Decision;
+use tokenbucket::effect::MAX_EXPIRE_AT_MS;
+
+/// Waits of up to 100,000 years are told as they are; of a longer one at least that much is told.
+pub const LONGEST_TOLD_MS: i64 = 3_155_760_000_000_000;
+
+/// The least and the most that may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    pub low: Exact,
+    pub high: Exact,
+}
+
+impl Range {
+    fn of(level: Exact) -> Self {
+        Self { low: level.clone(), high: level }
+    }
+
+    fn map(&self, change: impl Fn(&Exact) -> Exact) -> Self {
+        Self { low: change(&self.low), high: change(&self.high) }
+    }
+
+    fn lower_by(mut self, lost: &Exact) -> Self {
+        self.low -= lost;
+        self
+    }
+
+    fn allowed(&self, limit: &Limit, operation: Operation, now_us: i64) -> [Option<i64>; 2] {
+        let least = allowed(operation, limit, &self.low, now_us);
+        let is_certain = self.low == self.high;
+        [least, if is_certain { least } else { allowed(operation, limit, &self.high, now_us) }]
+    }
+
+    pub fn contains(&self, level: &Exact) -> bool {
+        self.low <= *level && *level <= self.high
+    }
+}
+
+/// A bucket. The default is a full one, which has no key.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    stored: Option<Stored>,
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    level: Range,
+    written_at_us: i64,
+    /// The flow of the last write; unknown, and nothing left over, of a bucket that was found.
+    flow: Option<Flow>,
+    /// When its key may go at the earliest and has to go at the latest, in Unix milliseconds.
+    expires_ms: (i64, i64),
+}
+
+/// What a call does to what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    /// Nothing.
+    None,
+    Written,
+    /// It counts on from a clock that stepped back.
+    Anchored,
+    /// The bucket is full, and its key gone.
+    Gone,
+    /// The bucket is full, and may have been before: then its key stays.
+    Full,
+}
+
+type Judgement<T> = Result<T, String>;
+
+fn ensure(condition: bool, objection: impl FnOnce() -> String) -> Judgement<()> {
+    if condition {
+        Ok(())
+    } else {
+        Err(objection())
+    }
+}
+
+impl Model {
+    /// A bucket that somebody comes to: nothing is known of what was lost before.
+    pub fn found(bucket: Option<Bucket>) -> Self {
+        let stored = bucket.map(|bucket| Stored {
+            level: Range::of(whole(bucket.level_micro)),
+            written_at_us: bucket.refilled_at_us,
+            flow: None,
+            expires_ms: (0, MAX_EXPIRE_AT_MS),
+        });
+        Self { stored }
+    }
+
+    /// The level at a moment. A clock that is behind the last write adds nothing.
+    pub fn level(&self, limit: &Limit, now_us: i64) -> Range {
+        let Some(stored) = &self.stored else { return Range::of(limit.capacity.clone()) };
+        let mut level = stored.level.clone();
+        if let Some(written) = &stored.flow {
+            let (less, more) = written.rest_under(&limit.flow);
+            level.low -= if now_us < stored.written_at_us { written.rest().max(less) } else { less };
+            level.high += more;
+        }
+        level.map(|level| limit.level_at(level, stored.written_at_us, now_us))
+    }
+
+    /// What is told as allowed, at the least and at the most; `None` is a charge that is refused.
+    pub fn allowed(&self, limit: &Limit, operation: Operation, now_us: i64) -> [Option<i64>; 2] {
+        self.level(limit, now_us).allowed(limit, operation, now_us)
+    }
+
+    /// Judges a decision, and does what it says.
+    #[track_caller]
+    pub fn follow(&mut self, limit: &Limit, operation: Operation, now_us: i64, told: Decision) -> Trace {
+        let before = self.level(limit, now_us);
+        if let Err(objection) = judge_decision(limit, operation, &before, now_us, told) {
+            panic!("{objection}: {operation:?} of {limit:?} at {now_us}: {told:?}, {self:?}");
+        }
+        self.move_on(limit, operation, before, now_us, told.allowed, told.reset_after_ms == 0)
+    }
+
+    /// Judges a decision that changes nothing.
+    #[track_caller]
+    pub fn judge(&self, limit: &Limit, operation: Operation, now_us: i64, told: Decision) {
+        self.clone().follow(limit, operation, now_us, told);
+    }
+
+    /// Judges that a charge was refused.
+    #[track_caller]
+    pub fn judge_refusal(&self, limit: &Limit, operation: Operation, now_us: i64) {
+        let least = self.allowed(limit, operation, now_us)[0];
+        assert_eq!(least, None, "refused {operation:?} of {limit:?} at {now_us}: {self:?}");
+    }
+
+    /// One of several buckets that are decided on together: it follows if all allow, and is only told otherwise.
+    #[track_caller]
+    pub fn follow_together(
+        &mut self,
+        limit: &Limit,
+        operation: Operation,
+        now_us: i64,
+        told: Decision,
+        all_allow: bool,
+    ) -> Trace {
+        if all_allow {
+            return self.follow(limit, operation, now_us, told);
+        }
+        if told.allowed == 0 {
+            self.judge(limit, operation, now_us, told);
+        } else {
+            // Alone it would have allowed; told is the bucket as it is.
+            let most = self.allowed(limit, operation, now_us)[1];
+            assert_eq!(Some(told.allowed), most, "{operation:?} of {limit:?} at {now_us}: {self:?}");
+            self.judge(limit, Operation::Take { cost_micro: 0 }, now_us, told);
+        }
+        self.untouched(true, now_us)
+    }
+
+    /// Does what a decision says: how much was allowed, and whether a gift filled the bucket where it may have.
+    pub fn apply(
+        &mut self,
+        limit: &Limit,
+        operation: Operation,
+        now_us: i64,
+        allowed: i64,
+        is_full: bool,
+    ) -> Trace {
+        self.move_on(limit, operation, self.level(limit, now_us), now_us, allowed, is_full)
+    }
+
+    fn move_on(
+        &mut self,
+        limit: &Limit,
+        operation: Operation,
+        before: Range,
+        now_us: i64,
+        allowed: i64,
+        is_full: bool,
+    ) -> Trace {
+        let moved = moved(operation, allowed);
+        if moved.is_zero() {
+            return self.untouched(allowed == 0, now_us);
+        }
+        if moved.is_negative() && before.low == limit.capacity {
+            return Trace::None;
+        }
+        let filled = before.map(|level| level - &moved);
+        let is_full = filled.low >= limit.capacity || (is_full && filled.high >= limit.capacity);
+        if moved.is_negative() && is_full {
+            if before.high < limit.capacity {
+                self.stored = None;
+                return Trace::Gone;
+            }
+            if let Some(stored) = &mut self.stored {
+                stored.expires_ms.0 = now_us / 1000;
+            }
+            return Trace::Full;
+        }
+        let after = filled.map(|level| level.clone().min(limit.capacity.clone()));
+        self.write(limit, now_us, after.lower_by(&limit.flow.loss()), Some(limit.flow.clone()));
+        Trace::Written
+    }
+
+    /// What a call leaves that takes nothing: a denial counts on from a clock that stepped back.
+    fn untouched(&self, is_denied: bool, now_us: i64) -> Trace {
+        match &self.stored {
+            Some(stored) if is_denied && now_us < stored.written_at_us => Trace::Anchored,
+            _ => Trace::None,
+        }
+    }
+
+    fn anchor(&mut self, limit: &Limit, now_us: i64) {
+        let stored = self.stored.as_ref().expect("anchored without a key");
+        let (level, flow) = (stored.level.clone(), stored.flow.clone());
+        let lost = flow.as_ref().map_or_else(Exact::zero, Flow::rest);
+        self.write(limit, now_us, level.lower_by(&lost), flow);
+    }
+
+    /// A write only ever lengthens an expiry: it is there until full under the limit of every write, and at most a
+    /// quarter of that time and a second longer.
+    fn write(&mut self, limit: &Limit, now_us: i64, level: Range, flow: Option<Flow>) {
+        let full_in_us = |level| limit.reaches_in_us(level, now_us, &limit.capacity);
+        let soonest_us = full_in_us(&level.high).min(whole(LONGEST_TOLD_MS * 1000)) + whole(now_us);
+        let latest_us = full_in_us(&level.low) + whole(now_us);
+        let slack_us = (&latest_us - whole(now_us)) / whole(4) + whole(1_000_000);
+        let in_time_ms =
+            |at_us: &Exact| milliseconds(at_us).to_i64().unwrap_or(i64::MAX).min(MAX_EXPIRE_AT_MS);
+        // The slack is counted from the millisecond at which it is full.
+        let latest_ms = in_time_ms(&(whole(milliseconds(&latest_us)) * whole(1000) + slack_us));
+        let (at_least_ms, at_most_ms) = self.stored.as_ref().map_or((0, 0), |stored| stored.expires_ms);
+        let expires_ms = (in_time_ms(&soonest_us).max(at_least_ms), latest_ms.max(at_most_ms));
+        self.stored = Some(Stored { level, written_at_us: now_us, flow, expires_ms });
+    }
+
+    /// Takes over what is stored now, if it may be that.
+    #[track_caller]
+    pub fn see(&mut self, limit: &Limit, now_us: i64, state: Option<Bucket>) {
+        assert!(
+            self.may_be(limit, now_us, state),
+            "at {now_us} {limit:?}: {state:?} is stored, not {self:?}"
+        );
+        if state.is_none() {
+            self.stored = None;
+        }
+    }
+
+    /// Whether it may be stored like this. A key is gone only when its bucket is full by every limit under which it was
+    /// written.
+    pub fn may_be(&self, limit: &Limit, now_us: i64, state: Option<Bucket>) -> bool {
+        match (state, &self.stored) {
+            (None, None) => true,
+            (None, Some(stored)) => now_us / 1000 >= stored.expires_ms.0,
+            (Some(Bucket { level_micro, refilled_at_us }), _) => {
+                let shown = limit.level_at(&whole(level_micro), refilled_at_us, now_us);
+                self.level(limit, now_us).contains(&shown)
+            }
+        }
+    }
+
+    /// Judges what is stored before and behind a call that left this trace, and takes it over.
+    #[track_caller]
+    pub fn see_trace(
+        &mut self,
+        limit: &Limit,
+        now_us: i64,
+        trace: Trace,
+        [before, after]: [Option<Bucket>; 2],
+    ) {
+        let counts_on = after.is_some_and(|after| after.refilled_at_us <= now_us);
+        let right = match trace {
+            Trace::None => after == before,
+            Trace::Written => counts_on && after != before,
+            // What was left over of a micro-token may be dated back to before the step.
+            Trace::Anchored => {
+                counts_on
+                    && before.is_some_and(|before| after != Some(before) || before.refilled_at_us <= now_us)
+            }
+            Trace::Gone => after.is_none(),
+            Trace::Full => after.is_none() || after == before,
+        };
+        assert!(right, "{trace:?} at {now_us} of {limit:?}, but stored is {after:?} after {before:?}");
+        if trace == Trace::Anchored && after != before {
+            self.anchor(limit, now_us);
+        }
+        self.see(limit, now_us, after);
+    }
+
+    /// When the key may go at the earliest and has to go at the latest, in Unix milliseconds; `None` if there is none.
+    pub fn expires_ms(&self) -> Option<(i64, i64)> {
+        self.stored.as_ref().map(|stored| stored.expires_ms)
+    }
+
+    /// Judges when the key expires.
+    #[track_caller]
+    pub fn see_expiry(&self, expires_at_ms: Option<i64>) {
+        let Some((earliest_ms, latest_ms)) = self.expires_ms() else {
+            return assert_eq!(expires_at_ms, None, "of a bucket without a key");
+        };
+        let in_time = expires_at_ms.is_some_and(|at_ms| (earliest_ms..=latest_ms).contains(&at_ms));
+        assert!(in_time, "expires at {expires_at_ms:?}, not from {earliest_ms} to {latest_ms}: {self:?}");
+    }
+}
+
+/// Whether a decision is right of a bucket that held this.
+fn judge_decision(
+    limit: &Limit,
+    operation: Operation,
+    before: &Range,
+    now_us: i64,
+    told: Decision,
+) -> Judgement<()> {
+    let [least, most] = before.allowed(limit, operation, now_us).map(|allowed| allowed.unwrap_or(i64::MIN));
+    ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;
+    let moved = moved(operation, told.allowed);
+    let after = before.map(|level| (level - &moved).min(limit.capacity.clone()));
+    let remaining = tokens(&after.low)..=tokens(&after.high);
+    ensure(remaining.contains(&told.remaining.into()), || format!("remaining is not {remaining:?}"))?;
+    let is_written = !moved.is_zero() && after.low < limit.capacity;
+    let lost = if is_written { limit.flow.loss() } else { Exact::zero() };
+    judge_wait(limit, &after.lower_by(&lost), now_us, &limit.capacity, told.reset_after_ms)
+        .map_err(|objection| format!("reset {objection}"))?;
+    match wait(operation, limit, told.allowed, &before.low) {
+        Wait::None => ensure(told.retry_after_ms == 0, || "a wait for what was granted".to_owned()),
+        Wait::Never => ensure(told.retry_after_ms == -1, || "hope where there is none".to_owned()),
+        Wait::Until { owed, wanted, agreeing_ms: (fewest, most), is_from_stored } => {
+            let level = before.map(|level| level - &owed);
+            let level = if is_from_stored { level.lower_by(&lost) } else { level };
+            ensure((fewest..=most).contains(&told.retry_after_ms), || {
+                "decided against the wait that is told".to_owned()
+            })?;
+            judge_wait(limit, &level, now_us, &wanted, told.retry_after_ms)
+                .map_err(|objection| format!("retry {objection}"))
+        }
+    }
+}
+
+/// Whether `told_ms` is when a level reaches `wanted`, to the millisecond.
+fn judge_wait(limit: &Limit, level: &Range, now_us: i64, wanted: &Exact, told_ms: i64) -> Judgement<()> {
+    let reached_in = |level| milliseconds(&limit.reaches_in_us(level, now_us, wanted));
+    let (earliest, latest) = (reached_in(&level.high), reached_in(&level.low));
+    let told = BigInt::from(told_ms);
+    let longest = BigInt::from(LONGEST_TOLD_MS);
+    let right = earliest.clone().min(longest.clone()) <= told && (told <= latest || told >= longest);
+    ensure(right, || format!("is not in {earliest} to {latest} ms"))
+}
+
+/// The tightest of each field binds the caller of several buckets.
+#[track_caller]
+pub fn assert_binding(binding: Decision, own: &[Decision]) {
+    let least = |field: fn(&Decision) -> i64| own.iter().map(field).min().unwrap();
+    let most = |field: fn(&Decision) -> i64| own.iter().map(field).max().unwrap();
+    let never = least(|own| own.retry_after_ms) < 0;
+    let expected = Decision {
+        allowed: least(|own| own.allowed),
+        remaining: least(|own| own.remaining),
+        retry_after_ms: if never { -1 } else { most(|own| own.retry_after_ms) },
+        reset_after_ms: most(|own| own.reset_after_ms),
+    };
+    assert_eq!(binding, expected, "of {own:?}");
+}

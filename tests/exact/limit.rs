@@ -1,0 +1,155 @@
+//! What comes with a call: how much a bucket holds, and how tokens flow into it.
+
+use super::number;
+use super::{whole, Exact, MILLION};
+use num_bigint::BigInt;
+use num_traits::{One, ToPrimitive, Zero};
+use tokenbucket::bucket::{self, MAX_TIME_US};
+use tokenbucket::error::Error;
+use tokenbucket::number::{micro_tokens, Rounding, MAX_MICRO};
+use tokenbucket::rate::{Rate, RateError};
+
+/// How tokens flow in by themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// So many micro-tokens in each microsecond, which is tokens in each second.
+    Steady(Exact),
+}
+
+impl Flow {
+    /// Micro-tokens that flow in between two moments; none if the clock stepped back.
+    pub fn between(&self, from_us: i64, to_us: i64) -> Exact {
+        match self {
+            Self::Steady(rate) => rate * whole((to_us - from_us).max(0)),
+        }
+    }
+
+    /// How long after a moment so many micro-tokens have flowed in, in microseconds.
+    fn lasts_us(&self, _from_us: i64, micro: &Exact) -> Exact {
+        match self {
+            Self::Steady(rate) => micro / rate,
+        }
+    }
+
+    /// What a write may lose: a micro-token, or what flows in a microsecond if that is less; nothing at a whole number
+    /// of tokens per second.
+    pub fn loss(&self) -> Exact {
+        match self {
+            Self::Steady(rate) if rate.is_integer() => Exact::zero(),
+            Self::Steady(rate) => rate.clone().min(Exact::one()),
+        }
+    }
+
+    /// What the rest of a micro-token that a write leaves over may come to when it is looked at under another flow: how
+    /// much less, and how much more. At less than a token a second the rest is kept as the time in which it flowed.
+    pub fn rest_under(&self, next: &Self) -> (Exact, Exact) {
+        let (Self::Steady(written), Self::Steady(next)) = (self, next);
+        if *written >= Exact::one() || next == written {
+            (Exact::zero(), Exact::zero())
+        } else if next > written {
+            (Exact::zero(), (next - written) / written)
+        } else {
+            (Exact::one(), Exact::zero())
+        }
+    }
+
+    /// What of that rest is lost when the clock steps back.
+    pub fn rest(&self) -> Exact {
+        match self {
+            Self::Steady(rate) if *rate < Exact::one() => Exact::one(),
+            Self::Steady(_) => Exact::zero(),
+        }
+    }
+}
+
+/// A limit as a client words it, and as it is meant.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// As words of a command: `10 100/m`.
+    pub words: String,
+    /// Micro-tokens.
+    pub capacity: Exact,
+    pub flow: Flow,
+}
+
+impl std::fmt::Debug for Limit {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.words)
+    }
+}
+
+impl Limit {
+    /// A limit that the contract allows, and that the module must not round.
+    pub fn new(capacity: &str, rate: &str) -> Self {
+        Self::read(capacity.as_bytes(), rate.as_bytes())
+            .unwrap_or_else(|error| panic!("{capacity} {rate}: {error}"))
+    }
+
+    /// The same with a capacity in micro-tokens; one that would take too long to refill is made smaller.
+    pub fn of_micro(capacity_micro: i64, rate: &str) -> Self {
+        let meant = number::rate(rate.as_bytes()).unwrap_or_else(|error| panic!("{rate}: {error:?}"));
+        let largest = number::largest_capacity_micro(&meant.per_second);
+        Self::new(&format!("{}e-6", capacity_micro.min(largest)), rate)
+    }
+
+    /// What a capacity and a rate mean, or the error of the first that is wrong.
+    pub fn read(capacity: &[u8], rate: &[u8]) -> Result<Self, Error> {
+        let capacity_micro = number::amount(capacity, Rounding::Down).ok_or(Error::Capacity)?;
+        let meant = number::rate(rate).map_err(|error| match error {
+            RateError::Malformed => Error::Rate,
+            RateError::OutOfRange => Error::RateOutOfRange,
+        })?;
+        if capacity_micro > number::largest_capacity_micro(&meant.per_second) {
+            return Err(Error::RefillTooSlow);
+        }
+        let words = format!("{} {}", capacity.escape_ascii(), rate.escape_ascii());
+        Ok(Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(meant.per_second) })
+    }
+
+    /// How the module reads it.
+    pub fn module(&self) -> bucket::Limit {
+        let (capacity, rate) = self.words.split_once(' ').unwrap();
+        let capacity_micro = micro_tokens(capacity.as_bytes(), Rounding::Down).expect(capacity);
+        bucket::Limit::new(capacity_micro, Rate::parse(rate.as_bytes()).expect(rate)).expect(&self.words)
+    }
+
+    pub fn capacity_micro(&self) -> i64 {
+        self.capacity.to_integer().to_i64().unwrap()
+    }
+
+    /// Whether nothing is ever rounded under it.
+    pub fn is_whole(&self) -> bool {
+        self.flow.loss().is_zero()
+    }
+
+    /// What a level becomes between two moments: what flows in is added, never beyond the capacity.
+    pub fn level_at(&self, level: &Exact, from_us: i64, to_us: i64) -> Exact {
+        (level + self.flow.between(from_us, to_us)).min(self.capacity.clone())
+    }
+
+    /// How long after a moment a level reaches `wanted`, in microseconds; nothing is there at once.
+    pub fn reaches_in_us(&self, level: &Exact, from_us: i64, wanted: &Exact) -> Exact {
+        self.flow.lasts_us(from_us, &(wanted - level).max(Exact::zero()))
+    }
+
+    /// Microseconds from empty to full, as far as a clock counts.
+    pub fn refill_us(&self) -> i64 {
+        let time_us = self.reaches_in_us(&Exact::zero(), 0, &self.capacity);
+        time_us.ceil().to_integer().to_i64().unwrap_or(MAX_TIME_US)
+    }
+}
+
+/// A time as it is told: in milliseconds, rounded up.
+pub fn milliseconds(time_us: &Exact) -> BigInt {
+    (time_us / whole(1000)).ceil().to_integer()
+}
+
+/// The deepest debt, in micro-tokens.
+pub fn is_too_deep(level: &Exact) -> bool {
+    *level < whole(-MAX_MICRO)
+}
+
+/// Whole tokens, rounded down.
+pub fn tokens(micro: &Exact) -> BigInt {
+    (micro / whole(MILLION)).floor().to_integer()
+}

@@ -1,0 +1,234 @@
+//! Every operation: how a client words it, what it does to a level, and what may be told of it. A new one is taught to
+//! the model here.
+
+use super::limit::{is_too_deep, milliseconds, tokens};
+use super::number;
+use super::{whole, Exact, Limit, MILLION};
+use num_traits::{Signed, ToPrimitive, Zero};
+use std::collections::HashSet;
+use tokenbucket::bucket::Operation;
+use tokenbucket::error::Error;
+use tokenbucket::number::{Rounding, MAX_TOKENS};
+use tokenbucket::request::{self, Request};
+
+/// The commands that decide, without their `TB.`
+pub const COMMANDS: [&str; 6] = ["TAKE", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"];
+
+/// The longest wait that a caller can accept: 100 years in milliseconds.
+pub const LONGEST_WAIT_MS: i64 = 3_155_760_000_000;
+
+/// The most buckets of one call.
+const MOST_BUCKETS: usize = 1024;
+
+/// The command of an operation.
+pub fn command(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Take { .. } => "TB.TAKE",
+        Operation::TakeUpTo { .. } => "TB.TAKEUPTO",
+        Operation::Reserve { .. } => "TB.RESERVE",
+        Operation::Charge { .. } => "TB.CHARGE",
+        Operation::Give { .. } => "TB.GIVE",
+    }
+}
+
+/// What follows the command.
+pub fn arguments(operation: Operation, key: &str, limit: &Limit) -> String {
+    let wanted = match operation {
+        Operation::Take { cost_micro: micro }
+        | Operation::Charge { amount_micro: micro }
+        | Operation::Give { amount_micro: micro } => format!("{micro}e-6"),
+        Operation::TakeUpTo { max_tokens } => max_tokens.to_string(),
+        Operation::Reserve { cost_micro, max_wait_ms } => format!("{cost_micro}e-6 {max_wait_ms}"),
+    };
+    format!("{key} {} {wanted}", limit.words)
+}
+
+/// The whole call.
+pub fn words(operation: Operation, key: &str, limit: &Limit) -> String {
+    format!("{} {}", command(operation), arguments(operation, key, limit))
+}
+
+/// What a caller with this level is told as allowed; `None` is a refusal, because the debt would be too deep.
+pub fn allowed(operation: Operation, limit: &Limit, level: &Exact, now_us: i64) -> Option<i64> {
+    let after = level - most_moved(operation);
+    Some(match operation {
+        Operation::Take { .. } => i64::from(!after.is_negative()),
+        Operation::TakeUpTo { max_tokens } => {
+            tokens(level).min(max_tokens.into()).max(0.into()).to_i64().unwrap()
+        }
+        Operation::Reserve { cost_micro, max_wait_ms } => {
+            let wait_us = limit.reaches_in_us(&after, now_us, &Exact::zero());
+            let in_time = whole(cost_micro) <= limit.capacity && milliseconds(&wait_us) <= max_wait_ms.into();
+            i64::from(in_time && (cost_micro == 0 || !is_too_deep(&after)))
+        }
+        Operation::Charge { amount_micro } if amount_micro > 0 && is_too_deep(&after) => return None,
+        Operation::Charge { .. } | Operation::Give { .. } => 1,
+    })
+}
+
+/// Micro-tokens that leave a bucket when so much was allowed; those that come back are negative.
+pub fn moved(operation: Operation, allowed: i64) -> Exact {
+    match operation {
+        _ if allowed == 0 => Exact::zero(),
+        Operation::TakeUpTo { .. } => whole(allowed) * whole(MILLION),
+        _ => most_moved(operation),
+    }
+}
+
+fn most_moved(operation: Operation) -> Exact {
+    match operation {
+        Operation::Take { cost_micro } | Operation::Reserve { cost_micro, .. } => whole(cost_micro),
+        Operation::TakeUpTo { max_tokens } => whole(max_tokens) * whole(MILLION),
+        Operation::Charge { amount_micro } => whole(amount_micro),
+        Operation::Give { amount_micro } => whole(-amount_micro),
+    }
+}
+
+/// What a caller is told to wait for.
+#[derive(Clone, Debug)]
+pub enum Wait {
+    /// Nothing: 0.
+    None,
+    /// What never happens: -1.
+    Never,
+    /// That a level which is lower by `owed` than it was before the call reaches `wanted`.
+    Until {
+        owed: Exact,
+        wanted: Exact,
+        /// The fewest and the most milliseconds that agree with what was decided.
+        agreeing_ms: (i64, i64),
+        /// Whether it is counted from what the call stored.
+        is_from_stored: bool,
+    },
+}
+
+/// What the wait that is told must be for, when so much was allowed. `low` is the least that the bucket may have held.
+pub fn wait(operation: Operation, limit: &Limit, allowed: i64, low: &Exact) -> Wait {
+    let until = |owed: Exact, wanted: Exact, agreeing_ms| {
+        let is_from_stored = matches!(operation, Operation::Charge { .. });
+        Wait::Until { owed, wanted, agreeing_ms, is_from_stored }
+    };
+    let denied_until = |wanted: Exact| match wanted > limit.capacity {
+        true => Wait::Never,
+        false => until(Exact::zero(), wanted, (1, i64::MAX)),
+    };
+    match operation {
+        Operation::Take { cost_micro } if allowed == 0 => denied_until(whole(cost_micro)),
+        Operation::TakeUpTo { .. } if allowed == 0 => denied_until(whole(MILLION)),
+        Operation::Take { .. } | Operation::TakeUpTo { .. } | Operation::Give { .. } => Wait::None,
+        Operation::Reserve { cost_micro, .. } if whole(cost_micro) > limit.capacity => Wait::Never,
+        Operation::Reserve { cost_micro, max_wait_ms } => {
+            let cost = whole(cost_micro);
+            let agreeing_ms = match allowed {
+                // Who would wait as long as that is granted it, unless the debt has reached its bottom.
+                0 if is_too_deep(&(low - &cost)) => (1, i64::MAX),
+                0 => (max_wait_ms + 1, i64::MAX),
+                _ => (0, max_wait_ms),
+            };
+            until(cost, Exact::zero(), agreeing_ms)
+        }
+        Operation::Charge { amount_micro } => until(whole(amount_micro), Exact::zero(), (0, i64::MAX)),
+    }
+}
+
+/// What is wanted of one bucket.
+pub struct Meant<'a> {
+    pub key: &'a [u8],
+    pub limit: Limit,
+    pub operation: Operation,
+}
+
+/// What the arguments of a command want, or the error of the first of them that is wrong.
+pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Error> {
+    if command == "MTAKE" {
+        return read_several(arguments);
+    }
+    let &[key, capacity, rate, ref wanted @ ..] = arguments else { return Err(Error::WrongArity) };
+    let (fewest, most) = match command {
+        "TAKE" => (0, 1),
+        "RESERVE" => (2, 2),
+        _ => (1, 1),
+    };
+    if !(fewest..=most).contains(&wanted.len()) {
+        return Err(Error::WrongArity);
+    }
+    let limit = Limit::read(capacity, rate)?;
+    let first = *wanted.first().unwrap_or(&b"1".as_slice());
+    let amount = |rounding, error| number::amount(first, rounding).ok_or(error);
+    let operation = match command {
+        "TAKE" => Operation::Take { cost_micro: amount(Rounding::Up, Error::Cost)? },
+        "TAKEUPTO" => {
+            let max_tokens = number::whole_number(first, MAX_TOKENS).filter(|max_tokens| *max_tokens > 0);
+            Operation::TakeUpTo { max_tokens: max_tokens.ok_or(Error::Max)? }
+        }
+        "RESERVE" => Operation::Reserve {
+            cost_micro: amount(Rounding::Up, Error::Cost)?,
+            max_wait_ms: number::whole_number(wanted[1], LONGEST_WAIT_MS).ok_or(Error::MaxWait)?,
+        },
+        "CHARGE" => Operation::Charge { amount_micro: amount(Rounding::Up, Error::Amount)? },
+        "GIVE" => Operation::Give { amount_micro: amount(Rounding::Down, Error::Amount)? },
+        other => panic!("{other} is no command"),
+    };
+    Ok(vec![Meant { key, limit, operation }])
+}
+
+fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Error> {
+    let (numkeys, groups) = arguments.split_first().ok_or(Error::WrongArity)?;
+    let numkeys = read_numkeys(numkeys).ok_or(Error::NumKeys)?;
+    if groups.len() != numkeys * 4 {
+        return Err(Error::NumKeysMismatch);
+    }
+    let mut meant = Vec::new();
+    for group in groups.chunks(4) {
+        meant.extend(read("TAKE", group)?);
+    }
+    let different: HashSet<&[u8]> = meant.iter().map(|meant| meant.key).collect();
+    if different.len() < meant.len() {
+        return Err(Error::DuplicateKey);
+    }
+    Ok(meant)
+}
+
+/// Only the spelling that the server knows too, which looks for the keys behind it.
+fn read_numkeys(bytes: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let number: usize = text.parse().ok()?;
+    (number.to_string() == text && (1..=MOST_BUCKETS).contains(&number)).then_some(number)
+}
+
+/// What the module reads.
+pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
+    let one = match command {
+        "TAKE" => request::take(arguments),
+        "TAKEUPTO" => request::take_up_to(arguments),
+        "RESERVE" => request::reserve(arguments),
+        "CHARGE" => request::charge(arguments),
+        "GIVE" => request::give(arguments),
+        "MTAKE" => return request::multi_take(arguments),
+        other => panic!("{other} is no command"),
+    };
+    one.map(|request| vec![request])
+}
+
+/// The module reads these arguments as the contract does.
+///
+/// Of a rate with many digits some may be dropped, and with them it may fall out of bounds: then all that is asked is
+/// that there is an answer.
+pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
+    let read_by_module = parse(command, arguments);
+    if arguments.iter().any(|argument| number::may_be_rounded(argument)) {
+        return;
+    }
+    let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
+    match (read_by_module, read(command, arguments)) {
+        (Ok(read), Ok(meant)) => {
+            assert_eq!(read.len(), meant.len(), "{command} {shown:?}");
+            for (read, meant) in read.iter().zip(&meant) {
+                assert_eq!((*read.key, read.operation), (meant.key, meant.operation), "{command} {shown:?}");
+                assert_eq!(read.limit, meant.limit.module(), "{command} {shown:?}");
+                assert_eq!(whole(read.limit.capacity_micro()), meant.limit.capacity, "{command} {shown:?}");
+            }
+        }
+        (read, meant) => assert_eq!(read.err(), meant.err(), "{command} {shown:?}"),
+    }
+}
