@@ -2,6 +2,7 @@
 
 use super::api::server;
 use super::call::{Argument, Call};
+use super::clock::now_us;
 use super::{data_type, memory};
 use crate::bucket::Bucket;
 use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
@@ -192,11 +193,14 @@ impl<'call> BucketKey<'call> {
         let at_ms = unsafe {
             match raw::RedisModule_GetAbsExpire {
                 Some(get) => get(self.key),
-                // Before 6.2.2 what is left counts from the server's present millisecond, which is ours or later.
-                None => match server!(RedisModule_GetExpire)(self.key) {
-                    never @ ..0 => never,
-                    left_ms => left_ms.saturating_add(self.call.now_us() / 1000),
-                },
+                None => {
+                    // Before 6.2.2 what is left counts from the server's present millisecond, which is this or later.
+                    let now_ms = now_us() / 1000;
+                    match server!(RedisModule_GetExpire)(self.key) {
+                        never @ ..0 => never,
+                        left_ms => left_ms.saturating_add(now_ms),
+                    }
+                }
             }
         };
         (at_ms >= 0).then_some(at_ms)
@@ -214,7 +218,7 @@ impl<'call> BucketKey<'call> {
                 // Before 6.2.2 an expiry counts from the server's present millisecond, which is ours or later:
                 // the key may stay a moment longer, and never goes early.
                 None => {
-                    let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(self.call.now_us() / 1000).max(1));
+                    let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(now_us() / 1000).max(1));
                     server!(RedisModule_SetExpire)(self.key, after_ms.unwrap_or(never))
                 }
             }
