@@ -110,7 +110,7 @@ pub enum Change {
     Clear,
 }
 
-/// A decision and what it takes to make it so.
+/// A decision, and the write that follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The reply.

@@ -17,17 +17,17 @@ pub enum Error {
     WrongType,
     /// The bucket would have to be created and the server is over `maxmemory`.
     OutOfMemory,
-    /// The capacity is no amount of tokens.
+    /// The capacity is not an amount of tokens.
     Capacity,
-    /// The cost is no amount of tokens.
+    /// The cost is not an amount of tokens.
     Cost,
-    /// The amount is no amount of tokens.
+    /// The amount is not an amount of tokens.
     Amount,
-    /// The `max` of `TB.TAKEUPTO` is no whole number of tokens.
+    /// The `max` of `TB.TAKEUPTO` is not a whole number of tokens.
     Max,
-    /// The `max_wait_ms` of `TB.RESERVE` is no whole number of milliseconds.
+    /// The `max_wait_ms` of `TB.RESERVE` is not a whole number of milliseconds.
     MaxWait,
-    /// The rate is no rate.
+    /// The rate is malformed, or zero.
     Rate,
     /// The rate is out of bounds.
     RateOutOfRange,
@@ -35,21 +35,21 @@ pub enum Error {
     RefillTooSlow,
     /// A charge beyond the deepest debt.
     DebtTooDeep,
-    /// The `numkeys` of `TB.MTAKE` is no number of buckets.
+    /// The `numkeys` of `TB.MTAKE` is not a number of buckets.
     NumKeys,
     /// `numkeys` and the number of arguments behind it do not agree.
     NumKeysMismatch,
     /// The same key twice in one `TB.MTAKE`.
     DuplicateKey,
-    /// The state given to `TB.RESTORE` is none.
+    /// The effect given to `TB.RESTORE` is malformed.
     State,
-    /// The `max_burst` of `CL.THROTTLE` is no burst.
+    /// The `max_burst` of `CL.THROTTLE` is out of bounds.
     MaxBurst,
-    /// The `count` of `CL.THROTTLE` is no number of tokens.
+    /// The `count` of `CL.THROTTLE` is not a number of tokens.
     Count,
-    /// The `period` of `CL.THROTTLE` is no number of seconds.
+    /// The `period` of `CL.THROTTLE` is not a number of seconds.
     Period,
-    /// The `quantity` of `CL.THROTTLE` is no number of tokens.
+    /// The `quantity` of `CL.THROTTLE` is not a number of tokens.
     Quantity,
     /// The limit of a `CL.THROTTLE` takes too long to refill.
     BurstTooSlow,

@@ -5,18 +5,23 @@
 //! ```text
 //! argv bytes -> request (parsed, typed) -> bucket (arithmetic, time is an argument) -> decision
 //!                   |                                                                     |
-//!                redis::key  ------------- the only door to the server -------------  replicate, tell, reply
+//!                redis::key  ------------- the only door to the server -------------  replicate, announce, reply
 //! ```
 //!
 //! | room | what is done there |
 //! |---|---|
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision. No Redis, no clock, no allocation |
-//! | [`number`] | tokens and rates: bytes to exact integers, and back |
+//! | [`number`] | amounts of tokens: bytes to exact integers, and back |
+//! | [`rate`] | rates: bytes to an exact ratio, what flows at it, and how long an amount takes |
 //! | [`request`] | argv to one typed request per command |
 //! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
 //! | [`error`] | every error that a client can see |
-//! | `command` | one file per command, and the road that they share |
+//! | `command` | one file per command, and what they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
+//!
+//! `#[inline(always)]` stands on the way of a take, where the optimiser would not inline by itself: without it our share of
+//! a take is 800 instructions instead of 550, with it everywhere 567 (callgrind, Redis 7.0.15; `make guard` counts the
+//! whole call).
 //!
 //! The public modules are public for the sake of tests, fuzz targets and benchmarks. What users rely on are the
 //! commands, which the README and `docs/commands` describe.

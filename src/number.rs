@@ -177,8 +177,8 @@ fn signed_power(bytes: &[u8]) -> Option<i64> {
 
 /// Reads an amount of tokens as micro-tokens: 0 to [`MAX_MICRO`].
 ///
-/// `None` if it is no non-negative decimal of at most [`MAX_LEN`] bytes, or is larger than that.
-#[inline(always)] // Hot, and small: the general case is elsewhere.
+/// `None` if it is not a non-negative decimal of at most [`MAX_LEN`] bytes, or is larger than that.
+#[inline] // Hot, and small: the general case is elsewhere.
 #[must_use]
 pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
     match short_whole(bytes) {
@@ -192,15 +192,12 @@ pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
 
 /// `tokens` and a fraction of at most 6 digits.
 fn short_micro(tokens: u64, fraction: &[u8]) -> Option<i64> {
-    let (digits, power, rest) = short_fraction(fraction)?;
+    let (parts, power, rest) = short_fraction(fraction)?;
     let micro_per_token = MICRO_PER_TOKEN.unsigned_abs();
-    let micro_per_unit = micro_per_token.checked_div(power)?;
-    if micro_per_unit == 0 || !rest.is_empty() {
-        return None;
-    }
+    let micro_per_part = micro_per_token.checked_div(power)?;
     // 12 digits before the point, and 6 behind it.
-    let micro = tokens.wrapping_mul(micro_per_token).wrapping_add(digits.wrapping_mul(micro_per_unit));
-    Some(micro.cast_signed())
+    let micro = tokens.wrapping_mul(micro_per_token).wrapping_add(parts.wrapping_mul(micro_per_part));
+    rest.is_empty().then_some(micro.cast_signed())
 }
 
 #[cold]
@@ -232,15 +229,13 @@ pub(crate) fn short_whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, bytes.get(digits..)?))
 }
 
-/// The digits behind a decimal point, at most 12: as a number, the power of ten of which it counts the parts, and
-/// what follows.
+/// The digits behind a decimal point, at most 6: as a number, the power of ten of which it counts the parts, and what
+/// follows.
+#[inline]
 pub(crate) fn short_fraction(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
+    const POWERS: [u64; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
     let (value, digits) = short_digits(bytes);
-    if digits > SHORT {
-        return None;
-    }
-    let power = 10u64.checked_pow(u32::try_from(digits).ok()?)?;
-    Some((value, power, bytes.get(digits..)?))
+    Some((value, *POWERS.get(digits)?, bytes.get(digits..)?))
 }
 
 /// The number that the digits in front spell, and how many they are: more than [`SHORT`] are not read to the end.

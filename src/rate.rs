@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS, MICRO_PER_TOKEN};
+use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS};
 
 /// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
 /// to refill from empty.
@@ -20,7 +20,7 @@ const TWELVE_DIGITS: u64 = 1_000_000_000_000;
 /// The fastest rate, in tokens per second.
 const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
 
-/// Why bytes are no rate.
+/// Why bytes are not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateError {
     /// Neither tokens per second nor `count/period`, or zero.
@@ -65,7 +65,7 @@ impl Rate {
     /// clients' floats are, is that.
     ///
     /// # Errors
-    /// [`RateError`] if it is no rate, or one out of bounds.
+    /// [`RateError`] if it is malformed or out of bounds.
     #[inline(always)] // Hot, and small: the general case is elsewhere.
     pub fn parse(bytes: &[u8]) -> Result<Self, RateError> {
         match Self::short(bytes) {
@@ -89,14 +89,14 @@ impl Rate {
         }
     }
 
-    /// `whole.fraction`, per second or per period, of 12 digits in all and of whole micro-tokens.
+    /// `whole.fraction`, per second or per period, of 12 digits in all.
+    #[inline]
     fn short_decimal(whole: u64, behind: &[u8]) -> Option<Self> {
         let (fraction, parts, rest) = short_fraction(behind)?;
-        let count = whole.checked_mul(parts)?.checked_add(fraction)?;
-        if count >= TWELVE_DIGITS || parts > MICRO_PER_TOKEN.unsigned_abs() {
-            return None;
-        }
+        // 12 digits before the point, and 6 behind it.
+        let count = whole.wrapping_mul(parts).wrapping_add(fraction);
         match rest {
+            _ if count >= TWELVE_DIGITS => None,
             [] => Self::per_seconds(count, parts),
             [b'/', period @ ..] => Self::short_per_period(count, parts, period),
             _ => None,
@@ -104,7 +104,7 @@ impl Rate {
     }
 
     /// `count / parts` tokens in a period of a whole number of units.
-    #[inline(always)]
+    #[inline]
     fn short_per_period(count: u64, parts: u64, period: &[u8]) -> Option<Self> {
         let (number, name) = match period {
             // Nearly always: a unit alone has no number to look for.
@@ -117,8 +117,8 @@ impl Rate {
         Self::per_seconds(count.wrapping_mul(unit.per_second), period)
     }
 
-    /// `count` tokens in `period_s` seconds, or `None` if that is no rate within bounds.
-    #[inline(always)]
+    /// `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
+    #[inline]
     #[must_use]
     pub fn per_seconds(count: u64, period_s: u64) -> Option<Self> {
         // A product beyond 64 bits is larger than anything on the other side of its comparison.
@@ -240,7 +240,7 @@ impl Rate {
     }
 
     /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn time_us(&self, micro: i64) -> i64 {
         let micro = micro.max(0).unsigned_abs();
@@ -291,7 +291,7 @@ struct Unit {
 
 const SECOND: Unit = Unit { per_second: 1, seconds: 1 };
 
-#[inline(always)] // Folds into the two multiplications that it is for.
+#[inline] // Folds into the two multiplications that it is for.
 fn unit(name: &[u8]) -> Option<Unit> {
     Some(match name {
         b"ms" => Unit { per_second: 1000, seconds: 1 },

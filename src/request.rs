@@ -257,7 +257,7 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
 }
 
-#[inline(always)]
+#[inline]
 fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
     micro_tokens(cost.as_ref(), Rounding::Up).ok_or(Error::Cost)
 }

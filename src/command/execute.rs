@@ -43,7 +43,7 @@ pub(super) fn decide(key: &BucketKey, request: &Request<'_, Argument<'_>>) -> Re
 }
 
 /// Lets an outcome pass unless it would create a bucket for which there is no memory.
-#[inline(always)]
+#[inline]
 pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error> {
     let creates = key.bucket().is_none() && matches!(outcome.change, Change::Store { .. });
     if creates && key.is_out_of_memory() {
@@ -92,7 +92,7 @@ pub(super) fn store(key: &mut BucketKey, outcome: &Outcome) -> Option<Effect> {
 }
 
 /// Counts what left one bucket, and sends its keyspace event, once its key is closed.
-#[inline(always)]
+#[inline]
 pub(super) fn announce(call: &Call, request: &Request<'_, Argument<'_>>, outcome: &Outcome) {
     count().granted(outcome);
     if let Some(event) = event(request.operation, outcome) {

@@ -84,7 +84,7 @@ impl<'call> Call<'call> {
     }
 
     /// The flags of the context.
-    #[inline(always)]
+    #[inline]
     pub(super) fn flags(&self) -> u32 {
         // SAFETY: the context is valid for the call.
         unsafe { server!(RedisModule_GetContextFlags)(self.context) }.cast_unsigned()

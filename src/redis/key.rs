@@ -38,7 +38,7 @@ impl<'call> BucketKey<'call> {
     ///
     /// # Errors
     /// [`Error::WrongType`] if it holds anything but a bucket.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn open(call: Call<'call>, name: Argument<'call>, access: Access) -> Result<Self, Error> {
         let mut opened = Self::open_any(call, name, access);
         match opened.find_value() {
@@ -71,7 +71,7 @@ impl<'call> BucketKey<'call> {
         Ok((opened, content))
     }
 
-    #[inline(always)]
+    #[inline]
     fn open_any(call: Call<'call>, name: Argument<'call>, access: Access) -> Self {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
@@ -108,7 +108,7 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn find_value(&self) -> Result<Option<NonNull<Bucket>>, Error> {
         if self.key.is_null() {
             return Ok(None);
@@ -146,7 +146,7 @@ impl<'call> BucketKey<'call> {
     }
 
     /// Whether there is no memory for a bucket that would have to be created.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.call.flags() & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && memory::is_refused(&self.call, &self.name)
     }
@@ -161,7 +161,7 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    #[inline(always)] // So that the key stays in registers.
+    #[inline] // So that the key stays in registers.
     fn create(&mut self, bucket: Bucket) {
         let value = data_type::allocate(bucket);
         // SAFETY: the key is open for writing and takes the value over, which is of the type it is told.
@@ -207,7 +207,7 @@ impl<'call> BucketKey<'call> {
     }
 
     /// Lets the key expire at a Unix millisecond, or never.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn expire_at(&mut self, at_ms: Option<i64>) {
         let never = i64::from(raw::REDISMODULE_NO_EXPIRE);
         let at_ms = at_ms.map(|at_ms| at_ms.min(MAX_EXPIRE_AT_MS));
@@ -226,7 +226,7 @@ impl<'call> BucketKey<'call> {
     }
 
     /// Removes the key.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn delete(&mut self) {
         self.value = None;
         // SAFETY: the key is open for writing; the value goes with it.

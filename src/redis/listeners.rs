@@ -1,7 +1,9 @@
 //! Whether anybody may be listening to what is replicated.
 //!
 //! The effect of a write costs the server as much as a third of the write, even when there is neither an
-//! append-only file, nor a backlog, nor a replica to take it. So it is built only when somebody may be listening.
+//! append-only file, nor a backlog, nor a replica to take it. So it is built only when somebody may be listening: a take
+//! then costs 6,920 instructions instead of 9,570 (Redis 7.0.15, the whole call; `make guard` counts the first, and the
+//! second with `LOOPS_BETWEEN_LOOKS` at `u32::MAX`).
 //!
 //! # Why no listener is ever missed
 //!

@@ -1,4 +1,15 @@
 //! What happens when a server loads the module.
+//!
+//! By hand rather than by `redis_module!` and its relatives, because they do not hold on every server:
+//!
+//! - `redis_module!` subscribes to events before it calls `init`. If that then refuses an argument of `MODULE LOAD`, Redis
+//!   6.0 to 7.0 go on to call a module that was unloaded.
+//! - Its `configurations:` end Redis 6 and pass over arguments that they do not know.
+//! - Its event handlers do not load on Redis 6, nor do `#[command]`s before 7.2.
+//! - The context's `log` hands the message on as a format, and `server_info().field()` leaks a string a call.
+//! - Its allocator brings nothing to a bucket, which is allocated in one place.
+//!
+//! What the crate offers and holds everywhere is used: key specifications, `INFO`, calls of the server's own commands.
 
 use super::api::{missing, server};
 use super::call::{arguments, Argument};

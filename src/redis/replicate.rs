@@ -19,7 +19,7 @@ pub(crate) enum Replication {
 }
 
 /// Sends what was written by one call, as one command, so that a replica never sees half of it.
-#[inline(always)]
+#[inline]
 pub(crate) fn replicate(call: &Call, replication: Replication, effects: &[(Argument, Effect)]) {
     if replication == Replication::CallOrEffect && !listeners::may_exist() {
         replicate_verbatim(call);
