@@ -15,7 +15,7 @@ NEWEST_REDIS := redis-8.10.2
 NEWEST_VALKEY := valkey-9.1.2
 DEBIAN_REDIS := redis-7.0.15
 TEST_ENGINES := $(DEBIAN_REDIS) $(NEWEST_REDIS) $(NEWEST_VALKEY)
-ALL_ENGINES := $(shell sed -n 's/^ALL="//p;/^redict/p' scripts/engines.sh | tr -d '"')
+ALL_ENGINES = $(shell scripts/engines.sh --list)
 
 # Test programs that need no server. Those that need one: `server`, which one server suffices for; `cluster`, several;
 # `chaos`, `valgrind` and `redis_cell`, with targets of their own.

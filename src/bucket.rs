@@ -33,10 +33,13 @@ use crate::rate::Rate;
 /// The latest moment a bucket may bear, in Unix microseconds (about the year 38,500): leaves room for sums.
 pub const MAX_TIME_US: i64 = 1 << 60;
 
+/// The level of the deepest debt, in micro-tokens: -10^12 tokens.
+pub const DEEPEST_DEBT_MICRO: i64 = -MAX_MICRO;
+
 /// What one key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Micro-tokens at the last refill; negative while in debt. Within ±[`MAX_MICRO`].
+    /// Micro-tokens at the last refill; negative while in debt: [`DEEPEST_DEBT_MICRO`] to [`MAX_MICRO`].
     pub level_micro: i64,
     /// When that was, in Unix microseconds: 0 to [`MAX_TIME_US`].
     pub refilled_at_us: i64,
@@ -132,9 +135,17 @@ impl Bucket {
     /// Takes over a state from outside, or `None` if no bucket can be in it.
     #[must_use]
     pub fn checked(level_micro: i64, refilled_at_us: i64) -> Option<Self> {
-        let level_fits = (-MAX_MICRO..=MAX_MICRO).contains(&level_micro);
-        let time_fits = (0..=MAX_TIME_US).contains(&refilled_at_us);
-        (level_fits && time_fits).then_some(Self { level_micro, refilled_at_us })
+        let bucket = Self { level_micro, refilled_at_us };
+        (bucket == Self::nearest(level_micro, refilled_at_us)).then_some(bucket)
+    }
+
+    /// The bucket closest to a state from outside, which may be one that no bucket can be in.
+    #[must_use]
+    pub fn nearest(level_micro: i64, refilled_at_us: i64) -> Self {
+        Self {
+            level_micro: level_micro.clamp(DEEPEST_DEBT_MICRO, MAX_MICRO),
+            refilled_at_us: refilled_at_us.clamp(0, MAX_TIME_US),
+        }
     }
 }
 
@@ -196,7 +207,7 @@ impl Limit {
     pub fn full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
         let now_us = now_us.clamp(0, MAX_TIME_US);
         let missing = self.rate.flow_up(full_at_us.saturating_sub(now_us));
-        let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(MAX_MICRO.saturating_neg());
+        let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(DEEPEST_DEBT_MICRO);
         // Rounding up what is missing is dated back like the rest of a refill.
         let refilled_at_us = now_us.saturating_sub(missing.carry_us).max(0);
         Bucket { level_micro, refilled_at_us }
@@ -396,5 +407,5 @@ impl<'limit> View<'limit> {
 
 #[inline]
 fn is_too_deep(bucket: Bucket) -> bool {
-    bucket.level_micro < MAX_MICRO.saturating_neg()
+    bucket.level_micro < DEEPEST_DEBT_MICRO
 }

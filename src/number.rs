@@ -12,7 +12,7 @@
 /// Micro-tokens in a token: the resolution at which amounts and levels are kept.
 pub const MICRO_PER_TOKEN: i64 = 1_000_000;
 
-/// The largest capacity, cost or amount, and the deepest debt, in tokens.
+/// The largest capacity, cost or amount, in tokens.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000;
 
 /// [`MAX_TOKENS`] in micro-tokens.

@@ -5,9 +5,8 @@
 
 use super::api::server;
 use super::info;
-use crate::bucket::{Bucket, MAX_TIME_US};
+use crate::bucket::Bucket;
 use crate::effect::{self, Effect};
-use crate::number::MAX_MICRO;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
@@ -103,7 +102,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
     }
     match Bucket::checked(level_micro, refilled_at_us) {
         Some(bucket) => allocate(bucket).as_ptr().cast(),
-        None if is_loading(io) => allocate(nearest(io, level_micro, refilled_at_us)).as_ptr().cast(),
+        None if is_loading(io) => allocate(corrected(io, level_micro, refilled_at_us)).as_ptr().cast(),
         None => {
             log(io, c"tokenbucket: refused a bucket whose level or time is out of bounds");
             ptr::null_mut()
@@ -112,13 +111,10 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
 }
 
 /// The bucket closest to an impossible one. A server that reads its data file ends if a value is refused: one
-/// bad bucket is no reason for that, and clamped it holds no more than it claimed.
-fn nearest(io: *mut raw::RedisModuleIO, level_micro: i64, refilled_at_us: i64) -> Bucket {
+/// bad bucket is no reason for that, and the nearest holds no more than it claimed.
+fn corrected(io: *mut raw::RedisModuleIO, level_micro: i64, refilled_at_us: i64) -> Bucket {
     log(io, c"tokenbucket: corrected a bucket whose level or time is out of bounds");
-    Bucket {
-        level_micro: level_micro.clamp(MAX_MICRO.saturating_neg(), MAX_MICRO),
-        refilled_at_us: refilled_at_us.clamp(0, MAX_TIME_US),
-    }
+    Bucket::nearest(level_micro, refilled_at_us)
 }
 
 /// Whether the value comes from the server's own data file or its master, not from a client's `RESTORE`.
