@@ -5,6 +5,7 @@
 //! type of this folder whose lifetime ends with the call that it belongs to.
 #![allow(unsafe_code)]
 
+mod allocator;
 mod api;
 mod call;
 mod clock;
