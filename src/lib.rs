@@ -11,6 +11,7 @@
 //! | room | what is done there |
 //! |---|---|
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision. No Redis, no clock, no allocation |
+//! | [`holds`] | the holds of a bucket, and when what they hold comes back |
 //! | [`number`] | tokens and rates: bytes to exact integers, and back |
 //! | [`request`] | argv to one typed request per command |
 //! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
@@ -25,6 +26,7 @@ pub mod bucket;
 mod command;
 pub mod effect;
 pub mod error;
+pub mod holds;
 pub mod number;
 pub mod rate;
 mod redis;

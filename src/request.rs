@@ -251,7 +251,7 @@ fn amount<A: AsRef<[u8]>>(arguments: &[A], rounding: Rounding) -> Result<(&A, Li
 fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
     let rate = Rate::parse(rate.as_ref()).map_err(|error| match error {
-        RateError::Malformed => Error::Rate,
+        RateError::Malformed | RateError::Zero => Error::Rate,
         RateError::OutOfRange => Error::RateOutOfRange,
     })?;
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)

@@ -4,7 +4,7 @@
 //! would have to be undone, and undoing is a race.
 
 use super::execute::{admit, announce, decide, store};
-use crate::bucket::{Decision, Outcome};
+use crate::bucket::{Decision, NoReturns, Outcome};
 use crate::error::Error;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
@@ -62,7 +62,7 @@ fn take_together<'call>(
     } else {
         for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {
             if is_allowed(outcome) {
-                *outcome = request.limit.withhold(key.bucket(), call.now_us());
+                *outcome = request.limit.withhold(key.bucket(), NoReturns, call.now_us());
             }
         }
     }
