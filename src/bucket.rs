@@ -167,6 +167,9 @@ impl Returns for NoReturns {
 }
 
 impl Bucket {
+    /// A bucket that is not decided about yet.
+    pub(crate) const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
+
     /// Takes over a state from outside, or `None` if no bucket can be in it.
     #[must_use]
     pub fn checked(level_micro: i64, refilled_at_us: i64) -> Option<Self> {

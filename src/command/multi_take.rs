@@ -3,8 +3,8 @@
 //! Requests a minute and tokens a minute, a user's limit and the tenant's: taking one before knowing the other
 //! would have to be undone, and undoing is a race.
 
-use super::execute::{admit, announce, decide, store};
-use crate::bucket::{Decision, NoReturns, Outcome};
+use super::execute::{admit, announce, decide, store, withhold};
+use crate::bucket::{Decision, Outcome};
 use crate::error::Error;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
@@ -62,7 +62,7 @@ fn take_together<'call>(
     } else {
         for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {
             if is_allowed(outcome) {
-                *outcome = request.limit.withhold(key.bucket(), NoReturns, call.now_us());
+                *outcome = withhold(key, &request.limit);
             }
         }
     }
@@ -76,14 +76,17 @@ fn is_allowed(outcome: &Outcome) -> bool {
 
 /// Writes all that is to be written, as one unit for replicas.
 fn commit(call: &Call, keys: &mut [BucketKey], outcomes: &[Outcome]) {
-    let mut effects = Vec::with_capacity(keys.len());
+    let mut written = Vec::with_capacity(keys.len());
     for (key, outcome) in keys.iter_mut().zip(outcomes) {
-        if let Some(effect) = store(key, outcome) {
-            effects.push((*key.name(), effect));
+        if let Some(one) = store(key, outcome) {
+            written.push((*key.name(), one));
         }
     }
-    if !effects.is_empty() {
-        replicate(call, Replication::CallOrEffect, &effects);
+    if !written.is_empty() {
+        replicate(call, Replication::CallOrEffect, || {
+            let effects = written.into_iter().map(|(name, one)| (name, one.effect(Vec::new())));
+            effects.collect::<Vec<_>>()
+        });
     }
 }
 
