@@ -261,6 +261,7 @@ impl Slots {
     fn put(&mut self, hold: Hold) -> Option<u32> {
         let Some(slot) = self.free.pop() else {
             let slot = u32::try_from(self.holds.len()).ok()?;
+            reserve_first(&mut self.holds);
             self.holds.push(Some(hold));
             return Some(slot);
         };
@@ -389,6 +390,7 @@ impl Order {
         self.room = self.room.saturating_add(entries.capacity());
         let last_end_us = entries.last().map_or(i64::MIN, |last| slots.ends_at_us(last.slot));
         let chunk = Chunk { sum_micro: sum(&entries), last_end_us, entries };
+        reserve_first(&mut self.chunks);
         self.chunks.insert(index.min(self.chunks.len()), chunk);
     }
 
@@ -507,6 +509,13 @@ impl Chunk {
             }
         }
         (before, entries.first().map_or(i64::MAX, |entry| slots.ends_at_us(entry.slot)))
+    }
+}
+
+/// Makes room for one: many buckets have no more than that, and would be given room for four.
+fn reserve_first<T>(list: &mut Vec<T>) {
+    if list.capacity() == 0 {
+        list.reserve_exact(1);
     }
 }
 

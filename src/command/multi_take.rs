@@ -7,7 +7,7 @@ use super::execute::{admit, announce, decide, store, withhold};
 use crate::bucket::{Decision, Outcome};
 use crate::error::Error;
 use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
 };
 use crate::redis::{count, replicate, Access, Argument, BucketKey, Call, Replication};
 use crate::request::{self, Request};
@@ -23,11 +23,8 @@ impl Command for MultiTake {
         arity: -6,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
-        keys: Keys::CountedEveryFourth,
-        arguments: &[
-            ArgumentSpec::required(c"numkeys", Kind::Whole),
-            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST])),
-        ],
+        keys: Keys::CountedEveryFourth { first: 2 },
+        arguments: &[NUMKEYS, ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST]))],
     };
 
     fn run(call: Call) -> Result<(), Error> {
@@ -90,7 +87,8 @@ fn commit(call: &Call, keys: &mut [BucketKey], outcomes: &[Outcome]) {
     }
 }
 
-fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
+/// Replies the binding decision, and that of each bucket.
+pub(super) fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
     call.reply_array(5);
     call.reply_decision_fields(binding);
     call.reply_array(outcomes.len());
@@ -100,7 +98,7 @@ fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
 }
 
 /// The decision that binds the caller: the tightest of each field over all buckets.
-fn binding(outcomes: &[Outcome]) -> Decision {
+pub(super) fn binding(outcomes: &[Outcome]) -> Decision {
     let decisions = outcomes.iter().map(|outcome| outcome.decision);
     decisions.reduce(tighter).unwrap_or(Decision {
         allowed: 1,

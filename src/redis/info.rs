@@ -115,7 +115,6 @@ impl Counters {
     }
 
     /// A hold was settled that was not there.
-    #[allow(dead_code)]
     pub(crate) fn settled_late(&self) {
         add(&self.settled_late, 1);
     }
