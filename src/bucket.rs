@@ -3,7 +3,8 @@
 //! A bucket is two numbers: how many tokens it held when it was last refilled, and when that was. Nothing runs in
 //! the background; whoever looks adds what has flowed in since. Everything here is integer arithmetic on
 //! micro-tokens and microseconds, with the time as an argument: no clock, no Redis, no allocation, no failure but
-//! [`DebtTooDeep`].
+//! [`DebtTooDeep`]. What comes back by itself, the holds of a bucket, is a parameter ([`Returns`]): most buckets have
+//! none, and pay nothing for those that do.
 //!
 //! # Why no token is ever lost or won by rounding
 //!
@@ -16,9 +17,10 @@
 //!
 //! # Why nothing overflows
 //!
-//! Levels and capacities are within ±10^18, times within 2^60, what flows and how long it takes within 2^62. All
-//! sums below are of two of these, which fits 64 bits; they are written as wrapping, because a saturating
-//! addition costs five times as much and would never saturate.
+//! Levels and capacities are within ±10^18, times within 2^60, what flows and how long it takes within 2^62, what
+//! holds bring back within 2^61. All sums below are of two of these, or of a level, a flow and what holds bring, which
+//! fits 64 bits; they are written as wrapping, because a saturating addition costs five times as much and would never
+//! saturate.
 //!
 //! # Why the waits are honest
 //!
@@ -27,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::holds::Holds;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
 use crate::rate::Rate;
 
@@ -128,10 +131,48 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DebtTooDeep;
 
-/// Waiting never helps: the cost is above the capacity.
+/// Waiting never helps: the cost is above the capacity, or nothing flows in.
 const NEVER_MS: i64 = -1;
 
+/// What comes back to a bucket by itself, at moments that are known.
+pub trait Returns: Copy {
+    /// What has come back by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
+    fn ended_micro(self, now_us: i64) -> i64;
+
+    /// When the last of it comes back, in Unix microseconds; the smallest number if nothing does.
+    fn last_end_us(self) -> i64;
+
+    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past. What has come back by
+    /// `counted_us` is in its level already.
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64;
+}
+
+/// Nothing is held, and nothing comes back.
+#[derive(Clone, Copy, Debug)]
+pub struct NoReturns;
+
+impl Returns for NoReturns {
+    #[inline(always)]
+    fn ended_micro(self, _now_us: i64) -> i64 {
+        0
+    }
+
+    #[inline(always)]
+    fn last_end_us(self) -> i64 {
+        i64::MIN
+    }
+
+    #[inline(always)]
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, _counted_us: i64, level_micro: i64) -> i64 {
+        let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
+        bucket.refilled_at_us.wrapping_add(rate.time_us(missing_micro))
+    }
+}
+
 impl Bucket {
+    /// A bucket that is not decided about yet.
+    pub(crate) const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
+
     /// Takes over a state from outside, or `None` if no bucket can be in it.
     #[must_use]
     pub fn checked(level_micro: i64, refilled_at_us: i64) -> Option<Self> {
@@ -158,6 +199,18 @@ impl Limit {
         rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
     }
 
+    /// A bucket that holds at most `capacity_micro`, into which nothing flows but what was held.
+    #[must_use]
+    pub fn pool(capacity_micro: i64) -> Self {
+        Self { capacity_micro, rate: Rate::NOTHING }
+    }
+
+    /// Whether it is a [`pool`](Self::pool).
+    #[must_use]
+    pub fn is_pool(&self) -> bool {
+        self.rate == Rate::NOTHING
+    }
+
     /// The capacity in micro-tokens.
     #[must_use]
     pub fn capacity_micro(&self) -> i64 {
@@ -175,7 +228,22 @@ impl Limit {
         operation: Operation,
         now_us: i64,
     ) -> Result<Outcome, DebtTooDeep> {
-        let view = View::new(self, stored, now_us);
+        self.decide_with(stored, NoReturns, operation, now_us)
+    }
+
+    /// The same on a bucket to which something comes back by itself.
+    ///
+    /// # Errors
+    /// As of [`decide`](Self::decide).
+    #[inline(always)]
+    pub fn decide_with(
+        &self,
+        stored: Option<Bucket>,
+        returns: impl Returns,
+        operation: Operation,
+        now_us: i64,
+    ) -> Result<Outcome, DebtTooDeep> {
+        let view = View::new(self, stored, returns, now_us);
         match operation {
             Operation::Take { cost_micro } => Ok(view.take(cost_micro)),
             Operation::TakeUpTo { max_tokens } => Ok(view.take_up_to(max_tokens)),
@@ -188,16 +256,34 @@ impl Limit {
     /// What becomes of a bucket that would have allowed its part of a call which another bucket denies: it is told
     /// as it is and nothing is taken, but it counts on from the new time after a step back, like the one that denies.
     #[must_use]
-    pub fn withhold(&self, stored: Option<Bucket>, now_us: i64) -> Outcome {
-        let denied = View::new(self, stored, now_us).denied(0);
+    pub fn withhold(&self, stored: Option<Bucket>, returns: impl Returns, now_us: i64) -> Outcome {
+        let denied = View::new(self, stored, returns, now_us).denied(0);
         Outcome { decision: Decision { allowed: 1, ..denied.decision }, ..denied }
     }
 
     /// Microseconds from `now_us` until what is stored holds `level_micro`, if nobody takes; 0 if it does already.
     #[must_use]
     pub fn wait_us(&self, stored: Option<Bucket>, level_micro: i64, now_us: i64) -> i64 {
-        let view = View::new(self, stored, now_us);
-        self.reaches_at_us(view.untouched, level_micro).wrapping_sub(view.now_us).max(0)
+        self.wait_after_us(stored, NoReturns, Change::Keep, level_micro, now_us)
+    }
+
+    /// The same once `change` was made.
+    #[must_use]
+    pub fn wait_after_us(
+        &self,
+        stored: Option<Bucket>,
+        returns: impl Returns,
+        change: Change,
+        level_micro: i64,
+        now_us: i64,
+    ) -> i64 {
+        let view = View::new(self, stored, returns, now_us);
+        let at_us = match change {
+            Change::Keep => view.reaches_at_us(view.untouched, EVERYTHING, level_micro),
+            Change::Store { bucket, .. } => view.reaches_at_us(bucket, view.now_us, level_micro),
+            Change::Clear => view.now_us,
+        };
+        at_us.wrapping_sub(view.now_us).max(0)
     }
 
     /// The bucket that will be full at `full_at_us`, as far as levels and times go in whole numbers; rounded down.
@@ -213,14 +299,14 @@ impl Limit {
         Bucket { level_micro, refilled_at_us }
     }
 
-    /// Adds what flowed in since the last refill, never beyond the capacity.
+    /// Adds what flowed in since the last refill, and what came back, never beyond the capacity.
     ///
     /// `now_us` before the last refill counts as no time passing: a clock that steps back must not create
     /// tokens, nor lock the bucket until it has caught up.
     #[inline]
-    fn refill(&self, bucket: Bucket, now_us: i64) -> Bucket {
+    fn refill(&self, bucket: Bucket, returned_micro: i64, now_us: i64) -> Bucket {
         let flow = self.rate.flow(now_us.wrapping_sub(bucket.refilled_at_us));
-        let level_micro = bucket.level_micro.wrapping_add(flow.micro);
+        let level_micro = bucket.level_micro.wrapping_add(flow.micro).wrapping_add(returned_micro);
         if level_micro >= self.capacity_micro {
             return self.full(now_us);
         }
@@ -231,18 +317,18 @@ impl Limit {
     fn full(&self, now_us: i64) -> Bucket {
         Bucket { level_micro: self.capacity_micro, refilled_at_us: now_us }
     }
-
-    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past.
-    #[inline]
-    fn reaches_at_us(&self, bucket: Bucket, level_micro: i64) -> i64 {
-        let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
-        bucket.refilled_at_us.wrapping_add(self.rate.time_us(missing_micro))
-    }
 }
 
+/// From which moment on returns count that are in no level yet: all of them.
+const EVERYTHING: i64 = i64::MIN;
+
 /// A bucket as one call sees it.
-struct View<'limit> {
+struct View<'limit, R> {
     limit: &'limit Limit,
+    /// What comes back by itself.
+    returns: R,
+    /// The part of it that has come back by now, and is in no stored level yet.
+    returned_micro: i64,
     now_us: i64,
     /// The clock is behind the last refill: a denial has to write, or the bucket would stand still until then.
     stepped_back: bool,
@@ -254,9 +340,9 @@ struct View<'limit> {
     stored_level_micro: i64,
 }
 
-impl<'limit> View<'limit> {
+impl<'limit, R: Returns> View<'limit, R> {
     #[inline(always)]
-    fn new(limit: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Self {
+    fn new(limit: &'limit Limit, stored: Option<Bucket>, returns: R, now_us: i64) -> Self {
         let now_us = now_us.clamp(0, MAX_TIME_US);
         let found = stored.unwrap_or_else(|| limit.full(now_us));
         let untouched = Bucket {
@@ -264,9 +350,12 @@ impl<'limit> View<'limit> {
             level_micro: found.level_micro.min(limit.capacity_micro),
             refilled_at_us: found.refilled_at_us.min(now_us),
         };
-        let current = limit.refill(untouched, now_us);
+        let returned_micro = returns.ended_micro(now_us);
+        let current = limit.refill(untouched, returned_micro, now_us);
         Self {
             limit,
+            returns,
+            returned_micro,
             now_us,
             stepped_back: now_us < found.refilled_at_us,
             untouched,
@@ -328,12 +417,22 @@ impl<'limit> View<'limit> {
         if amount_micro == 0 || room_micro == 0 {
             return self.untouched(1, 0);
         }
-        if amount_micro >= room_micro {
-            let decision = self.decision(1, self.limit.capacity_micro, 0, self.now_us);
-            return Outcome { decision, change: Change::Clear, granted_micro: 0 };
+        if amount_micro < room_micro {
+            let given = self.moved(1, amount_micro.saturating_neg(), 0);
+            return Outcome { granted_micro: 0, ..given };
         }
-        let given = self.moved(1, amount_micro.saturating_neg(), 0);
-        Outcome { granted_micro: 0, ..given }
+        let decision = self.decision(1, self.limit.capacity_micro, 0, self.now_us);
+        Outcome { decision, change: self.filled(), granted_micro: 0 }
+    }
+
+    /// What becomes of a bucket that is full now: no bucket, unless something is held that comes back.
+    #[inline]
+    fn filled(&self) -> Change {
+        let last_end_us = self.returns.last_end_us();
+        if last_end_us <= self.now_us {
+            return Change::Clear;
+        }
+        Change::Store { bucket: self.limit.full(self.now_us), full_at_us: last_end_us }
     }
 
     /// What would be stored if `micro` were taken now.
@@ -347,15 +446,16 @@ impl<'limit> View<'limit> {
     #[inline(always)]
     fn moved(&self, allowed: i64, micro: i64, retry_after_ms: i64) -> Outcome {
         let bucket = self.after(micro);
-        let full_at_us = self.full_at_us(bucket);
+        let full_at_us = self.full_at_us(bucket, self.now_us);
         let decision = self.decision(allowed, bucket.level_micro, retry_after_ms, full_at_us);
+        let full_at_us = full_at_us.max(self.returns.last_end_us());
         Outcome { decision, change: Change::Store { bucket, full_at_us }, granted_micro: micro }
     }
 
     /// An outcome that leaves everything as it is.
     #[inline(always)]
     fn untouched(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
-        let full_at_us = self.full_at_us(self.untouched);
+        let full_at_us = self.full_at_us(self.untouched, EVERYTHING);
         let decision = self.decision(allowed, self.current.level_micro, retry_after_ms, full_at_us);
         Outcome { decision, change: Change::Keep, granted_micro: 0 }
     }
@@ -368,8 +468,10 @@ impl<'limit> View<'limit> {
             return denied;
         }
         // A level above this limit's capacity stays for others to see: a denial takes nothing.
-        let bucket = Bucket { level_micro: self.stored_level_micro, ..self.untouched };
-        Outcome { change: Change::Store { bucket, full_at_us: self.full_at_us(bucket) }, ..denied }
+        let level_micro = self.stored_level_micro.wrapping_add(self.returned_micro).min(MAX_MICRO);
+        let bucket = Bucket { level_micro, ..self.untouched };
+        let full_at_us = self.full_at_us(bucket, self.now_us).max(self.returns.last_end_us());
+        Outcome { change: Change::Store { bucket, full_at_us }, ..denied }
     }
 
     #[inline]
@@ -379,8 +481,13 @@ impl<'limit> View<'limit> {
     }
 
     #[inline]
-    fn full_at_us(&self, bucket: Bucket) -> i64 {
-        self.limit.reaches_at_us(bucket, self.limit.capacity_micro)
+    fn full_at_us(&self, bucket: Bucket, counted_us: i64) -> i64 {
+        self.reaches_at_us(bucket, counted_us, self.limit.capacity_micro)
+    }
+
+    #[inline]
+    fn reaches_at_us(&self, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64 {
+        self.returns.reaches_at_us(&self.limit.rate, bucket, counted_us, level_micro)
     }
 
     /// How long until a plain take of `cost_micro` is allowed.
@@ -389,12 +496,21 @@ impl<'limit> View<'limit> {
         if cost_micro > self.limit.capacity_micro {
             return NEVER_MS;
         }
-        self.ms_until(self.limit.reaches_at_us(self.untouched, cost_micro))
+        self.wait_until_ms(self.reaches_at_us(self.untouched, EVERYTHING, cost_micro))
     }
 
     #[inline]
     fn debt_free_in_ms(&self, bucket: Bucket) -> i64 {
-        self.ms_until(self.limit.reaches_at_us(bucket, 0))
+        self.wait_until_ms(self.reaches_at_us(bucket, self.now_us, 0))
+    }
+
+    /// The wait until `at_us`: without end where nothing flows in, and nothing comes back that would do.
+    #[inline]
+    fn wait_until_ms(&self, at_us: i64) -> i64 {
+        if at_us > MAX_TIME_US && self.limit.is_pool() {
+            return NEVER_MS;
+        }
+        self.ms_until(at_us)
     }
 
     /// Milliseconds from now to `at_us`, rounded up, 0 for the past.
@@ -408,4 +524,111 @@ impl<'limit> View<'limit> {
 #[inline]
 fn is_too_deep(bucket: Bucket) -> bool {
     bucket.level_micro < DEEPEST_DEBT_MICRO
+}
+
+/// What comes of a hold before anything is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// The level is to be this, and the hold what it was asked to be.
+    Moved {
+        /// The level without what is held from now on; what has come back by now is in it.
+        bucket: Bucket,
+        /// Micro-tokens that leave the bucket; negative if they come back.
+        taken_micro: i64,
+    },
+    /// No hold changes.
+    Kept(Outcome),
+}
+
+impl Limit {
+    /// Decides whether the hold `id` may be of `amount_micro` from now on. Leaves `holds` as they are.
+    ///
+    /// What it holds already need not be taken again. Denied, the wait is until there is what is lacking, whether or
+    /// not the hold itself ends before: then the whole amount is needed, and what was held is there too. But a hold of
+    /// more than the capacity (which was larger) can only grow while it lasts.
+    #[must_use]
+    pub fn hold(
+        &self,
+        stored: Option<Bucket>,
+        holds: &mut Holds,
+        id: &[u8],
+        amount_micro: i64,
+        now_us: i64,
+    ) -> Holding {
+        let held = holds.outstanding_of(id, now_us).map(|hold| (hold.amount_micro, hold.ends_at_us));
+        let (held_micro, ends_at_us) = held.unwrap_or((0, i64::MAX));
+        let lacking_micro = amount_micro.wrapping_sub(held_micro);
+        let view = View::new(self, stored, &*holds, now_us);
+        if amount_micro == 0 && held.is_none() {
+            return Holding::Kept(view.untouched(1, 0));
+        }
+        if lacking_micro <= 0 || lacking_micro <= view.current.level_micro {
+            return view.held(lacking_micro);
+        }
+        let own = if held.is_some() { holds.remove(id) } else { None };
+        let wait_ms = View::new(self, stored, &*holds, now_us).wait_for(lacking_micro);
+        if let Some(own) = own {
+            holds.set(own);
+        }
+        let view = View::new(self, stored, &*holds, now_us);
+        let comes_too_late = amount_micro > self.capacity_micro && view.after_ms(wait_ms) >= ends_at_us;
+        Holding::Kept(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
+    }
+
+    /// Decides what becomes of a bucket when the hold `id` ends and `used_micro` of it were used.
+    ///
+    /// # Errors
+    /// [`DebtTooDeep`] if much more was used.
+    pub fn settle(
+        &self,
+        stored: Option<Bucket>,
+        holds: &Holds,
+        id: &[u8],
+        used_micro: i64,
+        now_us: i64,
+    ) -> Result<Holding, DebtTooDeep> {
+        let view = View::new(self, stored, holds, now_us);
+        let Some(hold) = holds.outstanding_of(id, now_us) else {
+            return Ok(Holding::Kept(view.untouched(0, NEVER_MS)));
+        };
+        let lacking_micro = used_micro.wrapping_sub(hold.amount_micro);
+        if is_too_deep(view.after(lacking_micro)) {
+            return Err(DebtTooDeep);
+        }
+        Ok(view.held(lacking_micro))
+    }
+
+    /// What there is to say and to store once the holds have been changed: `bucket` is what [`Holding::Moved`] told,
+    /// and of `holds` none has ended. The wait told is until the bucket is out of debt.
+    #[must_use]
+    pub fn moved(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
+        let view = View::new(self, Some(bucket), holds, now_us);
+        let told = view.untouched(1, view.debt_free_in_ms(bucket));
+        let full_at_us = view.full_at_us(bucket, EVERYTHING).max(view.returns.last_end_us());
+        let is_full = bucket.level_micro == self.capacity_micro;
+        let change = if is_full { view.filled() } else { Change::Store { bucket, full_at_us } };
+        Outcome { change, granted_micro: taken_micro.max(0), ..told }
+    }
+
+    /// When a hold of `amount_micro` can no longer be had: as it ends, if it is of more than the capacity.
+    #[must_use]
+    pub fn holdable_until_us(&self, holds: &Holds, id: &[u8], amount_micro: i64, now_us: i64) -> i64 {
+        let own = holds.outstanding_of(id, now_us).filter(|_| amount_micro > self.capacity_micro);
+        own.map_or(i64::MAX, |hold| hold.ends_at_us)
+    }
+}
+
+impl<R: Returns> View<'_, R> {
+    /// A hold takes `lacking_micro` more, or gives back, if negative.
+    fn held(&self, lacking_micro: i64) -> Holding {
+        let after = self.after(lacking_micro);
+        let is_full = after.level_micro >= self.limit.capacity_micro;
+        let bucket = if is_full { self.limit.full(self.now_us) } else { after };
+        Holding::Moved { bucket, taken_micro: lacking_micro }
+    }
+
+    /// The moment that is `wait_ms` from now, or the beginning of time if that never comes.
+    fn after_ms(&self, wait_ms: i64) -> i64 {
+        self.now_us.saturating_add(wait_ms.saturating_mul(1000))
+    }
 }

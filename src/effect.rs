@@ -1,7 +1,7 @@
 //! What replicas and the append-only file receive instead of the call: the key as it is after it.
 //!
 //! An effect is one short binary argument, because each argument of a replicated command costs the server more
-//! than all the arithmetic of the decision. 25 bytes, integers little-endian:
+//! than all the arithmetic of the decision. Integers are little-endian. A bucket without holds, 25 bytes:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -10,21 +10,33 @@
 //! | 9..17 | time of the last refill, Unix microseconds |
 //! | 17..25 | expiry of the key, Unix milliseconds; -1 for none |
 //!
-//! The version alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
+//! A bucket with holds, or without any for the first time, is too large to be sent whole with each write. So what is
+//! sent is what has changed: version 2, the fields above, and then
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 25..33 | Unix microseconds: holds that have ended by then are gone, and what they held is in the level |
+//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of a name in one byte, and the name of a hold that is gone |
+//!
+//! The version 1 alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
 //! an operator may have renamed.
 
 #![forbid(unsafe_code)]
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, MAX_TIME_US};
+use crate::holds::{Hold, Holds, MAX_ID_LEN};
 use std::ffi::CStr;
 
 /// The command that carries effects. It is in every append-only file, so it cannot change.
 pub const COMMAND: &CStr = c"TB.RESTORE";
 
-/// The most bytes of an encoded effect.
-pub const MAX_EFFECT_LEN: usize = 25;
+/// Bytes of the encoded effect of a bucket without holds.
+const PLAIN_LEN: usize = 25;
 
 const VERSION: u8 = 1;
+const VERSION_WITH_HOLDS: u8 = 2;
+const SET: u8 = 1;
+const REMOVE: u8 = 2;
 const NO_EXPIRY: i64 = -1;
 
 /// The latest expiry ever set, in Unix milliseconds: the year 287,396. A debt that takes longer to pay off is
@@ -32,29 +44,121 @@ const NO_EXPIRY: i64 = -1;
 pub const MAX_EXPIRE_AT_MS: i64 = 1 << 53;
 
 /// What a write leaves behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A bucket.
+    /// A bucket without holds.
     Stored {
         /// What it holds.
         bucket: Bucket,
         /// When its key expires, in Unix milliseconds, if it does.
         expire_at_ms: Option<i64>,
     },
+    /// A bucket whose holds have changed.
+    Changed {
+        /// What it holds.
+        bucket: Bucket,
+        /// When its key expires, in Unix milliseconds, if it does.
+        expire_at_ms: Option<i64>,
+        /// What became of its holds.
+        holds: HoldChanges,
+    },
     /// No key: the bucket is full.
     Cleared,
 }
 
+/// What became of the holds of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldChanges {
+    /// Those that have ended by then are gone. Unix microseconds.
+    pub until_us: i64,
+    /// What else has changed, in order.
+    pub changes: Vec<HoldChange>,
+}
+
+/// What became of one hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldChange {
+    /// There is this one.
+    Set(Hold),
+    /// There is none of this name.
+    Removed(Box<[u8]>),
+}
+
+impl HoldChanges {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.until_us.to_le_bytes());
+        for change in &self.changes {
+            match change {
+                HoldChange::Set(hold) => {
+                    bytes.push(SET);
+                    hold.encode(bytes);
+                }
+                HoldChange::Removed(id) => {
+                    bytes.extend([REMOVE, u8::try_from(id.len()).unwrap_or(u8::MAX)]);
+                    bytes.extend(id);
+                }
+            }
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (until, mut rest) = bytes.split_first_chunk::<8>()?;
+        let until_us = i64::from_le_bytes(*until);
+        let mut changes = Vec::new();
+        while let Some((change, behind)) = HoldChange::decode(rest)? {
+            changes.push(change);
+            rest = behind;
+        }
+        (0..=MAX_TIME_US).contains(&until_us).then_some(Self { until_us, changes })
+    }
+}
+
+impl HoldChange {
+    /// Makes `holds` what they are after the change.
+    pub fn apply(self, holds: &mut Holds) {
+        match self {
+            Self::Set(hold) => holds.set(hold),
+            Self::Removed(id) => drop(holds.remove(&id)),
+        }
+    }
+
+    /// Reads the change with which `bytes` begin, and what follows it: nothing at the end, `None` for what is none.
+    #[allow(clippy::option_option)]
+    fn decode(bytes: &[u8]) -> Option<Option<(Self, &[u8])>> {
+        match bytes {
+            [] => Some(None),
+            [SET, hold @ ..] => {
+                let (hold, rest) = Hold::decode(hold)?;
+                Some(Some((Self::Set(hold?), rest)))
+            }
+            [REMOVE, len, rest @ ..] => {
+                let (id, rest) = rest.split_at_checked(usize::from(*len))?;
+                let is_one = (1..=MAX_ID_LEN).contains(&id.len());
+                is_one.then(|| Some((Self::Removed(id.into()), rest)))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// An effect as it is sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Encoded {
-    bytes: [u8; MAX_EFFECT_LEN],
-    len: usize,
+#[derive(Clone, Debug)]
+pub enum Encoded {
+    /// The bucket is full.
+    Cleared([u8; 1]),
+    /// A bucket without holds.
+    Plain([u8; PLAIN_LEN]),
+    /// A bucket with changed holds.
+    WithHolds(Vec<u8>),
 }
 
 impl AsRef<[u8]> for Encoded {
     fn as_ref(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        match self {
+            Self::Cleared(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+            Self::WithHolds(bytes) => bytes,
+        }
     }
 }
 
@@ -62,39 +166,53 @@ impl Effect {
     /// The bytes to send.
     #[must_use]
     pub fn encode(&self) -> Encoded {
-        let mut bytes = [0; MAX_EFFECT_LEN];
-        let (version, fields) = bytes.split_at_mut(1);
-        version.fill(VERSION);
-        let Self::Stored { bucket, expire_at_ms } = self else {
-            return Encoded { bytes, len: 1 };
-        };
-        let values = [bucket.level_micro, bucket.refilled_at_us, expire_at_ms.unwrap_or(NO_EXPIRY)];
-        for (field, value) in fields.chunks_exact_mut(8).zip(values) {
-            field.copy_from_slice(&value.to_le_bytes());
+        match self {
+            Self::Cleared => Encoded::Cleared([VERSION]),
+            Self::Stored { bucket, expire_at_ms } => Encoded::Plain(fields(VERSION, *bucket, *expire_at_ms)),
+            Self::Changed { bucket, expire_at_ms, holds } => {
+                let mut bytes = fields(VERSION_WITH_HOLDS, *bucket, *expire_at_ms).to_vec();
+                holds.encode(&mut bytes);
+                Encoded::WithHolds(bytes)
+            }
         }
-        Encoded { bytes, len: MAX_EFFECT_LEN }
     }
 
     /// Reads what [`encode`](Self::encode) wrote, or `None` if any field is not one that a bucket can have.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let ([VERSION], fields) = bytes.split_first_chunk::<1>()? else {
-            return None;
-        };
+        let ([version], fields) = bytes.split_first_chunk::<1>()?;
         if fields.is_empty() {
-            return Some(Self::Cleared);
+            return (*version == VERSION).then_some(Self::Cleared);
         }
         let (level, fields) = fields.split_first_chunk::<8>()?;
         let (refilled_at, fields) = fields.split_first_chunk::<8>()?;
-        let expire_at = <[u8; 8]>::try_from(fields).ok()?;
+        let (expire_at, rest) = fields.split_first_chunk::<8>()?;
         let bucket = Bucket::checked(i64::from_le_bytes(*level), i64::from_le_bytes(*refilled_at))?;
-        let expire_at_ms = match i64::from_le_bytes(expire_at) {
+        let expire_at_ms = match i64::from_le_bytes(*expire_at) {
             NO_EXPIRY => None,
             at @ 0..=MAX_EXPIRE_AT_MS => Some(at),
             _ => return None,
         };
-        Some(Self::Stored { bucket, expire_at_ms })
+        match (*version, rest) {
+            (VERSION, []) => Some(Self::Stored { bucket, expire_at_ms }),
+            (VERSION_WITH_HOLDS, changes) => {
+                let holds = HoldChanges::decode(changes)?;
+                Some(Self::Changed { bucket, expire_at_ms, holds })
+            }
+            _ => None,
+        }
     }
+}
+
+/// What both versions begin with.
+fn fields(version: u8, bucket: Bucket, expire_at_ms: Option<i64>) -> [u8; PLAIN_LEN] {
+    let mut bytes = [version; PLAIN_LEN];
+    let (_, fields) = bytes.split_at_mut(1);
+    let values = [bucket.level_micro, bucket.refilled_at_us, expire_at_ms.unwrap_or(NO_EXPIRY)];
+    for (field, value) in fields.chunks_exact_mut(8).zip(values) {
+        field.copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
 }
 
 /// When the key of a bucket that is full at `full_at_us` has to go, in Unix milliseconds.

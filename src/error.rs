@@ -29,18 +29,34 @@ pub enum Error {
     MaxWait,
     /// The rate is malformed, or zero.
     Rate,
+    /// The rate is 0, for a command that needs one.
+    RateOfPool,
     /// The rate is out of bounds.
     RateOutOfRange,
     /// Capacity and rate are fine, but not together.
     RefillTooSlow,
     /// A charge beyond the deepest debt.
     DebtTooDeep,
-    /// The `numkeys` of `TB.MTAKE` is not a number of buckets.
+    /// The `numkeys` of a call is not a number of buckets.
     NumKeys,
     /// `numkeys` and the number of arguments behind it do not agree.
     NumKeysMismatch,
-    /// The same key twice in one `TB.MTAKE`.
+    /// The same in `TB.MHOLD`.
+    NumKeysOfAmounts,
+    /// The same in `TB.MSETTLE`.
+    NumKeysOfUsed,
+    /// The same key twice in one call.
     DuplicateKey,
+    /// The `ttl_ms` of a hold is out of bounds.
+    Ttl,
+    /// The `id` of a hold is empty or too long.
+    Id,
+    /// What was used of a hold is not an amount of tokens.
+    Used,
+    /// Something was used of a hold of a pool.
+    UsedOfPool,
+    /// The bucket has as many holds as it may have.
+    TooManyHolds,
     /// The effect given to `TB.RESTORE` is malformed.
     State,
     /// The `max_burst` of `CL.THROTTLE` is out of bounds.
@@ -73,6 +89,9 @@ impl Error {
             Self::Rate => {
                 c"ERR rate must be tokens per second above 0, like 5 or 0.25, or count/period, like 100/m or 10/15s (ms, s, m, h, d)"
             }
+            Self::RateOfPool => {
+                c"ERR rate 0 is a pool that nothing but ending holds refills: only TB.HOLD, TB.SETTLE, TB.MHOLD, TB.MSETTLE, TB.PEEK and TB.GIVE accept it"
+            }
             Self::RateOutOfRange => {
                 c"ERR rate must be at least 1 token in 100 years and at most 1e12 tokens per second"
             }
@@ -82,6 +101,15 @@ impl Error {
             Self::DebtTooDeep => c"ERR amount would put the bucket more than 1e12 tokens into debt",
             Self::NumKeys => c"ERR numkeys must be a whole number from 1 to 1024",
             Self::NumKeysMismatch => c"ERR numkeys must match the number of 'key capacity rate cost' groups",
+            Self::NumKeysOfAmounts => {
+                c"ERR numkeys must match the number of 'key capacity rate amount' groups"
+            }
+            Self::NumKeysOfUsed => c"ERR numkeys must match the number of 'key capacity rate used' groups",
+            Self::Ttl => c"ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000",
+            Self::Id => c"ERR id must be 1 to 128 bytes",
+            Self::Used => c"ERR used must be a decimal number of tokens from 0 to 1e12",
+            Self::UsedOfPool => c"ERR used must be 0 where the rate is 0: it would never flow in again",
+            Self::TooManyHolds => c"ERR the bucket has tokenbucket.max-holds holds already",
             Self::DuplicateKey => c"ERR key must not be given twice in one call",
             Self::State => c"ERR state must be a bucket state as this module replicates it",
             Self::MaxBurst => c"ERR max_burst must be a whole number of tokens from -1 to 999999999999",

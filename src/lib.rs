@@ -11,6 +11,7 @@
 //! | room | what is done there |
 //! |---|---|
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision. No Redis, no clock, no allocation |
+//! | [`holds`] | the holds of a bucket, and when what they hold comes back |
 //! | [`number`] | amounts of tokens: bytes to exact integers, and back |
 //! | [`rate`] | rates: bytes to an exact ratio, what flows at it, and how long an amount takes |
 //! | [`request`] | argv to one typed request per command |
@@ -30,6 +31,7 @@ pub mod bucket;
 mod command;
 pub mod effect;
 pub mod error;
+pub mod holds;
 pub mod number;
 pub mod rate;
 mod redis;

@@ -23,8 +23,10 @@ const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
 /// Why bytes are not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateError {
-    /// Neither tokens per second nor `count/period`, or zero.
+    /// Neither tokens per second nor `count/period`, or none in a period.
     Malformed,
+    /// Zero.
+    Zero,
     /// Faster than 10^12 tokens per second, or slower than one token in 100 years.
     OutOfRange,
 }
@@ -58,6 +60,9 @@ pub struct Flow {
 }
 
 impl Rate {
+    /// Nothing flows, and any amount takes longer than is counted: its product with the denominator leaves 64 bits.
+    pub const NOTHING: Self = Self { numerator: 0, denominator: u64::MAX, exponent: 0 };
+
     /// Reads `5`, `0.25`, `1e-3` (tokens per second) or `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`.
     ///
     /// Both numbers keep 12 significant digits; further ones are rounded down in the count and up in the
@@ -134,6 +139,7 @@ impl Rate {
     #[cold]
     fn general(bytes: &[u8]) -> Result<Self, RateError> {
         match bytes.iter().position(|byte| *byte == b'/') {
+            None if Decimal::parse(bytes).is_some_and(Decimal::is_zero) => Err(RateError::Zero),
             None => Self::ratio(Self::count(bytes)?, (1, 0), SECOND),
             Some(slash) => {
                 let (count, period) = bytes.split_at(slash);

@@ -8,6 +8,7 @@
 use crate::bucket::{Limit, Operation};
 use crate::effect::Effect;
 use crate::error::Error;
+use crate::holds::MAX_ID_LEN;
 use crate::number::{micro_tokens, whole, Rounding, MAX_LEN, MAX_TOKENS, MICRO_PER_TOKEN};
 use crate::rate::{Rate, RateError, CENTURY_S};
 
@@ -16,6 +17,9 @@ pub const MAX_BUCKETS: i64 = 1024;
 
 /// The longest wait that can be accepted: 100 years, in milliseconds.
 pub const MAX_WAIT_MS: i64 = CENTURY_S.cast_signed() * 1000;
+
+/// The longest time that a hold lasts: 30 days, in milliseconds.
+pub const MAX_TTL_MS: i64 = 2_592_000_000;
 
 /// One bucket, its limit, and what is wanted of it.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,36 @@ pub struct Request<'a, A> {
     pub limit: Limit,
     /// What is wanted.
     pub operation: Operation,
+}
+
+/// One bucket, its limit, and what is wanted of one of its holds.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldRequest<'a, A> {
+    /// The argument that names the bucket.
+    pub key: &'a A,
+    /// The limit that came with the call.
+    pub limit: Limit,
+    /// The argument that names the hold: 1 to [`MAX_ID_LEN`] bytes.
+    pub id: &'a A,
+    /// What is wanted.
+    pub wish: HoldWish,
+}
+
+/// What a caller wants of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldWish {
+    /// That there is one of this amount.
+    Set {
+        /// What is to be held; 0 ends the hold.
+        amount_micro: i64,
+        /// For how long from now: 1 to [`MAX_TTL_MS`].
+        ttl_ms: i64,
+    },
+    /// That it ends.
+    Settle {
+        /// What the work cost.
+        used_micro: i64,
+    },
 }
 
 /// One bucket, its limit, and what a `CL.THROTTLE` takes from it.
@@ -39,12 +73,29 @@ pub struct Throttle<'a, A> {
     pub cost_micro: i64,
 }
 
-/// `key capacity rate [cost]`, of `TB.TAKE` and `TB.PEEK`.
+/// `key capacity rate [cost]`, of `TB.TAKE`.
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 #[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    take_under(arguments, limit)
+}
+
+/// The same of `TB.PEEK`, which may also look at a pool.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+#[inline(always)]
+pub fn peek<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    take_under(arguments, limit_or_pool)
+}
+
+#[inline(always)]
+fn take_under<A: AsRef<[u8]>>(
+    arguments: &[A],
+    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
+) -> Result<Request<'_, A>, Error> {
     let (key, capacity, rate, cost) = match arguments {
         [key, capacity, rate] => (key, capacity, rate, None),
         [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
@@ -90,7 +141,7 @@ pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error>
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let (key, limit, amount_micro) = amount(arguments, Rounding::Up)?;
+    let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
     Ok(Request { key, limit, operation: Operation::Charge { amount_micro } })
 }
 
@@ -99,11 +150,11 @@ pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> 
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn give<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let (key, limit, amount_micro) = amount(arguments, Rounding::Down)?;
+    let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
     Ok(Request { key, limit, operation: Operation::Give { amount_micro } })
 }
 
-/// `key`, of `TB.STATE`.
+/// `key`, of `TB.STATE` and `TB.HOLDS`.
 ///
 /// # Errors
 /// [`Error::WrongArity`].
@@ -122,16 +173,116 @@ pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>
     let [numkeys, groups @ ..] = arguments else {
         return Err(Error::WrongArity);
     };
+    several(numkeys, groups, Error::NumKeysMismatch, take)
+}
+
+/// `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error> {
+    let [key, capacity, rate, amount, ttl_ms, id] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit_or_pool(capacity, rate)?;
+    let amount_micro = self::hold_amount(amount)?;
+    let ttl_ms = self::ttl_ms(ttl_ms)?;
+    Ok(HoldRequest { key, limit, id: self::id(id)?, wish: HoldWish::Set { amount_micro, ttl_ms } })
+}
+
+/// `key capacity rate id used`, of `TB.SETTLE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error> {
+    let [key, capacity, rate, id, used] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit_or_pool(capacity, rate)?;
+    let id = self::id(id)?;
+    Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
+}
+
+/// `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Error> {
+    let [numkeys, ttl_ms, id, groups @ ..] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
+    let one = |group| {
+        let (key, limit, amount) = group_of_four(group)?;
+        Ok(HoldRequest { key, limit, id, wish: HoldWish::Set { amount_micro: hold_amount(amount)?, ttl_ms } })
+    };
+    several(numkeys, groups, Error::NumKeysOfAmounts, one)
+}
+
+/// `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Error> {
+    let [numkeys, id, groups @ ..] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let id = self::id(id)?;
+    let one = |group| {
+        let (key, limit, used) = group_of_four(group)?;
+        Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
+    };
+    several(numkeys, groups, Error::NumKeysOfUsed, one)
+}
+
+/// As many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
+#[inline]
+fn several<'a, A: AsRef<[u8]>, R>(
+    numkeys: &A,
+    groups: &'a [A],
+    mismatch: Error,
+    read: impl Fn(&'a [A]) -> Result<R, Error>,
+) -> Result<Vec<R>, Error> {
     let buckets = count(numkeys.as_ref()).ok_or(Error::NumKeys)?;
     if groups.len() != buckets.saturating_mul(4) {
-        return Err(Error::NumKeysMismatch);
+        return Err(mismatch);
     }
     let mut requests = Vec::with_capacity(buckets);
     for group in groups.chunks_exact(4) {
-        requests.push(take(group)?);
+        requests.push(read(group)?);
     }
-    reject_duplicates(&requests, |request| request.key.as_ref())?;
+    reject_duplicates(groups.iter().step_by(4).map(AsRef::as_ref))?;
     Ok(requests)
+}
+
+/// A key, its limit, and the argument behind them.
+fn group_of_four<A: AsRef<[u8]>>(group: &[A]) -> Result<(&A, Limit, &A), Error> {
+    match group {
+        [key, capacity, rate, last] => Ok((key, limit_or_pool(capacity, rate)?, last)),
+        _ => Err(Error::WrongArity),
+    }
+}
+
+fn hold_amount<A: AsRef<[u8]>>(amount: &A) -> Result<i64, Error> {
+    micro_tokens(amount.as_ref(), Rounding::Up).ok_or(Error::Amount)
+}
+
+fn ttl_ms<A: AsRef<[u8]>>(ttl_ms: &A) -> Result<i64, Error> {
+    whole(ttl_ms.as_ref(), MAX_TTL_MS).filter(|ttl_ms| *ttl_ms >= 1).ok_or(Error::Ttl)
+}
+
+fn id<A: AsRef<[u8]>>(id: &A) -> Result<&A, Error> {
+    let is_one = (1..=MAX_ID_LEN).contains(&id.as_ref().len());
+    is_one.then_some(id).ok_or(Error::Id)
+}
+
+/// What was used of a hold. From a pool nothing can be: it would never flow in again.
+fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
+    let used_micro = micro_tokens(used.as_ref(), Rounding::Up).ok_or(Error::Used)?;
+    if limit.is_pool() && used_micro != 0 {
+        return Err(Error::UsedOfPool);
+    }
+    Ok(used_micro)
 }
 
 /// `key effect [key effect …]`, of `TB.RESTORE`.
@@ -149,7 +300,7 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Err
             _ => Err(Error::WrongArity),
         })
         .collect::<Result<Vec<_>, _>>()?;
-    reject_duplicates(&effects, |(key, _)| key.as_ref())?;
+    reject_duplicates(effects.iter().map(|(key, _)| key.as_ref()))?;
     Ok(effects)
 }
 
@@ -211,9 +362,9 @@ pub fn count(numkeys: &[u8]) -> Option<usize> {
 
 /// Few keys are compared with each other, but only where a fingerprint says that two may be the same; many are
 /// sorted.
-fn reject_duplicates<T>(items: &[T], key: impl Fn(&T) -> &[u8]) -> Result<(), Error> {
+fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
     const FEW: usize = 32;
-    let mut keys: Vec<&[u8]> = items.iter().map(key).collect();
+    let mut keys: Vec<&[u8]> = keys.collect();
     let twice = if keys.len() <= FEW {
         let mut seen = 0u64;
         keys.iter().enumerate().any(|(index, key)| {
@@ -238,7 +389,11 @@ fn fingerprint(key: &[u8]) -> u64 {
     1u64.rotate_left(byte(0).wrapping_add(byte(1).wrapping_mul(10)))
 }
 
-fn amount<A: AsRef<[u8]>>(arguments: &[A], rounding: Rounding) -> Result<(&A, Limit, i64), Error> {
+fn amount<A: AsRef<[u8]>>(
+    arguments: &[A],
+    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
+    rounding: Rounding,
+) -> Result<(&A, Limit, i64), Error> {
     let [key, capacity, rate, amount] = arguments else {
         return Err(Error::WrongArity);
     };
@@ -252,9 +407,22 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
     let rate = Rate::parse(rate.as_ref()).map_err(|error| match error {
         RateError::Malformed => Error::Rate,
+        RateError::Zero => Error::RateOfPool,
         RateError::OutOfRange => Error::RateOutOfRange,
     })?;
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
+}
+
+/// The same where the rate may be 0.
+#[inline]
+fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
+    match limit(capacity, rate) {
+        Err(Error::RateOfPool) => {
+            let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
+            Ok(Limit::pool(capacity_micro))
+        }
+        other => other,
+    }
 }
 
 #[inline]

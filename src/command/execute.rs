@@ -1,8 +1,9 @@
 //! What every command that decides does: open the key, decide, store, replicate, announce.
 
-use crate::bucket::{Change, Decision, Operation, Outcome};
-use crate::effect::{Effect, ExpiryWindow};
+use crate::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome, MAX_TIME_US};
+use crate::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
 use crate::error::Error;
+use crate::holds::Holds;
 use crate::redis::{count, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication};
 use crate::request::Request;
 use std::ffi::CStr;
@@ -17,9 +18,24 @@ pub(super) fn execute<'call>(
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Write)?;
-    let mut outcome = decide(&key, request)?;
+    if key.has_holds() {
+        return execute_with_holds(*request, key.moved());
+    }
+    let mut outcome = decide_alone(&key, request)?;
     admit(&key, &mut outcome)?;
-    apply(request, key, &outcome, Replication::CallOrEffect);
+    apply(request, key, &outcome, Replication::CallOrEffect, store_alone);
+    Ok(outcome.decision)
+}
+
+/// The same on a bucket that has holds: out of the way of all others.
+#[cold]
+#[inline(never)]
+fn execute_with_holds<'call>(
+    request: Request<'call, Argument<'call>>,
+    key: BucketKey<'call>,
+) -> Result<Decision, Error> {
+    let outcome = decide(&key, &request)?;
+    apply(&request, key, &outcome, Replication::CallOrEffect, store);
     Ok(outcome.decision)
 }
 
@@ -39,7 +55,38 @@ pub(super) fn peek<'call>(
 /// What the request comes to on the bucket behind an open key.
 #[inline(always)]
 pub(super) fn decide(key: &BucketKey, request: &Request<'_, Argument<'_>>) -> Result<Outcome, Error> {
+    match key.holds() {
+        None => decide_alone(key, request),
+        Some(holds) => {
+            decide_with_holds(request.limit, key.bucket(), holds, request.operation, key.call().now_us())
+        }
+    }
+}
+
+#[inline(always)]
+fn decide_alone(key: &BucketKey, request: &Request<'_, Argument<'_>>) -> Result<Outcome, Error> {
     request.limit.decide(key.bucket(), request.operation, key.call().now_us()).map_err(|_| Error::DebtTooDeep)
+}
+
+#[cold]
+#[inline(never)] // By values, so that the caller can keep them in registers.
+fn decide_with_holds(
+    limit: Limit,
+    stored: Option<Bucket>,
+    holds: &Holds,
+    operation: Operation,
+    now_us: i64,
+) -> Result<Outcome, Error> {
+    limit.decide_with(stored, holds, operation, now_us).map_err(|_| Error::DebtTooDeep)
+}
+
+/// What becomes of a bucket that would have allowed what another denies.
+pub(super) fn withhold(key: &BucketKey, limit: &Limit) -> Outcome {
+    let now_us = key.call().now_us();
+    match key.holds() {
+        None => limit.withhold(key.bucket(), NoReturns, now_us),
+        Some(holds) => limit.withhold(key.bucket(), holds, now_us),
+    }
 }
 
 /// Lets an outcome pass unless it would create a bucket for which there is no memory.
@@ -62,33 +109,91 @@ pub(super) fn apply<'call>(
     mut key: BucketKey<'call>,
     outcome: &Outcome,
     replication: Replication,
+    store: impl FnOnce(&mut BucketKey, &Outcome) -> Option<Written>,
 ) {
     let call = *key.call();
-    if let Some(effect) = store(&mut key, outcome) {
-        replicate(&call, replication, &[(*request.key, effect)]);
+    if let Some(written) = store(&mut key, outcome) {
+        replicate(&call, replication, || [(*request.key, written.effect(Vec::new()))]);
     }
     drop(key);
     announce(&call, request, outcome);
     count().decision(outcome.decision.allowed != 0);
 }
 
+/// What was written to one key.
+#[derive(Clone, Copy)]
+pub(super) enum Written {
+    Stored {
+        bucket: Bucket,
+        expire_at_ms: i64,
+        /// If holds were changed: up to when they were dropped because they had ended.
+        until_us: Option<i64>,
+    },
+    Cleared,
+}
+
+impl Written {
+    /// What replicas and files are sent of it, with the holds that were set or removed.
+    #[inline]
+    pub(super) fn effect(self, changes: Vec<HoldChange>) -> Effect {
+        match self {
+            Self::Stored { bucket, expire_at_ms, until_us: None } => {
+                Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms) }
+            }
+            Self::Stored { bucket, expire_at_ms, until_us: Some(until_us) } => Effect::Changed {
+                bucket,
+                expire_at_ms: Some(expire_at_ms),
+                holds: HoldChanges { until_us, changes },
+            },
+            Self::Cleared => Effect::Cleared,
+        }
+    }
+}
+
 /// Stores what was decided. `None` if nothing was written.
+#[inline]
+pub(super) fn store(key: &mut BucketKey, outcome: &Outcome) -> Option<Written> {
+    match outcome.change {
+        Change::Store { bucket, full_at_us } if key.has_holds() => {
+            Some(store_with_holds(key, bucket, full_at_us))
+        }
+        _ => store_alone(key, outcome),
+    }
+}
+
+/// The same where nothing is held.
 #[inline(always)]
-pub(super) fn store(key: &mut BucketKey, outcome: &Outcome) -> Option<Effect> {
-    let effect = match outcome.change {
+pub(super) fn store_alone(key: &mut BucketKey, outcome: &Outcome) -> Option<Written> {
+    let written = match outcome.change {
         Change::Keep => return None,
         Change::Store { bucket, full_at_us } => {
             key.store(bucket);
             let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
-            Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms) }
+            Written::Stored { bucket, expire_at_ms, until_us: None }
         }
         Change::Clear => {
             key.delete();
-            Effect::Cleared
+            Written::Cleared
         }
     };
     key.signal_modified();
-    Some(effect)
+    Some(written)
+}
+
+/// Stores a bucket whose holds go on.
+#[cold]
+fn store_with_holds(key: &mut BucketKey, bucket: Bucket, full_at_us: i64) -> Written {
+    let until_us = moment_us(key);
+    key.change_holds(until_us, |_| ());
+    key.store_with_holds(bucket);
+    let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
+    key.signal_modified();
+    Written::Stored { bucket, expire_at_ms, until_us: Some(until_us) }
+}
+
+/// The moment of the call, as one that a hold can end at.
+pub(super) fn moment_us(key: &BucketKey) -> i64 {
+    key.call().now_us().min(MAX_TIME_US)
 }
 
 /// Counts what left one bucket, and sends its keyspace event, once its key is closed.

@@ -9,10 +9,16 @@
 mod charge;
 mod execute;
 mod give;
+mod hold;
+mod holding;
+mod holds;
+mod multi_hold;
+mod multi_settle;
 mod multi_take;
 mod peek;
 mod reserve;
 mod restore;
+mod settle;
 mod state;
 mod take;
 mod take_up_to;
@@ -30,6 +36,11 @@ pub(crate) const ALL: Commands = Commands {
         entry::<charge::Charge>(),
         entry::<give::Give>(),
         entry::<multi_take::MultiTake>(),
+        entry::<hold::Hold>(),
+        entry::<settle::Settle>(),
+        entry::<multi_hold::MultiHold>(),
+        entry::<multi_settle::MultiSettle>(),
+        entry::<holds::Holds>(),
         entry::<state::State>(),
         entry::<restore::Restore>(),
     ],

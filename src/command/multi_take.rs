@@ -3,11 +3,11 @@
 //! Requests a minute and tokens a minute, a user's limit and the tenant's: taking one before knowing the other
 //! would have to be undone, and undoing is a race.
 
-use super::execute::{admit, announce, decide, store};
+use super::execute::{admit, announce, decide, store, withhold};
 use crate::bucket::{Decision, Outcome};
 use crate::error::Error;
 use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
 };
 use crate::redis::{count, replicate, Access, Argument, BucketKey, Call, Replication};
 use crate::request::{self, Request};
@@ -23,11 +23,8 @@ impl Command for MultiTake {
         arity: -6,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
-        keys: Keys::CountedEveryFourth,
-        arguments: &[
-            ArgumentSpec::required(c"numkeys", Kind::Whole),
-            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST])),
-        ],
+        keys: Keys::CountedEveryFourth { first: 2 },
+        arguments: &[NUMKEYS, ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST]))],
     };
 
     fn run(call: Call) -> Result<(), Error> {
@@ -62,7 +59,7 @@ fn take_together<'call>(
     } else {
         for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {
             if is_allowed(outcome) {
-                *outcome = request.limit.withhold(key.bucket(), call.now_us());
+                *outcome = withhold(key, &request.limit);
             }
         }
     }
@@ -76,18 +73,22 @@ fn is_allowed(outcome: &Outcome) -> bool {
 
 /// Writes all that is to be written, as one unit for replicas.
 fn commit(call: &Call, keys: &mut [BucketKey], outcomes: &[Outcome]) {
-    let mut effects = Vec::with_capacity(keys.len());
+    let mut written = Vec::with_capacity(keys.len());
     for (key, outcome) in keys.iter_mut().zip(outcomes) {
-        if let Some(effect) = store(key, outcome) {
-            effects.push((*key.name(), effect));
+        if let Some(one) = store(key, outcome) {
+            written.push((*key.name(), one));
         }
     }
-    if !effects.is_empty() {
-        replicate(call, Replication::CallOrEffect, &effects);
+    if !written.is_empty() {
+        replicate(call, Replication::CallOrEffect, || {
+            let effects = written.into_iter().map(|(name, one)| (name, one.effect(Vec::new())));
+            effects.collect::<Vec<_>>()
+        });
     }
 }
 
-fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
+/// Replies the binding decision, and that of each bucket.
+pub(super) fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
     call.reply_array(5);
     call.reply_decision_fields(binding);
     call.reply_array(outcomes.len());
@@ -97,7 +98,7 @@ fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
 }
 
 /// The decision that binds the caller: the tightest of each field over all buckets.
-fn binding(outcomes: &[Outcome]) -> Decision {
+pub(super) fn binding(outcomes: &[Outcome]) -> Decision {
     let decisions = outcomes.iter().map(|outcome| outcome.decision);
     decisions.reduce(tighter).unwrap_or(Decision {
         allowed: 1,

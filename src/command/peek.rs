@@ -19,7 +19,7 @@ impl Command for Peek {
 
     #[inline]
     fn run(call: Call) -> Result<(), Error> {
-        let request = request::take(call.arguments())?;
+        let request = request::peek(call.arguments())?;
         let decision = execute::peek(call, &request)?;
         call.reply_decision(&decision);
         Ok(())

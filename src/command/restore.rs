@@ -3,7 +3,7 @@
 //! Not for applications: an effect overwrites the bucket, whatever is in it. It may come from a file that was
 //! tampered with, so every field is checked, all of them before the first key is touched.
 
-use crate::effect::{self, Effect};
+use crate::effect::{self, Effect, HoldChanges};
 use crate::error::Error;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
@@ -56,18 +56,29 @@ fn open<'call>(call: Call<'call>, name: Argument<'call>) -> Result<BucketKey<'ca
 }
 
 fn overwrite(mut key: BucketKey, effect: Effect) {
-    match effect {
+    let expire_at_ms = match effect {
         Effect::Stored { bucket, expire_at_ms } => {
-            key.store(bucket);
-            if key.expire_at_ms() != expire_at_ms {
-                key.expire_at(expire_at_ms);
-            }
+            key.store_alone(bucket);
+            expire_at_ms
         }
-        Effect::Cleared if key.is_empty() => return,
-        Effect::Cleared => {
-            key.delete();
-            key.call().notify_deleted(key.name());
+        Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { until_us, changes } } => {
+            key.change_holds(until_us, |holds| changes.into_iter().for_each(|change| change.apply(holds)));
+            key.store_with_holds(bucket);
+            expire_at_ms
         }
+        Effect::Cleared => return clear(key),
+    };
+    if key.expire_at_ms() != expire_at_ms {
+        key.expire_at(expire_at_ms);
     }
+    key.signal_modified();
+}
+
+fn clear(mut key: BucketKey) {
+    if key.is_empty() {
+        return;
+    }
+    key.delete();
+    key.call().notify_deleted(key.name());
     key.signal_modified();
 }

@@ -8,7 +8,7 @@
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
 use super::execute;
-use crate::bucket::{Bucket, Change, Limit, Operation, Outcome};
+use crate::bucket::{Bucket, Change, Limit, NoReturns, Operation, Outcome, Returns};
 use crate::error::Error;
 use crate::number::MICRO_PER_TOKEN;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
@@ -57,13 +57,18 @@ impl Command for Throttle {
 
 /// Decides without leaving a trace, not even on what redis-cell left.
 fn look<'call>(call: Call<'call>, request: &Request<'call, Argument<'call>>) -> Result<Verdict, Error> {
-    let stored = match BucketKey::open(call, *request.key, Access::Read) {
-        Ok(key) => key.bucket(),
-        Err(Error::WrongType) => Some(inherit(call, request, Access::Read)?.1),
-        Err(error) => return Err(error),
-    };
-    let outcome = decide(request, stored, call.now_us())?;
-    Ok(Verdict::new(&request.limit, stored, 0, &outcome, call.now_us()))
+    match BucketKey::open(call, *request.key, Access::Read) {
+        Ok(key) => {
+            let outcome = execute::decide(&key, request)?;
+            Ok(Verdict::of(&key, &request.limit, 0, &outcome))
+        }
+        Err(Error::WrongType) => {
+            let stored = Some(inherit(call, request, Access::Read)?.1);
+            let outcome = decide(request, stored, call.now_us())?;
+            Ok(Verdict::new(&request.limit, stored, NoReturns, 0, &outcome, call.now_us()))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Decides, and stores what was decided.
@@ -78,9 +83,9 @@ fn take<'call>(
         Err(error) => return Err(error),
     };
     let mut outcome = execute::decide(&key, request)?;
-    let verdict = Verdict::new(&request.limit, key.bucket(), cost_micro, &outcome, call.now_us());
+    let verdict = Verdict::of(&key, &request.limit, cost_micro, &outcome);
     execute::admit(&key, &mut outcome)?;
-    execute::apply(request, key, &outcome, Replication::Effect);
+    execute::apply(request, key, &outcome, Replication::Effect, execute::store);
     Ok(verdict)
 }
 
@@ -95,12 +100,12 @@ fn take_over<'call>(
     let (key, bucket) = inherit(call, request, Access::Write)?;
     let now_us = call.now_us();
     let mut outcome = decide(request, Some(bucket), now_us)?;
-    let verdict = Verdict::new(&request.limit, Some(bucket), cost_micro, &outcome, now_us);
+    let verdict = Verdict::new(&request.limit, Some(bucket), NoReturns, cost_micro, &outcome, now_us);
     if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
         let full_in_us = request.limit.wait_us(Some(bucket), request.limit.capacity_micro(), now_us);
         outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
     }
-    execute::apply(request, key, &outcome, Replication::Effect);
+    execute::apply(request, key, &outcome, Replication::Effect, execute::store);
     Ok(verdict)
 }
 
@@ -143,14 +148,27 @@ struct Verdict {
 }
 
 impl Verdict {
-    fn new(limit: &Limit, stored: Option<Bucket>, cost_micro: i64, outcome: &Outcome, now_us: i64) -> Self {
+    /// What an outcome on an open key comes to, before it is applied.
+    fn of(key: &BucketKey, limit: &Limit, cost_micro: i64, outcome: &Outcome) -> Self {
+        let now_us = key.call().now_us();
+        match key.holds() {
+            None => Self::new(limit, key.bucket(), NoReturns, cost_micro, outcome, now_us),
+            Some(holds) => Self::new(limit, key.bucket(), holds, cost_micro, outcome, now_us),
+        }
+    }
+
+    fn new(
+        limit: &Limit,
+        stored: Option<Bucket>,
+        returns: impl Returns,
+        cost_micro: i64,
+        outcome: &Outcome,
+        now_us: i64,
+    ) -> Self {
         let decision = &outcome.decision;
-        let left = match outcome.change {
-            Change::Keep => stored,
-            Change::Store { bucket, .. } => Some(bucket),
-            Change::Clear => None,
+        let wait_s = |level_micro| {
+            whole_seconds(limit.wait_after_us(stored, returns, outcome.change, level_micro, now_us))
         };
-        let wait_s = |level_micro| whole_seconds(limit.wait_us(left, level_micro, now_us));
         let never = decision.allowed != 0 || decision.retry_after_ms < 0;
         Self {
             limited: i64::from(decision.allowed == 0),

@@ -150,9 +150,14 @@ impl<'call> Call<'call> {
 
     /// Replies a string.
     pub(crate) fn reply_string(&self, string: &str) {
+        self.reply_bytes(string.as_bytes());
+    }
+
+    /// Replies a string of any bytes.
+    pub(crate) fn reply_bytes(&self, bytes: &[u8]) {
         // SAFETY: the context is valid for the call, and the server copies `len` bytes from the pointer.
         unsafe {
-            server!(RedisModule_ReplyWithStringBuffer)(self.context, string.as_ptr().cast(), string.len());
+            server!(RedisModule_ReplyWithStringBuffer)(self.context, bytes.as_ptr().cast(), bytes.len());
         }
     }
 

@@ -1,12 +1,14 @@
 //! Settings: as `loadmodule` arguments everywhere, as `tokenbucket.*` in the server's configuration from 7.0 on.
 //!
-//! A setting is a row in [`SETTINGS`]: its name, its values in the order of their numbers, the first of which is
-//! the default, and whether it may change while the server runs.
+//! A setting is a row in [`SETTINGS`]: its name, its values, the default, and whether it may change while the server
+//! runs.
 
 use super::call::Argument;
+use crate::number::whole;
 use redis_module::raw;
-use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
+use std::ptr;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// What becomes of a bucket that would have to be created over `maxmemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,29 +21,45 @@ pub(crate) enum OnOom {
 
 struct Setting {
     name: &'static CStr,
-    values: [&'static CStr; 2],
+    kind: Kind,
     flags: u32,
-    current: AtomicI32,
+    /// The number of a choice, or the number itself; the default at first.
+    current: AtomicI64,
 }
 
-static SETTINGS: [Setting; 2] = [
+/// What a setting may be.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// One of two words, which count from 0.
+    Choice([&'static CStr; 2]),
+    /// A whole number within bounds.
+    Whole { min: i64, max: i64 },
+}
+
+static SETTINGS: [Setting; 3] = [
     Setting {
         name: c"on-oom",
-        values: [c"deny", c"allow"],
+        kind: Kind::Choice([c"deny", c"allow"]),
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI32::new(0),
+        current: AtomicI64::new(0),
     },
     Setting {
         name: c"cl-throttle",
-        values: [c"yes", c"no"],
+        kind: Kind::Choice([c"yes", c"no"]),
         flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
-        current: AtomicI32::new(0),
+        current: AtomicI64::new(0),
+    },
+    Setting {
+        name: c"max-holds",
+        kind: Kind::Whole { min: 1, max: 1_000_000 },
+        flags: raw::REDISMODULE_CONFIG_DEFAULT,
+        current: AtomicI64::new(10_000),
     },
 ];
 
 /// `tokenbucket.on-oom`.
 pub(crate) fn on_oom() -> OnOom {
-    let [on_oom, _] = &SETTINGS;
+    let [on_oom, ..] = &SETTINGS;
     match on_oom.current.load(Ordering::Relaxed) {
         0 => OnOom::Deny,
         _ => OnOom::Allow,
@@ -50,8 +68,14 @@ pub(crate) fn on_oom() -> OnOom {
 
 /// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Asked once, when the module is loaded.
 pub(super) fn cl_throttle() -> bool {
-    let [_, cl_throttle] = &SETTINGS;
+    let [_, cl_throttle, _] = &SETTINGS;
     cl_throttle.current.load(Ordering::Relaxed) == 0
+}
+
+/// `tokenbucket.max-holds`: how many holds a bucket may have.
+pub(crate) fn max_holds() -> usize {
+    let [.., max_holds] = &SETTINGS;
+    usize::try_from(max_holds.current.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
 }
 
 /// Takes the arguments of `loadmodule`, in pairs of a setting and its value, with or without the module's name in
@@ -75,8 +99,8 @@ fn read_setting(name: &Argument, value: &Argument) -> Result<(), String> {
         let known: Vec<_> = SETTINGS.iter().map(|setting| setting.name.to_string_lossy()).collect();
         format!("unknown argument '{}': known are {}", printable(name), known.join(", "))
     })?;
-    let number = setting.number_of(value.as_ref()).ok_or_else(|| {
-        let values = setting.values.map(CStr::to_string_lossy).join(" or ");
+    let number = setting.kind.read(value.as_ref()).ok_or_else(|| {
+        let values = setting.kind.describe();
         format!("argument '{}' must be {values}, not '{}'", printable(name), printable(value))
     })?;
     setting.current.store(number, Ordering::Relaxed);
@@ -90,12 +114,26 @@ fn find(name: &[u8]) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name.to_bytes() == name)
 }
 
-impl Setting {
-    fn number_of(&self, value: &[u8]) -> Option<c_int> {
-        let position = self.values.iter().position(|known| known.to_bytes().eq_ignore_ascii_case(value))?;
-        c_int::try_from(position).ok()
+impl Kind {
+    fn read(self, value: &[u8]) -> Option<i64> {
+        match self {
+            Self::Choice(words) => {
+                let is_it = |word: &&CStr| word.to_bytes().eq_ignore_ascii_case(value);
+                i64::try_from(words.iter().position(|word| is_it(word))?).ok()
+            }
+            Self::Whole { min, max } => whole(value, max).filter(|number| *number >= min),
+        }
     }
 
+    fn describe(self) -> String {
+        match self {
+            Self::Choice(words) => words.map(CStr::to_string_lossy).join(" or "),
+            Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
+        }
+    }
+}
+
+impl Setting {
     fn of<'a>(setting: *mut c_void) -> &'a Self {
         // SAFETY: the server hands back the pointer that `register` gave it, to an element of a static.
         unsafe { &*setting.cast::<Self>() }
@@ -115,32 +153,11 @@ fn printable(argument: &Argument) -> String {
 /// A line that says what the server refused.
 pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> {
     // SAFETY: the table of functions was filled before.
-    let functions = unsafe { (raw::RedisModule_RegisterEnumConfig, raw::RedisModule_LoadConfigs) };
-    let (Some(register_enum), Some(load)) = functions else {
+    let Some(load) = (unsafe { raw::RedisModule_LoadConfigs }) else {
         return Ok(());
     };
     for setting in &SETTINGS {
-        let mut names: [*const c_char; 2] = setting.values.map(CStr::as_ptr);
-        let numbers: [c_int; 2] = [0, 1];
-        let context_data: *const Setting = setting;
-        // SAFETY: the context is valid while the module is being loaded, the server copies the names, both
-        // arrays have two elements, and the setting is a static.
-        let status = unsafe {
-            register_enum(
-                context,
-                setting.name.as_ptr(),
-                setting.current.load(Ordering::Relaxed),
-                setting.flags as c_uint,
-                names.as_mut_ptr(),
-                numbers.as_ptr(),
-                2,
-                Some(get),
-                Some(set),
-                None,
-                context_data.cast_mut().cast(),
-            )
-        };
-        if status != 0 {
+        if register_one(context, setting) != Some(0) {
             return Err(format!("the server refused the setting '{}'", setting.name.to_string_lossy()));
         }
     }
@@ -152,13 +169,55 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> 
     }
 }
 
-unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_int {
+/// What the server says to a setting: 0 if it took it.
+fn register_one(context: *mut raw::RedisModuleCtx, setting: &'static Setting) -> Option<c_int> {
+    let name = setting.name.as_ptr();
+    let current = setting.current.load(Ordering::Relaxed);
+    let flags = setting.flags as c_uint;
+    let own = ptr::from_ref(setting).cast_mut().cast();
+    // SAFETY: the context is valid while the module is being loaded, the server copies the names, both arrays have two
+    // elements, and the setting is a static.
+    unsafe {
+        match setting.kind {
+            Kind::Choice(words) => {
+                let mut words: [*const c_char; 2] = words.map(CStr::as_ptr);
+                let numbers: [c_int; 2] = [0, 1];
+                let (words, numbers) = (words.as_mut_ptr(), numbers.as_ptr());
+                let current = c_int::try_from(current).ok()?;
+                let register = raw::RedisModule_RegisterEnumConfig?;
+                let (get, set) = (Some(get_choice as _), Some(set_choice as _));
+                Some(register(context, name, current, flags, words, numbers, 2, get, set, None, own))
+            }
+            Kind::Whole { min, max } => {
+                let register = raw::RedisModule_RegisterNumericConfig?;
+                let (get, set) = (Some(get_whole as _), Some(set_whole as _));
+                Some(register(context, name, current, flags, min, max, get, set, None, own))
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn get_choice(_name: *const c_char, setting: *mut c_void) -> c_int {
+    c_int::try_from(Setting::of(setting).current.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+unsafe extern "C" fn set_choice(
+    _name: *const c_char,
+    value: c_int,
+    setting: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    Setting::of(setting).current.store(value.into(), Ordering::Relaxed);
+    0
+}
+
+unsafe extern "C" fn get_whole(_name: *const c_char, setting: *mut c_void) -> c_longlong {
     Setting::of(setting).current.load(Ordering::Relaxed)
 }
 
-unsafe extern "C" fn set(
+unsafe extern "C" fn set_whole(
     _name: *const c_char,
-    value: c_int,
+    value: c_longlong,
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {

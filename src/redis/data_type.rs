@@ -1,16 +1,21 @@
 //! The type of a bucket's value, `tb-bucket`, and what the server asks of it.
 //!
-//! A value is a [`Bucket`], 16 bytes on the server's heap, which is the smallest allocation that holds it. The
-//! callbacks below are called by the server with values that [`allocate`] made, and with nothing else.
+//! A value is a [`Bucket`], 16 bytes on the server's heap, which is the smallest allocation that holds it. A bucket with
+//! holds has a larger block, with the bucket in front: a bit of its time that no time reaches tells the two apart, so
+//! that most buckets pay for holds with no more than a look at what is read anyway. The callbacks below are called by
+//! the server with values that [`allocate`] or [`allocate_with_holds`] made, and with nothing else.
 
 use super::api::server;
+use super::clock::system_now_us;
 use super::info;
-use crate::bucket::Bucket;
-use crate::effect::{self, Effect};
+use crate::bucket::{Bucket, MAX_TIME_US};
+use crate::effect::{self, Effect, HoldChange, HoldChanges};
+use crate::holds::Holds;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// As `TYPE key` shows it. The server stores it in 9 characters, exactly.
@@ -49,7 +54,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
     !registered.is_null()
 }
 
-/// Puts a bucket on the server's heap.
+/// Puts a bucket without holds on the server's heap.
 pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     // SAFETY: the allocator ends the server rather than return null (as for the server's own data), and its
     // blocks are aligned for any type.
@@ -61,27 +66,131 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     }
 }
 
-/// Bytes that one bucket's value takes from the allocator.
+/// The bit in the time of the refill that says that holds follow, in memory and in files.
+const WITH_HOLDS: i64 = 1 << 61;
+
+/// A value with holds. There is at least one of them, except while a call changes them.
+#[repr(C)]
+pub(super) struct WithHolds {
+    /// With the bit in its time.
+    bucket: Bucket,
+    holds: Holds,
+    /// How many of them, and how many bytes, the counters know of.
+    counted: (usize, usize),
+}
+
+impl WithHolds {
+    pub(super) fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// The holds, to change them. [`store`](Self::store) must follow.
+    pub(super) fn holds_mut(&mut self) -> &mut Holds {
+        &mut self.holds
+    }
+
+    /// Stores a bucket, and counts what became of the holds.
+    pub(super) fn store(&mut self, bucket: Bucket) {
+        self.bucket = Bucket { refilled_at_us: bucket.refilled_at_us | WITH_HOLDS, ..bucket };
+        let now = (self.holds.len(), size_of::<Self>().saturating_add(self.holds.bytes()));
+        info::count().holds_changed(self.counted, now);
+        self.counted = now;
+    }
+}
+
+/// Puts a bucket and its holds on the server's heap.
+pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucket> {
+    // SAFETY: as in `allocate`.
+    unsafe {
+        let value = server!(RedisModule_Alloc)(size_of::<WithHolds>()).cast::<WithHolds>();
+        value.write(WithHolds { bucket, holds, counted: (0, 0) });
+        (*value).store(bucket);
+        info::count().bucket_with_holds_allocated();
+        NonNull::new_unchecked(value.cast())
+    }
+}
+
+/// Whether holds follow the bucket.
+///
+/// # Safety
+/// `value` must be one that was made here, and not have been freed.
+#[inline(always)]
+pub(super) unsafe fn has_holds(value: NonNull<Bucket>) -> bool {
+    // SAFETY: by the contract of this function.
+    unsafe { value.read() }.refilled_at_us & WITH_HOLDS != 0
+}
+
+/// Reads the bucket, with or without holds.
+///
+/// # Safety
+/// As of [`has_holds`].
+#[inline(always)]
+pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
+    // SAFETY: by the contract of this function.
+    let bucket = unsafe { value.read() };
+    Bucket { refilled_at_us: bucket.refilled_at_us & !WITH_HOLDS, ..bucket }
+}
+
+/// The value with its holds, if it has any.
+///
+/// # Safety
+/// As of [`has_holds`].
+#[inline(always)]
+pub(super) unsafe fn with_holds(value: NonNull<Bucket>) -> Option<NonNull<WithHolds>> {
+    // SAFETY: by the contract of this function. What has the bit was made by `allocate_with_holds`.
+    unsafe { has_holds(value).then(|| value.cast()) }
+}
+
+/// Frees a value, possibly on a background thread of the server.
+///
+/// # Safety
+/// As of [`has_holds`]; nobody may use it any more.
+pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
+    info::count().bucket_freed();
+    // SAFETY: by the contract of this function.
+    unsafe {
+        if let Some(with_holds) = with_holds(value) {
+            let WithHolds { holds, counted, .. } = with_holds.read();
+            let ended = holds.len().saturating_sub(holds.outstanding(system_now_us()));
+            info::count().holds_changed(counted, (0, 0));
+            info::count().holds_expired(ended);
+            info::count().bucket_with_holds_freed();
+        }
+        server!(RedisModule_Free)(value.as_ptr().cast());
+    }
+}
+
+/// Bytes that one block takes from the allocator.
 fn value_bytes(value: *mut c_void) -> usize {
-    // SAFETY: `value` was made by `allocate`.
+    // SAFETY: `value` was made by `allocate` or `allocate_with_holds`.
     unsafe { server!(RedisModule_MallocSize)(value) }
 }
 
-/// Reads a value that [`allocate`] made.
+/// A value as a callback is given it: a bucket, and holds if it has any.
 ///
 /// # Safety
-/// It must not have been freed.
-unsafe fn read(value: *const c_void) -> Bucket {
-    // SAFETY: by the contract of this function, and `allocate` has written a whole bucket.
-    unsafe { value.cast::<Bucket>().read() }
+/// It must have been made here, and not have been freed while what is returned is used.
+unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Holds>) {
+    // SAFETY: by the contract of this function. A value is never null.
+    unsafe {
+        let value = NonNull::new_unchecked(value.cast_mut().cast());
+        (bucket(value), with_holds(value).map(|with_holds| with_holds.as_ref().holds()))
+    }
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    // SAFETY: the server passes a live value of our type, and an io that is valid for this call.
+    // SAFETY: the server passes a live value of our type, and an io that is valid for this call, and writes as many
+    // bytes as it is told.
     unsafe {
-        let bucket = read(value);
+        let (bucket, holds) = read(value);
         server!(RedisModule_SaveSigned)(io, bucket.level_micro);
-        server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us);
+        let Some(holds) = holds else {
+            server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us);
+            return;
+        };
+        let holds = holds.encode();
+        server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us | WITH_HOLDS);
+        server!(RedisModule_SaveStringBuffer)(io, holds.as_ptr().cast(), holds.len());
     }
 }
 
@@ -92,21 +201,44 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
         return ptr::null_mut();
     }
     // SAFETY: the io is valid for this call. A read that fails gives 0 and sets the error that is asked for next.
-    let (level_micro, refilled_at_us, failed) = unsafe {
-        let level_micro = server!(RedisModule_LoadSigned)(io);
-        let refilled_at_us = server!(RedisModule_LoadSigned)(io);
-        (level_micro, refilled_at_us, server!(RedisModule_IsIOError)(io) != 0)
-    };
-    if failed {
+    let (level_micro, refilled_at_us) =
+        unsafe { (server!(RedisModule_LoadSigned)(io), server!(RedisModule_LoadSigned)(io)) };
+    let with_holds = (WITH_HOLDS..=WITH_HOLDS | MAX_TIME_US).contains(&refilled_at_us);
+    let read = if with_holds { load_holds(io) } else { Some((Holds::default(), true)) };
+    // SAFETY: as above.
+    let failed = unsafe { server!(RedisModule_IsIOError)(io) != 0 };
+    let (Some((holds, is_whole)), false) = (read, failed) else {
         return ptr::null_mut();
-    }
-    match Bucket::checked(level_micro, refilled_at_us) {
-        Some(bucket) => allocate(bucket).as_ptr().cast(),
-        None if is_loading(io) => allocate(corrected(io, level_micro, refilled_at_us)).as_ptr().cast(),
-        None => {
-            log(io, c"tokenbucket: refused a bucket whose level or time is out of bounds");
-            ptr::null_mut()
+    };
+    let refilled_at_us = if with_holds { refilled_at_us & !WITH_HOLDS } else { refilled_at_us };
+    let bucket = match Bucket::checked(level_micro, refilled_at_us) {
+        Some(bucket) if is_whole => bucket,
+        Some(bucket) if is_loading(io) => {
+            log(io, c"tokenbucket: left out holds that cannot be");
+            bucket
         }
+        None if is_loading(io) => corrected(io, level_micro, refilled_at_us),
+        _ => {
+            log(io, c"tokenbucket: refused a bucket whose level, time or holds are out of bounds");
+            return ptr::null_mut();
+        }
+    };
+    let value = if holds.is_empty() { allocate(bucket) } else { allocate_with_holds(bucket, holds) };
+    value.as_ptr().cast()
+}
+
+/// Reads holds, and whether they are all that was written; `None` if there is nothing to read.
+fn load_holds(io: *mut raw::RedisModuleIO) -> Option<(Holds, bool)> {
+    let mut len = 0;
+    // SAFETY: the io is valid for this call. What is returned is null, or ours and of as many readable bytes as it says.
+    unsafe {
+        let bytes = server!(RedisModule_LoadStringBuffer)(io, &raw mut len);
+        if bytes.is_null() {
+            return None;
+        }
+        let read = Holds::decode(slice::from_raw_parts(bytes.cast(), len));
+        server!(RedisModule_Free)(bytes.cast());
+        Some(read)
     }
 }
 
@@ -142,7 +274,15 @@ unsafe extern "C" fn aof_rewrite(
     // SAFETY: the server passes a live value of our type, and io and key that are valid for this call; the
     // format says one string and one buffer with its length, which is what follows.
     unsafe {
-        let effect = Effect::Stored { bucket: read(value), expire_at_ms: None }.encode();
+        let (bucket, holds) = read(value);
+        let effect = match holds {
+            None => Effect::Stored { bucket, expire_at_ms: None },
+            Some(holds) => {
+                let changes = holds.iter().cloned().map(HoldChange::Set).collect();
+                Effect::Changed { bucket, expire_at_ms: None, holds: HoldChanges { until_us: 0, changes } }
+            }
+        };
+        let effect = effect.encode();
         let bytes = effect.as_ref();
         let command = effect::COMMAND;
         server!(RedisModule_EmitAOF)(io, command.as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len());
@@ -150,33 +290,39 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
-    value_bytes(value.cast_mut())
+    // SAFETY: the server passes a live value of our type.
+    let (_, holds) = unsafe { read(value) };
+    value_bytes(value.cast_mut()).saturating_add(holds.map_or(0, Holds::bytes))
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     // SAFETY: the server passes a live value of our type, and a digest that is valid for this call.
     unsafe {
-        let bucket = read(value);
+        let (bucket, holds) = read(value);
         server!(RedisModule_DigestAddLongLong)(digest, bucket.level_micro);
         server!(RedisModule_DigestAddLongLong)(digest, bucket.refilled_at_us);
+        for hold in holds.into_iter().flat_map(Holds::iter) {
+            server!(RedisModule_DigestAddLongLong)(digest, hold.amount_micro);
+            server!(RedisModule_DigestAddLongLong)(digest, hold.ends_at_us);
+            server!(RedisModule_DigestAddStringBuffer)(digest, hold.id.as_ptr().cast(), hold.id.len());
+        }
         server!(RedisModule_DigestEndSequence)(digest);
     }
 }
 
-/// Called once per value, possibly on a background thread of the server. Redis 6.0 also calls it with null, for a
-/// value that could not be read.
+/// Called once per value. Redis 6.0 also calls it with null, for a value that could not be read.
 unsafe extern "C" fn free(value: *mut c_void) {
-    if value.is_null() {
-        return;
+    if let Some(value) = NonNull::new(value.cast()) {
+        // SAFETY: the server passes a value that was made here, and has forgotten it.
+        unsafe { dispose(value) };
     }
-    info::count().bucket_freed();
-    // SAFETY: `value` was made by `allocate`, and the server has forgotten it.
-    unsafe { server!(RedisModule_Free)(value) };
 }
 
-/// One allocation to free: never worth a background thread.
-unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, _value: *const c_void) -> usize {
-    1
+/// How many allocations there are to free: that of a bucket alone is never worth a background thread.
+unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
+    // SAFETY: the server passes a live value of our type.
+    let (_, holds) = unsafe { read(value) };
+    holds.map_or(1, Holds::len)
 }
 
 unsafe extern "C" fn copy(
@@ -185,10 +331,15 @@ unsafe extern "C" fn copy(
     value: *const c_void,
 ) -> *mut c_void {
     // SAFETY: the server passes a live value of our type.
-    allocate(unsafe { read(value) }).as_ptr().cast()
+    let (bucket, holds) = unsafe { read(value) };
+    let value = match holds {
+        None => allocate(bucket),
+        Some(holds) => allocate_with_holds(bucket, holds.clone()),
+    };
+    value.as_ptr().cast()
 }
 
-/// Moves the value to where the allocator wants it. Returns 0: done in one go.
+/// Moves the value to where the allocator wants it, and leaves what the holds themselves take. Returns 0: done in one go.
 unsafe extern "C" fn defrag(
     context: *mut raw::RedisModuleDefragCtx,
     _key: *mut raw::RedisModuleString,

@@ -18,8 +18,15 @@ pub(crate) struct Counters {
     granted_micro: AtomicI64,
     /// Also counted down by the server's background threads, so its updates are read-modify-write.
     buckets: AtomicU64,
-    /// Bytes of the last value allocated. All are of one size, which the allocator decides.
+    /// Bytes of the last value without holds allocated. All are of one size, which the allocator decides.
     value_bytes: AtomicUsize,
+    /// How many of the buckets have holds. These and the next three are counted as `buckets` are.
+    buckets_with_holds: AtomicU64,
+    holds: AtomicU64,
+    /// Bytes of buckets with holds.
+    holds_bytes: AtomicU64,
+    holds_expired: AtomicU64,
+    settled_late: AtomicU64,
 }
 
 static COUNTERS: Counters = Counters {
@@ -30,6 +37,11 @@ static COUNTERS: Counters = Counters {
     granted_micro: AtomicI64::new(0),
     buckets: AtomicU64::new(0),
     value_bytes: AtomicUsize::new(0),
+    buckets_with_holds: AtomicU64::new(0),
+    holds: AtomicU64::new(0),
+    holds_bytes: AtomicU64::new(0),
+    holds_expired: AtomicU64::new(0),
+    settled_late: AtomicU64::new(0),
 };
 
 /// The counters of this server.
@@ -78,18 +90,55 @@ impl Counters {
         self.buckets.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn fields(&self) -> [(&'static str, u64); 6] {
+    pub(super) fn bucket_with_holds_allocated(&self) {
+        self.buckets.fetch_add(1, Ordering::Relaxed);
+        self.buckets_with_holds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// To be called besides [`bucket_freed`](Self::bucket_freed).
+    pub(super) fn bucket_with_holds_freed(&self) {
+        self.buckets_with_holds.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A bucket that had some holds and bytes has others now.
+    pub(super) fn holds_changed(&self, before: (usize, usize), now: (usize, usize)) {
+        let difference = |before: usize, now: usize| wide(now).wrapping_sub(wide(before));
+        self.holds.fetch_add(difference(before.0, now.0), Ordering::Relaxed);
+        self.holds_bytes.fetch_add(difference(before.1, now.1), Ordering::Relaxed);
+    }
+
+    /// Holds were found to have ended.
+    pub(super) fn holds_expired(&self, holds: usize) {
+        if holds != 0 {
+            self.holds_expired.fetch_add(wide(holds), Ordering::Relaxed);
+        }
+    }
+
+    /// A hold was settled that was not there.
+    pub(crate) fn settled_late(&self) {
+        add(&self.settled_late, 1);
+    }
+
+    fn fields(&self) -> [(&'static str, u64); 9] {
         let buckets = self.buckets.load(Ordering::Relaxed);
-        let value_bytes = u64::try_from(self.value_bytes.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
+        let without_holds = buckets.saturating_sub(self.buckets_with_holds.load(Ordering::Relaxed));
+        let bytes = without_holds.saturating_mul(wide(self.value_bytes.load(Ordering::Relaxed)));
         [
             ("decisions_allowed", self.allowed.load(Ordering::Relaxed)),
             ("decisions_denied", self.denied.load(Ordering::Relaxed)),
             ("errors", self.errors.load(Ordering::Relaxed)),
             ("tokens_granted", self.granted_tokens.load(Ordering::Relaxed)),
             ("buckets", buckets),
-            ("bucket_bytes", buckets.saturating_mul(value_bytes)),
+            ("bucket_bytes", bytes.saturating_add(self.holds_bytes.load(Ordering::Relaxed))),
+            ("holds", self.holds.load(Ordering::Relaxed)),
+            ("holds_expired", self.holds_expired.load(Ordering::Relaxed)),
+            ("settled_late", self.settled_late.load(Ordering::Relaxed)),
         ]
     }
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// The one section, which is named after the module.

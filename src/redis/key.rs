@@ -3,13 +3,16 @@
 use super::api::server;
 use super::call::{Argument, Call};
 use super::clock::now_us;
-use super::{data_type, memory};
+use super::data_type::{self, WithHolds};
+use super::{info, memory};
 use crate::bucket::Bucket;
 use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use crate::error::Error;
+use crate::holds::Holds;
 use redis_module::raw;
 use std::ffi::c_int;
-use std::ptr::NonNull;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
 use std::slice;
 
 /// What a command may do with a key.
@@ -83,6 +86,19 @@ impl<'call> BucketKey<'call> {
         Self { call, name, key, value: None }
     }
 
+    /// Whether anything is held.
+    #[inline(always)]
+    pub(crate) fn has_holds(&self) -> bool {
+        self.with_holds().is_some()
+    }
+
+    /// The same key for a call out of the way, whose use of it must not keep it from staying in registers here.
+    #[inline(always)]
+    pub(crate) fn moved(self) -> Self {
+        let key = ManuallyDrop::new(self);
+        Self { call: key.call, name: key.name, key: key.key, value: key.value }
+    }
+
     /// Whether there is no such key.
     pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: the key is open, or null, which the server knows to be empty.
@@ -130,7 +146,26 @@ impl<'call> BucketKey<'call> {
     #[inline]
     pub(crate) fn bucket(&self) -> Option<Bucket> {
         // SAFETY: the value belongs to the open key, and nothing frees it while the key is open.
-        self.value.map(|value| unsafe { value.read() })
+        self.value.map(|value| unsafe { data_type::bucket(value) })
+    }
+
+    /// What is held of it; `None` if nothing is.
+    #[inline(always)]
+    pub(crate) fn holds(&self) -> Option<&Holds> {
+        // SAFETY: as above; whoever changes the holds borrows the key to do so.
+        self.with_holds().map(|value| unsafe { value.as_ref() }.holds())
+    }
+
+    /// The same, for questions that change them for a moment.
+    pub(crate) fn holds_mut(&mut self) -> Option<&mut Holds> {
+        // SAFETY: as above; nothing else refers to the value during the call.
+        self.with_holds().map(|mut value| unsafe { value.as_mut() }.holds_mut())
+    }
+
+    #[inline(always)]
+    fn with_holds(&self) -> Option<NonNull<WithHolds>> {
+        // SAFETY: as above.
+        self.value.and_then(|value| unsafe { data_type::with_holds(value) })
     }
 
     /// The name under which the bucket is stored.
@@ -151,23 +186,76 @@ impl<'call> BucketKey<'call> {
         self.call.flags() & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && memory::is_refused(&self.call, &self.name)
     }
 
-    /// Stores a bucket, in place if there is one.
+    /// Stores a bucket where there is one without holds, or none.
     #[inline]
     pub(crate) fn store(&mut self, bucket: Bucket) {
         match self.value {
-            // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
+            // SAFETY: the value belongs to the open key, and nothing else refers to it during the call. It is a bucket
+            // whether or not holds follow.
             Some(value) => unsafe { value.write(bucket) },
-            None => self.create(bucket),
+            None => self.set(data_type::allocate(bucket)),
+        }
+    }
+
+    /// Stores a bucket without holds, whatever there is.
+    pub(crate) fn store_alone(&mut self, bucket: Bucket) {
+        match self.with_holds() {
+            Some(_) => self.replace(data_type::allocate(bucket)),
+            None => self.store(bucket),
+        }
+    }
+
+    /// Drops the holds that have ended by `until_us`, and changes the others. [`store_with_holds`](Self::store_with_holds)
+    /// has to follow. If there is nothing to change, that is a new bucket too.
+    #[cold]
+    pub(crate) fn change_holds(&mut self, until_us: i64, change: impl FnOnce(&mut Holds)) {
+        if let Some(holds) = self.holds_mut() {
+            info::count().holds_expired(holds.drop_ended(until_us));
+            return change(holds);
+        }
+        let mut holds = Holds::default();
+        change(&mut holds);
+        let bucket = self.bucket();
+        let value = data_type::allocate_with_holds(bucket.unwrap_or(Bucket::EMPTY), holds);
+        match bucket {
+            Some(_) => self.replace(value),
+            None => self.set(value),
+        }
+    }
+
+    /// Stores the bucket of holds that were changed. If none of them is left, it is one without.
+    #[cold]
+    pub(crate) fn store_with_holds(&mut self, bucket: Bucket) {
+        match self.with_holds() {
+            // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
+            Some(mut value) if self.holds().is_some_and(|holds| !holds.is_empty()) => unsafe {
+                value.as_mut().store(bucket);
+            },
+            _ => self.store_alone(bucket),
         }
     }
 
     #[inline] // So that the key stays in registers.
-    fn create(&mut self, bucket: Bucket) {
-        let value = data_type::allocate(bucket);
+    fn set(&mut self, value: NonNull<Bucket>) {
         // SAFETY: the key is open for writing and takes the value over, which is of the type it is told.
         unsafe {
             let bucket_type = data_type::registered();
             server!(RedisModule_ModuleTypeSetValue)(self.key, bucket_type, value.as_ptr().cast());
+        }
+        self.value = Some(value);
+    }
+
+    /// Puts a value in the place of the one that is there. The key keeps its expiry.
+    #[cold]
+    fn replace(&mut self, value: NonNull<Bucket>) {
+        let mut old = ptr::null_mut();
+        // SAFETY: the key is open for writing, holds a value of our type, and takes over the one that it is given. The
+        // old one is nobody's afterwards.
+        unsafe {
+            let bucket_type = data_type::registered();
+            let new = value.as_ptr().cast();
+            server!(RedisModule_ModuleTypeReplaceValue)(self.key, bucket_type, new, &raw mut old);
+            NonNull::new(old.cast()).into_iter().for_each(|old| data_type::dispose(old));
         }
         self.value = Some(value);
     }

@@ -5,6 +5,7 @@
 //! type of this folder whose lifetime ends with the call that it belongs to.
 #![allow(unsafe_code)]
 
+mod allocator;
 mod api;
 mod call;
 mod clock;
@@ -21,7 +22,7 @@ mod replicate;
 pub(crate) mod spec;
 
 pub(crate) use call::{Argument, Call};
-pub(crate) use config::{on_oom, OnOom};
+pub(crate) use config::{max_holds, on_oom, OnOom};
 pub(crate) use info::count;
 pub(crate) use key::{Access, BucketKey};
 pub(crate) use register::{entry, Commands};

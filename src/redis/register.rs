@@ -44,7 +44,7 @@ unsafe extern "C" fn handler<C: Command>(
     // SAFETY: by the contract of this function; `call` ends with it.
     let call = unsafe { Call::new(context, argv, argc) };
     if needs_getkeys(&C::SPEC) && call.is_keys_position_request() {
-        report_keys(&call);
+        report_keys(&C::SPEC, &call);
     } else if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
         ignore(&call);
     } else if let Err(error) = C::run(call) {
@@ -72,15 +72,18 @@ fn ignore(call: &Call) {
 /// Redict and Valkey 8 then look at the first quarter of them only, so that the others would pass by ACLs and
 /// cluster routing. Asking us is right everywhere; the specification is there for clients.
 const fn needs_getkeys(spec: &Spec) -> bool {
-    matches!(spec.keys, Keys::CountedEveryFourth)
+    matches!(spec.keys, Keys::CountedEveryFourth { .. })
 }
 
-fn report_keys(call: &Call) {
-    const FIRST: usize = 2;
+fn report_keys(spec: &Spec, call: &Call) {
+    let Keys::CountedEveryFourth { first } = spec.keys else {
+        return;
+    };
     let count = call.arguments().first().and_then(|numkeys| request::count(numkeys.as_ref())).unwrap_or(0);
-    let groups = call.arguments().len().saturating_sub(1) / 4;
+    // The command's name is none of the arguments, and has position 0.
+    let groups = call.arguments().len().saturating_add(1).saturating_sub(first) / 4;
     for group in 0..count.min(groups) {
-        call.key_at(group.saturating_mul(4).saturating_add(FIRST));
+        call.key_at(group.saturating_mul(4).saturating_add(first));
     }
 }
 
@@ -122,7 +125,7 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
     let (first, last, step) = match spec.keys {
         Keys::First => (1, 1, 1),
         Keys::EverySecond => (1, -1, 2),
-        Keys::CountedEveryFourth => (0, 0, 0),
+        Keys::CountedEveryFourth { .. } => (0, 0, 0),
     };
     let flags = match spec.audience {
         Audience::Readers => c"readonly fast",
@@ -195,7 +198,10 @@ fn key_spec(spec: &Spec) -> KeySpec {
         Keys::First => (flags, FindKeys::new_range(0, 1, 0)),
         Keys::EverySecond => (flags, FindKeys::new_range(-1, 2, 0)),
         // The flag makes servers ask us rather than rely on this: see `needs_getkeys`.
-        Keys::CountedEveryFourth => (flags | KeySpecFlags::VARIABLE_FLAGS, FindKeys::new_keys_num(0, 1, 4)),
+        Keys::CountedEveryFourth { first } => {
+            let behind_numkeys = i32::try_from(first).unwrap_or(i32::MAX).saturating_sub(1);
+            (flags | KeySpecFlags::VARIABLE_FLAGS, FindKeys::new_keys_num(0, behind_numkeys, 4))
+        }
     };
     KeySpec::new(None, flags, BeginSearch::new_index(1), find)
 }

@@ -18,14 +18,19 @@ pub(crate) enum Replication {
     Effect,
 }
 
-/// Sends what was written by one call, as one command, so that a replica never sees half of it.
+/// Sends what was written by one call, as one command, so that a replica never sees half of it. The effects are asked
+/// for only if they are sent.
 #[inline]
-pub(crate) fn replicate(call: &Call, replication: Replication, effects: &[(Argument, Effect)]) {
+pub(crate) fn replicate<'call, E: AsRef<[(Argument<'call>, Effect)]>>(
+    call: &Call,
+    replication: Replication,
+    effects: impl FnOnce() -> E,
+) {
     if replication == Replication::CallOrEffect && !listeners::may_exist() {
         replicate_verbatim(call);
         return;
     }
-    let status = match effects {
+    let status = match effects().as_ref() {
         [(name, effect)] => replicate_one(call, name, effect),
         all => replicate_all(call, all),
     };

@@ -66,8 +66,11 @@ pub(crate) enum Keys {
     First,
     /// Every second argument.
     EverySecond,
-    /// As many as the first argument says, every fourth after it.
-    CountedEveryFourth,
+    /// As many as the first argument says, every fourth.
+    CountedEveryFourth {
+        /// The position of the first of them; the command's name has position 0.
+        first: usize,
+    },
 }
 
 /// One argument, or a group of them.
@@ -114,3 +117,11 @@ pub(crate) const RATE: ArgumentSpec = ArgumentSpec::required(c"rate", Kind::Text
 pub(crate) const COST: ArgumentSpec = ArgumentSpec::required(c"cost", Kind::Decimal);
 /// What is charged or given back.
 pub(crate) const AMOUNT: ArgumentSpec = ArgumentSpec::required(c"amount", Kind::Decimal);
+/// How long a hold lasts.
+pub(crate) const TTL_MS: ArgumentSpec = ArgumentSpec::required(c"ttl_ms", Kind::Whole);
+/// The name of a hold.
+pub(crate) const ID: ArgumentSpec = ArgumentSpec::required(c"id", Kind::Text);
+/// What the work cost for which tokens were held.
+pub(crate) const USED: ArgumentSpec = ArgumentSpec::required(c"used", Kind::Decimal);
+/// How many keys follow.
+pub(crate) const NUMKEYS: ArgumentSpec = ArgumentSpec::required(c"numkeys", Kind::Whole);

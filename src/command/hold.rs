@@ -1,0 +1,32 @@
+//! `TB.HOLD key capacity rate amount ttl_ms id`: tokens taken under a name, that come back by themselves.
+
+use super::holding::execute;
+use crate::error::Error;
+use crate::redis::spec::{
+    Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, RATE, TTL_MS,
+};
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Hold;
+
+impl Command for Hold {
+    const SPEC: Spec = Spec {
+        name: c"TB.HOLD",
+        summary: c"Takes tokens under a name, which come back by themselves unless they are settled before",
+        complexity: c"O(log N) where N is the number of holds of the bucket",
+        since: c"0.1.0",
+        arity: 7,
+        audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
+        keys: Keys::First,
+        arguments: &[KEY, CAPACITY, RATE, AMOUNT, TTL_MS, ID],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::hold(call.arguments())?;
+        let decision = execute(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

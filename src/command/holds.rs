@@ -1,0 +1,43 @@
+//! `TB.HOLDS key`: what is held of a bucket, by whom, and for how long.
+
+use super::state::State;
+use crate::error::Error;
+use crate::holds;
+use crate::number::decimal_tokens;
+use crate::redis::spec::{Command, Spec};
+use crate::redis::{Access, BucketKey, Call};
+use crate::request;
+
+pub(crate) struct Holds;
+
+impl Command for Holds {
+    const SPEC: Spec = Spec {
+        name: c"TB.HOLDS",
+        summary: c"Replies the holds of a bucket, the next to expire first",
+        complexity: c"O(N) where N is the number of holds",
+        since: c"0.1.0",
+        ..State::SPEC
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let key = request::key(call.arguments())?;
+        let key = BucketKey::open(call, *key, Access::Read)?;
+        let Some(holds) = key.holds() else {
+            call.reply_array(0);
+            return Ok(());
+        };
+        call.reply_array(holds.outstanding(call.now_us()));
+        for hold in holds.iter().filter(|hold| hold.ends_at_us > call.now_us()) {
+            reply(&call, hold);
+        }
+        Ok(())
+    }
+}
+
+fn reply(call: &Call, hold: &holds::Hold) {
+    let left_us = hold.ends_at_us.saturating_sub(call.now_us()).max(0);
+    call.reply_array(3);
+    call.reply_bytes(&hold.id);
+    call.reply_string(&decimal_tokens(hold.amount_micro));
+    call.reply_integer(left_us.saturating_add(999) / 1000);
+}

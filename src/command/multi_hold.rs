@@ -1,0 +1,35 @@
+//! `TB.MHOLD numkeys ttl_ms id key capacity rate amount […]`: one hold over several buckets, all or nothing.
+
+use super::holding::execute_together;
+use crate::error::Error;
+use crate::redis::spec::{
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, AMOUNT, CAPACITY, ID, KEY, NUMKEYS, RATE,
+    TTL_MS,
+};
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct MultiHold;
+
+impl Command for MultiHold {
+    const SPEC: Spec = Spec {
+        name: c"TB.MHOLD",
+        summary: c"Takes tokens of several buckets under one name, all or nothing",
+        complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
+        since: c"0.1.0",
+        arity: -8,
+        audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
+        keys: Keys::CountedEveryFourth { first: 4 },
+        arguments: &[
+            NUMKEYS,
+            TTL_MS,
+            ID,
+            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, AMOUNT])),
+        ],
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        execute_together(call, &request::multi_hold(call.arguments())?)
+    }
+}

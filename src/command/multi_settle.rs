@@ -1,0 +1,29 @@
+//! `TB.MSETTLE numkeys id key capacity rate used […]`: ends a hold over several buckets.
+
+use super::holding::execute_together;
+use super::multi_hold::MultiHold;
+use crate::error::Error;
+use crate::redis::spec::{ArgumentSpec, Command, Keys, Kind, Spec, CAPACITY, ID, KEY, NUMKEYS, RATE, USED};
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct MultiSettle;
+
+impl Command for MultiSettle {
+    const SPEC: Spec = Spec {
+        name: c"TB.MSETTLE",
+        summary: c"Ends the holds of one name in several buckets, wherever there is one",
+        arity: -7,
+        keys: Keys::CountedEveryFourth { first: 3 },
+        arguments: &[
+            NUMKEYS,
+            ID,
+            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, USED])),
+        ],
+        ..MultiHold::SPEC
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        execute_together(call, &request::multi_settle(call.arguments())?)
+    }
+}

@@ -1,0 +1,27 @@
+//! `TB.SETTLE key capacity rate id used`: what a hold was for is done, and cost so much.
+
+use super::hold::Hold;
+use super::holding::execute;
+use crate::error::Error;
+use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};
+use crate::redis::Call;
+use crate::request;
+
+pub(crate) struct Settle;
+
+impl Command for Settle {
+    const SPEC: Spec = Spec {
+        name: c"TB.SETTLE",
+        summary: c"Ends a hold: what was not used comes back, what was used beyond it is charged",
+        arity: 6,
+        arguments: &[KEY, CAPACITY, RATE, ID, USED],
+        ..Hold::SPEC
+    };
+
+    fn run(call: Call) -> Result<(), Error> {
+        let request = request::settle(call.arguments())?;
+        let decision = execute(call, &request)?;
+        call.reply_decision(&decision);
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The allocator: all of the module's memory is the server's, so that `used_memory`, and with it `maxmemory`, counts
+//! what holds take.
+//!
+//! The server's functions are there from the first step of loading on, before which nothing is allocated. Programs
+//! that link the crate as a library (tests, fuzz targets) have no server, and get the system's allocator. A process
+//! never changes from one to the other while a block is alive.
+//!
+//! A block of the server's is aligned for pointers and 64-bit numbers, whatever its allocator: one that keeps sizes
+//! in front of its blocks aligns them to no more. For what needs more, a larger block is taken, and the address that
+//! the server knows is kept in front of the part that is used.
+
+use redis_module::raw;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::c_void;
+use std::mem::size_of;
+use std::ptr;
+
+struct Allocator;
+
+#[cfg_attr(not(test), global_allocator)]
+#[cfg_attr(test, allow(dead_code))]
+static ALLOCATOR: Allocator = Allocator;
+
+/// What every block of the server is aligned to.
+const ALIGNED: usize = size_of::<*mut u8>();
+
+// SAFETY: blocks come from the server or the system, which keep the contract, and are freed by whom they came from.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the table of functions is written once, while the module is loaded, before anything is allocated.
+        // The server ends rather than return null. By the contract of this function the layout is not empty.
+        unsafe {
+            match raw::RedisModule_Alloc {
+                None => System.alloc(layout),
+                Some(alloc) if layout.align() <= ALIGNED => alloc(layout.size()).cast(),
+                Some(alloc) => aligned(alloc, layout),
+            }
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above; by the contract of this function the block is one of ours and of this layout.
+        unsafe {
+            match raw::RedisModule_Free {
+                None => System.dealloc(block, layout),
+                Some(free) if layout.align() <= ALIGNED => free(block.cast()),
+                Some(free) => free(block.cast::<*mut c_void>().sub(1).read()),
+            }
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above; the layout of the new size is valid by the contract of this function. Both blocks are as
+        // large as the smaller of the sizes at least.
+        unsafe {
+            match raw::RedisModule_Realloc {
+                None => System.realloc(block, layout, size),
+                Some(realloc) if layout.align() <= ALIGNED => realloc(block.cast(), size).cast(),
+                Some(_) => {
+                    let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+                    ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
+                    self.dealloc(block, layout);
+                    moved
+                }
+            }
+        }
+    }
+}
+
+/// A block that is aligned to more than the server's are, behind the address of the server's block.
+///
+/// # Safety
+/// `alloc` must be the server's.
+unsafe fn aligned(alloc: unsafe extern "C" fn(usize) -> *mut c_void, layout: Layout) -> *mut u8 {
+    // SAFETY: the block has room for the address, the distance to the next aligned place behind it, which is less than
+    // the alignment, and what is asked for. A size that does not fit is more than any server has.
+    unsafe {
+        let whole = alloc(layout.size().saturating_add(layout.align()).saturating_add(ALIGNED));
+        let behind = whole.cast::<u8>().add(ALIGNED);
+        let block = behind.add(behind.align_offset(layout.align()));
+        block.cast::<*mut c_void>().sub(1).write(whole);
+        block
+    }
+}
