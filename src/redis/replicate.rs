@@ -20,7 +20,7 @@ pub(crate) enum Replication {
 
 /// Sends what was written by one call, as one command, so that a replica never sees half of it. The effects are asked
 /// for only if they are sent.
-#[inline]
+#[inline(always)]
 pub(crate) fn replicate<'call, E: AsRef<[(Argument<'call>, Effect)]>>(
     call: &Call,
     replication: Replication,
