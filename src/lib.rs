@@ -21,7 +21,7 @@
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
 //! `#[inline(always)]` stands on the way of a take, where the optimiser would not inline by itself: without it our share of
-//! a take is 800 instructions instead of 550, with it everywhere 567 (callgrind, Redis 7.0.15; `make guard` counts the
+//! a take is 800 instructions instead of 525 (callgrind, Redis 7.0.15; `make guard` counts the
 //! whole call).
 //!
 //! The public modules are public for the sake of tests, fuzz targets and benchmarks. What users rely on are the
