@@ -169,12 +169,15 @@ fn rates_are_exact_ratios() {
 #[test]
 fn what_is_no_rate_is_refused() {
     let malformed = [
-        "0", "0.0", "0/s", "0e9", "1/0s", "1/0.0ms", "/", "/s", "1/", "1/1", "1/S", "1/x", "1/1x", "1/sec",
-        "1/min", "1//s", "1/s/s", "1/1/s", "1/ s", "1 /s", "1/s ", "1/-1s", "-1/s", "1/1mss", "1/1sm",
-        "1/us", "1/e3s", "1/.s", "1/y", "1/w",
+        "0/s", "1/0s", "1/0.0ms", "/", "/s", "1/", "1/1", "1/S", "1/x", "1/1x", "1/sec", "1/min", "1//s",
+        "1/s/s", "1/1/s", "1/ s", "1 /s", "1/s ", "1/-1s", "-1/s", "1/1mss", "1/1sm", "1/us", "1/e3s",
+        "1/.s", "1/y", "1/w",
     ];
     for text in malformed {
         assert_eq!(Rate::parse(text.as_bytes()), Err(RateError::Malformed), "{text}");
+    }
+    for text in ["0", "0.0", "0e9", "+0"] {
+        assert_eq!(Rate::parse(text.as_bytes()), Err(RateError::Zero), "{text}");
     }
     let out_of_range = [
         "1.00000000001e12",

@@ -11,8 +11,9 @@ use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
 use tokenbucket::bucket::{Bucket, Operation, MAX_TIME_US};
-use tokenbucket::effect::{Effect, MAX_EFFECT_LEN, MAX_EXPIRE_AT_MS};
+use tokenbucket::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
 use tokenbucket::error::Error;
+use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::{MAX_MICRO, MICRO_PER_TOKEN};
 use tokenbucket::request::{self, MAX_BUCKETS};
 
@@ -184,7 +185,22 @@ fn effects() -> impl Strategy<Value = Effect> {
             expire_at_ms,
         },
     );
-    prop_oneof![9 => stored, 1 => Just(Effect::Cleared)]
+    let changed = (stored.clone(), 0..=MAX_TIME_US, prop::collection::vec(hold_changes(), 0..4)).prop_map(
+        |(stored, until_us, changes)| match stored {
+            Effect::Stored { bucket, expire_at_ms } => {
+                Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { until_us, changes } }
+            }
+            other => other,
+        },
+    );
+    prop_oneof![6 => stored, 3 => changed, 1 => Just(Effect::Cleared)]
+}
+
+fn hold_changes() -> impl Strategy<Value = HoldChange> {
+    let ids = || prop::collection::vec(any::<u8>(), 1..=MAX_ID_LEN).prop_map(Vec::into_boxed_slice);
+    let set = (ids(), 1..=MAX_MICRO, 0..=MAX_TIME_US)
+        .prop_map(|(id, amount_micro, ends_at_us)| HoldChange::Set(Hold { id, amount_micro, ends_at_us }));
+    prop_oneof![set, ids().prop_map(HoldChange::Removed)]
 }
 
 fn sent(effect: &Effect) -> Vec<u8> {
@@ -286,12 +302,12 @@ proptest! {
 
     #[test]
     fn an_effect_is_read_back_as_it_was_sent(effect in effects()) {
-        prop_assert_eq!(Effect::decode(&sent(&effect)), Some(effect));
+        prop_assert_eq!(Effect::decode(&sent(&effect)), Some(effect.clone()));
         let bytes = sent(&effect);
         let arguments: [&[u8]; 2] = [b"k", &bytes];
         let restored = request::restore(&arguments).unwrap();
         prop_assert_eq!(restored.len(), 1);
-        prop_assert_eq!((*restored[0].0, restored[0].1), (b"k".as_slice(), effect));
+        prop_assert_eq!((*restored[0].0, restored[0].1.clone()), (b"k".as_slice(), effect));
     }
 
     #[test]
@@ -307,20 +323,30 @@ proptest! {
     #[test]
     fn bytes_that_are_no_effect_are_refused(effect in effects(), bytes in prop::collection::vec(any::<u8>(), 0..60), version in any::<u8>()) {
         let valid = sent(&effect);
-        prop_assert_eq!(Effect::decode(&bytes).map(|effect| sent(&effect)), is_effect(&bytes).then_some(bytes));
+        let read = Effect::decode(&bytes).map(|effect| sent(&effect));
+        if bytes.first() != Some(&WITH_HOLDS) {
+            prop_assert_eq!(&read, &is_effect(&bytes).then_some(bytes.clone()));
+        }
+        prop_assert!(read.is_none_or(|read| read == bytes));
         for length in (0..valid.len()).filter(|length| *length != 1) {
-            prop_assert_eq!(Effect::decode(&valid[..length]), None);
+            // What ends behind one of several changes is an effect too, and nothing else is.
+            let read = Effect::decode(&valid[..length]).map(|effect| sent(&effect));
+            prop_assert!(read.is_none_or(|read| valid[0] == WITH_HOLDS && read == valid[..length]));
         }
         prop_assert_eq!(Effect::decode(&[valid.as_slice(), &[0]].concat()), None);
-        let mut other = valid;
+        let mut other = valid.clone();
         other[0] = version;
-        prop_assert_eq!(Effect::decode(&other).is_some(), version == 1);
+        prop_assert_eq!(Effect::decode(&other).is_some(), version == valid[0]);
     }
 }
 
+/// The version of an effect that changes holds.
+const WITH_HOLDS: u8 = 2;
+
+/// Whether bytes of another version are one.
 fn is_effect(bytes: &[u8]) -> bool {
     let field = |at: usize| i64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let is_whole = bytes.len() == MAX_EFFECT_LEN && is_valid(field(1), field(9), field(17));
+    let is_whole = bytes.len() == 25 && is_valid(field(1), field(9), field(17));
     bytes.first() == Some(&1) && (bytes.len() == 1 || is_whole)
 }
 

@@ -3,7 +3,8 @@
 //! A level is a range: the exact one above, and below it what the contract allows the module to have lost. At a whole
 //! number of tokens per second the two are the same, for ever.
 
-use super::limit::{milliseconds, tokens, Limit};
+use super::holds::{ended, ends, Holds};
+use super::limit::{milliseconds, tokens, End, Limit};
 use super::operation::{allowed, moved, wait, Wait};
 use super::{whole, Bucket, Exact, Flow, Operation};
 use num_bigint::BigInt;
@@ -22,23 +23,23 @@ pub struct Range {
 }
 
 impl Range {
-    fn of(level: Exact) -> Self {
+    pub(super) fn of(level: Exact) -> Self {
         Self { low: level.clone(), high: level }
     }
 
-    fn map(&self, change: impl Fn(&Exact) -> Exact) -> Self {
+    pub(super) fn map(&self, change: impl Fn(&Exact) -> Exact) -> Self {
         Self { low: change(&self.low), high: change(&self.high) }
     }
 
-    fn lower_by(mut self, lost: &Exact) -> Self {
+    pub(super) fn lower_by(mut self, lost: &Exact) -> Self {
         self.low -= lost;
         self
     }
 
-    fn allowed(&self, limit: &Limit, operation: Operation, now_us: i64) -> [Option<i64>; 2] {
-        let least = allowed(operation, limit, &self.low, now_us);
+    fn allowed(&self, limit: &Limit, operation: Operation, ends: &[End], now_us: i64) -> [Option<i64>; 2] {
+        let least = allowed(operation, limit, &self.low, ends, now_us);
         let is_certain = self.low == self.high;
-        [least, if is_certain { least } else { allowed(operation, limit, &self.high, now_us) }]
+        [least, if is_certain { least } else { allowed(operation, limit, &self.high, ends, now_us) }]
     }
 
     pub fn contains(&self, level: &Exact) -> bool {
@@ -60,6 +61,8 @@ struct Stored {
     flow: Option<Flow>,
     /// When its key may go at the earliest and has to go at the latest, in Unix milliseconds.
     expires_ms: (i64, i64),
+    /// Those that had not ended at the last write.
+    holds: Holds,
 }
 
 /// What a call does to what is stored.
@@ -76,9 +79,9 @@ pub enum Trace {
     Full,
 }
 
-type Judgement<T> = Result<T, String>;
+pub(super) type Judgement<T> = Result<T, String>;
 
-fn ensure(condition: bool, objection: impl FnOnce() -> String) -> Judgement<()> {
+pub(super) fn ensure(condition: bool, objection: impl FnOnce() -> String) -> Judgement<()> {
     if condition {
         Ok(())
     } else {
@@ -94,6 +97,7 @@ impl Model {
             written_at_us: bucket.refilled_at_us,
             flow: None,
             expires_ms: (0, MAX_EXPIRE_AT_MS),
+            holds: Holds::new(),
         });
         Self { stored }
     }
@@ -107,19 +111,27 @@ impl Model {
             level.low -= if now_us < stored.written_at_us { written.rest().max(less) } else { less };
             level.high += more;
         }
-        level.map(|level| limit.level_at(level, stored.written_at_us, now_us))
+        let returned = ended(&stored.holds, now_us);
+        level.map(|level| limit.level_at(&(level + &returned), stored.written_at_us, now_us))
+    }
+
+    /// The holds that have not ended.
+    pub fn holds(&self, now_us: i64) -> Holds {
+        let holds = self.stored.as_ref().map(|stored| stored.holds.clone()).unwrap_or_default();
+        holds.into_iter().filter(|(_, end)| end.at_us > now_us).collect()
     }
 
     /// What is told as allowed, at the least and at the most; `None` is a charge that is refused.
     pub fn allowed(&self, limit: &Limit, operation: Operation, now_us: i64) -> [Option<i64>; 2] {
-        self.level(limit, now_us).allowed(limit, operation, now_us)
+        self.level(limit, now_us).allowed(limit, operation, &ends(&self.holds(now_us)), now_us)
     }
 
     /// Judges a decision, and does what it says.
     #[track_caller]
     pub fn follow(&mut self, limit: &Limit, operation: Operation, now_us: i64, told: Decision) -> Trace {
         let before = self.level(limit, now_us);
-        if let Err(objection) = judge_decision(limit, operation, &before, now_us, told) {
+        let ends = ends(&self.holds(now_us));
+        if let Err(objection) = judge_decision(limit, operation, &before, &ends, now_us, told) {
             panic!("{objection}: {operation:?} of {limit:?} at {now_us}: {told:?}, {self:?}");
         }
         self.move_on(limit, operation, before, now_us, told.allowed, told.reset_after_ms == 0)
@@ -192,7 +204,8 @@ impl Model {
         }
         let filled = before.map(|level| level - &moved);
         let is_full = filled.low >= limit.capacity || (is_full && filled.high >= limit.capacity);
-        if moved.is_negative() && is_full {
+        let holds = self.holds(now_us);
+        if moved.is_negative() && is_full && holds.is_empty() {
             if before.high < limit.capacity {
                 self.stored = None;
                 return Trace::Gone;
@@ -203,12 +216,17 @@ impl Model {
             return Trace::Full;
         }
         let after = filled.map(|level| level.clone().min(limit.capacity.clone()));
-        self.write(limit, now_us, after.lower_by(&limit.flow.loss()), Some(limit.flow.clone()));
+        self.write(limit, now_us, after.lower_by(&limit.flow.loss()), Some(limit.flow.clone()), holds);
         Trace::Written
     }
 
+    /// Forgets the bucket, which is full.
+    pub(super) fn clear(&mut self) {
+        self.stored = None;
+    }
+
     /// What a call leaves that takes nothing: a denial counts on from a clock that stepped back.
-    fn untouched(&self, is_denied: bool, now_us: i64) -> Trace {
+    pub(super) fn untouched(&self, is_denied: bool, now_us: i64) -> Trace {
         match &self.stored {
             Some(stored) if is_denied && now_us < stored.written_at_us => Trace::Anchored,
             _ => Trace::None,
@@ -217,15 +235,28 @@ impl Model {
 
     fn anchor(&mut self, limit: &Limit, now_us: i64) {
         let stored = self.stored.as_ref().expect("anchored without a key");
-        let (level, flow) = (stored.level.clone(), stored.flow.clone());
+        let (level, flow, holds) = (stored.level.clone(), stored.flow.clone(), stored.holds.clone());
         let lost = flow.as_ref().map_or_else(Exact::zero, Flow::rest);
-        self.write(limit, now_us, level.lower_by(&lost), flow);
+        self.write(limit, now_us, level.lower_by(&lost), flow, holds);
     }
 
     /// A write only ever lengthens an expiry: it is there until full under the limit of every write, and at most a
     /// quarter of that time and a second longer.
-    fn write(&mut self, limit: &Limit, now_us: i64, level: Range, flow: Option<Flow>) {
-        let full_in_us = |level| limit.reaches_in_us(level, now_us, &limit.capacity);
+    pub(super) fn write(
+        &mut self,
+        limit: &Limit,
+        now_us: i64,
+        level: Range,
+        flow: Option<Flow>,
+        holds: Holds,
+    ) {
+        let ends = ends(&holds);
+        let last_in_us = ends.last().map_or_else(Exact::zero, |end| whole((end.at_us - now_us).max(0)));
+        let never_us = whole(MAX_EXPIRE_AT_MS) * whole(1000);
+        let full_in_us = |level| {
+            let full_in_us = limit.reaches_with_us(level, now_us, &limit.capacity, &ends);
+            full_in_us.unwrap_or_else(|| never_us.clone()).max(last_in_us.clone())
+        };
         let soonest_us = full_in_us(&level.high).min(whole(LONGEST_TOLD_MS * 1000)) + whole(now_us);
         let latest_us = full_in_us(&level.low) + whole(now_us);
         let slack_us = (&latest_us - whole(now_us)) / whole(4) + whole(1_000_000);
@@ -235,7 +266,7 @@ impl Model {
         let latest_ms = in_time_ms(&(whole(milliseconds(&latest_us)) * whole(1000) + slack_us));
         let (at_least_ms, at_most_ms) = self.stored.as_ref().map_or((0, 0), |stored| stored.expires_ms);
         let expires_ms = (in_time_ms(&soonest_us).max(at_least_ms), latest_ms.max(at_most_ms));
-        self.stored = Some(Stored { level, written_at_us: now_us, flow, expires_ms });
+        self.stored = Some(Stored { level, written_at_us: now_us, flow, expires_ms, holds });
     }
 
     /// Takes over what is stored now, if it may be that.
@@ -257,7 +288,9 @@ impl Model {
             (None, None) => true,
             (None, Some(stored)) => now_us / 1000 >= stored.expires_ms.0,
             (Some(Bucket { level_micro, refilled_at_us }), _) => {
-                let shown = limit.level_at(&whole(level_micro), refilled_at_us, now_us);
+                let returned =
+                    self.stored.as_ref().map_or_else(Exact::zero, |stored| ended(&stored.holds, now_us));
+                let shown = limit.level_at(&(whole(level_micro) + returned), refilled_at_us, now_us);
                 self.level(limit, now_us).contains(&shown)
             }
         }
@@ -312,10 +345,12 @@ fn judge_decision(
     limit: &Limit,
     operation: Operation,
     before: &Range,
+    ends: &[End],
     now_us: i64,
     told: Decision,
 ) -> Judgement<()> {
-    let [least, most] = before.allowed(limit, operation, now_us).map(|allowed| allowed.unwrap_or(i64::MIN));
+    let allowed = before.allowed(limit, operation, ends, now_us);
+    let [least, most] = allowed.map(|allowed| allowed.unwrap_or(i64::MIN));
     ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;
     let moved = moved(operation, told.allowed);
     let after = before.map(|level| (level - &moved).min(limit.capacity.clone()));
@@ -323,7 +358,7 @@ fn judge_decision(
     ensure(remaining.contains(&told.remaining.into()), || format!("remaining is not {remaining:?}"))?;
     let is_written = !moved.is_zero() && after.low < limit.capacity;
     let lost = if is_written { limit.flow.loss() } else { Exact::zero() };
-    judge_wait(limit, &after.lower_by(&lost), now_us, &limit.capacity, told.reset_after_ms)
+    judge_wait(limit, &after.lower_by(&lost), ends, now_us, &limit.capacity, told.reset_after_ms)
         .map_err(|objection| format!("reset {objection}"))?;
     match wait(operation, limit, told.allowed, &before.low) {
         Wait::None => ensure(told.retry_after_ms == 0, || "a wait for what was granted".to_owned()),
@@ -334,15 +369,26 @@ fn judge_decision(
             ensure((fewest..=most).contains(&told.retry_after_ms), || {
                 "decided against the wait that is told".to_owned()
             })?;
-            judge_wait(limit, &level, now_us, &wanted, told.retry_after_ms)
+            judge_wait(limit, &level, ends, now_us, &wanted, told.retry_after_ms)
                 .map_err(|objection| format!("retry {objection}"))
         }
     }
 }
 
-/// Whether `told_ms` is when a level reaches `wanted`, to the millisecond.
-fn judge_wait(limit: &Limit, level: &Range, now_us: i64, wanted: &Exact, told_ms: i64) -> Judgement<()> {
-    let reached_in = |level| milliseconds(&limit.reaches_in_us(level, now_us, wanted));
+/// Whether `told_ms` is when a level reaches `wanted`, to the millisecond. What is never reached is told as the longest
+/// time.
+pub(super) fn judge_wait(
+    limit: &Limit,
+    level: &Range,
+    ends: &[End],
+    now_us: i64,
+    wanted: &Exact,
+    told_ms: i64,
+) -> Judgement<()> {
+    let reached_in = |level| match limit.reaches_with_us(level, now_us, wanted, ends) {
+        Some(in_us) => milliseconds(&in_us),
+        None => BigInt::from(LONGEST_TOLD_MS),
+    };
     let (earliest, latest) = (reached_in(&level.high), reached_in(&level.low));
     let told = BigInt::from(told_ms);
     let longest = BigInt::from(LONGEST_TOLD_MS);

@@ -24,10 +24,10 @@ impl Flow {
         }
     }
 
-    /// How long after a moment so many micro-tokens have flowed in, in microseconds.
-    fn lasts_us(&self, _from_us: i64, micro: &Exact) -> Exact {
+    /// How long after a moment so many micro-tokens have flowed in, in microseconds; `None` if they never do.
+    fn lasts_us(&self, _from_us: i64, micro: &Exact) -> Option<Exact> {
         match self {
-            Self::Steady(rate) => micro / rate,
+            Self::Steady(rate) => (!rate.is_zero()).then(|| micro / rate),
         }
     }
 
@@ -44,7 +44,7 @@ impl Flow {
     /// much less, and how much more. At less than a token a second the rest is kept as the time in which it flowed.
     pub fn rest_under(&self, next: &Self) -> (Exact, Exact) {
         let (Self::Steady(written), Self::Steady(next)) = (self, next);
-        if *written >= Exact::one() || next == written {
+        if *written >= Exact::one() || next == written || written.is_zero() {
             (Exact::zero(), Exact::zero())
         } else if next > written {
             (Exact::zero(), (next - written) / written)
@@ -60,6 +60,14 @@ impl Flow {
             Self::Steady(_) => Exact::zero(),
         }
     }
+}
+
+/// The end of a hold: when, and how much comes back then.
+#[derive(Clone, Debug)]
+pub struct End {
+    pub at_us: i64,
+    /// Micro-tokens.
+    pub micro: Exact,
 }
 
 /// A limit as a client words it, and as it is meant.
@@ -97,6 +105,7 @@ impl Limit {
         let capacity_micro = number::amount(capacity, Rounding::Down).ok_or(Error::Capacity)?;
         let meant = number::rate(rate).map_err(|error| match error {
             RateError::Malformed => Error::Rate,
+            RateError::Zero => Error::RateOfPool,
             RateError::OutOfRange => Error::RateOutOfRange,
         })?;
         if capacity_micro > number::largest_capacity_micro(&meant.per_second) {
@@ -104,6 +113,13 @@ impl Limit {
         }
         let words = format!("{} {}", capacity.escape_ascii(), rate.escape_ascii());
         Ok(Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(meant.per_second) })
+    }
+
+    /// A pool, into which nothing flows: the rate `0`.
+    pub fn pool(capacity: &str) -> Self {
+        let capacity_micro = number::amount(capacity.as_bytes(), Rounding::Down).expect(capacity);
+        let words = format!("{capacity} 0");
+        Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(Exact::zero()) }
     }
 
     /// How the module reads it.
@@ -127,9 +143,37 @@ impl Limit {
         (level + self.flow.between(from_us, to_us)).min(self.capacity.clone())
     }
 
-    /// How long after a moment a level reaches `wanted`, in microseconds; nothing is there at once.
+    /// How long after a moment a level reaches `wanted` by what flows in, in microseconds; nothing is there at once.
     pub fn reaches_in_us(&self, level: &Exact, from_us: i64, wanted: &Exact) -> Exact {
-        self.flow.lasts_us(from_us, &(wanted - level).max(Exact::zero()))
+        self.reaches_with_us(level, from_us, wanted, &[]).expect("something flows in")
+    }
+
+    /// The same where holds end meanwhile; `None` if it never does.
+    pub fn reaches_with_us(
+        &self,
+        level: &Exact,
+        from_us: i64,
+        wanted: &Exact,
+        ends: &[End],
+    ) -> Option<Exact> {
+        let (mut level, mut at_us) = (level.clone(), from_us);
+        for end in ends.iter().filter(|end| end.at_us > from_us) {
+            if let Some(in_us) = self.flow_reaches_us(&level, at_us, wanted) {
+                if whole(at_us) + &in_us <= whole(end.at_us) {
+                    return Some(whole(at_us - from_us) + in_us);
+                }
+            }
+            level += self.flow.between(at_us, end.at_us) + &end.micro;
+            at_us = end.at_us;
+        }
+        Some(whole(at_us - from_us) + self.flow_reaches_us(&level, at_us, wanted)?)
+    }
+
+    fn flow_reaches_us(&self, level: &Exact, from_us: i64, wanted: &Exact) -> Option<Exact> {
+        if level >= wanted {
+            return Some(Exact::zero());
+        }
+        self.flow.lasts_us(from_us, &(wanted - level))
     }
 
     /// Microseconds from empty to full, as far as a clock counts.

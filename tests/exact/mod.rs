@@ -10,11 +10,13 @@
 //! | `limit` | what flows in between two moments, and when a level is reached |
 //! | `operation` | each operation: its words, what it does to a level, and what may be told of it |
 //! | `bucket` | what a key holds, as far as one can know it from outside, and when the key may go |
+//! | `holds` | what is held of a bucket: setting, renewing and settling it, and what may be told of that |
 //! | `throttle` | the words of redis-cell |
 //! | `judged` | the module's arithmetic beside the model, where there is no server |
 #![allow(dead_code, unused_imports)] // Each test program and each fuzz target uses its own part of this.
 
 pub mod bucket;
+pub mod holds;
 pub mod judged;
 pub mod limit;
 pub mod number;
@@ -22,8 +24,9 @@ pub mod operation;
 pub mod throttle;
 
 pub use bucket::{Model, Trace};
+pub use holds::Holding;
 pub use judged::Judged;
-pub use limit::{milliseconds, Flow, Limit};
+pub use limit::{milliseconds, End, Flow, Limit};
 pub use tokenbucket::bucket::{Bucket, Operation};
 
 use num_bigint::BigInt;

@@ -158,6 +158,9 @@ fn unbounded_rate(bytes: &[u8]) -> Result<Rate, RateError> {
         None => (bytes, None),
         Some(slash) => (&bytes[..slash], Some(&bytes[slash + 1..])),
     };
+    if period.is_none() && Decimal::read(count).is_some_and(|count| count.digits.is_zero()) {
+        return Err(RateError::Zero);
+    }
     let written = positive(count)?;
     let meant = written.clone().meant();
     let count = if meant.digits.is_zero() { written } else { meant.clone() };

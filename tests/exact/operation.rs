@@ -1,7 +1,7 @@
 //! Every operation: how a client words it, what it does to a level, and what may be told of it. A new one is taught to
 //! the model here.
 
-use super::limit::{is_too_deep, milliseconds, tokens};
+use super::limit::{is_too_deep, milliseconds, tokens, End};
 use super::number;
 use super::{whole, Exact, Limit, MILLION};
 use num_traits::{Signed, ToPrimitive, Zero};
@@ -49,7 +49,7 @@ pub fn words(operation: Operation, key: &str, limit: &Limit) -> String {
 }
 
 /// What a caller with this level is told as allowed; `None` is a refusal, because the debt would be too deep.
-pub fn allowed(operation: Operation, limit: &Limit, level: &Exact, now_us: i64) -> Option<i64> {
+pub fn allowed(operation: Operation, limit: &Limit, level: &Exact, ends: &[End], now_us: i64) -> Option<i64> {
     let after = level - most_moved(operation);
     Some(match operation {
         Operation::Take { .. } => i64::from(!after.is_negative()),
@@ -57,7 +57,7 @@ pub fn allowed(operation: Operation, limit: &Limit, level: &Exact, now_us: i64) 
             tokens(level).min(max_tokens.into()).max(0.into()).to_i64().unwrap()
         }
         Operation::Reserve { cost_micro, max_wait_ms } => {
-            let wait_us = limit.reaches_in_us(&after, now_us, &Exact::zero());
+            let wait_us = limit.reaches_with_us(&after, now_us, &Exact::zero(), ends).expect("no pool");
             let in_time = whole(cost_micro) <= limit.capacity && milliseconds(&wait_us) <= max_wait_ms.into();
             i64::from(in_time && (cost_micro == 0 || !is_too_deep(&after)))
         }

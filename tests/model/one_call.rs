@@ -6,7 +6,7 @@ use super::scenario;
 use super::take;
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
-use tokenbucket::bucket::{Decision, MAX_TIME_US};
+use tokenbucket::bucket::{Decision, NoReturns, MAX_TIME_US};
 use tokenbucket::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket::number::MAX_MICRO;
 
@@ -24,7 +24,7 @@ proptest! {
         let (stored, now_us) = sight.of(&limit);
         let _ = Judged::found(stored).call(&limit, wish.of(&limit, 0), now_us);
         let free = Operation::Take { cost_micro: 0 };
-        let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, now_us).decision };
+        let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
         let model = Model::found(stored);
         let is_in_debt = model.allowed(&limit, free, now_us)[0] == Some(0);
         if !is_in_debt {
@@ -175,5 +175,5 @@ fn a_denial_after_a_step_back_takes_nothing() {
     assert_eq!((denied.allowed, denied.retry_after_ms), (0, -1));
     assert_eq!(judged.stored, Bucket::checked(8 * MILLION, now_us - 1));
     let large = Limit::new("10", "1").module();
-    assert_eq!(large.withhold(judged.stored, now_us - 1).decision.remaining, 8);
+    assert_eq!(large.withhold(judged.stored, NoReturns, now_us - 1).decision.remaining, 8);
 }

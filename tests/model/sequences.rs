@@ -5,6 +5,7 @@ use super::exact::{whole, Exact, Judged, Limit, Model, Operation};
 use super::scenario::{self, walk, Step, Wish};
 use num_traits::{Signed, Zero};
 use proptest::prelude::*;
+use tokenbucket::bucket::NoReturns;
 
 /// Judges every call, and what is stored and when it expires behind it. Returns whether all was exact.
 fn is_exact_for_ever(limits: &[Limit], start_us: i64, steps: &[Step], expires_late: bool) -> bool {
@@ -102,7 +103,7 @@ proptest! {
         for tick in ticks {
             now_us = tick.after(now_us, &limit, told_ms);
             let told = judged.call(&limit, take, now_us).unwrap().decision;
-            let own_allowed = allowed(take, &limit, &own.level(&limit, now_us).high, now_us).unwrap();
+            let own_allowed = allowed(take, &limit, &own.level(&limit, now_us).high, &[], now_us).unwrap();
             own.apply(&limit, take, now_us, own_allowed, false);
             (granted, due, told_ms) = (granted + told.allowed, due + own_allowed, told.retry_after_ms);
             prop_assert!(granted <= due, "{} of {}", granted, due);
@@ -136,7 +137,7 @@ proptest! {
         prop_assert!(left <= untouched, "{} of {}", left, untouched);
         prop_assert!(&untouched - &left <= limit.flow.loss() * whole(2), "{} of {}", left, untouched);
         if limit.is_whole() {
-            let described = |stored| limit.module().withhold(stored, looked_at_us).decision;
+            let described = |stored| limit.module().withhold(stored, NoReturns, looked_at_us).decision;
             prop_assert_eq!(described(judged.stored), described(stored));
         }
     }

@@ -1,0 +1,188 @@
+//! Holds: amounts that are taken under a name, and come back at a moment unless they are settled before.
+
+use super::bucket::{ensure, judge_wait, Judgement, Range};
+use super::limit::{is_too_deep, tokens, End, Limit};
+use super::{whole, Exact, Model, Trace};
+use num_traits::{Signed, Zero};
+use std::collections::BTreeMap;
+use tokenbucket::bucket::Decision;
+
+/// What is held of a bucket, by its id.
+pub type Holds = BTreeMap<String, End>;
+
+/// What has come back of holds by a moment, in micro-tokens.
+pub fn ended(holds: &Holds, now_us: i64) -> Exact {
+    holds.values().filter(|end| end.at_us <= now_us).map(|end| &end.micro).sum()
+}
+
+/// When holds end, the next to end first.
+pub fn ends(holds: &Holds) -> Vec<End> {
+    let mut ends: Vec<End> = holds.values().cloned().collect();
+    ends.sort_by_key(|end| end.at_us);
+    ends
+}
+
+/// What is wanted of a hold.
+#[derive(Clone, Debug)]
+pub enum Holding {
+    Set { id: String, amount_micro: i64, ttl_ms: i64 },
+    Settle { id: String, used_micro: i64 },
+}
+
+impl Holding {
+    /// The whole call.
+    pub fn words(&self, key: &str, limit: &Limit) -> String {
+        match self {
+            Self::Set { id, amount_micro, ttl_ms } => {
+                format!("TB.HOLD {key} {} {amount_micro}e-6 {ttl_ms} {id}", limit.words)
+            }
+            Self::Settle { id, used_micro } => {
+                format!("TB.SETTLE {key} {} {id} {used_micro}e-6", limit.words)
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Judges the reply to a call on a hold, and does what it says.
+    #[track_caller]
+    pub fn follow_holding(&mut self, limit: &Limit, holding: &Holding, now_us: i64, told: Decision) -> Trace {
+        let judged = match holding {
+            Holding::Set { id, amount_micro, ttl_ms } => {
+                self.follow_set(limit, id, &whole(*amount_micro), now_us + ttl_ms * 1000, now_us, told)
+            }
+            Holding::Settle { id, used_micro } => {
+                self.follow_settle(limit, id, &whole(*used_micro), now_us, told)
+            }
+        };
+        judged.unwrap_or_else(|objection| {
+            panic!("{objection}: {holding:?} of {limit:?} at {now_us}: {told:?}, {self:?}")
+        })
+    }
+
+    /// A larger amount takes the difference, a smaller one gives it back, none ends the hold.
+    fn follow_set(
+        &mut self,
+        limit: &Limit,
+        id: &str,
+        amount: &Exact,
+        ends_at_us: i64,
+        now_us: i64,
+        told: Decision,
+    ) -> Judgement<Trace> {
+        let before = self.level(limit, now_us);
+        let mut holds = self.holds(now_us);
+        let held = holds.remove(id);
+        let difference = amount - held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
+        let is_allowed = |level: &Exact| i64::from(!difference.is_positive() || difference <= *level);
+        let (least, most) = (is_allowed(&before.low), is_allowed(&before.high));
+        ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;
+        if told.allowed == 0 {
+            judge_denial(limit, &before, &holds, held.as_ref(), amount, now_us, told)?;
+            let as_it_is = ends(&self.holds(now_us));
+            judge_level(limit, &before, &Exact::zero(), &as_it_is, now_us, told)?;
+            return Ok(self.untouched(true, now_us));
+        }
+        ensure(told.retry_after_ms == 0, || "a wait for what was granted".to_owned())?;
+        if amount.is_zero() && held.is_none() {
+            judge_level(limit, &before, &Exact::zero(), &ends(&holds), now_us, told)?;
+            return Ok(Trace::None);
+        }
+        if amount.is_positive() {
+            holds.insert(id.to_owned(), End { at_us: ends_at_us, micro: amount.clone() });
+        }
+        self.change(limit, before.map(|level| level - &difference), holds, now_us, told)
+    }
+
+    /// What was held and not used comes back, what was used beyond it is charged.
+    fn follow_settle(
+        &mut self,
+        limit: &Limit,
+        id: &str,
+        used: &Exact,
+        now_us: i64,
+        told: Decision,
+    ) -> Judgement<Trace> {
+        let before = self.level(limit, now_us);
+        let mut holds = self.holds(now_us);
+        let Some(held) = holds.remove(id) else {
+            ensure(told.allowed == 0 && told.retry_after_ms == -1, || {
+                "settled what is not there".to_owned()
+            })?;
+            judge_level(limit, &before, &Exact::zero(), &ends(&holds), now_us, told)?;
+            return Ok(Trace::None);
+        };
+        ensure(told.allowed == 1, || "did not settle what is there".to_owned())?;
+        let after = before.map(|level| (level + &held.micro - used).min(limit.capacity.clone()));
+        ensure(!is_too_deep(&after.high), || "a debt that is too deep".to_owned())?;
+        let stored = after.clone().lower_by(&limit.flow.loss());
+        judge_wait(limit, &stored, &ends(&holds), now_us, &Exact::zero(), told.retry_after_ms)
+            .map_err(|objection| format!("retry {objection}"))?;
+        self.change(limit, after, holds, now_us, told)
+    }
+
+    fn change(
+        &mut self,
+        limit: &Limit,
+        after: Range,
+        holds: Holds,
+        now_us: i64,
+        told: Decision,
+    ) -> Judgement<Trace> {
+        let after = after.map(|level| level.clone().min(limit.capacity.clone()));
+        let lost = if after.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
+        judge_level(limit, &after, &lost, &ends(&holds), now_us, told)?;
+        let is_full =
+            after.low == limit.capacity || (told.reset_after_ms == 0 && after.high == limit.capacity);
+        if is_full && holds.is_empty() {
+            self.clear();
+            return Ok(Trace::Gone);
+        }
+        self.write(limit, now_us, after.lower_by(&lost), Some(limit.flow.clone()), holds);
+        Ok(Trace::Written)
+    }
+}
+
+/// What a level is told as, and when it is full.
+fn judge_level(
+    limit: &Limit,
+    level: &Range,
+    lost: &Exact,
+    ends: &[End],
+    now_us: i64,
+    told: Decision,
+) -> Judgement<()> {
+    let remaining = tokens(&level.low)..=tokens(&level.high);
+    ensure(remaining.contains(&told.remaining.into()), || format!("remaining is not {remaining:?}"))?;
+    let stored = level.clone().lower_by(lost);
+    judge_wait(limit, &stored, ends, now_us, &limit.capacity, told.reset_after_ms)
+        .map_err(|objection| format!("reset {objection}"))
+}
+
+/// The wait of a hold that is denied. Its own end changes nothing: what comes back then, the same call wants in addition.
+/// But more than the capacity can only be had as long as the hold is there.
+fn judge_denial(
+    limit: &Limit,
+    before: &Range,
+    others: &Holds,
+    held: Option<&End>,
+    amount: &Exact,
+    now_us: i64,
+    told: Decision,
+) -> Judgement<()> {
+    let wanted = amount - held.map_or_else(Exact::zero, |held| held.micro.clone());
+    let reached_at = |level| {
+        let in_us = limit.reaches_with_us(level, now_us, &wanted, &ends(others))?;
+        Some(in_us + whole(now_us)).filter(|_| wanted <= limit.capacity)
+    };
+    let in_time =
+        |at_us: &Exact| *amount <= limit.capacity || held.is_some_and(|held| *at_us < whole(held.at_us));
+    let hope =
+        [&before.low, &before.high].map(|level| reached_at(level).is_some_and(|at_us| in_time(&at_us)));
+    if told.retry_after_ms == -1 {
+        return ensure(hope != [true, true], || "no hope where there is some".to_owned());
+    }
+    ensure(hope != [false, false], || "hope where there is none".to_owned())?;
+    judge_wait(limit, before, &ends(others), now_us, &wanted, told.retry_after_ms)
+        .map_err(|objection| format!("retry {objection}"))
+}
