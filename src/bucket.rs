@@ -603,11 +603,12 @@ impl Limit {
     #[must_use]
     pub fn moved(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
         let view = View::new(self, Some(bucket), holds, now_us);
-        let told = view.untouched(1, view.debt_free_in_ms(bucket));
-        let full_at_us = view.full_at_us(bucket, EVERYTHING).max(view.returns.last_end_us());
+        let full_at_us = view.full_at_us(bucket, view.now_us);
+        let decision = view.decision(1, bucket.level_micro, view.debt_free_in_ms(bucket), full_at_us);
         let is_full = bucket.level_micro == self.capacity_micro;
+        let full_at_us = full_at_us.max(holds.last_end_us());
         let change = if is_full { view.filled() } else { Change::Store { bucket, full_at_us } };
-        Outcome { change, granted_micro: taken_micro.max(0), ..told }
+        Outcome { decision, change, granted_micro: taken_micro.max(0) }
     }
 
     /// When a hold of `amount_micro` can no longer be had: as it ends, if it is of more than the capacity.

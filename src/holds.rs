@@ -428,6 +428,9 @@ impl Order {
     /// Takes out all that end by `until_us`.
     fn take_until(&mut self, slots: &Slots, until_us: i64) -> Vec<u32> {
         let mut ended = Vec::new();
+        if self.first_end_us(slots) > until_us {
+            return ended;
+        }
         let whole = self.chunks.partition_point(|chunk| chunk.last_end_us <= until_us);
         for chunk in self.chunks.drain(..whole) {
             self.room = self.room.saturating_sub(chunk.entries.capacity());
@@ -448,6 +451,9 @@ impl Order {
     /// How many end by `until_us`, and what they bring together, in micro-tokens.
     fn until(&self, slots: &Slots, until_us: i64) -> (usize, i128) {
         let (mut count, mut micro) = (0usize, 0i128);
+        if self.first_end_us(slots) > until_us {
+            return (count, micro);
+        }
         for chunk in &self.chunks {
             if chunk.last_end_us <= until_us {
                 count = count.saturating_add(chunk.entries.len());
