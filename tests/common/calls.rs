@@ -48,6 +48,11 @@ pub const COMMANDS: &[Command] = &[
     command("TB.CHARGE", 5, Writers, AMOUNT),
     command("TB.GIVE", 5, Writers, AMOUNT),
     command("TB.MTAKE", -6, Writers, &["numkeys integer", "bucket block multiple"]),
+    command("TB.HOLD", 7, Writers, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string"]),
+    command("TB.SETTLE", 6, Writers, &["key key", "capacity double", "rate string", "id string", "used double"]),
+    command("TB.MHOLD", -8, Writers, &["numkeys integer", "ttl_ms integer", "id string", "bucket block multiple"]),
+    command("TB.MSETTLE", -7, Writers, &["numkeys integer", "id string", "bucket block multiple"]),
+    command("TB.HOLDS", 2, Readers, &["key key"]),
     command("TB.STATE", 2, Readers, &["key key"]),
     command("TB.RESTORE", -3, Servers, &["bucket block multiple"]),
     command("cl.throttle", -5, Writers, &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"]),
@@ -66,6 +71,8 @@ pub struct Call {
 pub enum Outcome {
     /// So many whole tokens were taken.
     Took(i64),
+    /// So many whole tokens are held.
+    Held(i64),
     /// Tokens were put back, and there is room for more.
     Gave,
     /// The bucket is full, and its key is gone.
@@ -78,12 +85,12 @@ pub enum Outcome {
     Refused,
 }
 
-use Outcome::{Asked, Denied, Filled, Gave, Idle, Refused, Took};
+use Outcome::{Asked, Denied, Filled, Gave, Held, Idle, Refused, Took};
 
 impl Outcome {
     /// Whether it changes what is stored.
     pub fn writes(self) -> bool {
-        matches!(self, Took(_) | Gave | Filled)
+        matches!(self, Took(_) | Held(_) | Gave | Filled)
     }
 }
 
@@ -141,6 +148,18 @@ pub const CALLS: &[Call] = &[
     call("TB.MTAKE 2 n 10 1 1 d 10 1 0", "[0 -5 5000 15000 [[1 10 0 0] [0 -5 5000 15000]]]", Denied),
     call("TB.MTAKE 1 k 10 1 0", "[1 4 0 6000 [[1 4 0 6000]]]", Idle),
     call("TB.MTAKE 2 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call", Refused),
+    call("TB.HOLD k 10 1 3 60000 id", "[1 1 0 9000]", Held(3)),
+    call("TB.HOLD n 10 1 2 60000 id", "[1 8 0 2000]", Held(2)),
+    call("TB.HOLD k 10 1 5 60000 id", "[0 4 1000 6000]", Denied),
+    call("TB.HOLD k 10 1 11 60000 id", "[0 4 -1 6000]", Denied),
+    call("TB.HOLD k 10 1 0 60000 id", "[1 4 0 6000]", Idle),
+    call("TB.HOLD k ten 1 1 60000 id", CAPACITY_ERROR, Refused),
+    call("TB.SETTLE k 10 1 id 1", "[0 4 -1 6000]", Asked),
+    call("TB.SETTLE k ten 1 id 1", CAPACITY_ERROR, Refused),
+    call("TB.MHOLD 2 60000 id k 10 1 3 n 5 1/m 1", "[1 1 0 60000 [[1 1 0 9000] [1 4 0 60000]]]", Held(4)),
+    call("TB.MHOLD 2 60000 id k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
+    call("TB.MSETTLE 1 id k 10 1 1", "[0 4 -1 6000 [[0 4 -1 6000]]]", Asked),
+    call("TB.HOLDS k", "[]", Asked),
     call("TB.STATE k", "[\"4\" 1767225600000007]", Asked),
     call("TB.STATE d", "[\"-5\" 1767225600000007]", Asked),
     call("TB.STATE n", "nil", Asked),

@@ -1,10 +1,14 @@
 //! Random calls on buckets of a server, each judged by the model.
 
 use super::exact::bucket::assert_binding;
-use super::exact::{number, operation, whole, Bucket, Limit, Model, Operation, Trace, MILLION};
-use super::{multi_decision, Connection, Decision, Random, Server};
+use super::exact::{
+    milliseconds, number, operation, whole, Bucket, End, Holding, Limit, Model, Operation, Trace, MILLION,
+};
+use super::{array, multi_decision, text, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
 use tokenbucket::bucket;
+
+const DAY_US: i64 = 86_400_000_000;
 
 /// Rates as clients write them.
 pub const RATES: &[&str] = &[
@@ -96,6 +100,19 @@ pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
     }
 }
 
+/// Anything that can be wanted of a few holds.
+pub fn any_holding(random: &mut Random, limit: &Limit) -> Holding {
+    let id = format!("hold:{}", random.below(6));
+    let micro = amount_micro(random, limit);
+    if random.once_in(3) {
+        let used_micro = if limit.is_pool() { 0 } else { micro };
+        return Holding::Settle { id, used_micro };
+    }
+    let ttl_ms =
+        if random.once_in(4) { 1 } else { random.between(1, limit.refill_us().clamp(2, DAY_US) / 1000 + 2) };
+    Holding::Set { id, amount_micro: micro, ttl_ms }
+}
+
 /// A decision as the model takes it.
 pub fn told(decision: Decision) -> bucket::Decision {
     let Decision { allowed, remaining, retry_after_ms, reset_after_ms } = decision;
@@ -136,6 +153,44 @@ impl<'a> Walk<'a> {
         let trace = self.model.follow(limit, operation, self.now_us(), told(decision));
         self.look_behind(limit, trace, before);
         decision
+    }
+
+    /// Makes a call on a hold, judges it like any other, and compares the holds that are listed behind it.
+    pub fn hold(&mut self, limit: &Limit, holding: &Holding) -> Decision {
+        let before = self.look(limit);
+        let decision = self.client.decide(&holding.words(&self.key, limit));
+        let trace = self.model.follow_holding(limit, holding, self.now_us(), told(decision));
+        // The same call again, now as then, takes nothing more.
+        if matches!(holding, Holding::Set { .. }) && decision.allowed == 1 && trace == Trace::Written {
+            assert_eq!(self.client.decide(&holding.words(&self.key, limit)), decision, "{holding:?} again");
+        }
+        let after = stored(self.client.state(&self.key));
+        // A renewal moves the end alone.
+        if trace != Trace::Written || after != before {
+            self.model.see_trace(limit, self.now_us(), trace, [before, after]);
+        }
+        self.model.see_expiry(self.client.expires_at_ms(&self.key));
+        self.compare_holds();
+        decision
+    }
+
+    fn compare_holds(&mut self) {
+        let listed = array(self.client.run(&["TB.HOLDS", &self.key]));
+        let listed: Vec<_> =
+            listed.into_iter().map(|hold| array(hold).iter().map(text).collect::<Vec<_>>()).collect();
+        let now_us = self.now_us();
+        let left_ms = |listed: &Vec<String>| listed[2].parse::<i64>().unwrap();
+        assert!(listed.is_sorted_by_key(left_ms), "{listed:?}");
+        let holds = self.model.holds(now_us);
+        assert_eq!(listed.len(), holds.len(), "{listed:?}, not {holds:?}");
+        for hold in &listed {
+            let End { at_us, micro } = &holds[&hold[0]];
+            let left_us = whole(at_us - now_us);
+            assert_eq!(
+                (number::exact(&hold[1]) * whole(MILLION), left_ms(hold)),
+                (micro.clone(), milliseconds(&left_us).to_i64().unwrap())
+            );
+        }
     }
 
     /// What a take would be told.

@@ -122,6 +122,10 @@ impl Limit {
         Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(Exact::zero()) }
     }
 
+    pub fn is_pool(&self) -> bool {
+        self.flow == Flow::Steady(Exact::zero())
+    }
+
     /// How the module reads it.
     pub fn module(&self) -> bucket::Limit {
         let (capacity, rate) = self.words.split_once(' ').unwrap();
@@ -176,8 +180,11 @@ impl Limit {
         self.flow.lasts_us(from_us, &(wanted - level))
     }
 
-    /// Microseconds from empty to full, as far as a clock counts.
+    /// Microseconds from empty to full, as far as a clock counts; an hour for a pool, which never is by itself.
     pub fn refill_us(&self) -> i64 {
+        if self.is_pool() {
+            return 3_600_000_000;
+        }
         let time_us = self.reaches_in_us(&Exact::zero(), 0, &self.capacity);
         time_us.ceil().to_integer().to_i64().unwrap_or(MAX_TIME_US)
     }

@@ -34,7 +34,7 @@ fn acl_categories_let_an_operator_say_who_may_do_what() {
     let server = Server::start();
     assert_may_call(&server, "+@all", ALL);
     assert_may_call(&server, "-@all", &[]);
-    assert_may_call(&server, "+tb.peek +tb.state", READERS);
+    assert_may_call(&server, "+tb.peek +tb.state +tb.holds", READERS);
     assert_may_call(&server, "+@all -tb.restore", CLIENTS);
     if !is_before(7, 2) {
         assert_may_call(&server, "+@read", READERS);

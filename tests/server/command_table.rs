@@ -49,12 +49,12 @@ fn command_info_shows_arity_flags_and_where_the_keys_are() {
         // Or else a server under memory pressure would refuse it before the module can decide.
         assert!(!has("denyoom"), "{name}: {flags:?}");
         let places = match name {
-            "TB.MTAKE" => [0, 0, 0],
+            "TB.MTAKE" | "TB.MHOLD" | "TB.MSETTLE" => [0, 0, 0],
             "TB.RESTORE" => [1, -1, 2],
             _ => [1, 1, 1],
         };
         assert_eq!(info[3..6], places.map(Value::Int), "{name}");
-        assert_eq!(has("movablekeys"), name == "TB.MTAKE", "{name}: {flags:?}");
+        assert_eq!(has("movablekeys"), places[0] == 0, "{name}: {flags:?}");
     }
 }
 
@@ -91,6 +91,8 @@ fn key_specifications_say_what_is_done_to_which_key() {
         assert_eq!((text(&begin["type"]), line(&begin["spec"])), ("index".into(), "index 1".into()));
         let expected = match name {
             "TB.MTAKE" => ("keynum", "firstkey 1, keynumidx 0, keystep 4"),
+            "TB.MHOLD" => ("keynum", "firstkey 3, keynumidx 0, keystep 4"),
+            "TB.MSETTLE" => ("keynum", "firstkey 2, keynumidx 0, keystep 4"),
             "TB.RESTORE" => ("range", "keystep 2, lastkey -1, limit 0"),
             _ => ("range", "keystep 1, lastkey 0, limit 0"),
         };

@@ -28,7 +28,7 @@ fn each_says_which_argument_is_wrong_and_changes_nothing() {
                 .as_slice(),
         ),
         (Error::Capacity, &["TB.CHARGE k 0x10 1 1", "TB.GIVE k inf 1 1", "TB.MTAKE 1 k ten 1 1"]),
-        (Error::Rate, &["TB.TAKE k 10 fast", "TB.PEEK k 10 0", "TB.TAKEUPTO k 10 1/y 1"]),
+        (Error::Rate, &["TB.TAKE k 10 fast", "TB.PEEK k 10 0/s", "TB.TAKEUPTO k 10 1/y 1"]),
         (Error::Rate, &["TB.RESERVE k 10 1/0s 1 0", "TB.CHARGE k 10 -1 1", "TB.GIVE k 10 1/ 1"]),
         (Error::Rate, &["TB.MTAKE 1 k 10 / 1"]),
         (Error::RateOutOfRange, &["TB.TAKE k 10 1e13", "TB.TAKE k 10 1/36525.1d", "TB.MTAKE 1 k 10 1e-10 1"]),

@@ -51,6 +51,7 @@ fn expected(call: &Call) -> (Vec<String>, Vec<String>) {
     let of_each = |event: &str| call.keys().iter().map(|key| format!("{event} {key}")).collect::<Vec<_>>();
     match call.outcome {
         Outcome::Took(_) => (of_each("tb.take"), Vec::new()),
+        Outcome::Held(_) => (of_each("tb.hold"), Vec::new()),
         Outcome::Gave => (of_each("tb.give"), Vec::new()),
         Outcome::Filled => (of_each("tb.give"), of_each("del")),
         Outcome::Denied => (denied(call), Vec::new()),

@@ -1,8 +1,10 @@
 //! Holds as a client sees them: tokens that are taken under a name, and come back by themselves.
 
+use crate::common::exact::{Holding, Limit};
 use crate::common::stored::{append_only_bytes, follow, replicated_bytes, wait_until_replicated};
+use crate::common::walk::{self, Walk};
 use crate::common::{
-    is_before, multi_decision, text, wait_until, Connection, Engine, Random, Server, ServerBuilder,
+    is_before, multi_decision, text, wait_until, Connection, Decision, Engine, Random, Server, ServerBuilder,
     HOUR_MS,
 };
 use redis::Value;
@@ -289,7 +291,10 @@ fn what_cannot_be_is_an_error_and_changes_nothing() {
     }
     client.run(&["TB.HOLD", "k", "10", "1", "1", "5", &"x".repeat(128)]);
     client.run(&["TB.SETTLE", "k", "10", "1", &"x".repeat(128), "0"]);
-    assert_eq!(client.try_run(&["TB.HOLD", "k", "10", "1", "1", "5", ""]).unwrap_err(), Error::Id.to_string());
+    assert_eq!(
+        client.try_run(&["TB.HOLD", "k", "10", "1", "1", "5", ""]).unwrap_err(),
+        Error::Id.to_string()
+    );
     assert_eq!([seen(&mut client, "k"), seen(&mut client, "zero")], before);
 }
 
@@ -387,7 +392,10 @@ fn over_maxmemory_no_hold_is_made_but_every_one_can_be_renewed_and_settled() {
             let call = format!("TB.HOLD {key} 10 0 3 5000 b");
             if on_oom == "deny" {
                 assert_eq!(client.refusal(&call), Error::OutOfMemory.to_string());
-                assert_eq!(client.refusal(&format!("TB.MHOLD 1 5000 b {key} 10 0 3")), Error::OutOfMemory.to_string());
+                assert_eq!(
+                    client.refusal(&format!("TB.MHOLD 1 5000 b {key} 10 0 3")),
+                    Error::OutOfMemory.to_string()
+                );
             } else {
                 assert_eq!(client.decide(&call).remaining, remaining);
                 assert_eq!(client.decide(&call).remaining, remaining);
@@ -895,4 +903,40 @@ fn a_random_walk_is_the_same_on_a_replica() {
     wait_until_replicated(&replica, &master);
     assert_eq!(seen(&mut replica.connect(), "k"), seen(&mut client, "k"));
     assert_eq!(text(&replica.connect().say("DEBUG DIGEST")), text(&client.say("DEBUG DIGEST")));
+}
+
+/// Any call on holds, among all others, each judged by the exact model, with clocks that step both ways.
+#[test]
+fn no_token_is_lost_or_won_by_holds_under_any_limit() {
+    const KEYS: u64 = 100;
+    const CALLS: u64 = 40;
+    let server = Server::with_clock();
+    let mut random = Random::new(13);
+    for number in 0..KEYS {
+        let is_pool = number % 4 == 0;
+        let limit = if is_pool { Limit::pool("10") } else { walk::limit(&mut random, walk::RATES) };
+        let mut walk = Walk::new(&server, number);
+        for _ in 0..CALLS {
+            if is_pool || random.once_in(2) {
+                let holding = walk::any_holding(&mut random, &limit);
+                let told = walk.hold(&limit, &holding);
+                if told.allowed == 0 && told.retry_after_ms > 0 && random.once_in(2) {
+                    retry(&mut walk, &server, &limit, &holding, told);
+                }
+            } else {
+                walk.call(&limit, walk::any_operation(&mut random, &limit));
+            }
+            let pause_us = walk::pause_us(&mut random, &limit);
+            server.clock().advance_us(if random.once_in(12) { -pause_us } else { pause_us });
+        }
+    }
+}
+
+/// Waits as told: the same call is denied one millisecond before, and allowed then.
+fn retry(walk: &mut Walk, server: &Server, limit: &Limit, holding: &Holding, told: Decision) {
+    server.clock().advance_ms(told.retry_after_ms - 1);
+    let early = walk.hold(limit, holding);
+    assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{holding:?} 1 ms before {told:?}");
+    server.clock().advance_ms(1);
+    assert_eq!(walk.hold(limit, holding).allowed, 1, "{holding:?} after {told:?}");
 }

@@ -25,7 +25,7 @@ fn it_counts_decisions_errors_tokens_and_buckets() {
     for call in CALLS {
         prepare(&mut client);
         let adds = match call.outcome {
-            Outcome::Took(tokens) => [1, 0, 0, tokens],
+            Outcome::Took(tokens) | Outcome::Held(tokens) => [1, 0, 0, tokens],
             Outcome::Gave | Outcome::Filled | Outcome::Idle => [1, 0, 0, 0],
             Outcome::Denied => [0, 1, 0, 0],
             Outcome::Asked => [0, 0, 0, 0],
