@@ -1,7 +1,7 @@
 //! Holds: amounts that are taken under a name, and come back at a moment unless they are settled before.
 
 use super::bucket::{ensure, judge_wait, Judgement, Range};
-use super::limit::{is_too_deep, tokens, End, Limit};
+use super::limit::{is_too_deep, milliseconds, tokens, End, Limit};
 use super::{whole, Exact, Model, Trace};
 use num_traits::{Signed, Zero};
 use std::collections::BTreeMap;
@@ -175,8 +175,12 @@ fn judge_denial(
         let in_us = limit.reaches_with_us(level, now_us, &wanted, &ends(others))?;
         Some(in_us + whole(now_us)).filter(|_| wanted <= limit.capacity)
     };
-    let in_time =
-        |at_us: &Exact| *amount <= limit.capacity || held.is_some_and(|held| *at_us < whole(held.at_us));
+    // The first millisecond at which it may be asked for.
+    let asked_at_us =
+        |at_us: &Exact| whole(now_us) + whole(milliseconds(&(at_us - whole(now_us)))) * whole(1000);
+    let in_time = |at_us: &Exact| {
+        *amount <= limit.capacity || held.is_some_and(|held| asked_at_us(at_us) < whole(held.at_us))
+    };
     let hope =
         [&before.low, &before.high].map(|level| reached_at(level).is_some_and(|at_us| in_time(&at_us)));
     if told.retry_after_ms == -1 {

@@ -397,7 +397,10 @@ fn fields_are_sound(fields: &[Value]) -> bool {
         }
         // What is stored.
         [Value::BulkString(_), Value::Int(refilled_at_us)] => *refilled_at_us >= 0,
-        _ => false,
+        // What is held: nothing, or an id, an amount and a time each.
+        holds => holds.iter().all(|hold| {
+            matches!(hold, Value::Array(hold) if matches!(hold[..], [Value::BulkString(_), Value::BulkString(_), Value::Int(1..)]))
+        }),
     }
 }
 
