@@ -91,11 +91,9 @@ impl Step {
     }
 }
 
-/// A full bucket. The limit of the first half of them may be changed later, so nothing is ever rounded under it;
-/// the last ones can be worded for redis-cell.
+/// A full bucket. The last ones can be worded for redis-cell.
 pub fn new_bucket(random: &mut Random, key: String, place: usize, buckets: usize) -> Bucket {
     let (limit, throttle) = match place {
-        _ if may_change_limit(place, buckets) => (walk::limit(random, &walk::whole_rates()), None),
         _ if place + THROTTLED < buckets => (walk::limit(random, RATES), None),
         _ => throttled_limit(random),
     };
@@ -104,10 +102,6 @@ pub fn new_bucket(random: &mut Random, key: String, place: usize, buckets: usize
 
 /// Buckets of which redis-cell's command takes too.
 const THROTTLED: usize = 3;
-
-fn may_change_limit(place: usize, buckets: usize) -> bool {
-    place < buckets / 2
-}
 
 /// The same limit as we word it, and as `max_burst count period`.
 fn throttled_limit(random: &mut Random) -> (Limit, Option<String>) {
@@ -145,9 +139,9 @@ fn multi_take(random: &mut Random, page: &Page) -> Step {
 /// A charge under a new limit, if there is a bucket that may have one.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
     let bucket = place(random, page);
-    let limit = walk::limit(random, &walk::whole_rates());
+    let limit = walk::limit(random, RATES);
     let amount_micro = walk::amount_micro(random, &limit);
-    let possible = may_change_limit(bucket, page.len()) && amount_micro > 0;
+    let possible = page[bucket].throttle.is_none() && amount_micro > 0;
     possible.then_some(Step::NewLimit { bucket, limit, charge: Operation::Charge { amount_micro } })
 }
 

@@ -177,6 +177,11 @@ pub fn copy_of_files(server: &Server) -> TempDir {
     files
 }
 
+/// A command given as words, as clients send it, masters pass it on, and files keep it.
+pub fn on_the_wire(words: &str) -> Vec<u8> {
+    redis::Cmd::new().arg(words.split(' ').collect::<Vec<_>>()).get_packed_command()
+}
+
 /// The commands in bytes of a replication stream or of an append-only file without preamble; an incomplete one at
 /// the end is left out.
 pub fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {

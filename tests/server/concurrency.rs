@@ -1,7 +1,7 @@
 //! Many clients at once never get more than the limit, nor less.
 
-use crate::common::exact::{number::exact, whole};
-use crate::common::{decision, integers, multi_decision, text, unix_us, Connection, Server};
+use crate::common::exact::number::exact;
+use crate::common::{decision, integers, text, unix_us, Connection, Server};
 use redis::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,33 +90,6 @@ fn as_many_calls_are_allowed_as_the_limit_lets_through_and_not_one_more() {
     assert!(allowed * 1_000_000 <= most, "{allowed} allowed, {most} micro-tokens flowed in");
     assert!(allowed * 1_000_000 > least, "{allowed} allowed, {least} micro-tokens flowed in and one is left");
     assert!(calls > 1000, "{calls} calls: hardly a contest");
-}
-
-#[test]
-fn whatever_they_call_together_they_get_no_more_than_flows_in() {
-    const MAX_WAIT_US: i64 = 200_000;
-    let server = Server::start();
-    let (clients, mut client) = (connect_all(&server), server.connect());
-    let started_us = client.time_us();
-    let call_once = |number: usize, client: &mut Connection| match number % 4 {
-        0 => decision(&client.say("TB.TAKE hot 10 10 2")).allowed * 2,
-        1 => decision(&client.say("TB.TAKEUPTO hot 10 10 3")).allowed,
-        2 => decision(&client.say("TB.RESERVE hot 10 10 1 200")).allowed,
-        _ => multi_decision(&client.say("TB.MTAKE 2 other 1000 1000 1 hot 10 10 1")).0.allowed,
-    };
-    let (granted, calls) = hammer(clients, Duration::from_secs(1), call_once);
-    let elapsed_us = client.time_us() - started_us;
-    // Those who reserve may be as far ahead as they accept to wait.
-    let most = CAPACITY * 1_000_000 + flow_micro(elapsed_us + MAX_WAIT_US);
-    assert!(granted * 1_000_000 <= most, "{granted} granted by {calls} calls, {most} micro-tokens at most");
-    // All but what is left, by the account of the server.
-    let (level, refilled_at_us) = client.state("hot").expect("nobody waits until it is full");
-    let level_micro = exact(&level) * whole(1_000_000);
-    let flowed_micro = CAPACITY * 1_000_000 + flow_micro(refilled_at_us - started_us);
-    let left_micro: i64 = level_micro.to_integer().try_into().unwrap();
-    assert!(granted * 1_000_000 <= flowed_micro - left_micro, "{granted}, {flowed_micro}, {left_micro}");
-    let counted = client.count("tokenbucket", "tokenbucket_tokens_granted");
-    assert!(counted >= granted, "{counted} counted, {granted} granted");
 }
 
 /// A reservation as the server made it.

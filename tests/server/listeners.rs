@@ -8,8 +8,8 @@
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
 use crate::common::stored::{
-    assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
-    wait_until_linked, wait_until_replicated, wait_while_time_passes,
+    assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
+    replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
 };
 use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
@@ -60,25 +60,17 @@ impl WaitingReplica {
     }
 }
 
-const CALL: [&str; 4] = ["TB.TAKE", "probe:for:listeners", "1000000", "1"];
-
 /// Whether the server builds results. To be asked while it has neither replicas nor other clients.
 fn builds_results(server: &Server) -> bool {
+    const CALL: &str = "TB.TAKE probe:for:listeners 1000000 1";
     let _replica = WaitingReplica::of(server);
     let mut client = server.connect();
-    client.run(&CALL);
+    client.say(CALL);
     let before = replicated_bytes(&mut client);
-    client.run(&CALL);
+    client.say(CALL);
     let bytes = replicated_bytes(&mut client) - before;
-    client.run(&["DEL", CALL[1]]);
-    bytes != encoded_len(&CALL)
-}
-
-/// Bytes of a command on the wire.
-fn encoded_len(command: &[&str]) -> i64 {
-    let line = |number: usize| format!("*{number}\r\n").len();
-    let bytes: usize = command.iter().map(|argument| line(argument.len()) + argument.len() + 2).sum();
-    i64::try_from(line(command.len()) + bytes).unwrap()
+    client.say("DEL probe:for:listeners");
+    bytes != on_the_wire(CALL).len() as i64
 }
 
 fn wait_until_alone(server: &Server) {

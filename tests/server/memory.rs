@@ -76,19 +76,6 @@ fn told_to_allow_it_decides_as_on_a_full_bucket_and_stores_nothing() {
 }
 
 #[test]
-fn a_script_over_maxmemory_is_told_the_same() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    client.decide("TB.TAKE old 10 1 4");
-    set_maxmemory(&mut client, 1);
-    let take = |key: &str| format!("return redis.call('TB.TAKE', '{key}', 10, 1, 1)");
-    let reply = client.run(&["EVAL", &take("old"), "0"]);
-    assert_eq!(decision(&reply), [1, 5, 0, 5000]);
-    let refused = client.try_run(&["EVAL", &take("new"), "0"]).unwrap_err();
-    assert!(refused.contains(&Error::OutOfMemory.to_string()), "{refused}");
-    assert_eq!(client.state("new"), None);
-}
-
-#[test]
 fn with_an_eviction_policy_new_buckets_push_out_others() {
     const BUCKETS: u32 = 8000;
     for policy in [
