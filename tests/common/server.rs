@@ -341,6 +341,15 @@ impl Drop for Server {
     }
 }
 
+/// A reply, or an error reply as the text on the wire.
+pub fn reply_or_error(reply: redis::RedisResult<Value>) -> Result<Value, String> {
+    reply.and_then(Value::extract_error).map_err(|error| match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        _ => error.to_string(),
+    })
+}
+
 /// A client's connection.
 pub struct Connection {
     connection: redis::Connection,
@@ -383,12 +392,7 @@ impl Connection {
         for argument in command {
             packed.arg(argument.as_ref());
         }
-        let reply = self.connection.req_command(&packed).and_then(Value::extract_error);
-        reply.map_err(|error| match (error.code(), error.detail()) {
-            (Some(code), Some(detail)) => format!("{code} {detail}"),
-            (Some(code), None) => code.to_owned(),
-            _ => error.to_string(),
-        })
+        reply_or_error(self.connection.req_command(&packed))
     }
 
     /// Sends a command given as words; panics on an error reply.

@@ -24,6 +24,7 @@
 
 use crate::common::calls::{Audience, COMMANDS};
 use crate::common::clock::START_US;
+use crate::common::engine::redis_cli;
 use crate::common::exact::{number::exact, whole};
 use crate::common::{array, is_before, text, wait_until, Server, PATIENCE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -529,10 +530,6 @@ fn cluster_of_one() -> Server {
 }
 
 // ---- redis-cli ----------------------------------------------------------------------------------------------
-
-fn redis_cli() -> PathBuf {
-    std::env::var_os("REDIS_CLI").map_or_else(|| PathBuf::from("redis-cli"), PathBuf::from)
-}
 
 /// A `redis-cli` that prints to us what it would print to a terminal.
 struct Terminal {
