@@ -37,10 +37,6 @@ fn assert_expires_in_time(
     );
 }
 
-fn per_hour(capacity: &str) -> Limit {
-    Limit::new(capacity, "1/h")
-}
-
 /// The last microsecond of a key, and the first without it.
 #[test]
 fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
@@ -68,7 +64,13 @@ fn an_expiry_that_is_right_is_not_written_again() {
     let first = client.expires_at_ms("user:1").unwrap();
     client.say("TB.TAKE user:1 100 1/h 0.001");
     assert_eq!(client.expires_at_ms("user:1").unwrap(), first);
-    assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us(), Some(first));
+    assert_expires_in_time(
+        &mut client,
+        "user:1",
+        &Limit::new("100", "1/h"),
+        server.clock().now_us(),
+        Some(first),
+    );
     client.say("TB.TAKE user:1 100 1/h 40");
     assert!(client.expires_at_ms("user:1").unwrap() > first);
 }
@@ -96,11 +98,6 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
     }
 }
 
-/// The limit of the buckets in [`CALLS`].
-fn per_second() -> Limit {
-    Limit::new("10", "1")
-}
-
 /// Whatever a user has done to the expiry, and however the bucket came under this name: the next write puts it right.
 #[test]
 fn the_next_write_repairs_an_expiry() {
@@ -120,6 +117,7 @@ fn the_next_write_repairs_an_expiry() {
         },
     ];
     let (server, mut client) = Server::with_clock_and_client();
+    let per_second = Limit::new("10", "1");
     for call in CALLS.iter().filter(|call| call.keys().contains(&"k") && call.outcome != Outcome::Filled) {
         for meddle in meddling {
             prepare(&mut client);
@@ -127,7 +125,7 @@ fn the_next_write_repairs_an_expiry() {
             let meddled = client.expires_at_ms("k");
             call.make(&mut client);
             if call.outcome.writes() {
-                assert_expires_in_time(&mut client, "k", &per_second(), server.clock().now_us(), meddled);
+                assert_expires_in_time(&mut client, "k", &per_second, server.clock().now_us(), meddled);
             } else {
                 assert_eq!(client.expires_at_ms("k"), meddled, "{} has written", call.words);
             }

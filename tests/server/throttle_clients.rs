@@ -47,22 +47,6 @@ fn redis_cell_rs_is_allowed_and_blocked() {
     }
 }
 
-#[test]
-fn redis_cell_rs_words_its_policies_as_limits() {
-    let server = Server::with_clock();
-    for (name, policy, reset_after_s) in [
-        ("second", Policy::from_tokens_per_second(1), 1),
-        ("minute", Policy::from_tokens_per_minute(100), 1),
-        ("hour", Policy::from_tokens_per_hour(1000), 4),
-        ("day", Policy::from_tokens_per_day(5000), 18),
-        ("period", Policy::from_tokens_per_period(100, Duration::from_secs(100)), 1),
-    ] {
-        let key = Key::from(name);
-        assert_eq!(allowed(ask(&server, &key, &policy)), (1, 0, reset_after_s), "{name}");
-        assert_eq!(blocked(ask(&server, &key, &policy)), (1, 0, reset_after_s, reset_after_s), "{name}");
-    }
-}
-
 /// What goes through the layer: the name of who asks; and what comes back.
 struct Request(&'static str);
 
