@@ -141,7 +141,7 @@ impl<'a> Storm<'a> {
 
     /// Panics if a server has ended by itself, or one of its children crashed.
     pub fn assert_well(&self) {
-        for server in self.replicas.running().chain([&self.primary]) {
+        for server in self.replicas.running().iter().chain([&self.primary]) {
             let log = server.log();
             let crashed = tells_of_a_crash(&log) || log.lines().any(tells_of_a_crashed_child);
             assert!(!crashed && is_alive(server.process_id()), "a server has crashed:\n{}", end_of(&log));
@@ -170,7 +170,7 @@ impl<'a> Storm<'a> {
 
     fn compare(&mut self) {
         let (clock, random, world) = (self.primary.clock(), &mut self.random, self.world);
-        if self.replicas.running().next().is_none() {
+        if self.replicas.running().is_empty() {
             self.replicas.change(&self.primary, random, world);
         }
         self.replicas.wait_until_linked(|| world.tick(clock, random));

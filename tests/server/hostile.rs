@@ -5,7 +5,7 @@
 
 use crate::common::calls::{Outcome, CALLS, COMMANDS};
 use crate::common::stored::{buckets_alive, tells_of_a_crash};
-use crate::common::{array, decision, integer, text, wait_until, Connection, Random, Server};
+use crate::common::{array, decision, environment, integer, text, wait_until, Connection, Random, Server};
 use redis::Value;
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,10 +14,6 @@ use tokenbucket::error::Error;
 use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
 
 const MEGABYTE: usize = 1 << 20;
-
-pub fn environment(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
-}
 
 /// What the server may not have become.
 pub fn assert_well(server: &Server, client: &mut Connection) {

@@ -1,12 +1,12 @@
 //! A bucket that comes from outside, in a payload or a file, may be anything. It is a bucket that the arithmetic
 //! can bear, or it is refused; the server goes on. `HOSTILE_PAYLOADS` says how many random ones to send.
 
-use super::hostile::{assert_nothing_leaked, assert_well, environment};
+use super::hostile::{assert_nothing_leaked, assert_well};
 use crate::common::payload::{content, Payload, ENCODING};
 use crate::common::stored::{
     append_only_file, buckets, buckets_alive, copy_of_files, tells_of_a_crash, with_append_only_file,
 };
-use crate::common::{is_before, text, Connection, Random, Server};
+use crate::common::{environment, is_before, text, Connection, Random, Server};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
