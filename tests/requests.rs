@@ -167,17 +167,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn any_bytes_are_a_call_or_an_error(arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 0..14)) {
-        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-        for command in COMMANDS {
-            assert_read_as_meant(command, &arguments);
-        }
-        prop_assert_eq!(request::key(&arguments).is_ok(), arguments.len() == 1);
-        let odd = arguments.is_empty() || arguments.len() % 2 == 1;
-        prop_assert_eq!(request::restore(&arguments).err(), Some(if odd { Error::WrongArity } else { Error::State }));
-    }
-
     /// Few keys and many, alike and not, binary and empty: the same key is found wherever it stands.
     #[test]
     fn the_same_key_twice_is_an_error(

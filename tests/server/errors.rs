@@ -124,18 +124,6 @@ fn a_key_of_another_type_is_refused_by_every_call_and_stays_as_it_is() {
 }
 
 #[test]
-fn the_commands_of_other_types_refuse_a_bucket() {
-    let (_server, mut client) = prepared();
-    let before = buckets(&mut client);
-    for call in
-        ["GET k", "INCR k", "APPEND k a", "SETBIT k 1 1", "LPUSH k a", "SADD k a", "ZADD k 1 a", "HSET k a b"]
-    {
-        assert_eq!(client.refusal(call), Error::WrongType.to_string(), "{call}");
-    }
-    assert_eq!(buckets(&mut client), before);
-}
-
-#[test]
 fn no_error_repeats_what_was_sent() {
     const POISON: &str = "\u{1b}[31m\u{7}poison";
     let (_server, mut client) = prepared();

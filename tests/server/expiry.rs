@@ -2,7 +2,6 @@
 
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::exact::{number::exact, whole, Limit, MILLION};
-use crate::common::stored::buckets_alive;
 use crate::common::{text, Connection, Server, HOUR_MS};
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
@@ -148,19 +147,6 @@ fn no_limit_shortens_what_another_needs() {
         server.clock().advance_ms(12 * 1000);
         assert_eq!(client.decide("TB.TAKE k 100 1/h 100").allowed, 0, "after {call}");
         client.say("DEL k");
-    }
-}
-
-#[test]
-fn a_give_that_fills_leaves_no_key() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    for (take, give) in [("7", "7"), ("7.5", "1e12"), ("0.000001", "0.000001")] {
-        client.say(&format!("TB.TAKE user:1 10 1/h {take}"));
-        let given = client.decide(&format!("TB.GIVE user:1 10 1/h {give}"));
-        assert_eq!((given.remaining, given.reset_after_ms), (10, 0));
-        assert_eq!(text(&client.say("EXISTS user:1")), "0", "took {take}, gave {give}");
-        assert_eq!(client.state("user:1"), None);
-        assert_eq!(buckets_alive(&mut client), 0);
     }
 }
 
