@@ -139,10 +139,7 @@ impl Cell {
 
     /// What is stored, and a call, with nothing in between: servers also look for expired keys when nobody asks.
     fn look_and_throttle(&mut self, key: &str, words: &str) -> (Option<i64>, Reply) {
-        self.client.say("MULTI");
-        self.client.run(&["GET", key]);
-        self.client.say(&format!("CL.THROTTLE {words}"));
-        let Value::Array(replies) = self.client.say("EXEC") else { panic!("no transaction") };
+        let replies = self.client.transaction(&[&format!("GET {key}"), &format!("CL.THROTTLE {words}")]);
         let [stored, reply] = replies.as_slice() else { panic!("not two replies: {replies:?}") };
         let stored_ns = (*stored != Value::Nil).then(|| text(stored).parse().unwrap());
         (stored_ns, fields(reply))

@@ -1,5 +1,6 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
+use super::traces::is_seen_by_watch;
 use crate::common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, is_writing_files,
     on_the_wire, wait_until_replicated, wait_while_time_passes, with_append_only_file,
@@ -7,8 +8,6 @@ use crate::common::stored::{
 use crate::common::{integers, text, Connection, Random, Server};
 use std::fs;
 use tokenbucket::error::Error;
-
-const MINUTE_MS: i64 = 60_000;
 
 /// Sends a command given as words; returns limited, limit, remaining, retry after and reset after.
 fn throttle(client: &mut Connection, words: &str) -> [i64; 5] {
@@ -69,20 +68,6 @@ fn at_the_edges_nothing_overflows_and_nothing_is_stored_in_vain() {
         assert!(refusal(&mut client, &format!("k {limit}")).starts_with("ERR "), "{limit}");
     }
     assert_eq!(type_of(&mut client, "k"), "none");
-}
-
-#[test]
-fn a_clock_that_steps_back_locks_nobody_out() {
-    let (server, mut client) = Server::with_clock_and_client();
-    throttle(&mut client, "k 9 1 1 10");
-    let before = client.state("k");
-    server.clock().advance_ms(-60 * MINUTE_MS);
-    // Only a decision notes it.
-    assert_eq!(throttle(&mut client, "k 9 1 1 0"), [0, 10, 0, -1, 10]);
-    assert_eq!(client.state("k"), before);
-    assert_eq!(throttle(&mut client, "k 9 1 1"), [1, 10, 0, 1, 10]);
-    server.clock().advance_ms(1000);
-    assert_eq!(throttle(&mut client, "k 9 1 1"), [0, 10, 0, -1, 10]);
 }
 
 /// What redis-cell left is no new bucket.
@@ -243,11 +228,8 @@ fn watchers_see_the_take_over_and_not_the_peek() {
     for (call, is_seen) in
         [("k 9 1 1 0", false), ("k 9 1 1 11", false), ("k 9 1 1 10", true), ("k 9 1 1 10", false)]
     {
-        watcher.say("WATCH k");
-        throttle(&mut client, call);
-        watcher.say("MULTI");
-        watcher.say("PING");
-        let aborted = watcher.say("EXEC") == redis::Value::Nil;
+        let call = format!("CL.THROTTLE {call}");
+        let aborted = is_seen_by_watch(&mut watcher, &mut client, "k", &call);
         assert_eq!(aborted, is_seen, "{call}");
     }
 }
