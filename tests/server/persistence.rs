@@ -32,6 +32,8 @@ fn assert_stored(server: &Server, expected: Buckets, after: &str) {
 fn a_snapshot_brings_back_every_bucket() {
     let mut server = Server::with_clock();
     let before = filled(&server);
+    server.connect().say("DEBUG RELOAD");
+    assert_stored(&server, before.clone(), "DEBUG RELOAD");
     server.connect().say("SAVE");
     server.kill_and_restart();
     assert_stored(&server, before.clone(), "SAVE and a power cut");
