@@ -29,7 +29,7 @@ mod world;
 
 use books::Books;
 use client::Client;
-use common::{Random, Server};
+use common::{environment, Random, Server};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,23 +44,16 @@ const CALM_PART: u32 = 5;
 /// What an empty server may use more than a while ago, in bytes.
 const MEMORY_SLACK: i64 = 32 * 1024;
 
-fn environment(name: &str, default: impl FnOnce() -> u64) -> u64 {
-    std::env::var(name).map_or_else(
-        |_| default(),
-        |value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no whole number")),
-    )
-}
-
 /// Another one at every run, unless one is asked for.
 fn seed() -> u64 {
-    let of_the_moment = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
-    environment("CHAOS_SEED", || u64::from(of_the_moment()))
+    let of_the_moment = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    environment("CHAOS_SEED", of_the_moment.into())
 }
 
 #[test]
 fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice() {
     let seed = seed();
-    let duration = Duration::from_secs(environment("CHAOS_SECONDS", || 30));
+    let duration = Duration::from_secs(environment("CHAOS_SECONDS", 30));
     println!("CHAOS_SEED={seed} CHAOS_SECONDS={}", duration.as_secs());
     let primary = storm::primary();
     let world = World::new(seed, primary.port(), primary.clock().now_us());

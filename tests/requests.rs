@@ -5,122 +5,22 @@ mod exact;
 #[path = "model/settings.rs"]
 mod settings;
 
-use exact::operation::{assert_read_as_meant, parse, COMMANDS};
+use exact::operation::{assert_read_as_meant, COMMANDS};
 use exact::throttle;
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
-use tokenbucket::bucket::{Bucket, Operation, MAX_TIME_US};
+use tokenbucket::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
 use tokenbucket::error::Error;
 use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::{MAX_MICRO, MICRO_PER_TOKEN};
-use tokenbucket::request::{self, MAX_BUCKETS};
-
-/// `TAKE key 10 100/m` as a command and its arguments.
-fn words(line: &str) -> (&str, Vec<&[u8]>) {
-    let (command, arguments) = line.split_once(' ').unwrap_or((line, ""));
-    (command, arguments.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes).collect())
-}
-
-#[test]
-fn each_command_reads_its_arguments() {
-    for (line, operation) in [
-        ("TAKE k 10 100/m", Operation::Take { cost_micro: 1_000_000 }),
-        ("TAKE k 10 100/m 2.5", Operation::Take { cost_micro: 2_500_000 }),
-        ("TAKE k 10 100/m 0", Operation::Take { cost_micro: 0 }),
-        ("TAKE k 10 100/m 0.0000001", Operation::Take { cost_micro: 1 }),
-        ("TAKEUPTO k 10 100/m 7", Operation::TakeUpTo { max_tokens: 7 }),
-        ("TAKEUPTO k 10 100/m 1e12", Operation::TakeUpTo { max_tokens: 1_000_000_000_000 }),
-        ("RESERVE k 10 100/m 3 0", Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 0 }),
-        (
-            "RESERVE k 10 100/m 3 3155760000000",
-            Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 3_155_760_000_000 },
-        ),
-        ("CHARGE k 10 100/m 0.0000001", Operation::Charge { amount_micro: 1 }),
-        ("GIVE k 10 100/m 0.0000019", Operation::Give { amount_micro: 1 }),
-    ] {
-        let (command, arguments) = words(line);
-        let read = parse(command, &arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
-        assert_eq!(read.len(), 1);
-        assert_eq!((*read[0].key, read[0].operation), (b"k".as_slice(), operation), "{line}");
-        assert_read_as_meant(command, &arguments);
-    }
-    let (command, arguments) = words("MTAKE 2 k 10 100/m 1 l 0 1 0");
-    let keys: Vec<&[u8]> = parse(command, &arguments).unwrap().iter().map(|request| *request.key).collect();
-    assert_eq!(keys, [b"k", b"l"]);
-}
-
-#[test]
-fn the_first_wrong_argument_is_the_error() {
-    #[rustfmt::skip]
-    let examples = [
-        ("TAKE k 10", Error::WrongArity), ("TAKE k 10 1 1 1", Error::WrongArity),
-        ("TAKE k x y z", Error::Capacity), ("TAKE k 10 y z", Error::Rate),
-        ("TAKE k 10 1e13 z", Error::RateOutOfRange), ("TAKE k 10 1/36525d z", Error::RefillTooSlow),
-        ("TAKE k 10 1 z", Error::Cost), ("TAKE k 10 1 -1", Error::Cost), ("TAKE k 10 1 1e13", Error::Cost),
-        ("TAKE k -1 1 1", Error::Capacity), ("TAKE k 10 0 1", Error::Rate),
-        ("TAKEUPTO k 10 1", Error::WrongArity), ("TAKEUPTO k 10 1 0", Error::Max),
-        ("TAKEUPTO k 10 1 0.5", Error::Max), ("TAKEUPTO k 10 1 1000000000001", Error::Max),
-        ("TAKEUPTO k 10 y z", Error::Rate), ("RESERVE k 10 1 1", Error::WrongArity),
-        ("RESERVE k 10 1 1 1 1", Error::WrongArity), ("RESERVE k 10 1 x y", Error::Cost),
-        ("RESERVE k 10 1 1 y", Error::MaxWait), ("RESERVE k 10 1 1 0.5", Error::MaxWait),
-        ("RESERVE k 10 1 1 3155760000001", Error::MaxWait), ("CHARGE k 10 1", Error::WrongArity),
-        ("CHARGE k 10 1 x", Error::Amount), ("CHARGE k 10 y x", Error::Rate),
-        ("GIVE k 10 1 1 1", Error::WrongArity), ("GIVE k 10 1 x", Error::Amount),
-        ("GIVE k x 1 x", Error::Capacity), ("MTAKE", Error::WrongArity),
-        ("MTAKE 1", Error::NumKeysMismatch), ("MTAKE 0", Error::NumKeys),
-        ("MTAKE 2 k 10 1 1", Error::NumKeysMismatch), ("MTAKE 1 k 10 1", Error::NumKeysMismatch),
-        ("MTAKE 1 k 10 1 1 l", Error::NumKeysMismatch),
-        ("MTAKE 1 k 10 1 1 l 10 1 1", Error::NumKeysMismatch), ("MTAKE 2 k 10 1 x k 10 1 y", Error::Cost),
-        ("MTAKE 2 k 10 1 1 k x 1 y", Error::Capacity), ("MTAKE 2 k 10 1 1 k 10 1 1", Error::DuplicateKey),
-    ];
-    for (line, error) in examples {
-        let (command, arguments) = words(line);
-        assert_eq!(parse(command, &arguments).err(), Some(error), "{line}");
-        assert_read_as_meant(command, &arguments);
-    }
-}
-
-/// The server finds the keys by this argument, for its ACL and for cluster routing, and reads plain digits only. What
-/// the two read differently would be a key that nobody checked.
-#[test]
-fn numkeys_is_read_in_plain_digits_only() {
-    for numkeys in ["1", "2", "9", "10", "1000", "1024"] {
-        assert_eq!(request::count(numkeys.as_bytes()), numkeys.parse().ok(), "{numkeys}");
-    }
-    let refused = "0,00,01,-1,+1, 1,1 ,1.0,1.,1e0,1e1,0x1,1025,10000,999999999999,9223372036854775807,\
-        18446744073709551617,100000000000000000000000000000001,one,1\n,１,";
-    for numkeys in refused.split(',') {
-        assert_eq!(request::count(numkeys.as_bytes()), None, "{numkeys:?}");
-        let group: [&[u8]; 5] = [numkeys.as_bytes(), b"k", b"10", b"1", b"1"];
-        assert_eq!(request::multi_take(&group).err(), Some(Error::NumKeys), "{numkeys:?}");
-    }
-}
+use tokenbucket::request;
 
 /// A group for each of the keys.
 fn groups<'a>(numkeys: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
     let groups = keys.iter().flat_map(|key| [key.as_slice(), b"10", b"100/m", b"1"]);
     std::iter::once(numkeys).chain(groups).collect()
-}
-
-#[test]
-fn as_many_buckets_as_allowed_go_into_one_call_and_no_more() {
-    let most = usize::try_from(MAX_BUCKETS).unwrap();
-    let keys: Vec<Vec<u8>> = (0..=most).map(|number| format!("user:{number}").into_bytes()).collect();
-    assert_eq!(request::multi_take(&groups(b"1024", &keys[..most])).map(|requests| requests.len()), Ok(most));
-    assert_eq!(request::multi_take(&groups(b"1025", &keys)).err(), Some(Error::NumKeys));
-    assert_eq!(request::multi_take(&groups(b"1024", &keys)).err(), Some(Error::NumKeysMismatch));
-}
-
-#[test]
-fn a_hundred_thousand_arguments_are_an_error_and_no_more() {
-    let arguments: Vec<&[u8]> = vec![b"7"; 100_000];
-    for command in COMMANDS {
-        assert_read_as_meant(command, &arguments);
-    }
-    assert_eq!(request::restore(&arguments).err(), Some(Error::State));
-    assert_eq!(request::key(&arguments).err(), Some(Error::WrongArity));
 }
 
 /// Words that stand where a number is expected: right ones, and wrong ones of every kind.
@@ -267,17 +167,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn any_bytes_are_a_call_or_an_error(arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 0..14)) {
-        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-        for command in COMMANDS {
-            assert_read_as_meant(command, &arguments);
-        }
-        prop_assert_eq!(request::key(&arguments).is_ok(), arguments.len() == 1);
-        let odd = arguments.is_empty() || arguments.len() % 2 == 1;
-        prop_assert_eq!(request::restore(&arguments).err(), Some(if odd { Error::WrongArity } else { Error::State }));
-    }
-
     /// Few keys and many, alike and not, binary and empty: the same key is found wherever it stands.
     #[test]
     fn the_same_key_twice_is_an_error(
@@ -300,14 +189,24 @@ proptest! {
         prop_assert_eq!(request::restore(&pairs).err(), expected);
     }
 
+    /// And what is shorter, longer or of another version is none.
     #[test]
-    fn an_effect_is_read_back_as_it_was_sent(effect in effects()) {
-        prop_assert_eq!(Effect::decode(&sent(&effect)), Some(effect.clone()));
-        let bytes = sent(&effect);
+    fn an_effect_is_read_back_as_it_was_sent(effect in effects(), version in any::<u8>()) {
+        const WITH_HOLDS: u8 = 2;
+        let mut bytes = sent(&effect);
+        prop_assert_eq!(Effect::decode(&bytes), Some(effect.clone()));
         let arguments: [&[u8]; 2] = [b"k", &bytes];
         let restored = request::restore(&arguments).unwrap();
         prop_assert_eq!(restored.len(), 1);
         prop_assert_eq!((*restored[0].0, restored[0].1.clone()), (b"k".as_slice(), effect));
+        for length in (0..bytes.len()).filter(|length| *length != 1) {
+            // What ends behind one of several changes of holds is an effect too, and nothing else is.
+            let read = Effect::decode(&bytes[..length]).map(|effect| sent(&effect));
+            prop_assert!(read.is_none_or(|read| bytes[0] == WITH_HOLDS && read == bytes[..length]));
+        }
+        prop_assert_eq!(Effect::decode(&[bytes.as_slice(), &[0]].concat()), None);
+        let was = std::mem::replace(&mut bytes[0], version);
+        prop_assert_eq!(Effect::decode(&bytes).is_some(), version == was);
     }
 
     #[test]
@@ -319,35 +218,6 @@ proptest! {
             prop_assert_eq!(sent(&effect), bytes);
         }
     }
-
-    #[test]
-    fn bytes_that_are_no_effect_are_refused(effect in effects(), bytes in prop::collection::vec(any::<u8>(), 0..60), version in any::<u8>()) {
-        let valid = sent(&effect);
-        let read = Effect::decode(&bytes).map(|effect| sent(&effect));
-        if bytes.first() != Some(&WITH_HOLDS) {
-            prop_assert_eq!(&read, &is_effect(&bytes).then_some(bytes.clone()));
-        }
-        prop_assert!(read.is_none_or(|read| read == bytes));
-        for length in (0..valid.len()).filter(|length| *length != 1) {
-            // What ends behind one of several changes is an effect too, and nothing else is.
-            let read = Effect::decode(&valid[..length]).map(|effect| sent(&effect));
-            prop_assert!(read.is_none_or(|read| valid[0] == WITH_HOLDS && read == valid[..length]));
-        }
-        prop_assert_eq!(Effect::decode(&[valid.as_slice(), &[0]].concat()), None);
-        let mut other = valid.clone();
-        other[0] = version;
-        prop_assert_eq!(Effect::decode(&other).is_some(), version == valid[0]);
-    }
-}
-
-/// The version of an effect that changes holds.
-const WITH_HOLDS: u8 = 2;
-
-/// Whether bytes of another version are one.
-fn is_effect(bytes: &[u8]) -> bool {
-    let field = |at: usize| i64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let is_whole = bytes.len() == 25 && is_valid(field(1), field(9), field(17));
-    bytes.first() == Some(&1) && (bytes.len() == 1 || is_whole)
 }
 
 /// Replicas of another version read them, and files that are years old hold them.

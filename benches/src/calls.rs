@@ -8,6 +8,7 @@ use anyhow::{ensure, Context, Result};
 use fastrand::Rng;
 use redis::{Connection, Pipeline, Value};
 use std::ops::Range;
+use std::path::PathBuf;
 
 pub const INCR: &str = "INCR";
 pub const INCREX: &str = "INCREX";
@@ -75,6 +76,8 @@ pub struct Call {
     call: Template,
     before: Template,
     first: Option<i64>,
+    /// The module of a peer, if it is not our own that is called.
+    pub module: Option<PathBuf>,
 }
 
 impl Call {
@@ -93,11 +96,15 @@ impl Call {
     /// A call of which nothing is expected but that it succeeds.
     pub fn new(name: &str, call: &str, before: &str, limit: Limit) -> Self {
         let (call, before) = (Template::new(call, limit), Template::new(before, limit));
-        Self { name: name.to_owned(), weight: 1, call, before, first: None }
+        Self { name: name.to_owned(), weight: 1, call, before, first: None, module: None }
     }
 
     pub fn of_peer(peer: &Peer) -> Self {
-        Self { weight: 4, ..Self::new(&peer.label(), &peer.call, &peer.call, USER) }
+        Self {
+            weight: 4,
+            module: Some(peer.module.clone()),
+            ..Self::new(&peer.label(), &peer.call, &peer.call, USER)
+        }
     }
 
     /// The command alone.

@@ -7,7 +7,6 @@
 //! | `load` | concurrent clients that make decisions by an approach |
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
-//! | `commandstats` | the server's own microseconds per call |
 //! | `server`, `replies` | real servers, and reading what they say without delay |
 //! | `template` | commands with places for keys and limits |
 //! | `report`, `plot`, `machine` | what comes out |
@@ -16,7 +15,6 @@ mod approaches;
 mod arguments;
 mod callgrind;
 mod calls;
-mod commandstats;
 mod compare;
 mod guard;
 mod instructions;
@@ -36,7 +34,7 @@ fn main() -> anyhow::Result<()> {
     match arguments.measurement {
         Measurement::Compare => compare::run(&arguments),
         Measurement::Instructions => instructions::run(&arguments),
-        Measurement::Commandstats => commandstats::run(&arguments),
+        Measurement::Commandstats => compare::run_commandstats(&arguments),
         Measurement::Guard if arguments.record => guard::record(&arguments),
         Measurement::Guard => guard::check(&arguments),
     }

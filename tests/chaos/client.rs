@@ -194,24 +194,14 @@ impl<'a> Client<'a> {
 
 /// What a reply is counted as.
 fn kind(step: &Step, reply: &Value) -> &'static str {
+    let told = |is_allowed| if is_allowed { "allowed" } else { "denied" };
     match (step, reply) {
         (_, Value::ServerError(error)) if error.code() == "OOM" => "out of memory",
-        (Step::Throttle { .. }, Value::Array(fields)) => {
-            // The other way round than ours: whether it is limited.
-            if fields[0] == Value::Int(0) {
-                "allowed"
-            } else {
-                "denied"
-            }
-        }
+        // The other way round than ours: whether it is limited.
+        (Step::Throttle { .. }, Value::Array(fields)) => told(fields[0] == Value::Int(0)),
         (Step::Call { .. } | Step::NewLimit { .. } | Step::MultiTake(_), Value::Array(fields)) => {
-            if fields[0] == Value::Int(0) {
-                "denied"
-            } else {
-                "allowed"
-            }
+            told(fields[0] != Value::Int(0))
         }
-        (Step::Nonsense { .. }, _) => "refused nonsense",
         (Step::Reset { .. }, _) => "reset",
         _ => "looked at",
     }

@@ -24,7 +24,7 @@ pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
             let full = Bucket { model: Model::default(), ..page[*bucket].clone() };
             vec![with(page, *bucket, full)]
         }
-        Step::Peek { .. } | Step::Look { .. } | Step::Nonsense { .. } => vec![page.clone()],
+        Step::Peek { .. } | Step::Look { .. } => vec![page.clone()],
     }
 }
 

@@ -25,13 +25,12 @@ pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
         Step::MultiTake(takes) => hear_multi_take(page, takes, now, reply),
         Step::Look { bucket } => page[*bucket].see(now, stored(reply::state(reply))),
         Step::Reset { bucket, .. } => hear_reset(&mut page[*bucket], now, reply),
-        Step::Nonsense { code, .. } => assert_refused(reply, code),
     }
 }
 
-fn assert_refused(reply: &Value, code: &str) {
-    let refused = matches!(reply, Value::ServerError(error) if error.code() == code);
-    assert!(refused, "not {code}: {reply:?}");
+fn assert_out_of_memory(reply: &Value) {
+    let refused = matches!(reply, Value::ServerError(error) if error.code() == "OOM");
+    assert!(refused, "not out of memory: {reply:?}");
 }
 
 fn hear_reset(bucket: &mut Bucket, now: &Now, reply: &Value) {
@@ -45,7 +44,7 @@ fn hear_reset(bucket: &mut Bucket, now: &Now, reply: &Value) {
 fn hear_call(bucket: &mut Bucket, operation: Operation, now: &Now, reply: &Value) {
     let lacks_memory = bucket.lacks_memory(operation, now);
     if lacks_memory && now.memory == Memory::FullAndDenying {
-        return assert_refused(reply, "OOM");
+        return assert_out_of_memory(reply);
     }
     bucket.model_to_follow(lacks_memory, |model, limit| {
         model.follow(limit, operation, now.us, told(decision(reply)));
@@ -55,7 +54,7 @@ fn hear_call(bucket: &mut Bucket, operation: Operation, now: &Now, reply: &Value
 fn hear_throttle(bucket: &mut Bucket, quantity: i64, now: &Now, reply: &Value) {
     let lacks_memory = bucket.lacks_memory(throttle::take(quantity), now);
     if lacks_memory && now.memory == Memory::FullAndDenying {
-        return assert_refused(reply, "OOM");
+        return assert_out_of_memory(reply);
     }
     let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("not five integers: {reply:?}"));
     bucket.model_to_follow(lacks_memory, |model, limit| {
@@ -70,7 +69,7 @@ fn hear_multi_take(page: &mut Page, takes: &[(usize, Operation)], now: &Now, rep
     if any_lacks && matches!(reply, Value::ServerError(_)) {
         let all_grant = takes.iter().all(|(place, take)| page[*place].may_allow(*take, now));
         assert!(all_grant, "a denial needs no memory");
-        return assert_refused(reply, "OOM");
+        return assert_out_of_memory(reply);
     }
     let (binding, own) = multi_decision(reply);
     let own: Vec<_> = own.into_iter().map(told).collect();

@@ -1,15 +1,12 @@
 //! A replica that comes and goes, and a replica of it.
 
 use super::world::{Now, World};
-use crate::common::stored::{assert_same_buckets, buckets, wait_until_replicated};
+use crate::common::stored::{assert_same_buckets, begin_to_follow, buckets, wait_until_replicated};
 use crate::common::{wait_until, Random, Server, ServerBuilder};
 
-/// The chain of replicas behind a server, however long it is at the moment.
+/// The chain of replicas behind a server: none, a replica, or that and a replica of it.
 #[derive(Default)]
-pub struct Replicas {
-    replica: Option<Server>,
-    sub_replica: Option<Server>,
-}
+pub struct Replicas(Vec<Server>);
 
 /// A server that keeps its pace although its clock leaps by minutes.
 pub fn leaping() -> ServerBuilder {
@@ -22,26 +19,21 @@ fn replica_of(origin: &Server, clock: &Server, random: &mut Random) -> Server {
         .option("repl-diskless-load", random.pick(&["disabled", "swapdb"]))
         .option("appendonly", random.pick(&["yes", "no"]))
         .start();
-    attach(&replica, origin);
+    begin_to_follow(&replica, origin);
     replica
-}
-
-fn attach(replica: &Server, origin: &Server) {
-    replica.connect().run(&["REPLICAOF", "127.0.0.1", &origin.port().to_string()]);
 }
 
 impl Replicas {
     /// Those that run.
-    pub fn running(&self) -> impl Iterator<Item = &Server> {
-        self.replica.iter().chain(&self.sub_replica)
+    pub fn running(&self) -> &[Server] {
+        &self.0
     }
 
     /// A replica comes, goes, is cut off for a moment, or forgets whom it follows and has to start anew.
     pub fn change(&mut self, primary: &Server, random: &mut Random, world: &World) {
-        let Some(replica) = &self.replica else {
+        let Some(replica) = self.0.first() else {
             world.remember("a replica comes");
-            self.replica = Some(replica_of(primary, primary, random));
-            return;
+            return self.0.push(replica_of(primary, primary, random));
         };
         match random.below(4) {
             0 => {
@@ -51,23 +43,23 @@ impl Replicas {
             1 => {
                 world.remember("a replica becomes a master and a replica again");
                 replica.connect().run(&["REPLICAOF", "NO", "ONE"]);
-                attach(replica, primary);
+                begin_to_follow(replica, primary);
             }
             _ => {
                 world.remember("the replicas are killed");
-                *self = Self::default();
+                self.end();
             }
         }
     }
 
     /// A replica of the replica comes or goes.
     pub fn change_sub_replica(&mut self, primary: &Server, random: &mut Random, world: &World) {
-        match (&self.replica, self.sub_replica.take()) {
-            (Some(replica), None) => {
+        match self.0.as_slice() {
+            [replica] => {
                 world.remember("a replica of the replica comes");
-                self.sub_replica = Some(replica_of(replica, primary, random));
+                self.0.push(replica_of(replica, primary, random));
             }
-            (_, sub_replica) => drop(sub_replica),
+            _ => self.0.truncate(1),
         }
     }
 
@@ -93,11 +85,11 @@ impl Replicas {
         for server in self.running() {
             assert_same_buckets(&buckets(&mut server.connect()), &expected, "on a replica");
         }
-        self.running().count()
+        self.0.len()
     }
 
     /// Ends them all.
     pub fn end(&mut self) {
-        *self = Self::default();
+        self.0.clear();
     }
 }

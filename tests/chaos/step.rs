@@ -36,11 +36,6 @@ pub enum Step {
         bucket: usize,
         command: &'static str,
     },
-    /// What is refused with an error of this code.
-    Nonsense {
-        words: String,
-        code: &'static str,
-    },
 }
 
 /// How steps are sent.
@@ -50,9 +45,6 @@ pub enum Wrapping {
     Transaction,
     Script,
 }
-
-/// A string of the server, which is no bucket.
-pub const STRING_KEY: &str = "not-a-bucket";
 
 impl Step {
     /// As a client words it.
@@ -72,7 +64,6 @@ impl Step {
             Self::NewLimit { bucket, limit, charge } => words(*charge, &page[*bucket].key, limit),
             Self::Look { bucket } => format!("TB.STATE {}", page[*bucket].key),
             Self::Reset { bucket, command } => format!("{command} {}", page[*bucket].key),
-            Self::Nonsense { words, .. } => words.clone(),
         }
     }
 
@@ -86,28 +77,20 @@ impl Step {
             | Self::Look { bucket }
             | Self::Reset { bucket, .. } => vec![*bucket],
             Self::MultiTake(takes) => takes.iter().map(|(bucket, _)| *bucket).collect(),
-            Self::Nonsense { .. } => Vec::new(),
         }
     }
 }
 
-/// A full bucket. The limit of the first half of them may be changed later, so nothing is ever rounded under it;
-/// the last ones can be worded for redis-cell.
+/// A full bucket. The last ones can be worded for redis-cell.
 pub fn new_bucket(random: &mut Random, key: String, place: usize, buckets: usize) -> Bucket {
-    let (limit, throttle) = match place {
-        _ if may_change_limit(place, buckets) => (walk::limit(random, &walk::whole_rates()), None),
-        _ if place + THROTTLED < buckets => (walk::limit(random, RATES), None),
-        _ => throttled_limit(random),
-    };
+    let is_throttled = place + THROTTLED >= buckets;
+    let (limit, throttle) =
+        if is_throttled { throttled_limit(random) } else { (walk::limit(random, RATES), None) };
     Bucket { key, limit, throttle, model: Model::default(), has_key: false }
 }
 
 /// Buckets of which redis-cell's command takes too.
 const THROTTLED: usize = 3;
-
-fn may_change_limit(place: usize, buckets: usize) -> bool {
-    place < buckets / 2
-}
 
 /// The same limit as we word it, and as `max_burst count period`.
 fn throttled_limit(random: &mut Random) -> (Limit, Option<String>) {
@@ -121,13 +104,12 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
     if page[bucket].throttle.is_some() && random.once_in(3) {
         return Step::Throttle { bucket, quantity: random.between(0, 5) };
     }
-    match random.below(26) {
+    match random.below(25) {
         0..=16 => Step::Call { bucket, operation: walk::any_operation(random, &page[bucket].limit) },
         17 | 18 => Step::Peek { bucket, take: walk::take(random, &page[bucket].limit) },
         19..=22 => multi_take(random, page),
         23 => Step::Look { bucket },
-        24 => Step::Reset { bucket, command: if random.once_in(2) { "DEL" } else { "UNLINK" } },
-        _ => nonsense(random, &page[bucket].key),
+        _ => Step::Reset { bucket, command: if random.once_in(2) { "DEL" } else { "UNLINK" } },
     }
 }
 
@@ -145,22 +127,8 @@ fn multi_take(random: &mut Random, page: &Page) -> Step {
 /// A charge under a new limit, if there is a bucket that may have one.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
     let bucket = place(random, page);
-    let limit = walk::limit(random, &walk::whole_rates());
+    let limit = walk::limit(random, RATES);
     let amount_micro = walk::amount_micro(random, &limit);
-    let possible = may_change_limit(bucket, page.len()) && amount_micro > 0;
+    let possible = page[bucket].throttle.is_none() && amount_micro > 0;
     possible.then_some(Step::NewLimit { bucket, limit, charge: Operation::Charge { amount_micro } })
-}
-
-fn nonsense(random: &mut Random, key: &str) -> Step {
-    let (words, code) = *random.pick(&[
-        ("TB.TAKE KEY -1 1", "ERR"),
-        ("TB.TAKE KEY 10 1/fortnight", "ERR"),
-        ("TB.CHARGE KEY 10 1 1e13", "ERR"),
-        ("TB.MTAKE 2 KEY 10 1 1 KEY 10 1 1", "ERR"),
-        ("TB.MTAKE 2 KEY 10 1 1 STRING 10 1 1", "WRONGTYPE"),
-        ("TB.TAKE STRING 10 1", "WRONGTYPE"),
-        ("TB.GIVE STRING 10 1 1", "WRONGTYPE"),
-        ("TB.RESTORE KEY nonsense", "ERR"),
-    ]);
-    Step::Nonsense { words: words.replace("KEY", key).replace("STRING", STRING_KEY), code }
 }

@@ -2,7 +2,6 @@
 
 use super::books::Books;
 use super::replicas::{leaping, Replicas};
-use super::step::STRING_KEY;
 use super::world::{Memory, Now, World};
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash, Buckets};
 use crate::common::{is_before, wait_until, walk, Connection, Random, Server};
@@ -12,38 +11,41 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use Event::{
-    Audit, Compare, Disconnect, Flush, Kill, Purge, Reload, Replica, Rewrite, Setting, Snapshot, Squeeze,
-    SubReplica,
-};
-
-/// An event, counted by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
-    Kill,
-    Disconnect,
-    Replica,
-    SubReplica,
-    Compare,
-    Snapshot,
-    Rewrite,
-    Setting,
-    Squeeze,
-    Flush,
-    Purge,
-    Reload,
-    Audit,
+/// Something that happens.
+struct Event {
+    name: &'static str,
+    /// How often in a round.
+    times: usize,
+    /// Whether it leaves the process alone, so that its memory can be watched.
+    is_calm: bool,
+    happen: fn(&mut Storm),
 }
 
-/// What happens in one round, in any order.
-#[rustfmt::skip]
-const DECK: [Event; 24] = [
-    Kill, Kill, Kill, Kill, Disconnect, Disconnect, Replica, Replica, SubReplica, Compare, Compare, Snapshot, Snapshot,
-    Rewrite, Rewrite, Setting, Setting, Setting, Squeeze, Squeeze, Flush, Purge, Reload, Audit,
-];
+const fn event(name: &'static str, times: usize, is_calm: bool, happen: fn(&mut Storm)) -> Event {
+    Event { name, times, is_calm, happen }
+}
 
-/// What happens where the memory of one process is watched.
-const CALM_DECK: [Event; 8] = [Snapshot, Rewrite, Setting, Squeeze, Flush, Purge, Reload, Audit];
+/// Why a server does not begin to write a file.
+const BUSY: &[&str] = &["in progress", "is active"];
+
+/// What happens in one round, in any order.
+const EVENTS: [Event; 13] = [
+    event("kill", 4, false, |storm| storm.kill()),
+    event("disconnect", 2, false, |storm| storm.try_say("CLIENT KILL TYPE normal", &[])),
+    event("replica", 2, false, |storm| storm.replicas.change(&storm.primary, &mut storm.random, storm.world)),
+    event("replica of the replica", 1, false, |storm| {
+        storm.replicas.change_sub_replica(&storm.primary, &mut storm.random, storm.world);
+    }),
+    event("compare", 2, false, |storm| storm.compare()),
+    event("snapshot", 2, true, |storm| storm.try_say("BGSAVE", BUSY)),
+    event("rewrite", 2, true, |storm| storm.try_say("BGREWRITEAOF", BUSY)),
+    event("setting", 3, true, |storm| storm.change_a_setting()),
+    event("squeeze", 2, true, |storm| storm.squeeze()),
+    event("flush", 1, true, |storm| storm.flush()),
+    event("purge", 1, true, |storm| storm.try_say("MEMORY PURGE", &[])),
+    event("reload", 1, true, |storm| storm.reload()),
+    event("audit", 1, true, |storm| storm.audit(&mut storm.world.now.write().unwrap())),
+];
 
 /// How often the clock leaps.
 const TICK: Duration = Duration::from_millis(15);
@@ -62,15 +64,13 @@ pub struct Storm<'a> {
 
 /// A server that has in its append-only file whatever it has acknowledged.
 pub fn primary() -> Server {
-    let primary = leaping()
+    leaping()
         .option("appendonly", "yes")
         .option("appendfsync", "always")
         .option("active-defrag-ignore-bytes", 1)
         .option("active-defrag-threshold-lower", 1)
         .controlled_clock()
-        .start();
-    primary.connect().run(&["SET", STRING_KEY, ""]);
-    primary
+        .start()
 }
 
 impl<'a> Storm<'a> {
@@ -80,10 +80,13 @@ impl<'a> Storm<'a> {
 
     /// One event after the other until the time is over, each at least once.
     pub fn rage(&mut self, duration: Duration) {
+        let round: Vec<&Event> =
+            EVENTS.iter().flat_map(|event| std::iter::repeat_n(event, event.times)).collect();
         let started = Instant::now();
         while !self.world.is_over() {
-            for event in self.random.shuffled(&DECK) {
-                if started.elapsed() >= duration && self.all_happened() {
+            for event in self.random.shuffled(&round) {
+                let all_happened = EVENTS.iter().all(|event| self.world.counted(event.name) > 0);
+                if started.elapsed() >= duration && all_happened {
                     return;
                 }
                 self.happen(event);
@@ -91,21 +94,16 @@ impl<'a> Storm<'a> {
         }
     }
 
-    fn all_happened(&self) -> bool {
-        DECK.iter().all(|event| self.world.counted(&format!("{event:?}")) > 0)
-    }
-
     /// Events that leave the process alone. Returns how many bytes the empty server uses, before and after.
     pub fn calm(&mut self, duration: Duration) -> (i64, i64) {
         self.replicas.end();
-        self.happen(Kill);
-        self.happen(Snapshot);
+        self.kill();
+        self.try_say("BGSAVE", BUSY);
         let before = self.used_memory_when_empty();
+        let round: Vec<&Event> = EVENTS.iter().filter(|event| event.is_calm).collect();
         let started = Instant::now();
         while !self.world.is_over() && started.elapsed() < duration {
-            for event in self.random.shuffled(&CALM_DECK) {
-                self.happen(event);
-            }
+            self.random.shuffled(&round).into_iter().for_each(|event| self.happen(event));
         }
         (before, self.used_memory_when_empty())
     }
@@ -119,27 +117,11 @@ impl<'a> Storm<'a> {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: &Event) {
         self.pause();
-        self.world.remember(format!("{event:?}"));
-        match event {
-            Kill => self.kill(),
-            Disconnect => self.try_say("CLIENT KILL TYPE normal", &[]),
-            Replica => self.replicas.change(&self.primary, &mut self.random, self.world),
-            SubReplica => {
-                self.replicas.change_sub_replica(&self.primary, &mut self.random, self.world);
-            }
-            Compare => self.compare(),
-            Snapshot => self.try_say("BGSAVE", &["in progress", "is active"]),
-            Rewrite => self.try_say("BGREWRITEAOF", &["in progress", "is active"]),
-            Setting => self.change_a_setting(),
-            Squeeze => self.squeeze(),
-            Flush => self.flush(),
-            Purge => self.try_say("MEMORY PURGE", &[]),
-            Reload => self.reload(),
-            Audit => self.audit(&mut self.world.now.write().unwrap()),
-        }
-        self.world.count(&format!("{event:?}"));
+        self.world.remember(event.name);
+        (event.happen)(self);
+        self.world.count(event.name);
     }
 
     /// A power cut, whatever the server is doing.
@@ -159,7 +141,7 @@ impl<'a> Storm<'a> {
 
     /// Panics if a server has ended by itself, or one of its children crashed.
     pub fn assert_well(&self) {
-        for server in self.replicas.running().chain([&self.primary]) {
+        for server in self.replicas.running().iter().chain([&self.primary]) {
             let log = server.log();
             let crashed = tells_of_a_crash(&log) || log.lines().any(tells_of_a_crashed_child);
             assert!(!crashed && is_alive(server.process_id()), "a server has crashed:\n{}", end_of(&log));
@@ -188,7 +170,7 @@ impl<'a> Storm<'a> {
 
     fn compare(&mut self) {
         let (clock, random, world) = (self.primary.clock(), &mut self.random, self.world);
-        if self.replicas.running().next().is_none() {
+        if self.replicas.running().is_empty() {
             self.replicas.change(&self.primary, random, world);
         }
         self.replicas.wait_until_linked(|| world.tick(clock, random));
@@ -257,15 +239,13 @@ impl<'a> Storm<'a> {
         now.memory = memory;
     }
 
-    fn flush(&self) {
+    fn flush(&mut self) {
         let _now = self.world.now.write().unwrap();
         self.empty();
     }
 
     fn empty(&self) {
-        let mut client = self.client();
-        client.run(&["FLUSHALL", "ASYNC"]);
-        client.run(&["SET", STRING_KEY, ""]);
+        self.client().run(&["FLUSHALL", "ASYNC"]);
         self.books.iter().for_each(|books| books.lock().unwrap().reset());
     }
 

@@ -211,17 +211,8 @@ impl Call {
     /// The words, with other names for the keys.
     pub fn with_keys(&self, rename: impl Fn(&str) -> String) -> String {
         let keys = self.keys();
-        let words =
-            self.words.split(' ').map(
-                |word| {
-                    if keys.contains(&word) {
-                        rename(word)
-                    } else {
-                        word.to_owned()
-                    }
-                },
-            );
-        words.collect::<Vec<_>>().join(" ")
+        let renamed = |word: &str| if keys.contains(&word) { rename(word) } else { word.to_owned() };
+        self.words.split(' ').map(renamed).collect::<Vec<_>>().join(" ")
     }
 
     /// Makes it, and holds the reply against the one that is listed.

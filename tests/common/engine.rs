@@ -9,6 +9,11 @@ pub fn executable() -> PathBuf {
     std::env::var_os("SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
 }
 
+/// The `redis-cli` on the path, or what `REDIS_CLI` says.
+pub fn redis_cli() -> PathBuf {
+    std::env::var_os("REDIS_CLI").map_or_else(|| PathBuf::from("redis-cli"), PathBuf::from)
+}
+
 /// Whether the server under test lacks what Redis has from this version on.
 pub fn is_before(major: u32, minor: u32) -> bool {
     !Engine::under_test().has_what_redis_has_from(major, minor)

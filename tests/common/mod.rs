@@ -29,6 +29,11 @@ pub const HOUR_MS: i64 = 3_600_000;
 /// How long anything may take that a healthy server does at once. Generous: machines are busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A whole number that the environment may say.
+pub fn environment(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
+}
+
 /// Waits until `condition` holds; panics with `what` if it never does.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

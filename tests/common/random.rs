@@ -7,7 +7,7 @@ impl Random {
     /// A stream of its own for each `salt`. The environment's `SEED` gives other streams than the usual ones;
     /// the seed is printed, and a test that fails shows what it printed.
     pub fn new(salt: u64) -> Self {
-        let seed = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("SEED must be a whole number"));
+        let seed = super::environment("SEED", 0);
         println!("SEED={seed}");
         Self(fastrand::Rng::with_seed(seed ^ salt.rotate_left(32)))
     }

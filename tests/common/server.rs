@@ -5,8 +5,7 @@ use super::{array, decision, integer, text, unix_us, wait_until, Clock, Decision
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -296,34 +295,21 @@ impl Server {
         }));
     }
 
-    /// Whether the process accepts connections. False once it has ended.
+    /// Waits until the process accepts connections. False if it has ended, as it does where its port was taken.
     fn answers(&mut self) -> bool {
-        let deadline = std::time::Instant::now() + super::PATIENCE;
-        while std::time::Instant::now() < deadline {
-            if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
-                return false;
-            }
-            if self.holds_its_port() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        false
+        let mut answers = None;
+        wait_until("the server answers or ends", || {
+            let has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
+            answers = if has_ended { Some(false) } else { self.holds_its_port().then_some(true) };
+            answers.is_some()
+        });
+        answers.unwrap()
     }
 
     /// Whether it is our process that listens, and not another test's server that took the port a moment before.
     fn holds_its_port(&self) -> bool {
-        let report = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-            stream.set_read_timeout(Some(super::PATIENCE))?;
-            stream.write_all(b"INFO server\r\nQUIT\r\n")?;
-            let mut report = String::new();
-            stream.read_to_string(&mut report)?;
-            Ok(report)
-        };
-        let ours = format!("process_id:{}\r\n", self.process_id());
-        // A server that wants a password first was asked for one by its own test.
-        report().is_ok_and(|report| report.starts_with('-') || report.contains(&ours))
+        Connection::try_open(self.port)
+            .is_ok_and(|mut client| client.count("server", "process_id") == i64::from(self.process_id()))
     }
 
     fn wait_until_loaded(&self) {
@@ -341,6 +327,15 @@ impl Drop for Server {
     }
 }
 
+/// A reply, or an error reply as the text on the wire.
+pub fn reply_or_error(reply: redis::RedisResult<Value>) -> Result<Value, String> {
+    reply.and_then(Value::extract_error).map_err(|error| match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        _ => error.to_string(),
+    })
+}
+
 /// A client's connection.
 pub struct Connection {
     connection: redis::Connection,
@@ -349,7 +344,6 @@ pub struct Connection {
 
 impl Connection {
     /// A connection to whatever listens on a port, or why there is none.
-    #[allow(dead_code)] // For tests/cluster and tests/chaos.
     pub fn try_open(port: u16) -> Result<Self, String> {
         Self::try_open_as(port, "resp2")
     }
@@ -383,12 +377,7 @@ impl Connection {
         for argument in command {
             packed.arg(argument.as_ref());
         }
-        let reply = self.connection.req_command(&packed).and_then(Value::extract_error);
-        reply.map_err(|error| match (error.code(), error.detail()) {
-            (Some(code), Some(detail)) => format!("{code} {detail}"),
-            (Some(code), None) => code.to_owned(),
-            _ => error.to_string(),
-        })
+        reply_or_error(self.connection.req_command(&packed))
     }
 
     /// Sends a command given as words; panics on an error reply.

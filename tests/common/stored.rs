@@ -177,34 +177,17 @@ pub fn copy_of_files(server: &Server) -> TempDir {
     files
 }
 
+/// A command given as words, as clients send it, masters pass it on, and files keep it.
+pub fn on_the_wire(words: &str) -> Vec<u8> {
+    redis::Cmd::new().arg(words.split(' ').collect::<Vec<_>>()).get_packed_command()
+}
+
 /// The commands in bytes of a replication stream or of an append-only file without preamble; an incomplete one at
 /// the end is left out.
 pub fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
-    std::iter::from_fn(|| {
-        let (command, rest) = command(bytes)?;
-        bytes = rest;
-        Some(command)
-    })
-    .collect()
-}
-
-fn command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, &[u8])> {
-    let (count, mut rest) = counted(bytes, b'*')?;
-    let mut arguments = Vec::new();
-    for _ in 0..count {
-        let (len, behind) = counted(rest, b'$')?;
-        arguments.push(behind.get(..len)?.to_vec());
-        rest = behind.get(len + 2..)?;
-    }
-    Some((arguments, rest))
-}
-
-fn counted(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-    let (first, digits) = bytes.split_first().filter(|_| end > 0)?;
-    assert_eq!(*first, sign, "no command: {}", bytes.escape_ascii());
-    let count = std::str::from_utf8(&digits[..end - 1]).unwrap().parse().unwrap();
-    Some((count, &bytes[end + 2..]))
+    let mut parser = redis::Parser::new();
+    let values = std::iter::from_fn(|| parser.parse_value(&mut bytes).ok());
+    values.map(|value| redis::from_redis_value(value).expect("no command")).collect()
 }
 
 /// Whether a replica has its master's data and hears of every change.

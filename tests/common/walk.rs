@@ -31,11 +31,6 @@ pub const RATES: &[&str] = &[
     "1/365d",
 ];
 
-/// Those of [`RATES`] that are a whole number of tokens a second, at which nothing is ever rounded.
-pub fn whole_rates() -> Vec<&'static str> {
-    RATES.iter().copied().filter(|rate| Limit::new("0", rate).is_whole()).collect()
-}
-
 /// A limit at one of the rates, that fills within 100 years.
 pub fn limit(random: &mut Random, rates: &[&str]) -> Limit {
     loop {

@@ -153,18 +153,6 @@ fn a_clock_out_of_bounds_is_taken_for_the_nearest_within() {
     }
 }
 
-#[test]
-fn only_what_a_bucket_can_hold_is_a_state() {
-    let levels = [i64::MIN, -MAX_MICRO - 1, -MAX_MICRO, -1, 0, MAX_MICRO, MAX_MICRO + 1, i64::MAX];
-    let times = [i64::MIN, -1, 0, 1, MAX_TIME_US, MAX_TIME_US + 1, i64::MAX];
-    for (level_micro, refilled_at_us) in levels.iter().flat_map(|level| times.map(|time| (*level, time))) {
-        let is_one = level_micro.unsigned_abs() <= 1_000_000_000_000_000_000
-            && (0..=1 << 60).contains(&refilled_at_us);
-        let bucket = Bucket::checked(level_micro, refilled_at_us);
-        assert_eq!(bucket, is_one.then_some(Bucket { level_micro, refilled_at_us }));
-    }
-}
-
 /// A denial takes nothing, also where all that it may write is the time of a clock that was set back: here it took what
 /// was above the capacity that came with the denied call.
 #[test]

@@ -1,6 +1,6 @@
 //! redis-cell on a server of its own, and what it means by its replies.
 
-use crate::common::{exact, integers, text, Clock, Connection, Server};
+use crate::common::{exact, integers, text, Clock, Connection, Server, ServerBuilder};
 use crate::library::redis_cell;
 use redis::Value;
 use std::collections::BTreeMap;
@@ -69,10 +69,10 @@ pub struct Told {
 
 /// A server with redis-cell.
 pub struct Cell {
-    server: Server,
-    client: Connection,
+    pub server: Server,
+    pub client: Connection,
     /// Whether it rounds seconds up, as from release 0.3 on, and not down, as the published crate.
-    rounds_up: bool,
+    pub rounds_up: bool,
     /// When each bucket is full, in Unix nanoseconds, as it was last seen.
     full_at_ns: BTreeMap<String, i64>,
 }
@@ -80,19 +80,12 @@ pub struct Cell {
 impl Cell {
     /// A server by the clock of `other`.
     pub fn beside(other: &Server) -> Self {
-        Self::new(
-            Server::builder()
-                .without_module()
-                .clock_of(other)
-                .option("loadmodule", redis_cell().display())
-                .start(),
-        )
+        Self::new(with_redis_cell().clock_of(other).start())
     }
 
     /// A server by a clock of its own.
     pub fn alone() -> Self {
-        let builder = Server::builder().without_module().controlled_clock();
-        Self::new(builder.option("loadmodule", redis_cell().display()).start())
+        Self::new(with_redis_cell().controlled_clock().start())
     }
 
     pub fn new(server: Server) -> Self {
@@ -104,14 +97,6 @@ impl Cell {
         Self { server, client, rounds_up: probe[4] == 1, full_at_ns: BTreeMap::new() }
     }
 
-    pub fn client(&mut self) -> &mut Connection {
-        &mut self.client
-    }
-
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
     /// Kills the server and starts it again on its files.
     pub fn restart(&mut self) {
         self.server.kill_and_restart();
@@ -120,10 +105,6 @@ impl Cell {
 
     pub fn clock(&self) -> &Clock {
         self.server.clock()
-    }
-
-    pub fn rounds_up(&self) -> bool {
-        self.rounds_up
     }
 
     /// What it stores: when the bucket is full, in Unix nanoseconds.
@@ -158,10 +139,7 @@ impl Cell {
 
     /// What is stored, and a call, with nothing in between: servers also look for expired keys when nobody asks.
     fn look_and_throttle(&mut self, key: &str, words: &str) -> (Option<i64>, Reply) {
-        self.client.say("MULTI");
-        self.client.run(&["GET", key]);
-        self.client.say(&format!("CL.THROTTLE {words}"));
-        let Value::Array(replies) = self.client.say("EXEC") else { panic!("no transaction") };
+        let replies = self.client.transaction(&[&format!("GET {key}"), &format!("CL.THROTTLE {words}")]);
         let [stored, reply] = replies.as_slice() else { panic!("not two replies: {replies:?}") };
         let stored_ns = (*stored != Value::Nil).then(|| text(stored).parse().unwrap());
         (stored_ns, fields(reply))
@@ -176,6 +154,11 @@ impl Cell {
         let retry_after = told.passes_in_ns.map_or(-1, seconds);
         Told { reply: [limited, limit, remaining, retry_after, seconds(told.full_in_ns)], ..told }
     }
+}
+
+/// A server with redis-cell instead of the module.
+pub fn with_redis_cell() -> ServerBuilder {
+    Server::builder().without_module().option("loadmodule", redis_cell().display())
 }
 
 /// Seconds as release 0.5 counts them: whole milliseconds, rounded up.

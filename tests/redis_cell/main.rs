@@ -9,8 +9,8 @@ mod cell;
 mod library;
 mod walk;
 
-use cell::{call, throttle, Cell, Limit};
-use common::stored::{follow, tells_of_a_crash, wait_while_time_passes};
+use cell::{call, throttle, with_redis_cell, Cell, Limit};
+use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
 use common::{is_before, text, Connection, Random, Server};
 use library::redis_cell;
 use std::path::Path;
@@ -145,22 +145,18 @@ fn what_redis_cell_stores_goes_on_as_a_bucket() {
 #[test]
 fn a_restart_with_the_other_module_resets_nobody() {
     for (name, value, write) in [("save", "3600 1", "SAVE"), ("appendonly", "yes", "BGREWRITEAOF")] {
-        let with_redis_cell = Server::builder().without_module().option("loadmodule", redis_cell().display());
-        let mut cell = Cell::new(with_redis_cell.controlled_clock().option(name, value).start());
+        let mut cell = Cell::new(with_redis_cell().controlled_clock().option(name, value).start());
         let limits = EXACT.map(|(count, period_s)| Limit { burst: 999, count, period_s });
         for (number, limit) in limits.iter().enumerate() {
             cell.throttle(&format!("key:{number}"), limit, Some(960));
         }
         // As the page says.
-        cell.client().say(write);
-        let mut client = cell.server().connect();
-        wait_while_time_passes(&[cell.clock()], "the file is written", || {
-            let mut field = |name| client.info("persistence", name);
-            field("aof_rewrite_in_progress") == "0" && field("aof_rewrite_scheduled") == "0"
-        });
+        cell.client.say(write);
+        let mut client = cell.server.connect();
+        wait_while_time_passes(&[cell.clock()], "the file is written", || !is_writing_files(&mut client));
         cell.restart();
-        let files = cell.server().folder();
-        let ours = Server::builder().files_in(files).clock_of(cell.server()).option(name, value).start();
+        let files = cell.server.folder();
+        let ours = Server::builder().files_in(files).clock_of(&cell.server).option(name, value).start();
         let mut client = ours.connect();
         for (number, limit) in limits.iter().enumerate() {
             for quantity in [Some(0), None, Some(970), Some(13)] {
@@ -180,7 +176,7 @@ fn a_replica_with_the_module_takes_over_from_a_master_with_redis_cell() {
     for (number, limit) in limits.iter().enumerate() {
         cell.throttle(&format!("key:{number}"), limit, Some(70));
     }
-    follow(&replica, cell.server());
+    follow(&replica, &cell.server);
     let mut client = replica.connect();
     client.say("REPLICAOF NO ONE");
     for (number, limit) in limits.iter().enumerate() {
@@ -217,8 +213,8 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
             continue;
         }
         let left_ms = client.expires_at_ms(&key).expect("no expiry").to_string();
-        cell.client().run(&["SET", &key, &text(&full_at)]);
-        cell.client().run(&["PEXPIREAT", &key, &left_ms]);
+        cell.client.run(&["SET", &key, &text(&full_at)]);
+        cell.client.run(&["PEXPIREAT", &key, &left_ms]);
         let back = cell.throttle(&key, &limit, Some(0)).reply;
         // A bucket is full up to a millisecond later: that is as much as the script is told.
         let fewest = before[2] - (limit.count / 1000 / limit.period_s).max(1);
@@ -268,15 +264,30 @@ fn it_lets_too_much_pass_above_a_thousand_a_second() {
     };
     // 40 ms at 1,050 a second, and one at once.
     let most = 43;
-    assert!(admitted(cell.client()) > most * 18 / 10);
+    assert!(admitted(&mut cell.client) > most * 18 / 10);
     assert!(admitted(&mut ours) <= most);
 }
 
 #[test]
-fn it_tells_more_to_remain_than_the_limit() {
+fn it_is_wrong_where_the_page_says_so() {
     let mut cell = Cell::alone();
-    let [_, limit, remaining, ..] = throttle(cell.client(), "k 6000 6000 1");
-    assert_eq!((limit, remaining), (6001, 6024));
+    // More remains than the limit.
+    assert_eq!(throttle(&mut cell.client, "fast 6000 6000 1")[1..3], [6001, 6024]);
+    // A larger limit fills its bucket.
+    throttle(&mut cell.client, "filled 9 1 1 8");
+    assert_eq!(throttle(&mut cell.client, "filled 99 1 1 0")[2], 92);
+    // Limits overflow.
+    assert_eq!(throttle(&mut cell.client, "k 9223372036854775807 1 1")[..2], [1, i64::MIN]);
+    assert_eq!(throttle(&mut cell.client, "k 9223372036854775806 1 1")[..2], [1, i64::MAX]);
+    assert_eq!(throttle(&mut cell.client, "k 9 1 -60")[..4], [1, 10, 0, -1]);
+    // Errors have no code.
+    assert!(cell.client.refusal("CL.THROTTLE k ten 1 1").starts_with("Cell error:"));
+    // Keys are made over maxmemory.
+    cell.client.say("CONFIG SET maxmemory 1");
+    assert_eq!(throttle(&mut cell.client, "locked-out 9 1 1 10")[0], 0);
+    // A clock that stepped back locks out.
+    cell.clock().advance_ms(-3_600_000);
+    assert!(throttle(&mut cell.client, "locked-out 9 1 1")[3] >= 3600);
 }
 
 #[test]
@@ -286,49 +297,13 @@ fn it_leaves_keys_that_never_expire() {
         let words = format!("CL.THROTTLE {key} 10 1 60 {quantity}");
         if is_before(6, 2) {
             // The oldest server takes the negative expiry for what it is.
-            cell.client().say(&words);
+            cell.client.say(&words);
             continue;
         }
-        let error = cell.client().refusal(&words);
+        let error = cell.client.refusal(&words);
         assert!(error.contains("Error while setting key expire"), "{error}");
-        assert_eq!(text(&cell.client().run(&["PTTL", key])), "-1", "{quantity}");
+        assert_eq!(text(&cell.client.run(&["PTTL", key])), "-1", "{quantity}");
     }
-}
-
-#[test]
-fn its_limits_overflow() {
-    let mut cell = Cell::alone();
-    assert_eq!(throttle(cell.client(), "k 9223372036854775807 1 1")[..2], [1, i64::MIN]);
-    assert_eq!(throttle(cell.client(), "k 9223372036854775806 1 1")[..2], [1, i64::MAX]);
-    assert_eq!(throttle(cell.client(), "k 9 1 -60")[..4], [1, 10, 0, -1]);
-}
-
-#[test]
-fn it_locks_out_after_the_clock_stepped_back() {
-    let mut cell = Cell::alone();
-    throttle(cell.client(), "k 9 1 1 10");
-    cell.clock().advance_ms(-3_600_000);
-    assert!(throttle(cell.client(), "k 9 1 1")[3] >= 3600);
-}
-
-#[test]
-fn a_larger_limit_fills_its_bucket() {
-    let mut cell = Cell::alone();
-    throttle(cell.client(), "k 9 1 1 8");
-    assert_eq!(throttle(cell.client(), "k 99 1 1 0")[2], 92);
-}
-
-#[test]
-fn its_errors_have_no_code() {
-    let mut cell = Cell::alone();
-    assert!(cell.client().refusal("CL.THROTTLE k ten 1 1").starts_with("Cell error:"));
-}
-
-#[test]
-fn it_creates_keys_over_maxmemory() {
-    let mut cell = Cell::alone();
-    cell.client().say("CONFIG SET maxmemory 1");
-    assert_eq!(throttle(cell.client(), "k 9 1 1")[0], 0);
 }
 
 #[test]
@@ -336,11 +311,11 @@ fn it_ends_the_server_over_keys_that_it_does_not_expect() {
     let crashes = |prepare: &[&[u8]], key: &[u8]| {
         let mut cell = Cell::alone();
         if !prepare.is_empty() {
-            cell.client().run(prepare);
+            cell.client.run(prepare);
         }
-        cell.client().try_run(&[b"CL.THROTTLE".as_slice(), key, b"9", b"1", b"1"]).unwrap_err();
-        let is_newest = cell.rounds_up();
-        let ended = !cell.server().is_running() || tells_of_a_crash(&cell.server().log());
+        cell.client.try_run(&[b"CL.THROTTLE".as_slice(), key, b"9", b"1", b"1"]).unwrap_err();
+        let is_newest = cell.rounds_up;
+        let ended = !cell.server.is_running() || tells_of_a_crash(&cell.server.log());
         (ended, is_newest)
     };
     assert!(crashes(&[], b"\xff").0, "a key that is not UTF-8");

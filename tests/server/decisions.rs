@@ -7,19 +7,6 @@ use crate::common::walk::{self, Walk};
 use crate::common::{decision, multi_decision, text, written_now, Decision, Random, Server, HOUR_MS};
 
 #[test]
-fn a_burst_passes_and_the_next_call_is_told_when_to_come_back() {
-    let (server, mut client) = Server::with_clock_and_client();
-    assert_eq!(client.decide("TB.TAKE user:1 3 1"), [1, 2, 0, 1000]);
-    assert_eq!(client.decide("TB.TAKE user:1 3 1"), [1, 1, 0, 2000]);
-    assert_eq!(client.decide("TB.TAKE user:1 3 1"), [1, 0, 0, 3000]);
-    assert_eq!(client.decide("TB.TAKE user:1 3 1"), [0, 0, 1000, 3000]);
-    server.clock().advance_ms(999);
-    assert_eq!(client.decide("TB.TAKE user:1 3 1"), [0, 0, 1, 2001]);
-    server.clock().advance_ms(1);
-    assert_eq!(client.decide("TB.TAKE user:1 3 1"), [1, 0, 0, 3000]);
-}
-
-#[test]
 fn deleting_the_key_makes_the_bucket_full() {
     let (_server, mut client) = Server::with_clock_and_client();
     for delete in ["DEL k", "UNLINK k"] {
@@ -172,14 +159,13 @@ fn limits_that_change_and_clocks_that_step_back_add_nothing() {
     const KEYS: u64 = 60;
     const CALLS: u64 = 50;
     let server = Server::with_clock();
-    let rates = walk::whole_rates();
     let mut random = Random::new(4);
     for number in 0..KEYS {
-        let mut limit = walk::limit(&mut random, &rates);
+        let mut limit = walk::limit(&mut random, walk::RATES);
         let mut walk = Walk::new(&server, number);
         for _ in 0..CALLS {
             if random.once_in(4) {
-                limit = walk::limit(&mut random, &rates);
+                limit = walk::limit(&mut random, walk::RATES);
             }
             walk.call(&limit, walk::any_operation(&mut random, &limit));
             let pause_us = walk::pause_us(&mut random, &limit);

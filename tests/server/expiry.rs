@@ -2,9 +2,7 @@
 
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::exact::{number::exact, whole, Limit, MILLION};
-use crate::common::stored::buckets_alive;
-use crate::common::walk::{self, Walk, RATES};
-use crate::common::{text, Connection, Random, Server, HOUR_MS};
+use crate::common::{text, Connection, Server, HOUR_MS};
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
 fn full_at_us((level, refilled_at_us): &(String, i64), limit: &Limit) -> i64 {
@@ -38,29 +36,6 @@ fn assert_expires_in_time(
     );
 }
 
-fn per_hour(capacity: &str) -> Limit {
-    Limit::new(capacity, "1/h")
-}
-
-#[test]
-fn the_key_stays_until_the_bucket_is_full_and_goes_soon_after() {
-    const BUCKETS: u64 = 150;
-    const CALLS: u32 = 30;
-    let server = Server::with_clock();
-    let mut random = Random::new(0xE);
-    for bucket in 0..BUCKETS {
-        let mut limit = walk::limit(&mut random, RATES);
-        let mut walk = Walk::new(&server, bucket);
-        for _ in 0..CALLS {
-            server.clock().advance_us(walk::pause_us(&mut random, &limit));
-            if random.once_in(4) {
-                limit = walk::limit(&mut random, RATES);
-            }
-            walk.call(&limit, walk::any_operation(&mut random, &limit));
-        }
-    }
-}
-
 /// The last microsecond of a key, and the first without it.
 #[test]
 fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
@@ -88,7 +63,13 @@ fn an_expiry_that_is_right_is_not_written_again() {
     let first = client.expires_at_ms("user:1").unwrap();
     client.say("TB.TAKE user:1 100 1/h 0.001");
     assert_eq!(client.expires_at_ms("user:1").unwrap(), first);
-    assert_expires_in_time(&mut client, "user:1", &per_hour("100"), server.clock().now_us(), Some(first));
+    assert_expires_in_time(
+        &mut client,
+        "user:1",
+        &Limit::new("100", "1/h"),
+        server.clock().now_us(),
+        Some(first),
+    );
     client.say("TB.TAKE user:1 100 1/h 40");
     assert!(client.expires_at_ms("user:1").unwrap() > first);
 }
@@ -116,11 +97,6 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
     }
 }
 
-/// The limit of the buckets in [`CALLS`].
-fn per_second() -> Limit {
-    Limit::new("10", "1")
-}
-
 /// Whatever a user has done to the expiry, and however the bucket came under this name: the next write puts it right.
 #[test]
 fn the_next_write_repairs_an_expiry() {
@@ -140,6 +116,7 @@ fn the_next_write_repairs_an_expiry() {
         },
     ];
     let (server, mut client) = Server::with_clock_and_client();
+    let per_second = Limit::new("10", "1");
     for call in CALLS.iter().filter(|call| {
         call.keys().contains(&"k") && !matches!(call.outcome, Outcome::Filled | Outcome::Held(_))
     }) {
@@ -149,38 +126,12 @@ fn the_next_write_repairs_an_expiry() {
             let meddled = client.expires_at_ms("k");
             call.make(&mut client);
             if call.outcome.writes() {
-                assert_expires_in_time(&mut client, "k", &per_second(), server.clock().now_us(), meddled);
+                assert_expires_in_time(&mut client, "k", &per_second, server.clock().now_us(), meddled);
             } else {
                 assert_eq!(client.expires_at_ms("k"), meddled, "{} has written", call.words);
             }
         }
     }
-}
-
-#[test]
-fn a_clock_that_steps_back_neither_locks_nor_frees_nor_forgets() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("TB.TAKE user:1 10 1/m 4");
-    client.say("TB.TAKE empty 10 1/m 10");
-    let before_ms = ["user:1", "empty"].map(|key| client.expires_at_ms(key));
-    server.clock().advance_ms(-HOUR_MS);
-
-    assert_eq!(client.decide("TB.PEEK user:1 10 1/m").remaining, 5, "after a step back");
-    assert_eq!(client.decide("TB.TAKE user:1 10 1/m").remaining, 5);
-    let (level, refilled_at_us) = client.state("user:1").unwrap();
-    assert_eq!((level.as_str(), refilled_at_us), ("5", server.clock().now_us()));
-    let per_minute = Limit::new("10", "1/m");
-    assert_expires_in_time(&mut client, "user:1", &per_minute, server.clock().now_us(), before_ms[0]);
-
-    // The denial of an empty bucket makes it count on from the new time, or it would be empty for an hour.
-    let denied = client.decide("TB.TAKE empty 10 1/m");
-    assert_eq!((denied.allowed, denied.retry_after_ms), (0, 60_000));
-    assert_eq!(client.state("empty").unwrap(), ("0".to_owned(), server.clock().now_us()));
-    assert_expires_in_time(&mut client, "empty", &per_minute, server.clock().now_us(), before_ms[1]);
-    server.clock().advance_ms(59_999);
-    assert_eq!(client.decide("TB.TAKE empty 10 1/m").allowed, 0);
-    server.clock().advance_ms(1);
-    assert_eq!(client.decide("TB.TAKE empty 10 1/m").allowed, 1);
 }
 
 /// Neither a denial nor a write under a small limit lets the key go before it is full by a large one.
@@ -198,19 +149,6 @@ fn no_limit_shortens_what_another_needs() {
         server.clock().advance_ms(12 * 1000);
         assert_eq!(client.decide("TB.TAKE k 100 1/h 100").allowed, 0, "after {call}");
         client.say("DEL k");
-    }
-}
-
-#[test]
-fn a_give_that_fills_leaves_no_key() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    for (take, give) in [("7", "7"), ("7.5", "1e12"), ("0.000001", "0.000001")] {
-        client.say(&format!("TB.TAKE user:1 10 1/h {take}"));
-        let given = client.decide(&format!("TB.GIVE user:1 10 1/h {give}"));
-        assert_eq!((given.remaining, given.reset_after_ms), (10, 0));
-        assert_eq!(text(&client.say("EXISTS user:1")), "0", "took {take}, gave {give}");
-        assert_eq!(client.state("user:1"), None);
-        assert_eq!(buckets_alive(&mut client), 0);
     }
 }
 

@@ -82,17 +82,9 @@ fn scan_finds_buckets_by_their_type() {
         client.say(&format!("TB.TAKE user:{number} 10 1/h"));
         client.say(&format!("SET string:{number} 1"));
     }
-    let mut found = std::collections::BTreeSet::new();
-    let mut cursor = "0".to_owned();
-    loop {
-        let reply = array(client.run(&["SCAN", &cursor, "TYPE", "tb-bucket", "COUNT", "50"]));
-        cursor = text(&reply[0]);
-        found.extend(texts(reply[1].clone()));
-        if cursor == "0" {
-            break;
-        }
-    }
-    assert_eq!(found.len(), BUCKETS);
+    let [cursor, found] = array(client.say("SCAN 0 TYPE tb-bucket COUNT 10000")).try_into().unwrap();
+    let found = texts(found);
+    assert_eq!((text(&cursor).as_str(), found.len()), ("0", BUCKETS));
     assert!(found.iter().all(|key| key.starts_with("user:")));
 }
 

@@ -8,10 +8,10 @@
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
 use crate::common::stored::{
-    assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, replicated_bytes,
-    wait_until_linked, wait_until_replicated, wait_while_time_passes,
+    assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
+    replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
 };
-use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
+use crate::common::{environment, is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -60,25 +60,17 @@ impl WaitingReplica {
     }
 }
 
-const CALL: [&str; 4] = ["TB.TAKE", "probe:for:listeners", "1000000", "1"];
-
 /// Whether the server builds results. To be asked while it has neither replicas nor other clients.
 fn builds_results(server: &Server) -> bool {
+    const CALL: &str = "TB.TAKE probe:for:listeners 1000000 1";
     let _replica = WaitingReplica::of(server);
     let mut client = server.connect();
-    client.run(&CALL);
+    client.say(CALL);
     let before = replicated_bytes(&mut client);
-    client.run(&CALL);
+    client.say(CALL);
     let bytes = replicated_bytes(&mut client) - before;
-    client.run(&["DEL", CALL[1]]);
-    bytes != encoded_len(&CALL)
-}
-
-/// Bytes of a command on the wire.
-fn encoded_len(command: &[&str]) -> i64 {
-    let line = |number: usize| format!("*{number}\r\n").len();
-    let bytes: usize = command.iter().map(|argument| line(argument.len()) + argument.len() + 2).sum();
-    i64::try_from(line(command.len()) + bytes).unwrap()
+    client.say("DEL probe:for:listeners");
+    bytes != on_the_wire(CALL).len() as i64
 }
 
 fn wait_until_alone(server: &Server) {
@@ -176,10 +168,9 @@ fn a_replica_that_starts_from_a_saved_file_misses_nothing() {
 }
 
 /// Many times the default if the environment says so.
-fn rounds(default: u32) -> u32 {
-    let times = std::env::var("ROUNDS").map_or(1, |times| times.parse().expect("ROUNDS must be a number"));
+fn rounds(default: u64) -> u64 {
     // Where results are always built, there is less to be seen.
-    times * if is_before(7, 0) { default.div_ceil(4) } else { default }
+    environment("ROUNDS", 1) * if is_before(7, 0) { default.div_ceil(4) } else { default }
 }
 
 const KEYS: i64 = 200;
@@ -266,27 +257,31 @@ fn bucket(random: &mut Random, number: i64) -> String {
     format!("key:{number} {capacity} {} {tokens}e-6", of_number.pick(&rates))
 }
 
+/// What clients send; the numbers stand for buckets that are next to each other.
+const FORMS: [&str; 9] = [
+    "TB.TAKE {0}",
+    "TB.TAKE {0}",
+    "TB.TAKE {0}",
+    "TB.CHARGE {0}",
+    "TB.GIVE {0}",
+    "TB.RESERVE {0} 600000",
+    "EVAL SCRIPT 1 {0}",
+    "MULTI;TB.TAKE {0};TB.TAKE {1};EXEC",
+    "TB.MTAKE 3 {0} {1} {2}",
+];
+
 fn add_call(calls: &mut redis::Pipeline, random: &mut Random) {
     const SCRIPT: &str = "
         redis.call('TB.TAKE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
         return redis.call('TB.CHARGE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
-    let number = random.between(0, KEYS - 1);
-    let [one, second, third] = [0, 1, 2].map(|next| bucket(random, (number + next) % KEYS));
-    let lines = match random.below(12) {
-        0..=4 => vec![format!("TB.TAKE {one}")],
-        5 => vec![format!("TB.CHARGE {one}")],
-        6 | 7 => vec![format!("TB.GIVE {one}")],
-        8 => vec![format!("TB.RESERVE {one} 600000")],
-        9 => vec![format!("EVAL SCRIPT 1 {one}")],
-        10 => ["MULTI", &format!("TB.TAKE {one}"), &format!("TB.TAKE {second}"), "EXEC"]
-            .map(str::to_owned)
-            .into(),
-        _ => vec![format!("TB.MTAKE 3 {one} {second} {third}")],
-    };
-    for line in lines {
+    let first = random.between(0, KEYS - 1);
+    let mut form = (*random.pick(&FORMS)).to_owned();
+    for place in 0..3 {
+        form = form.replace(&format!("{{{place}}}"), &bucket(random, (first + place) % KEYS));
+    }
+    for line in form.split(';') {
         let words = line.split(' ').map(|word| if word == "SCRIPT" { SCRIPT } else { word });
-        let mut command = redis::Cmd::new();
-        calls.add_command(command.arg(words.collect::<Vec<_>>()).clone());
+        calls.add_command(redis::Cmd::new().arg(words.collect::<Vec<_>>()).take());
     }
 }
 

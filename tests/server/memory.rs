@@ -1,6 +1,6 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
-use crate::common::calls::{prepare, prepared, Outcome, CALLS};
+use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_linked};
 use crate::common::{array, decision, is_before, shown, texts, wait_until, Connection, Engine, Server};
 use redis::Value;
@@ -30,63 +30,35 @@ fn send_all(
     replies
 }
 
-/// Makes every call on a server over `maxmemory`, and says whether it would create a bucket.
-fn make_all_over_maxmemory(
-    client: &mut Connection,
-    mut judge: impl FnMut(&mut Connection, &str, &str, bool),
-) {
-    for call in CALLS {
-        set_maxmemory(client, 0);
-        prepare(client);
-        call.make(client);
-        // A hold on a bucket that exists needs memory too.
-        let creates = client.keys() > 2 || matches!(call.outcome, Outcome::Held(_));
-        prepare(client);
-        set_maxmemory(client, 1);
-        judge(client, call.words, call.reply, creates);
-    }
-    set_maxmemory(client, 0);
-}
-
-/// Buckets that exist go on being enforced, and so does whatever creates none.
+/// Buckets that exist go on being enforced, and so does whatever creates none. What would create one is refused, or told
+/// to allow it, decided as on a full bucket of which nothing is stored.
 #[test]
-fn a_new_bucket_is_an_error_over_maxmemory_and_nothing_else_is() {
-    let (_server, mut client) = prepared();
-    make_all_over_maxmemory(&mut client, |client, words, reply, creates| {
-        let before = buckets(client);
-        let told = client.attempt(words).map_or_else(|error| error, |told| shown(&told));
-        if creates {
-            assert_eq!((told, buckets(client)), (Error::OutOfMemory.to_string(), before), "{words}");
-        } else {
-            assert_eq!(told, reply, "{words}");
+fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
+    for on_oom in ["deny", "allow"] {
+        let server = Server::builder().controlled_clock().module_arguments(&["on-oom", on_oom]).start();
+        let mut client = server.connect();
+        for call in CALLS {
+            prepare(&mut client);
+            call.make(&mut client);
+            // A hold on a bucket that exists needs memory too.
+            let creates = client.keys() > 2 || matches!(call.outcome, Outcome::Held(_));
+            prepare(&mut client);
+            let before = buckets(&mut client);
+            set_maxmemory(&mut client, 1);
+            let told = tell(client.attempt(call.words));
+            if creates && on_oom == "deny" {
+                let refused = Error::OutOfMemory.to_string();
+                assert_eq!((told, buckets(&mut client)), (refused, before), "{}", call.words);
+            } else {
+                assert_eq!(told, call.reply, "{}", call.words);
+                assert!(!creates || client.keys() == 2, "{} has made a bucket", call.words);
+            }
+            set_maxmemory(&mut client, 0);
         }
-    });
-}
-
-#[test]
-fn told_to_allow_it_decides_as_on_a_full_bucket_and_stores_nothing() {
-    let server = Server::builder().controlled_clock().module_arguments(&["on-oom", "allow"]).start();
-    let mut client = server.connect();
-    make_all_over_maxmemory(&mut client, |client, words, reply, creates| {
-        let told = client.attempt(words).map_or_else(|error| error, |told| shown(&told));
-        assert_eq!(told, reply, "{words}");
-        assert!(!creates || buckets(client).len() == 2, "{words}");
-    });
-    client.decide("TB.TAKE n 10 1 4");
-    assert!(client.state("n").is_some(), "stored again as soon as there is memory");
-}
-
-#[test]
-fn a_script_over_maxmemory_is_told_the_same() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    client.decide("TB.TAKE old 10 1 4");
-    set_maxmemory(&mut client, 1);
-    let take = |key: &str| format!("return redis.call('TB.TAKE', '{key}', 10, 1, 1)");
-    let reply = client.run(&["EVAL", &take("old"), "0"]);
-    assert_eq!(decision(&reply), [1, 5, 0, 5000]);
-    let refused = client.try_run(&["EVAL", &take("new"), "0"]).unwrap_err();
-    assert!(refused.contains(&Error::OutOfMemory.to_string()), "{refused}");
-    assert_eq!(client.state("new"), None);
+        prepare(&mut client);
+        client.decide("TB.TAKE n 10 1 4");
+        assert!(client.state("n").is_some(), "stored again as soon as there is memory");
+    }
 }
 
 #[test]

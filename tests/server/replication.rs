@@ -3,8 +3,8 @@
 
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    append_only_file, assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files, quiet,
-    wait_until_replicated, wait_while_time_passes, with_append_only_file,
+    append_only_file, assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files,
+    on_the_wire, quiet, wait_until_replicated, wait_while_time_passes, with_append_only_file,
 };
 use crate::common::{is_before, text, texts, wait_until, Connection, Engine, Server, HOUR_MS};
 use std::fs::{self, File};
@@ -228,16 +228,6 @@ fn stream_to_replica(replica: &Server, stream: &[u8]) {
     replica.connect().say("REPLICAOF NO ONE");
 }
 
-fn resp(commands: &[&str]) -> Vec<u8> {
-    let mut stream = Vec::new();
-    for command in commands {
-        let words: Vec<_> = command.split(' ').collect();
-        stream.extend(format!("*{}\r\n", words.len()).bytes());
-        stream.extend(words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
-    }
-    stream
-}
-
 const DECIDED_ELSEWHERE: [&str; 8] = [
     "TB.TAKE k 10 1/h",
     "TB.TAKEUPTO k 10 1/h 3",
@@ -261,7 +251,7 @@ fn assert_only_cl_throttle_was_decided(server: &Server) {
 #[test]
 fn a_call_from_a_master_decides_nothing() {
     let replica = Server::start();
-    stream_to_replica(&replica, &resp(&DECIDED_ELSEWHERE));
+    stream_to_replica(&replica, &DECIDED_ELSEWHERE.map(on_the_wire).concat());
     assert_only_cl_throttle_was_decided(&replica);
 }
 
@@ -270,7 +260,7 @@ fn a_call_from_a_file_decides_nothing() {
     let server = with_append_only_file("no").start();
     server.connect().say("SET first 1");
     let mut file = File::options().append(true).open(append_only_file(&server)).unwrap();
-    file.write_all(&resp(&DECIDED_ELSEWHERE)).unwrap();
+    file.write_all(&DECIDED_ELSEWHERE.map(on_the_wire).concat()).unwrap();
     let reader = with_append_only_file("no").files_in(server.folder()).start();
     assert_only_cl_throttle_was_decided(&reader);
 }

@@ -88,6 +88,38 @@ fn the_setting_can_be_seen_and_changed_while_the_server_runs() {
     assert_eq!(setting(&mut client), ["tokenbucket.on-oom", "allow"]);
 }
 
+/// Said at the start, once and for all.
+#[test]
+fn cl_throttle_is_offered_unless_the_operator_says_no() {
+    for (arguments, line, is_offered) in [
+        (&[] as &[&str], None, "yes"),
+        (&["cl-throttle", "no"], None, "no"),
+        (&["tokenbucket.cl-throttle", "NO"], None, "no"),
+        (&["cl-throttle", "yes", "on-oom", "allow"], None, "yes"),
+        (&[], Some("no"), "no"),
+        // The configuration counts more than the arguments.
+        (&["cl-throttle", "no"], Some("yes"), "yes"),
+    ] {
+        let mut builder = Server::builder().module_arguments(arguments);
+        match line {
+            // Such lines are new in 7.0: see the_setting_is_an_option_of_the_server.
+            Some(_) if is_before(7, 0) => continue,
+            Some(value) => builder = builder.option("tokenbucket.cl-throttle", value),
+            None => {}
+        }
+        let server = builder.start();
+        let mut client = server.connect();
+        assert_eq!(client.has_command("CL.THROTTLE"), is_offered == "yes", "{arguments:?} {line:?}");
+        let refused = client.refusal("CONFIG SET tokenbucket.cl-throttle no");
+        if is_before(7, 0) {
+            assert!(refused.starts_with("ERR Unsupported CONFIG parameter"), "{refused}");
+        } else {
+            assert!(refused.contains("immutable"), "{refused}");
+            assert_eq!(texts(client.say("CONFIG GET tokenbucket.cl-throttle"))[1], is_offered);
+        }
+    }
+}
+
 #[test]
 fn config_rewrite_keeps_what_was_set() {
     let lines = format!("loadmodule {}\n", module().display());
@@ -123,6 +155,7 @@ fn a_bad_argument_refuses_to_load_and_the_log_names_it() {
         (&["on-oom", "allow", "on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "maybe"], "argument 'on-oom' must be deny or allow, not 'maybe'"),
         (&["ON-OOM", "no"], "argument 'ON-OOM' must be deny or allow, not 'no'"),
+        (&["cl-throttle", "maybe"], "argument 'cl-throttle' must be yes or no, not 'maybe'"),
         (&["on-oom", "allow", "speed", "fast"], "unknown argument 'speed': known are on-oom, cl-throttle"),
         (&["\u{1b}[31m", "x"], "unknown argument '\\x1b[31m': known are on-oom, cl-throttle"),
     ] {

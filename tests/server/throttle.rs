@@ -1,14 +1,13 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
+use super::traces::is_seen_by_watch;
 use crate::common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, is_writing_files,
-    wait_until_replicated, wait_while_time_passes, with_append_only_file,
+    on_the_wire, wait_until_replicated, wait_while_time_passes, with_append_only_file,
 };
-use crate::common::{integers, is_before, text, texts, Connection, Random, Server};
+use crate::common::{integers, text, Connection, Random, Server};
 use std::fs;
 use tokenbucket::error::Error;
-
-const MINUTE_MS: i64 = 60_000;
 
 /// Sends a command given as words; returns limited, limit, remaining, retry after and reset after.
 fn throttle(client: &mut Connection, words: &str) -> [i64; 5] {
@@ -30,70 +29,6 @@ fn type_of(client: &mut Connection, key: &str) -> String {
 }
 
 // ---- The command --------------------------------------------------------------------------------------------
-
-#[test]
-fn it_replies_what_a_client_of_redis_cell_expects() {
-    let (server, mut client) = Server::with_clock_and_client();
-    assert_eq!(throttle(&mut client, "user123 15 30 60"), [0, 16, 15, -1, 2]);
-    assert_eq!(throttle(&mut client, "user123 15 30 60 1"), [0, 16, 14, -1, 4]);
-    assert_eq!(throttle(&mut client, "user123 15 30 60 14"), [0, 16, 0, -1, 32]);
-    assert_eq!(throttle(&mut client, "user123 15 30 60"), [1, 16, 0, 2, 32]);
-    assert_eq!(throttle(&mut client, "user123 15 30 60 3"), [1, 16, 0, 6, 32]);
-    server.clock().advance_ms(2000);
-    assert_eq!(throttle(&mut client, "user123 15 30 60"), [0, 16, 0, -1, 32]);
-    server.clock().advance_ms(5 * MINUTE_MS);
-    assert_eq!(throttle(&mut client, "user123 15 30 60"), [0, 16, 15, -1, 2]);
-}
-
-#[test]
-fn seconds_are_rounded_up_and_less_than_a_millisecond_is_nothing() {
-    let (server, mut client) = Server::with_clock_and_client();
-    // Two a second: whole again after half a second.
-    assert_eq!(throttle(&mut client, "half 0 2 1"), [0, 1, 0, -1, 1]);
-    assert_eq!(throttle(&mut client, "half 0 2 1"), [1, 1, 0, 1, 1]);
-    assert_eq!(throttle(&mut client, "k 2 1 1 3"), [0, 3, 0, -1, 3]);
-    for (elapsed_us, retry_after_s, reset_after_s) in [
-        (0, 1, 3),
-        (1, 1, 3),
-        (998_999, 1, 3),
-        (999_000, 1, 3),
-        (999_001, 0, 2),
-        (999_999, 0, 2),
-        (1_000_000, -1, 2),
-    ] {
-        let now_us = server.clock().now_us();
-        server.clock().advance_us(elapsed_us);
-        let limited = i64::from(retry_after_s >= 0);
-        // A peek shows when the limit is whole again; a call for more than there is, when that passes.
-        let peeked = throttle(&mut client, "k 2 1 1 0");
-        assert_eq!(peeked[4], reset_after_s, "{elapsed_us} microseconds later");
-        if limited == 1 {
-            let told = throttle(&mut client, "k 2 1 1 1");
-            assert_eq!([told[0], told[3]], [1, retry_after_s], "{elapsed_us} microseconds later");
-        }
-        server.clock().set_us(now_us);
-    }
-}
-
-#[test]
-fn a_wait_that_is_told_suffices() {
-    let (server, mut client) = Server::with_clock_and_client();
-    let mut random = Random::new(50);
-    for number in 0..200 {
-        let (burst, count, period) =
-            (random.between(0, 20), random.between(1, 50), *random.pick(&[1, 7, 60, 3600]));
-        let limit = format!("key:{number} {burst} {count} {period}");
-        throttle(&mut client, &format!("{limit} {}", burst + 1));
-        server.clock().advance_ms(random.between(0, period * 1000));
-        let quantity = random.between(1, burst + 1);
-        let [limited, _, _, retry_after_s, _] = throttle(&mut client, &format!("{limit} {quantity}"));
-        if limited == 1 {
-            // Less than a millisecond was not told.
-            server.clock().advance_ms(retry_after_s * 1000 + 1);
-            assert_eq!(throttle(&mut client, &format!("{limit} {quantity}"))[0], 0, "{limit} {quantity}");
-        }
-    }
-}
 
 #[test]
 fn it_is_the_same_bucket_for_all_commands() {
@@ -133,20 +68,6 @@ fn at_the_edges_nothing_overflows_and_nothing_is_stored_in_vain() {
         assert!(refusal(&mut client, &format!("k {limit}")).starts_with("ERR "), "{limit}");
     }
     assert_eq!(type_of(&mut client, "k"), "none");
-}
-
-#[test]
-fn a_clock_that_steps_back_locks_nobody_out() {
-    let (server, mut client) = Server::with_clock_and_client();
-    throttle(&mut client, "k 9 1 1 10");
-    let before = client.state("k");
-    server.clock().advance_ms(-60 * MINUTE_MS);
-    // Only a decision notes it.
-    assert_eq!(throttle(&mut client, "k 9 1 1 0"), [0, 10, 0, -1, 10]);
-    assert_eq!(client.state("k"), before);
-    assert_eq!(throttle(&mut client, "k 9 1 1"), [1, 10, 0, 1, 10]);
-    server.clock().advance_ms(1000);
-    assert_eq!(throttle(&mut client, "k 9 1 1"), [0, 10, 0, -1, 10]);
 }
 
 /// What redis-cell left is no new bucket.
@@ -307,11 +228,8 @@ fn watchers_see_the_take_over_and_not_the_peek() {
     for (call, is_seen) in
         [("k 9 1 1 0", false), ("k 9 1 1 11", false), ("k 9 1 1 10", true), ("k 9 1 1 10", false)]
     {
-        watcher.say("WATCH k");
-        throttle(&mut client, call);
-        watcher.say("MULTI");
-        watcher.say("PING");
-        let aborted = watcher.say("EXEC") == redis::Value::Nil;
+        let call = format!("CL.THROTTLE {call}");
+        let aborted = is_seen_by_watch(&mut watcher, &mut client, "k", &call);
         assert_eq!(aborted, is_seen, "{call}");
     }
 }
@@ -335,11 +253,7 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     server.kill();
     let path = append_only_file(&server);
     let mut file = fs::read(&path).unwrap();
-    for _ in 0..3 {
-        let words = ["CL.THROTTLE", "k", "99", "1", "1", "10"];
-        file.extend(format!("*{}\r\n", words.len()).bytes());
-        file.extend(words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
-    }
+    (0..3).for_each(|_| file.extend(on_the_wire("CL.THROTTLE k 99 1 1 10")));
     fs::write(&path, &file).unwrap();
     server.start_again();
     let mut client = server.connect();
@@ -351,59 +265,4 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     wait_while_time_passes(&[server.clock()], "the file is rewritten", || !is_writing_files(&mut client));
     server.kill_and_restart();
     assert_same_buckets(&buckets(&mut server.connect()), &before, "after the rewrite");
-}
-
-// ---- The setting --------------------------------------------------------------------------------------------
-
-#[test]
-fn an_argument_of_loadmodule_leaves_it_out() {
-    for arguments in [["cl-throttle", "no"], ["tokenbucket.cl-throttle", "NO"]] {
-        let server = Server::builder().module_arguments(&arguments).start();
-        let mut client = server.connect();
-        assert!(!client.has_command("CL.THROTTLE"));
-        assert!(client.has_command("TB.TAKE"));
-    }
-    let server = Server::builder().module_arguments(&["cl-throttle", "yes", "on-oom", "allow"]).start();
-    assert!(server.connect().has_command("CL.THROTTLE"));
-    assert!(Server::start().connect().has_command("CL.THROTTLE"), "it is there unless told");
-    let log = Server::builder().module_arguments(&["cl-throttle", "maybe"]).start_expecting_refusal();
-    assert!(log.contains("argument 'cl-throttle' must be yes or no, not 'maybe'"), "{log}");
-}
-
-#[test]
-fn a_line_of_the_configuration_leaves_it_out() {
-    if is_before(7, 0) {
-        // No such lines before 7.0.
-        let log = Server::builder().option("tokenbucket.cl-throttle", "no").start_expecting_refusal();
-        assert!(log.contains("tokenbucket.cl-throttle"), "{log}");
-        return;
-    }
-    let server = Server::builder().option("tokenbucket.cl-throttle", "no").start();
-    let mut client = server.connect();
-    assert!(!client.has_command("CL.THROTTLE"));
-    assert_eq!(setting(&mut client), "no");
-    // The configuration counts more than the arguments.
-    let server = Server::builder()
-        .module_arguments(&["cl-throttle", "no"])
-        .option("tokenbucket.cl-throttle", "yes")
-        .start();
-    assert!(server.connect().has_command("CL.THROTTLE"));
-}
-
-#[test]
-fn it_cannot_be_changed_while_the_server_runs() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let refusal = client.refusal("CONFIG SET tokenbucket.cl-throttle no");
-    if is_before(7, 0) {
-        assert!(refusal.starts_with("ERR Unsupported CONFIG parameter"), "{refusal}");
-        return;
-    }
-    assert!(refusal.contains("immutable"), "{refusal}");
-    assert_eq!(setting(&mut client), "yes");
-    assert!(client.has_command("CL.THROTTLE"));
-}
-
-fn setting(client: &mut Connection) -> String {
-    texts(client.say("CONFIG GET tokenbucket.cl-throttle")).remove(1)
 }

@@ -21,7 +21,7 @@ fn written(call: &Call) -> Vec<&'static str> {
 }
 
 /// Whether a transaction that watches `key` is given up because another client has made `call`.
-fn is_seen_by_watch(watcher: &mut Connection, other: &mut Connection, key: &str, call: &str) -> bool {
+pub fn is_seen_by_watch(watcher: &mut Connection, other: &mut Connection, key: &str, call: &str) -> bool {
     watcher.run(&["WATCH", key]);
     let _ = other.attempt(call);
     watcher.say("MULTI");

@@ -8,27 +8,22 @@ use redis::{Pipeline, Value};
 
 const MOST_RETRIES: u32 = 20;
 
-pub struct ReadComputeWrite;
-
-impl Approach for ReadComputeWrite {
-    fn name(&self) -> &str {
-        "read, compute, write"
-    }
-
-    fn client(&self, _number: usize, limit: Limit) -> Box<dyn Client> {
-        Box::new(Writer { limit, asked: Asked::State })
-    }
+pub struct ClientBucket {
+    /// Whether a write counts only if nobody else has written since the state was read.
+    pub is_watched: bool,
 }
 
-pub struct Optimistic;
-
-impl Approach for Optimistic {
+impl Approach for ClientBucket {
     fn name(&self) -> &str {
-        "WATCH / MULTI / EXEC"
+        if self.is_watched {
+            "WATCH / MULTI / EXEC"
+        } else {
+            "read, compute, write"
+        }
     }
 
     fn client(&self, _number: usize, limit: Limit) -> Box<dyn Client> {
-        Box::new(Transaction { limit, asked: Asked::State, retries: 0 })
+        Box::new(Writer { limit, is_watched: self.is_watched, asked: Asked::State, retries: 0 })
     }
 }
 
@@ -44,11 +39,6 @@ struct Computed {
     allowed: bool,
     level: f64,
     now_us: u64,
-}
-
-/// Asks for the stored state.
-fn read(key: &str, batch: &mut Pipeline) {
-    batch.cmd("HMGET").arg(key).arg(&["level", "refilled_at_us"]);
 }
 
 /// Decides on the stored state.
@@ -83,58 +73,39 @@ impl Computed {
 
 struct Writer {
     limit: Limit,
-    asked: Asked,
-}
-
-impl Client for Writer {
-    fn begin(&mut self, key: &str, batch: &mut Pipeline) {
-        self.asked = Asked::State;
-        read(key, batch);
-    }
-
-    fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step> {
-        match &self.asked {
-            Asked::State => {
-                let computed = compute(replies, self.limit)?;
-                if !computed.allowed {
-                    return Ok(Step::Decided { allowed: false });
-                }
-                computed.write(key, batch);
-                self.asked = Asked::Write(computed);
-            }
-            Asked::Write(computed) => {
-                computed.expire(key, self.limit, batch);
-                self.asked = Asked::End { allowed: true };
-            }
-            Asked::End { allowed } => return Ok(Step::Decided { allowed: *allowed }),
-        }
-        Ok(Step::Ask)
-    }
-}
-
-struct Transaction {
-    limit: Limit,
+    is_watched: bool,
     asked: Asked,
     retries: u32,
 }
 
-impl Transaction {
-    fn watch(&mut self, key: &str, batch: &mut Pipeline) {
+impl Writer {
+    fn read(&mut self, key: &str, batch: &mut Pipeline) {
         self.asked = Asked::State;
-        batch.cmd("WATCH").arg(key);
-        read(key, batch);
+        if self.is_watched {
+            batch.cmd("WATCH").arg(key);
+        }
+        batch.cmd("HMGET").arg(key).arg(&["level", "refilled_at_us"]);
     }
 
-    fn end(&mut self, computed: &Computed, key: &str, batch: &mut Pipeline) {
-        if computed.allowed {
-            batch.cmd("MULTI");
-            computed.write(key, batch);
-            computed.expire(key, self.limit, batch);
-            batch.cmd("EXEC");
-        } else {
-            batch.cmd("UNWATCH");
+    /// Asks for what follows a decision on the stored state.
+    fn end(&mut self, computed: Computed, key: &str, batch: &mut Pipeline) -> Step {
+        let allowed = computed.allowed;
+        self.asked = Asked::End { allowed };
+        match (self.is_watched, allowed) {
+            (false, false) => return Step::Decided { allowed },
+            (false, true) => {
+                computed.write(key, batch);
+                self.asked = Asked::Write(computed);
+            }
+            (true, false) => drop(batch.cmd("UNWATCH")),
+            (true, true) => {
+                batch.cmd("MULTI");
+                computed.write(key, batch);
+                computed.expire(key, self.limit, batch);
+                batch.cmd("EXEC");
+            }
         }
-        self.asked = Asked::End { allowed: computed.allowed };
+        Step::Ask
     }
 
     fn retry(&mut self, key: &str, batch: &mut Pipeline) -> Step {
@@ -142,23 +113,28 @@ impl Transaction {
             return Step::GaveUp;
         }
         self.retries += 1;
-        self.watch(key, batch);
+        self.read(key, batch);
         Step::Retry
     }
 }
 
-impl Client for Transaction {
+impl Client for Writer {
     fn begin(&mut self, key: &str, batch: &mut Pipeline) {
         self.retries = 0;
-        self.watch(key, batch);
+        self.read(key, batch);
     }
 
     fn proceed(&mut self, replies: &[Value], key: &str, batch: &mut Pipeline) -> Result<Step> {
-        if let Asked::End { allowed } = self.asked {
-            let another_was_faster = replies.last() == Some(&Value::Nil);
-            return Ok(if another_was_faster { self.retry(key, batch) } else { Step::Decided { allowed } });
-        }
-        self.end(&compute(replies, self.limit)?, key, batch);
-        Ok(Step::Ask)
+        let another_was_faster = self.is_watched && replies.last() == Some(&Value::Nil);
+        Ok(match &self.asked {
+            Asked::State => self.end(compute(replies, self.limit)?, key, batch),
+            Asked::Write(computed) => {
+                computed.expire(key, self.limit, batch);
+                self.asked = Asked::End { allowed: true };
+                Step::Ask
+            }
+            Asked::End { .. } if another_was_faster => self.retry(key, batch),
+            Asked::End { allowed } => Step::Decided { allowed: *allowed },
+        })
     }
 }

@@ -10,6 +10,7 @@ pub use one_command::OneCommand;
 use crate::arguments::Arguments;
 use crate::template::Limit;
 use anyhow::{bail, Context, Result};
+use client_bucket::ClientBucket;
 use one_command::{denies_by_one_or_below_zero, first_is_one, second_is_one};
 use redis::{from_redis_value_ref, Connection, FromRedisValue, Pipeline, Value};
 use std::path::Path;
@@ -28,8 +29,8 @@ pub fn all(arguments: &Arguments, has_increx: bool) -> Vec<Box<dyn Approach>> {
     let mut all: Vec<Box<dyn Approach>> = vec![
         Box::new(take(arguments)),
         Box::new(OneCommand::new("Lua token bucket", SCRIPT_TAKE, first_is_one)),
-        Box::new(client_bucket::ReadComputeWrite),
-        Box::new(client_bucket::Optimistic),
+        Box::new(ClientBucket { is_watched: false }),
+        Box::new(ClientBucket { is_watched: true }),
         Box::new(sliding_window::SlidingWindow),
         Box::new(fixed_window::FixedWindow),
     ];

@@ -82,7 +82,7 @@ fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec
 fn decide(bench: &mut Bench, approach: &dyn Approach, keys: &Keys, clients: usize) -> Result<Outcome> {
     let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
     let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: Some(duration) };
-    let server = bench.server(approach)?;
+    let server = bench.server(approach.module())?;
     run(server, approach, Load { duration: Some(duration / 10), ..load })?;
     let outcome = run(server, approach, load)?;
     // A denial is less work than a decision that is allowed: nobody may get away with it.

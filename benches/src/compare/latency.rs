@@ -52,7 +52,7 @@ fn quantiles_us(
 ) -> Result<[f64; 3]> {
     let duration = Duration::from_millis(bench.pick(1000, 300));
     let load = Load { clients, buckets: BUCKETS, limit: LIMIT, duration: Some(duration) };
-    let server = bench.server(approach)?;
+    let server = bench.server(approach.module())?;
     run(server, filler, Load { duration: None, ..load })?;
     let outcome = run(server, approach, load)?;
     Ok(QUANTILES.map(|(quantile, _)| outcome.latency_us(quantile)))

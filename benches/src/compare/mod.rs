@@ -1,5 +1,6 @@
 //! The comparison: every approach on the same server, one measurement after the other.
 
+mod commandstats;
 mod contest;
 mod growth;
 mod latency;
@@ -10,8 +11,9 @@ mod replication;
 
 use crate::approaches::{self, Approach};
 use crate::arguments::Arguments;
+use crate::calls::Call;
 use crate::machine;
-use crate::report::write_all;
+use crate::report::{note, write_all};
 use crate::server::{ask, Server, Setup};
 use crate::template::Limit;
 use anyhow::Result;
@@ -50,6 +52,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ];
     let out = &arguments.out;
     write_all(out, "README.md", &heading(&bench.caption, out), &sections)
+}
+
+/// Measures what the server itself counts, and writes a page of it.
+pub fn run_commandstats(arguments: &Arguments) -> Result<()> {
+    let mut bench = Bench::new(arguments)?;
+    commandstats::measure(&mut bench)?.write_page(&arguments.out, &bench.caption)
 }
 
 fn heading(caption: &str, folder: &Path) -> String {
@@ -113,12 +121,31 @@ impl<'a> Bench<'a> {
         Ok(if asks_for_debug { setup.option("enable-debug-command", "local") } else { setup })
     }
 
-    /// The server on which an approach competes, emptied.
-    fn server(&mut self, approach: &dyn Approach) -> Result<&Server> {
-        let setup = self.setup(approach.module());
+    /// What is measured of each call in each round, on the server that has its module. All take turns: what disturbs a
+    /// round disturbs all of them.
+    fn in_turns(
+        &mut self,
+        what: &str,
+        calls: &[Call],
+        measure: impl Fn(&Server, &Call) -> Result<f64>,
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut figures = vec![Vec::new(); calls.len()];
+        for round in 1..=self.rounds {
+            note(format_args!("{what}, round {round} of {}", self.rounds));
+            for (call, figures) in calls.iter().zip(&mut figures) {
+                let module = call.module.as_deref().unwrap_or(&self.arguments.module);
+                figures.push(measure(self.server(Some(module))?, call)?);
+            }
+        }
+        Ok(figures)
+    }
+
+    /// The server that has a module, or none, emptied.
+    fn server(&mut self, module: Option<&Path>) -> Result<&Server> {
+        let setup = self.setup(module);
         if !self.fleet.contains_key(&setup.module) {
             let server = Server::start(&setup)?;
-            if setup.module.as_ref() == Some(&self.arguments.module) {
+            if module == Some(&self.arguments.module) {
                 server.wait_until_settled()?;
             }
             self.fleet.insert(setup.module.clone(), server);

@@ -21,26 +21,19 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
     // Peers that cannot be told the limit do not take part.
     for approach in approaches.iter().filter(|approach| approach.has_any_limit()) {
         note(format_args!("over-grant: {}", approach.name()));
-        let outcome = run(bench.server(approach.as_ref())?, approach.as_ref(), load)?;
+        let outcome = run(bench.server(approach.module())?, approach.as_ref(), load)?;
         // The most tokens that there can have been.
         let possible = LIMIT.capacity + (LIMIT.rate() * outcome.elapsed.as_secs_f64()).floor() as u64;
         let over = outcome.allowed.saturating_sub(possible) as f64 * 100.0 / possible as f64;
-        let [decisions, errors, allowed, possible_cell, under] = [
-            outcome.decisions,
-            outcome.errors,
-            outcome.allowed,
-            possible,
-            possible.saturating_sub(outcome.allowed),
-        ]
-        .map(|number| whole(number as f64));
+        let cell = |number: u64| whole(number as f64);
         table.row([
             approach.name().to_owned(),
-            decisions,
-            errors,
-            allowed,
-            possible_cell,
+            cell(outcome.decisions),
+            cell(outcome.errors),
+            cell(outcome.allowed),
+            cell(possible),
             format!("{over:.2}"),
-            under,
+            cell(possible.saturating_sub(outcome.allowed)),
         ]);
         bars.push(Bar::new(approach.name(), outcome.allowed as f64, |allowed| {
             format!("{} of {possible} possible, {over:.2} % over", whole(allowed))

@@ -1,11 +1,10 @@
 //! Calls in pipelines, where connections cost little and commands show.
 
 use super::Bench;
-use crate::approaches::take;
 use crate::calls::{Call, Shape, ALLOWED, INCR};
 use crate::plot::Bar;
 use crate::replies::Replies;
-use crate::report::{median, note, times, whole, Section, Table};
+use crate::report::{median, times, whole, Section, Table};
 use crate::server::Server;
 use anyhow::Result;
 use fastrand::Rng;
@@ -22,14 +21,10 @@ const CALLS: [&str; 7] = ["GET", "SET", INCR, ALLOWED, "TB.TAKE, denied", "TB.PE
 
 pub fn measure(bench: &mut Bench) -> Result<Section> {
     let calls = Call::all_named(&CALLS)?;
-    let mut rounds: Vec<Vec<f64>> = calls.iter().map(|_| Vec::new()).collect();
-    for round in 1..=bench.rounds {
-        note(format_args!("pipelined calls, round {round}"));
-        for (call, speeds) in calls.iter().zip(&mut rounds) {
-            let number = bench.pick(500_000, 50_000) / call.weight;
-            speeds.push(calls_a_second(bench.server(&take(bench.arguments))?, call, number)?);
-        }
-    }
+    let number = bench.pick(500_000, 50_000);
+    let rounds = bench.in_turns("pipelined calls", &calls, |server, call| {
+        calls_a_second(server, call, number / call.weight)
+    })?;
     let speeds: Vec<f64> = rounds.iter().map(|speeds| median(speeds)).collect();
     let (get, incr) = (speeds[0], speeds[2]);
     let mut table = Table::new("call | calls/s | of INCR's | of GET's");

@@ -1,57 +1,36 @@
 //! Microseconds per call as the server itself counts them, without reading, dispatch and reply's way out.
 
-use crate::arguments::Arguments;
+use super::Bench;
 use crate::calls::{Call, Shape, ALLOWED, INCR, INCREX};
-use crate::machine;
 use crate::plot::Bar;
-use crate::report::{median, note, times, whole, Section, Table};
-use crate::server::{ask, usec_per_call, Server, Setup};
+use crate::report::{median, times, whole, Section, Table};
+use crate::server::{ask, usec_per_call, Server};
 use anyhow::Result;
 use fastrand::Rng;
 
 const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
 const CALLS: [&str; 6] = ["GET", INCR, ALLOWED, "TB.TAKE, denied", "TB.PEEK", "Lua script, EVALSHA"];
 
-pub fn run(arguments: &Arguments) -> Result<()> {
-    let (rounds, calls) = if arguments.quick { (3, 50_000) } else { (11, 200_000) };
-    let caption = machine::caption(arguments)?;
-    let costs = measure(arguments, rounds, calls)?;
+pub fn measure(bench: &mut Bench) -> Result<Section> {
+    let mut calls = Call::all_named(&CALLS)?;
+    if bench.server(Some(&bench.arguments.module))?.knows(INCREX)? {
+        calls.insert(2, Call::named(INCREX)?);
+    }
+    calls.extend(bench.arguments.peers.iter().map(Call::of_peer));
+    let number = bench.pick(200_000, 50_000);
+    let costs = bench.in_turns("microseconds per call", &calls, |server, call| us(server, call, number))?;
+    let costs: Vec<(Call, Vec<f64>)> = calls.into_iter().zip(costs).collect();
     let text = format!(
         "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
          {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
         whole(SHAPE.keys as f64),
         SHAPE.pipeline
     );
-    let section = Section::new("commandstats", "Microseconds per call", text, table(&costs))
-        .plot("commandstats", plot(&costs, &caption)?);
-    section.write_page(&arguments.out, &caption)
+    Ok(Section::new("commandstats", "Microseconds per call", text, table(&costs))
+        .plot("commandstats", plot(&costs, &bench.caption)?))
 }
 
-/// Microseconds of each call in each round. All take turns: what disturbs a round disturbs all of them.
-fn measure(arguments: &Arguments, rounds: usize, calls: usize) -> Result<Vec<(Call, Vec<f64>)>> {
-    let start = |module| Server::start(&Setup::new(&arguments.server, Some(module)));
-    let own = start(&arguments.module)?;
-    let mut costs = Vec::new();
-    for name in CALLS {
-        costs.push((&own, Call::named(name)?, Vec::new()));
-    }
-    if own.knows(INCREX)? {
-        costs.insert(2, (&own, Call::named(INCREX)?, Vec::new()));
-    }
-    let peers: Vec<Server> = arguments.peers.iter().map(|peer| start(&peer.module)).collect::<Result<_>>()?;
-    let peer_calls = peers.iter().zip(&arguments.peers);
-    costs.extend(peer_calls.map(|(server, peer)| (server, Call::of_peer(peer), Vec::new())));
-    own.wait_until_settled()?;
-    for round in 1..=rounds {
-        note(format_args!("round {round} of {rounds}: microseconds per call"));
-        for (server, call, us) in &mut costs {
-            us.push(round_us(server, call, calls)?);
-        }
-    }
-    Ok(costs.into_iter().map(|(_, call, us)| (call, us)).collect())
-}
-
-fn round_us(server: &Server, call: &Call, calls: usize) -> Result<f64> {
+fn us(server: &Server, call: &Call, calls: usize) -> Result<f64> {
     let mut connection = server.connect()?;
     call.prepare(&mut connection, SHAPE)?;
     ask::<()>(&mut connection, &["CONFIG", "RESETSTAT"])?;
