@@ -81,6 +81,12 @@ fn the_first_wrong_argument_is_the_error() {
     }
 }
 
+#[test]
+fn an_error_is_shown_in_the_words_that_are_sent() {
+    let words = "ERR max must be a whole number of tokens from 1 to 1e12";
+    assert_eq!((Error::Max.to_string().as_str(), Error::Max.text().to_bytes()), (words, words.as_bytes()));
+}
+
 /// The server finds the keys by this argument, for its ACL and for cluster routing, and reads plain digits only. What
 /// the two read differently would be a key that nobody checked.
 #[test]
