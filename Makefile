@@ -85,10 +85,10 @@ test-pure: ## Test what needs no server: the algorithm, the parser, the effect
 	@$(CARGO_TEST) -p tokenbucket-bench
 
 .PHONY: test-server
-test-server: ## Test the module on one server, SERVER=path
+test-server: ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
 	@scripts/install.sh cc redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
-	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS)
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS) $(TESTS)
 
 .PHONY: matrix
 matrix: build ## Test the module on every server in the README's table (about 12 minutes)
@@ -141,6 +141,18 @@ FUZZ_SECONDS ?= 60
 .PHONY: fuzz-briefly
 fuzz-briefly:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+
+.PHONY: mutants
+mutants: ## Change the pure code in 400 small ways, each of which the pure tests have to notice (about 20 minutes)
+	@scripts/install.sh cargo cc libclang
+	@command -v cargo-mutants >/dev/null || cargo install --quiet --locked cargo-mutants
+	$(call say,'changing the algorithm and the parser')
+	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants --jobs 2 --output target $(MUTANTS) \
+		$(addprefix --cargo-arg=,--lib $(addprefix --test=,$(PURE_TESTS)))
+# Each change waits for so many cases of every property. That is enough to notice all that can be noticed.
+MUTANT_CASES ?= 16
+# Which of them: MUTANTS='--file src/rate.rs', or --shard 0/8.
+MUTANTS ?=
 
 .PHONY: examples
 examples: build ## Set up and test every application under examples/

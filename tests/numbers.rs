@@ -55,6 +55,7 @@ fn what_is_all_but_a_whole_micro_token_is_one() {
         ("2.9999999999999999999e-1", 300_000), ("0.000000999999", 1), ("0.000001000001", 1),
         ("3.00000000000000000000000000000000000000000000001", 3_000_000),
         ("0.99999999999999999999999999999999999999999999999", 1_000_000), ("1e-12", 0), ("1e-39", 0),
+        ("1.00000000000100000000000000000000000000", 1_000_000),
         ("1e-999999999999999999999999", 0), ("999999999999.9999999999995", MAX_MICRO),
         ("1000000000000.0000000000005", MAX_MICRO),
     ];
@@ -94,6 +95,7 @@ fn what_is_finer_than_a_micro_token_never_favours_the_taker() {
             123_456_789_012_345_678,
             123_456_789_012_345_679,
         ),
+        ("1.0000000000010000000000000000000000001", 1_000_000, 1_000_001),
         ("999999999999.9999999", MAX_MICRO - 1, MAX_MICRO),
     ] {
         assert_amount(text, Some(down), Some(up));
@@ -156,7 +158,9 @@ fn rates_are_exact_ratios() {
         ("7/30d", 7, 2_592_000), ("3.7", 37, 10), ("1/3s", 1, 3), ("1.5/0.5h", 1, 1200),
         ("1e3/1e-3m", 50_000, 3), ("+1/+2s", 1, 2),
         ("999999999999/999999999997d", 999_999_999_999, 86_399_999_999_740_800),
-        ("1/36525d", 1, number::CENTURY_S.into()), ("1e12", MAX_TOKENS.into(), 1),
+        ("1/36525d", 1, number::CENTURY_S.into()), ("1e0/36525d", 1, number::CENTURY_S.into()),
+        ("1e0/10s", 1, 10),
+        ("1e12", MAX_TOKENS.into(), 1),
         ("1e9/ms", MAX_TOKENS.into(), 1), ("1/1e-12s", MAX_TOKENS.into(), 1), ("2.1e-3/1e3ms", 21, 10_000),
         ("21e4/1e11ms", 21, 10_000),
         ("999999999999e14/999999999989d", 999_999_999_999_000_000_000_000_i128, 999_999_999_989 * 864),
@@ -185,6 +189,7 @@ fn what_is_no_rate_is_refused() {
         "1e99",
         "1e999999999999999999999",
         "1000000001/ms",
+        "18446744073.709552/ms",
         "1/1e-13s",
         "1/36525.0001d",
         "1/3155760001s",
@@ -198,6 +203,49 @@ fn what_is_no_rate_is_refused() {
     for text in out_of_range {
         assert_eq!(Rate::parse(text.as_bytes()), Err(RateError::OutOfRange), "{text}");
     }
+}
+
+/// Floats print like this. What is dropped of them is worth less than the twelfth digit, not the last that is kept.
+#[test]
+fn digits_beyond_the_twelfth_hardly_matter() {
+    #[rustfmt::skip]
+    let examples = [
+        "0.30000000000000004", "1/0.30000000000000004s", "100/1.000000000001ms",
+        "1000000000001/1000000000001s", "3.3333333333333335/m",
+        "10/6.000000000000000000000000000000000001s", "1000000000000.9",
+    ];
+    for text in examples {
+        assert!(Rate::parse(text.as_bytes()).is_ok(), "{text}");
+        assert_rate_read_as_meant(text.as_bytes());
+    }
+}
+
+#[test]
+fn exponents_that_fit_no_machine_word_are_not_taken_for_others() {
+    #[rustfmt::skip]
+    let examples = [
+        "1e9223372036854775807/1e9223372036854775817s", "1e-9223372036854775818/1e-9223372036854775808s",
+        "1e99999999999999999999/1e99999999999999999998s", "0.1e9223372036854775808/1e9223372036854775807s",
+    ];
+    for text in examples {
+        assert_rate_read_as_meant(text.as_bytes());
+    }
+}
+
+#[test]
+fn a_bucket_refills_within_a_century_or_is_none() {
+    let limit =
+        |capacity_micro, rate: &str| Limit::new(capacity_micro, Rate::parse(rate.as_bytes()).unwrap());
+    assert!(limit(MICRO_PER_TOKEN, "1/36525d").is_some());
+    assert!(limit(MICRO_PER_TOKEN + 1, "1/36525d").is_none());
+    assert!(limit(36_525 * MICRO_PER_TOKEN, "1/d").is_some());
+    assert!(limit(36_525 * MICRO_PER_TOKEN + 1, "1/d").is_none());
+    assert!(limit(MAX_MICRO, "316.9").is_some());
+    assert!(limit(MAX_MICRO, "316.8").is_none());
+    assert!(limit(6_627_096_000, "2.10000000001e-9/ms").is_some());
+    assert!(limit(6_627_096_001, "2.10000000001e-9/ms").is_none());
+    assert!(limit(0, "1/36525d").is_some());
+    assert!(limit(MAX_MICRO, "1e12").is_some());
 }
 
 #[test]

@@ -10,12 +10,99 @@ use exact::throttle;
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
-use tokenbucket::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket::bucket::{Bucket, Operation, MAX_TIME_US};
 use tokenbucket::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
 use tokenbucket::error::Error;
 use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::{MAX_MICRO, MICRO_PER_TOKEN};
-use tokenbucket::request;
+use tokenbucket::request::{self, MAX_BUCKETS};
+
+/// `TAKE key 10 100/m` as a command and its arguments.
+fn words(line: &str) -> (&str, Vec<&[u8]>) {
+    let (command, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    (command, arguments.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes).collect())
+}
+
+#[test]
+fn each_command_reads_its_arguments() {
+    for (line, operation) in [
+        ("TAKE k 10 100/m", Operation::Take { cost_micro: 1_000_000 }),
+        ("TAKE k 10 100/m 2.5", Operation::Take { cost_micro: 2_500_000 }),
+        ("TAKE k 10 100/m 0", Operation::Take { cost_micro: 0 }),
+        ("TAKE k 10 100/m 0.0000001", Operation::Take { cost_micro: 1 }),
+        ("TAKEUPTO k 10 100/m 7", Operation::TakeUpTo { max_tokens: 7 }),
+        ("TAKEUPTO k 10 100/m 1e12", Operation::TakeUpTo { max_tokens: 1_000_000_000_000 }),
+        ("RESERVE k 10 100/m 3 0", Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 0 }),
+        (
+            "RESERVE k 10 100/m 3 3155760000000",
+            Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 3_155_760_000_000 },
+        ),
+        ("CHARGE k 10 100/m 0.0000001", Operation::Charge { amount_micro: 1 }),
+        ("GIVE k 10 100/m 0.0000019", Operation::Give { amount_micro: 1 }),
+    ] {
+        let (command, arguments) = words(line);
+        let read = parse(command, &arguments).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(read.len(), 1);
+        assert_eq!((*read[0].key, read[0].operation), (b"k".as_slice(), operation), "{line}");
+        assert_read_as_meant(command, &arguments);
+    }
+    let (command, arguments) = words("MTAKE 2 k 10 100/m 1 l 0 1 0");
+    let keys: Vec<&[u8]> = parse(command, &arguments).unwrap().iter().map(|request| *request.key).collect();
+    assert_eq!(keys, [b"k", b"l"]);
+}
+
+#[test]
+fn the_first_wrong_argument_is_the_error() {
+    #[rustfmt::skip]
+    let examples = [
+        ("TAKE k 10", Error::WrongArity), ("TAKE k 10 1 1 1", Error::WrongArity),
+        ("TAKE k x y z", Error::Capacity), ("TAKE k 10 y z", Error::Rate),
+        ("TAKE k 10 1e13 z", Error::RateOutOfRange), ("TAKE k 10 1/36525d z", Error::RefillTooSlow),
+        ("TAKE k 10 1 z", Error::Cost), ("TAKE k 10 1 -1", Error::Cost), ("TAKE k 10 1 1e13", Error::Cost),
+        ("TAKE k -1 1 1", Error::Capacity), ("TAKE k 10 0 1", Error::RateOfPool), ("GIVE k 10 0/s 1", Error::Rate),
+        ("TAKEUPTO k 10 1", Error::WrongArity), ("TAKEUPTO k 10 1 0", Error::Max),
+        ("TAKEUPTO k 10 1 0.5", Error::Max), ("TAKEUPTO k 10 1 1000000000001", Error::Max),
+        ("TAKEUPTO k 10 y z", Error::Rate), ("RESERVE k 10 1 1", Error::WrongArity),
+        ("RESERVE k 10 1 1 1 1", Error::WrongArity), ("RESERVE k 10 1 x y", Error::Cost),
+        ("RESERVE k 10 1 1 y", Error::MaxWait), ("RESERVE k 10 1 1 0.5", Error::MaxWait),
+        ("RESERVE k 10 1 1 3155760000001", Error::MaxWait), ("CHARGE k 10 1", Error::WrongArity),
+        ("CHARGE k 10 1 x", Error::Amount), ("CHARGE k 10 y x", Error::Rate),
+        ("GIVE k 10 1 1 1", Error::WrongArity), ("GIVE k 10 1 x", Error::Amount),
+        ("GIVE k x 1 x", Error::Capacity), ("MTAKE", Error::WrongArity),
+        ("MTAKE 1", Error::NumKeysMismatch), ("MTAKE 0", Error::NumKeys),
+        ("MTAKE 2 k 10 1 1", Error::NumKeysMismatch), ("MTAKE 1 k 10 1", Error::NumKeysMismatch),
+        ("MTAKE 1 k 10 1 1 l", Error::NumKeysMismatch),
+        ("MTAKE 1 k 10 1 1 l 10 1 1", Error::NumKeysMismatch), ("MTAKE 2 k 10 1 x k 10 1 y", Error::Cost),
+        ("MTAKE 2 k 10 1 1 k x 1 y", Error::Capacity), ("MTAKE 2 k 10 1 1 k 10 1 1", Error::DuplicateKey),
+    ];
+    for (line, error) in examples {
+        let (command, arguments) = words(line);
+        assert_eq!(parse(command, &arguments).err(), Some(error), "{line}");
+        assert_read_as_meant(command, &arguments);
+    }
+}
+
+#[test]
+fn an_error_is_shown_in_the_words_that_are_sent() {
+    let words = "ERR max must be a whole number of tokens from 1 to 1e12";
+    assert_eq!((Error::Max.to_string().as_str(), Error::Max.text().to_bytes()), (words, words.as_bytes()));
+}
+
+/// The server finds the keys by this argument, for its ACL and for cluster routing, and reads plain digits only. What
+/// the two read differently would be a key that nobody checked.
+#[test]
+fn numkeys_is_read_in_plain_digits_only() {
+    for numkeys in ["1", "2", "9", "10", "1000", "1024"] {
+        assert_eq!(request::count(numkeys.as_bytes()), numkeys.parse().ok(), "{numkeys}");
+    }
+    let refused = "0,00,01,-1,+1, 1,1 ,1.0,1.,1e0,1e1,0x1,1025,10000,999999999999,9223372036854775807,\
+        18446744073709551617,100000000000000000000000000000001,one,1\n,１,";
+    for numkeys in refused.split(',') {
+        assert_eq!(request::count(numkeys.as_bytes()), None, "{numkeys:?}");
+        let group: [&[u8]; 5] = [numkeys.as_bytes(), b"k", b"10", b"1", b"1"];
+        assert_eq!(request::multi_take(&group).err(), Some(Error::NumKeys), "{numkeys:?}");
+    }
+}
 
 /// A group for each of the keys.
 fn groups<'a>(numkeys: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {

@@ -60,7 +60,7 @@ impl Judged {
                 self.stored = Some(bucket);
                 let window = ExpiryWindow::new(full_at_us, now_us);
                 let wanted_ms = if self.expires_late { window.latest_ms } else { window.earliest_ms };
-                let kept_ms = self.expires_at_ms.filter(|at_ms| *at_ms >= window.earliest_ms);
+                let kept_ms = self.expires_at_ms.filter(|at_ms| window.accepts(*at_ms));
                 self.expires_at_ms = Some(kept_ms.unwrap_or(wanted_ms));
             }
         }

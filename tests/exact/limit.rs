@@ -130,6 +130,9 @@ impl Limit {
     pub fn module(&self) -> bucket::Limit {
         let (capacity, rate) = self.words.split_once(' ').unwrap();
         let capacity_micro = micro_tokens(capacity.as_bytes(), Rounding::Down).expect(capacity);
+        if self.is_pool() {
+            return bucket::Limit::pool(capacity_micro);
+        }
         bucket::Limit::new(capacity_micro, Rate::parse(rate.as_bytes()).expect(rate)).expect(&self.words)
     }
 

@@ -152,7 +152,10 @@ pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>,
     if !(fewest..=most).contains(&wanted.len()) {
         return Err(Error::WrongArity);
     }
-    let limit = Limit::read(capacity, rate)?;
+    let limit = match Limit::read(capacity, rate) {
+        Err(Error::RateOfPool) if command == "GIVE" => Limit::pool(std::str::from_utf8(capacity).unwrap()),
+        limit => limit?,
+    };
     let first = *wanted.first().unwrap_or(&b"1".as_slice());
     let amount = |rounding, error| number::amount(first, rounding).ok_or(error);
     let operation = match command {

@@ -27,7 +27,7 @@ struct Drift {
 }
 
 impl LongRun {
-    /// Walks until so many takes were allowed, from a bucket that never fills up again, so that what is lost adds up.
+    /// Walks until so many takes were due, from a bucket that never fills up again, so that what is lost adds up.
     fn walk(&self, takes: i64) -> Drift {
         let start_us = 1_700_000_000_000_000;
         let (mut now_us, mut written_at_us, mut due_at_us) = (start_us, start_us, start_us);
@@ -37,7 +37,7 @@ impl LongRun {
         let cost = self.cost_micro * self.parts;
         let (mut exact, mut own, mut drift) = (0i64, 0i64, Drift { granted: 0, due: 0, parts: 0 });
         let mut random = fastrand::Rng::with_seed(1);
-        while drift.granted < takes {
+        while drift.due < takes {
             now_us += random.i64(0..self.longest_pause_us);
             own += (now_us - due_at_us) * self.parts_per_us;
             due_at_us = now_us;

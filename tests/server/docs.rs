@@ -1,7 +1,7 @@
 //! The documentation, executed.
 //!
-//! Every page, `README.md` and `docs/**/*.md`, is read as text, and what it shows is typed into a real `redis-cli`
-//! (`REDIS_CLI` says another path) that is connected to a real server. A page may use:
+//! Every page (`README.md`, `CONTRIBUTING.md`, `docs/**/*.md`) is read as text, and what it shows is typed into a real
+//! `redis-cli` (`REDIS_CLI` says another path) that is connected to a real server. A page may use:
 //!
 //! | on the page | meaning |
 //! |---|---|
@@ -200,9 +200,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every page: `README.md` and what is under `docs`.
+/// Every page: those of the root, and what is under `docs`.
 fn pages() -> Vec<Page> {
-    let mut paths = vec![root().join("README.md")];
+    let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

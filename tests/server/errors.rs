@@ -79,8 +79,10 @@ fn a_wrong_number_of_arguments_is_refused_by_every_command() {
         let words: Vec<&str> = example.words.split(' ').chain(["0"; 8]).collect();
         let is_open = command.arguments.iter().any(|argument| argument.contains("multiple"));
         let most = if is_open { None } else { Some(command.arguments.len() + 1) };
-        // Servers before 7.0 do not know how many there are at least, so TB.MTAKE says what is missing.
-        let few = if command.name == "TB.MTAKE" && is_before(7, 0) { 1 } else { least - 1 };
+        // Servers before 7.0 do not know how many there are at least, so a command that counts its keys says what is
+        // missing.
+        let counts_keys = command.arguments[0] == "numkeys integer";
+        let few = if counts_keys && is_before(7, 0) { 1 } else { least - 1 };
         for count in (1..=few).chain(most.map(|most| most + 1)) {
             let refused = client.refusal(&words[..count].join(" ")).to_lowercase();
             let expected =
