@@ -15,8 +15,8 @@
 //!
 //! # How it is found quickly
 //!
-//! The order is kept in chunks of up to [`CHUNK`] holds, with the sum of each. Names are found by a hash table, once
-//! there are more than [`FEW`]. Holds that end in the same microsecond are ordered by name: so the order, and with it
+//! The order is kept in chunks of up to `CHUNK` holds, with the sum of each. Names are found by a hash table, once
+//! there are more than `FEW`. Holds that end in the same microsecond are ordered by name: so the order, and with it
 //! what is saved and replied, does not depend on how it came about.
 
 #![forbid(unsafe_code)]
