@@ -79,7 +79,7 @@ pub struct Throttle<'a, A> {
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 #[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    take_under(arguments, limit)
+    take_or_peek::<A, false>(arguments)
 }
 
 /// The same of `TB.PEEK`, which may also look at a pool.
@@ -88,20 +88,17 @@ pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 #[inline(always)]
 pub fn peek<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    take_under(arguments, limit_or_pool)
+    take_or_peek::<A, true>(arguments)
 }
 
 #[inline(always)]
-fn take_under<A: AsRef<[u8]>>(
-    arguments: &[A],
-    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
-) -> Result<Request<'_, A>, Error> {
+fn take_or_peek<A: AsRef<[u8]>, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, capacity, rate, cost) = match arguments {
         [key, capacity, rate] => (key, capacity, rate, None),
         [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
         _ => return Err(Error::WrongArity),
     };
-    let limit = limit(capacity, rate)?;
+    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
     let cost_micro = match cost {
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,

@@ -23,7 +23,7 @@ pub(super) fn execute<'call>(
     }
     let mut outcome = decide_alone(&key, request)?;
     admit(&key, &mut outcome)?;
-    apply(request, key, &outcome, Replication::CallOrEffect, store_alone);
+    apply::<false>(request, key, &outcome, Replication::CallOrEffect);
     Ok(outcome.decision)
 }
 
@@ -35,7 +35,7 @@ fn execute_with_holds<'call>(
     key: BucketKey<'call>,
 ) -> Result<Decision, Error> {
     let outcome = decide(&key, &request)?;
-    apply(&request, key, &outcome, Replication::CallOrEffect, store);
+    apply::<true>(&request, key, &outcome, Replication::CallOrEffect);
     Ok(outcome.decision)
 }
 
@@ -104,15 +104,15 @@ pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error>
 
 /// Stores what was decided on one bucket, closes its key, and lets everybody know who has to.
 #[inline(always)]
-pub(super) fn apply<'call>(
+pub(super) fn apply<'call, const MAY_HAVE_HOLDS: bool>(
     request: &Request<'call, Argument<'call>>,
     mut key: BucketKey<'call>,
     outcome: &Outcome,
     replication: Replication,
-    store: impl FnOnce(&mut BucketKey, &Outcome) -> Option<Written>,
 ) {
     let call = *key.call();
-    if let Some(written) = store(&mut key, outcome) {
+    let written = if MAY_HAVE_HOLDS { store(&mut key, outcome) } else { store_alone(&mut key, outcome) };
+    if let Some(written) = written {
         replicate(&call, replication, || [(*request.key, written.effect(Vec::new()))]);
     }
     drop(key);

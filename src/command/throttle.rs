@@ -85,7 +85,7 @@ fn take<'call>(
     let mut outcome = execute::decide(&key, request)?;
     let verdict = Verdict::of(&key, &request.limit, cost_micro, &outcome);
     execute::admit(&key, &mut outcome)?;
-    execute::apply(request, key, &outcome, Replication::Effect, execute::store);
+    execute::apply::<true>(request, key, &outcome, Replication::Effect);
     Ok(verdict)
 }
 
@@ -105,7 +105,7 @@ fn take_over<'call>(
         let full_in_us = request.limit.wait_us(Some(bucket), request.limit.capacity_micro(), now_us);
         outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
     }
-    execute::apply(request, key, &outcome, Replication::Effect, execute::store);
+    execute::apply::<true>(request, key, &outcome, Replication::Effect);
     Ok(verdict)
 }
 
