@@ -15,8 +15,8 @@
 //!
 //! # How it is found quickly
 //!
-//! The order is kept in chunks of up to [`CHUNK`] holds, with the sum of each. Names are found by a hash table, once
-//! there are more than [`FEW`]. Holds that end in the same microsecond are ordered by name: so the order, and with it
+//! The order is kept in chunks of up to `CHUNK` holds, with the sum of each. Names are found by a hash table, once
+//! there are more than `FEW`. Holds that end in the same microsecond are ordered by name: so the order, and with it
 //! what is saved and replied, does not depend on how it came about.
 
 #![forbid(unsafe_code)]
@@ -292,6 +292,8 @@ struct Order {
     chunks: Vec<Chunk>,
     /// How many entries the chunks have room for.
     room: usize,
+    /// What all holds bring together, in micro-tokens.
+    sum_micro: i128,
 }
 
 #[derive(Clone)]
@@ -327,6 +329,7 @@ impl Order {
                 let room = last.entries.capacity();
                 last.entries.push(entry);
                 last.sum_micro = last.sum_micro.saturating_add(i128::from(entry.amount_micro));
+                self.sum_micro = self.sum_micro.saturating_add(i128::from(entry.amount_micro));
                 last.last_end_us = hold.ends_at_us;
                 self.room = self.room.saturating_sub(room).saturating_add(last.entries.capacity());
             }
@@ -361,6 +364,7 @@ impl Order {
         if position < chunk.entries.len() {
             chunk.entries.remove(position);
             chunk.sum_micro = chunk.sum_micro.saturating_sub(i128::from(hold.amount_micro));
+            self.sum_micro = self.sum_micro.saturating_sub(i128::from(hold.amount_micro));
         }
         match chunk.entries.last() {
             Some(last) => chunk.last_end_us = slots.ends_at_us(last.slot),
@@ -390,6 +394,7 @@ impl Order {
         self.room = self.room.saturating_add(entries.capacity());
         let last_end_us = entries.last().map_or(i64::MIN, |last| slots.ends_at_us(last.slot));
         let chunk = Chunk { sum_micro: sum(&entries), last_end_us, entries };
+        self.sum_micro = self.sum_micro.saturating_add(chunk.sum_micro);
         reserve_first(&mut self.chunks);
         self.chunks.insert(index.min(self.chunks.len()), chunk);
     }
@@ -398,7 +403,8 @@ impl Order {
         if index >= self.chunks.len() {
             return None;
         }
-        let entries = self.chunks.remove(index).entries;
+        let Chunk { sum_micro, entries, .. } = self.chunks.remove(index);
+        self.sum_micro = self.sum_micro.saturating_sub(sum_micro);
         self.room = self.room.saturating_sub(entries.capacity());
         Some(entries)
     }
@@ -434,6 +440,7 @@ impl Order {
         let whole = self.chunks.partition_point(|chunk| chunk.last_end_us <= until_us);
         for chunk in self.chunks.drain(..whole) {
             self.room = self.room.saturating_sub(chunk.entries.capacity());
+            self.sum_micro = self.sum_micro.saturating_sub(chunk.sum_micro);
             ended.extend(chunk.entries.iter().map(|entry| entry.slot));
         }
         if let Some(chunk) = self.chunks.first_mut() {
@@ -441,6 +448,7 @@ impl Order {
             let front = chunk.entries.drain(..part);
             for entry in front {
                 chunk.sum_micro = chunk.sum_micro.saturating_sub(i128::from(entry.amount_micro));
+                self.sum_micro = self.sum_micro.saturating_sub(i128::from(entry.amount_micro));
                 ended.push(entry.slot);
             }
             self.merge(0, slots);
@@ -477,6 +485,17 @@ impl Order {
             let lacking = missing_micro.saturating_sub(micro);
             lacking <= 0 || lacking <= i128::from(rate.flow(at_us.saturating_sub(since_us)).micro)
         };
+        // A full bucket nearly always needs all of them.
+        let last = self.chunks.last().and_then(|chunk| Some((chunk.entries.last()?, chunk.last_end_us)));
+        let (last_micro, last_end_us) =
+            last.map_or((0, i64::MAX), |(last, end_us)| (last.amount_micro, end_us));
+        let without_last = self.sum_micro.saturating_sub(i128::from(last_micro));
+        if !covers(self.sum_micro, last_end_us) {
+            return flown_at_us(rate, since_us, missing_micro.saturating_sub(self.sum_micro));
+        }
+        if !covers(without_last, last_end_us) {
+            return last_end_us;
+        }
         let mut before = 0i128;
         for stride in self.chunks.chunks(STRIDE) {
             let sums = stride.iter().fold(0i128, |sum, chunk| sum.saturating_add(chunk.sum_micro));

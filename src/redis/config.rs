@@ -119,7 +119,7 @@ impl Kind {
         match self {
             Self::Choice(words) => {
                 let is_it = |word: &&CStr| word.to_bytes().eq_ignore_ascii_case(value);
-                i64::try_from(words.iter().position(|word| is_it(word))?).ok()
+                i64::try_from(words.iter().position(is_it)?).ok()
             }
             Self::Whole { min, max } => whole(value, max).filter(|number| *number >= min),
         }
