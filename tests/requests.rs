@@ -5,7 +5,7 @@ mod exact;
 #[path = "model/settings.rs"]
 mod settings;
 
-use exact::operation::{assert_read_as_meant, COMMANDS};
+use exact::operation::{assert_read_as_meant, parse, COMMANDS};
 use exact::throttle;
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
@@ -15,7 +15,7 @@ use tokenbucket::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
 use tokenbucket::error::Error;
 use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::{MAX_MICRO, MICRO_PER_TOKEN};
-use tokenbucket::request::{self, MAX_BUCKETS};
+use tokenbucket::request;
 
 /// `TAKE key 10 100/m` as a command and its arguments.
 fn words(line: &str) -> (&str, Vec<&[u8]>) {
