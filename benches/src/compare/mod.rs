@@ -2,6 +2,7 @@
 
 mod contest;
 mod growth;
+mod holding;
 mod latency;
 mod memory;
 mod over_grant;
@@ -47,6 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         memory::measure(&mut bench)?,
         growth::measure(&mut bench)?,
         replication::measure(&mut bench)?,
+        holding::measure(&mut bench)?,
     ];
     let out = &arguments.out;
     write_all(out, "README.md", &heading(&bench.caption, out), &sections)
