@@ -100,6 +100,9 @@ def connect(url: str, *, max_connections: int = 50) -> Redis:
             # The default retries for seconds. Nothing is sent twice here: a call that got no reply
             # may have happened, and a TB.GIVE that happens twice is tokens out of nothing.
             retry=Retry(NoBackoff(), 0),
+            # Each call has a deadline of its own. The one of redis-py can swallow it: it is made of
+            # asyncio.wait_for, which before Python 3.12 may miss that it was cancelled.
+            socket_timeout=None,
             # With these the pool hands out connections that died with the old server, and each
             # would fail once; without them it looks first.
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
