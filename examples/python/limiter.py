@@ -256,7 +256,8 @@ async def check_limit(redis: Redis, limit: Limit, *, timeout_ms: int = 1000) -> 
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await redis.execute_command("TB.PEEK", "tb:check", limit.capacity, limit.rate)
+            # Of cost 0: TB.PEEK would not mind a rate of 0, which is for pools.
+            await redis.execute_command("TB.TAKE", "tb:check", limit.capacity, limit.rate, 0)
     except (RedisError, OSError, TimeoutError) as error:
         if isinstance(error, ResponseError) and error.status_code == "ERR":
             raise

@@ -169,6 +169,7 @@ async def test_limits_that_are_good_are_good_for_the_server_too(redis: Redis, li
 
 
 async def test_a_limit_out_of_the_servers_bounds_is_refused(redis: Redis):
+    # A rate of 0 is a pool, which only holds refill: a take would empty it for good.
     limiter = Limiter(redis, "test", Limit(10, 0), **PATIENT)
     with pytest.raises(ResponseError, match="rate"):
         await check_limit(redis, limiter.limit)
