@@ -143,6 +143,8 @@ async def test_the_app_starts_while_redis_is_away(own_redis: Service, start_app)
         ("SEARCH_LIMIT", "many 1/s", "capacity: 'many'"),
         ("RATE_LIMIT_ON_ERROR", "maybe", "'open' or 'closed'"),
         ("RATE_LIMIT_TIMEOUT_MS", "0", "RATE_LIMIT_TIMEOUT_MS: "),
+        ("LLM_INFLIGHT_LIMIT", "0", "LLM_INFLIGHT_LIMIT: "),
+        ("LLM_HOLD_TTL_MS", "999", "LLM_HOLD_TTL_MS: "),
         ("API_KEYS", "demo-key", "API_KEYS"),
         ("IP_LIMIT", "20 0", "IP_LIMIT: "),
     ],
