@@ -313,8 +313,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # As many connections as there are calls: it is the buckets that limit.
-        limits = httpx.Limits(max_connections=None)
+        # As many connections as there are calls: it is the buckets that limit. None kept as long as
+        # servers do (uvicorn: 5 s), or one is closed just when a call is sent on it.
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=2)
         async with httpx.AsyncClient(
             base_url=settings.model_url, timeout=60, limits=limits
         ) as model:
