@@ -125,10 +125,14 @@ fn multi_take(random: &mut Random, page: &Page) -> Step {
 }
 
 /// A charge under a new limit, if there is a bucket that may have one.
+///
+/// Only between rates at which nothing is rounded. At others a level is known to a micro-token, and whether a smaller
+/// charge that was cut off was made is not: at another rate the moment of the last write would show.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
     let bucket = place(random, page);
     let limit = walk::limit(random, RATES);
     let amount_micro = walk::amount_micro(random, &limit);
-    let possible = page[bucket].throttle.is_none() && amount_micro > 0;
+    let are_whole = limit.is_whole() && page[bucket].limit.is_whole();
+    let possible = page[bucket].throttle.is_none() && amount_micro > 0 && are_whole;
     possible.then_some(Step::NewLimit { bucket, limit, charge: Operation::Charge { amount_micro } })
 }
