@@ -123,7 +123,9 @@ impl Holds {
     /// Puts a hold where there may be one of its name already.
     pub fn set(&mut self, hold: Hold) {
         let hash = self.hash(&hold.id);
-        self.remove_hashed(&hold.id, hash);
+        if let Some(slot) = self.find(&hold.id, hash) {
+            return self.change(slot, &hold);
+        }
         let id_len = hold.id.len();
         let Some(slot) = self.slots.put(hold) else {
             return;
@@ -139,6 +141,18 @@ impl Holds {
                 self.index.insert_unique(slots.hash(slot), slot, hash_of);
             }
         }
+    }
+
+    /// Changes what is held in a slot, and until when.
+    fn change(&mut self, slot: u32, to: &Hold) {
+        if self.len() == 1 {
+            // A bucket is mostly held once at a time, and its holder renews.
+            self.slots.change(slot, to);
+            return self.order.change_only(to);
+        }
+        self.order.remove(&self.slots, slot);
+        self.slots.change(slot, to);
+        self.order.insert(&self.slots, slot);
     }
 
     /// Takes out the hold of that name.
@@ -269,6 +283,14 @@ impl Slots {
         Some(slot)
     }
 
+    /// Keeps the name, and takes over all else.
+    fn change(&mut self, slot: u32, to: &Hold) {
+        if let Some(Some(hold)) = self.holds.get_mut(slot as usize) {
+            hold.amount_micro = to.amount_micro;
+            hold.ends_at_us = to.ends_at_us;
+        }
+    }
+
     fn take(&mut self, slot: u32) -> Option<Hold> {
         let hold = self.holds.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
@@ -312,6 +334,16 @@ struct Entry {
 }
 
 impl Order {
+    /// Changes the only entry there is.
+    fn change_only(&mut self, to: &Hold) {
+        self.sum_micro = i128::from(to.amount_micro);
+        if let Some(chunk) = self.chunks.first_mut() {
+            chunk.sum_micro = self.sum_micro;
+            chunk.last_end_us = to.ends_at_us;
+            chunk.entries.iter_mut().for_each(|entry| entry.amount_micro = to.amount_micro);
+        }
+    }
+
     fn insert(&mut self, slots: &Slots, slot: u32) {
         let Some(hold) = slots.get(slot) else {
             return;

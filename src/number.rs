@@ -5,7 +5,7 @@
 //! direction that its role asks for.
 //!
 //! But clients have floats, and print them: what is 0.3 to them arrives as `0.29999999999999999` or
-//! `0.30000000000000004`. So what is within [`TOLERANCE_PER_MICRO`] of a whole micro-token is that micro-token.
+//! `0.30000000000000004`. So what is within 10^-12 tokens of a whole micro-token is that micro-token.
 
 #![forbid(unsafe_code)]
 

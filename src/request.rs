@@ -240,7 +240,7 @@ fn several<'a, A: AsRef<[u8]>, R>(
     mismatch: Error,
     read: impl Fn(&'a [A]) -> Result<R, Error>,
 ) -> Result<Vec<R>, Error> {
-    let buckets = count(numkeys.as_ref()).ok_or(Error::NumKeys)?;
+    let buckets = buckets(numkeys.as_ref()).ok_or(Error::NumKeys)?;
     if groups.len() != buckets.saturating_mul(4) {
         return Err(mismatch);
     }
@@ -349,7 +349,7 @@ fn micro(tokens: i64) -> i64 {
 /// The server reads this argument too, to find the keys for its ACL and for cluster routing, and it knows no
 /// other spelling. What the two read differently would be a key that nobody checked.
 #[must_use]
-pub fn count(numkeys: &[u8]) -> Option<usize> {
+pub fn buckets(numkeys: &[u8]) -> Option<usize> {
     let is_short = numkeys.len() <= MAX_LEN;
     if !is_short || !matches!(numkeys, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit)) {
         return None;

@@ -93,12 +93,12 @@ fn an_error_is_shown_in_the_words_that_are_sent() {
 #[test]
 fn numkeys_is_read_in_plain_digits_only() {
     for numkeys in ["1", "2", "9", "10", "1000", "1024"] {
-        assert_eq!(request::count(numkeys.as_bytes()), numkeys.parse().ok(), "{numkeys}");
+        assert_eq!(request::buckets(numkeys.as_bytes()), numkeys.parse().ok(), "{numkeys}");
     }
     let refused = "0,00,01,-1,+1, 1,1 ,1.0,1.,1e0,1e1,0x1,1025,10000,999999999999,9223372036854775807,\
         18446744073709551617,100000000000000000000000000000001,one,1\n,１,";
     for numkeys in refused.split(',') {
-        assert_eq!(request::count(numkeys.as_bytes()), None, "{numkeys:?}");
+        assert_eq!(request::buckets(numkeys.as_bytes()), None, "{numkeys:?}");
         let group: [&[u8]; 5] = [numkeys.as_bytes(), b"k", b"10", b"1", b"1"];
         assert_eq!(request::multi_take(&group).err(), Some(Error::NumKeys), "{numkeys:?}");
     }

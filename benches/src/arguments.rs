@@ -38,7 +38,7 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Measurement {
-    /// Every approach side by side: speed, over-grant, latency, memory, growth, replication
+    /// Every approach side by side: speed, over-grant, latency, memory, growth, replication, holds
     Compare,
     /// Instructions of each call, by callgrind
     Instructions,

@@ -103,7 +103,8 @@ fn option_in(folder: &Path, option: &str, file: &str) -> OsString {
 /// libraries or under another name, and valgrind must run the program itself. It is started once to see.
 fn unwrapped(setup: &Setup, folder: &Path) -> Result<Setup> {
     // A title would be written over the arguments.
-    let plain = Setup { module: None, ..setup.clone() }.option("set-proc-title", "no");
+    let plain = Setup { module: None, options: Vec::new(), ..setup.clone() };
+    let plain = plain.option("save", "").option("set-proc-title", "no");
     let server = Server::start(&plain).context("instructions are counted from Redis 6.2 on")?;
     let process = PathBuf::from(format!("/proc/{}", server.process_id()));
     let mut command = zero_separated(&process.join("cmdline"))?;

@@ -69,6 +69,12 @@ impl Group {
         let setup = listener.1.iter().fold(setup, |setup, (name, value)| setup.option(name, value));
         Self { setup, listener: listener.0, calls }
     }
+
+    /// Adds a line of configuration.
+    pub fn option(mut self, name: &str, value: impl ToString) -> Self {
+        self.setup = self.setup.option(name, value);
+        self
+    }
 }
 
 /// The cost of one kind of call.

@@ -3,7 +3,7 @@
 //! | file | what is done there |
 //! |---|---|
 //! | `compare/*` | the comparison: one file per measurement, each ends in a section of the report |
-//! | `approaches/*` | ways to limit. One command that decides is a row in `approaches`; what takes several has a file |
+//! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `approaches`; what takes several has a file |
 //! | `load` | concurrent clients that make decisions by an approach |
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |

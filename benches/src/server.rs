@@ -1,5 +1,6 @@
 //! Real servers: started on free ports in temporary folders, ended by their own process id.
 
+use crate::approaches::SEMAPHORE;
 use crate::template::SCRIPT;
 use anyhow::{bail, ensure, Context, Result};
 use redis::{cmd, Connection, FromRedisValue, InfoDict};
@@ -52,7 +53,7 @@ impl Setup {
     }
 }
 
-/// A running server that knows the script. Ended when it goes out of scope.
+/// A running server that knows the scripts. Ended when it goes out of scope.
 pub struct Server {
     child: Child,
     pub port: u16,
@@ -74,7 +75,9 @@ impl Server {
             server.port = free_port()?;
             server.child = setup.spawn(server.port, server.folder.path())?;
         }
-        ask::<String>(&mut server.connect()?, &["SCRIPT", "LOAD", SCRIPT])?;
+        for script in [SCRIPT, SEMAPHORE] {
+            ask::<String>(&mut server.connect()?, &["SCRIPT", "LOAD", script])?;
+        }
         Ok(server)
     }
 

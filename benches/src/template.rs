@@ -43,8 +43,8 @@ pub struct Template {
 
 impl Template {
     /// Reads a command in which `{capacity}`, `{burst}` (one less), `{count}`, `{period_s}`, `{rate}` (as the module reads
-    /// it), `{tokens_s}` and `{window_ms}` stand for the limit, `{cost}` for one token, `{script}` for what EVALSHA
-    /// calls the script by, and `{key}` for a key.
+    /// it), `{tokens_s}` and `{window_ms}` stand for the limit, `{cost}` for one token, `{id}` for the name of a hold, as long
+    /// as a UUID, `{script}` for what EVALSHA calls the script by, and `{key}` for a key.
     pub fn new(text: &str, limit: Limit) -> Self {
         let places = [
             ("{capacity}", limit.capacity.to_string()),
@@ -55,6 +55,7 @@ impl Template {
             ("{tokens_s}", limit.rate().to_string()),
             ("{window_ms}", limit.window_ms().to_string()),
             ("{cost}", "1".to_owned()),
+            ("{id}", "1d0e8c5a-0b1c-4b1e-9f65-3a0f7d1c2b4e".to_owned()),
             ("{script}", script_sha().to_owned()),
         ];
         let filled = places.iter().fold(text.to_owned(), |text, (place, value)| text.replace(place, value));

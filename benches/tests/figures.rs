@@ -123,6 +123,7 @@ fn the_readme_quotes_the_memory() {
 #[test]
 fn operations_quotes_sizes_and_speeds() {
     let bytes = Run::read("memory").figure(&[TAKE], "bytes a key");
+    let hold_bytes = Run::read("holding").figure(&["TB.HOLD / TB.SETTLE"], "bytes a hold");
     let replicated = Run::read("replication").figure(&[TAKE], "bytes, allowed");
     let counter = range(times_as_fast("INCR + EXPIRE fixed window"), 2);
     let pipelined = Run::read("pipelined");
@@ -133,6 +134,7 @@ fn operations_quotes_sizes_and_speeds() {
         "docs/operations.md",
         &[
             format!("{bytes:.0} on Redis 8.10, with a 12-byte key"),
+            format!("{hold_bytes:.0} bytes on Redis 8.10, with a 36-byte id"),
             format!("{:.1} million on Redis 8.10", 1000.0 / bytes),
             format!("{replicated:.0} bytes per allowed take with a 12-byte key"),
             format!("{counter} times as many as of INCR with EXPIRE"),

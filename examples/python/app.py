@@ -2,8 +2,8 @@
 
 - every request: `RateLimitMiddleware`, one bucket per client address;
 - `GET /search`: the dependency `RateLimit`, one bucket per API key;
-- `POST /v1/chat/completions`: a gateway to a language model that limits requests and tokens
-  together, and settles what the call really cost afterwards.
+- `POST /v1/chat/completions`: a gateway to a language model that limits requests, tokens and calls
+  in flight together, holds them while the model works, and settles what the call really cost.
 
 Run with `python app.py`; every setting is an environment variable, see `Settings`.
 """
@@ -15,13 +15,14 @@ import ipaddress
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Annotated, Any, Literal
 
+import anyio
 import httpx
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, NoDecode
@@ -29,9 +30,11 @@ from redis.exceptions import ResponseError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limiter import Decision, Limit, Limiter, MultiLimiter, check_limit, connect
+from limiter import Decision, Hold, HoldLimiter, Limit, Limiter, check_limit, connect
 
 log = logging.getLogger("app")
+
+NO_USABLE_ANSWER = "the model gave no usable answer"
 
 # Capacity and rate, as in TB.TAKE: "20 10/s".
 EnvLimit = Annotated[
@@ -56,6 +59,10 @@ class Settings(BaseSettings):
     search_limit: EnvLimit = Limit(5, "2/s")
     llm_request_limit: EnvLimit = Limit(60, "60/m")
     llm_token_limit: EnvLimit = Limit(2000, "2000/m")
+    # Calls of one caller that the model works on at a time; a bucket has 10,000 holds at most.
+    llm_inflight_limit: int = Field(10, ge=1, le=10_000)
+    # How long after a crash of this program what its calls held comes back.
+    llm_hold_ttl_ms: int = Field(30_000, ge=1_000, le=30 * 86_400_000)
     # Which key is whose, as JSON.
     api_keys: Annotated[
         dict[str, str],
@@ -189,11 +196,99 @@ class ChatMessage(BaseModel):
 class ChatRequest(BaseModel):
     messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: PositiveInt = 256
+    stream: bool = False
 
 
 def estimate_tokens(chat: ChatRequest) -> int:
     """What the call may cost. Four characters a token is a guess; the settlement corrects it."""
     return sum(len(message.content) for message in chat.messages) // 4 + chat.max_tokens
+
+
+# The gateway: what becomes of a call once it is held.
+
+
+def total_tokens(answer: str | bytes) -> int:
+    """What a call cost. Raises ValueError, LookupError or TypeError if the answer does not say."""
+    return int(json.loads(answer)["usage"]["total_tokens"])
+
+
+async def ask_model(
+    model: httpx.AsyncClient, chat: ChatRequest, hold: Hold, ending: AsyncExitStack
+) -> httpx.Response:
+    """The model's answer, from its first byte on; closed with `ending`."""
+    body = chat.model_dump()
+    if chat.stream:
+        body["stream_options"] = {"include_usage": True}
+    # Until the model says what the call cost, all that is held is spent: it may work in vain.
+    hold.used = {"requests": 1, "tokens": hold.amounts["tokens"]}
+    try:
+        asked = model.stream("POST", "/chat/completions", json=body)
+        answer = await ending.enter_async_context(asked)
+        return answer.raise_for_status()
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.HTTPStatusError) as error:
+        hold.used = {}  # the model never started, or refused
+        raise HTTPException(502, "the model is not available") from error
+    except httpx.HTTPError as error:
+        raise HTTPException(502, NO_USABLE_ANSWER) from error
+
+
+async def in_one_piece(answer: httpx.Response, hold: Hold) -> bytes:
+    try:
+        body = await answer.aread()
+        hold.used = {"requests": 1, "tokens": total_tokens(body)}
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise HTTPException(502, NO_USABLE_ANSWER) from error
+    return body
+
+
+class Relay(StreamingResponse):
+    """Passes the model's events on as they come.
+
+    Closes `ending` after the last one, and also when the caller hangs up before.
+    """
+
+    def __init__(self, answer: httpx.Response, hold: Hold, ending: AsyncExitStack) -> None:
+        super().__init__(
+            self.events(), headers=remaining_headers(hold), media_type="text/event-stream"
+        )
+        self.answer = answer
+        self.hold = hold
+        self.ending = ending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self.ending:
+            await super().__call__(scope, receive, send)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        line = b""
+        try:
+            # Not aiter_lines, which also breaks lines at characters that JSON has in its strings.
+            async for chunk in self.answer.aiter_bytes():
+                *lines, line = (line + chunk).split(b"\n")
+                self.look_for_usage(lines)
+                yield chunk
+        except httpx.HTTPError as error:
+            log.warning("the model broke off: %r", error)
+            error_event = {"error": {"message": NO_USABLE_ANSWER}}
+            yield b"\n\ndata: %s\n\n" % json.dumps(error_event).encode()
+        # Before the caller sees the end: whoever then calls again finds the slot free. Shielded,
+        # or a caller who hangs up now would take the settlement along.
+        with anyio.CancelScope(shield=True):
+            await self.ending.aclose()
+
+    def look_for_usage(self, lines: list[bytes]) -> None:
+        """One of the last events says what the call cost; the others have no usage, or null."""
+        for line in lines:
+            with suppress(ValueError, LookupError, TypeError):
+                tokens = total_tokens(line.removeprefix(b"data:"))
+                self.hold.used = {"requests": 1, "tokens": tokens}
+
+
+def remaining_headers(hold: Hold) -> dict[str, str]:
+    return {
+        f"X-RateLimit-Remaining-{which.capitalize()}": str(remaining)
+        for which, remaining in hold.remaining.items()
+    }
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -204,16 +299,26 @@ def create_app(settings: Settings) -> FastAPI:
     redis = connect(settings.redis_url)
     per_address = Limiter(redis, "ip", settings.ip_limit, **policy)
     search = Limiter(redis, "search", settings.search_limit, **policy)
-    llm = MultiLimiter(
+    llm = HoldLimiter(
         redis,
         "llm",
-        {"requests": settings.llm_request_limit, "tokens": settings.llm_token_limit},
+        {
+            "requests": settings.llm_request_limit,
+            "tokens": settings.llm_token_limit,
+            "inflight": Limit(settings.llm_inflight_limit, rate=0),
+        },
+        ttl_ms=settings.llm_hold_ttl_ms,
         **policy,
     )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(base_url=settings.model_url, timeout=60) as model:
+        # As many connections as there are calls: it is the buckets that limit. None kept as long as
+        # servers do (uvicorn: 5 s), or one is closed just when a call is sent on it.
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=2)
+        async with httpx.AsyncClient(
+            base_url=settings.model_url, timeout=60, limits=limits
+        ) as model:
             app.state.model = model
             yield
         await redis.aclose()
@@ -245,32 +350,19 @@ def create_app(settings: Settings) -> FastAPI:
         return {"q": q}
 
     @app.post("/v1/chat/completions")
-    async def chat(chat: ChatRequest, caller: Caller, response: Response) -> dict:
-        estimate = estimate_tokens(chat)
-        decision = await llm.take(caller, {"requests": 1, "tokens": estimate})
-        if not decision.allowed:
-            raise Limited(decision)
-        taken = 0 if decision.degraded else estimate
-        # Until the model says what it cost, what was taken is spent: it may have worked in vain.
-        spent = taken
-        tokens = decision.each.get("tokens")
-        try:
-            answer = await app.state.model.post("/chat/completions", json=chat.model_dump())
-            answer.raise_for_status()
-            body = answer.json()
-            spent = int(body["usage"]["total_tokens"])
-        except (httpx.ConnectError, httpx.HTTPStatusError) as error:
-            spent = 0  # the model never started, or refused
-            raise HTTPException(502, "the model is not available") from error
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-            raise HTTPException(502, "the model gave no usable answer") from error
-        finally:
-            tokens = await llm.settle(caller, "tokens", taken=taken, spent=spent) or tokens
-        if not decision.degraded and tokens:
-            requests = decision.each["requests"]
-            response.headers["X-RateLimit-Remaining-Requests"] = str(requests.remaining)
-            response.headers["X-RateLimit-Remaining-Tokens"] = str(tokens.remaining)
-        return body
+    async def chat(chat: ChatRequest, caller: Caller) -> Response:
+        hold = await llm.hold(
+            caller, {"requests": 1, "tokens": estimate_tokens(chat), "inflight": 1}
+        )
+        if not hold.decision.allowed:
+            raise Limited(hold.decision)
+        async with AsyncExitStack() as ending:
+            await ending.enter_async_context(hold)
+            answer = await ask_model(app.state.model, chat, hold, ending)
+            if chat.stream:
+                return Relay(answer, hold, ending.pop_all())
+            body = await in_one_piece(answer, hold)
+        return Response(body, headers=remaining_headers(hold), media_type="application/json")
 
     return app
 

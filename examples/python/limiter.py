@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import DataError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
@@ -37,7 +39,8 @@ class Limit:
     """How many tokens a bucket holds, and how fast they come back.
 
     `capacity` is at least 0; `rate` is tokens per second (`5`, `0.25`) or a count per period
-    (`"100/m"`, `"10/10s"`). Neither is stored in Redis: a new limit counts from the next call.
+    (`"100/m"`, `"10/10s"`); 0 is a pool, whose tokens come back only from holds (`HoldLimiter`).
+    Neither is stored in Redis: a new limit counts from the next call.
 
     Raises ValueError for what cannot be a limit. The server alone knows every bound, see
     `check_limit`.
@@ -97,9 +100,12 @@ def connect(url: str, *, max_connections: int = 50) -> Redis:
             # then let a flood through because it is a flood; this one queues, within the timeout.
             max_connections=max_connections,
             timeout=None,
-            # The default retries for seconds. Nothing is sent twice here: a call that got no reply
-            # may have happened, and a TB.GIVE that happens twice is tokens out of nothing.
+            # The default retries for seconds, and whatever it is: a call that got no reply may have
+            # happened, and a take that happens twice is paid twice. `_ask` knows which may be.
             retry=Retry(NoBackoff(), 0),
+            # Each call has a deadline of its own. The one of redis-py can swallow it: it is made of
+            # asyncio.wait_for, which before Python 3.12 may miss that it was cancelled.
+            socket_timeout=None,
             # With these the pool hands out connections that died with the old server, and each
             # would fail once; without them it looks first.
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
@@ -124,11 +130,20 @@ class _Client:
     def _allow_on_error(self) -> bool:
         return self._on_error == "open"
 
-    async def _ask(self, *command: Number) -> list | None:
-        """The server's reply, or None when it could not decide in time."""
+    async def _ask(self, *command: Number, repeatable: bool = False) -> list | None:
+        """The server's reply, or None when it could not decide in time.
+
+        `repeatable` is a call that changes nothing the second time: it is sent once more, within
+        the same deadline, if the connection broke before the reply.
+        """
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                reply = await self._redis.execute_command(*command)
+                try:
+                    reply = await self._redis.execute_command(*command)
+                except ConnectionLost:
+                    if not repeatable:
+                        raise
+                    reply = await self._redis.execute_command(*command)
         except (RedisError, OSError, TimeoutError) as error:
             if _is_callers_mistake(error):
                 raise
@@ -192,8 +207,18 @@ class Limiter(_Client):
         return f"tb:{self.name}:{{{key}}}"
 
 
-class MultiLimiter(_Client):
-    """Several limits that are decided together: a denied call takes from none of them.
+class HoldLimiter(_Client):
+    """Several limits that one piece of work holds together while it lasts.
+
+    For work whose cost is known only afterwards, or that occupies something meanwhile (a limit with
+    rate 0: so many at a time). A hold that nobody renews comes back by itself after `ttl_ms`, also
+    when the program that made it was killed.
+
+        hold = await limiter.hold("user:42", {"requests": 1, "tokens": 900, "inflight": 1})
+        if hold.decision.allowed:
+            async with hold:  # renews it, and settles it at the end
+                ...
+                hold.used = {"requests": 1, "tokens": 412}
 
     The caller's key is the hash tag of all its buckets, so that they share a slot in a cluster.
     """
@@ -204,45 +229,122 @@ class MultiLimiter(_Client):
         name: str,
         limits: Mapping[str, Limit],
         *,
+        ttl_ms: int,
         on_error: OnError = "open",
         timeout_ms: int = 100,
     ) -> None:
         super().__init__(redis, on_error=on_error, timeout_ms=timeout_ms)
         self.name = name
         self.limits = dict(limits)
+        self.ttl_ms = ttl_ms
 
-    async def take(self, key: str, costs: Mapping[str, Number]) -> JointDecision:
-        """Takes every cost or none, e.g. `take("user:42", {"requests": 1, "tokens": 900})`."""
-        command: list[Number] = ["TB.MTAKE", len(costs)]
-        for which, cost in costs.items():
-            limit = self.limits[which]
-            command += [self._bucket(key, which), limit.capacity, limit.rate, cost]
-        reply = await self._ask(*command)
+    async def hold(self, key: str, amounts: Mapping[str, Number]) -> Hold:
+        """Holds every amount or none; the hold's `decision` says which."""
+        hold = Hold(self, key, amounts)
+        await hold.renew()
+        return hold
+
+    def _bucket(self, key: str, which: str) -> str:
+        return f"tb:{self.name}:{{{key}}}:{which}"
+
+
+class Hold:
+    """What `HoldLimiter.hold` took for one piece of work.
+
+    Work that was let through because Redis was away has one too, which the first renewal after
+    its return takes, if there is room, and the settlement charges in any case.
+    """
+
+    def __init__(self, limiter: HoldLimiter, key: str, amounts: Mapping[str, Number]) -> None:
+        self._limiter = limiter
+        self._key = key
+        self._id = uuid.uuid4().hex
+        self.amounts = dict(amounts)
+        self.used: Mapping[str, Number] = {}
+        """What the work used of each limit, for the end of `async with`; 0 of those left out."""
+        self.decision = JointDecision(allowed=False)
+        """The first decision, then that of the last renewal."""
+        self.remaining: dict[str, int] = {}
+        """What each limit had left at the last reply."""
+        self._over = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._renewing = asyncio.create_task(self._renew_until_over())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
+        self._over.set()
+        try:
+            await self._renewing
+        finally:
+            await self.settle(self.used)
+
+    async def renew(self) -> JointDecision:
+        """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
+        limiter = self._limiter
+        reply = await limiter._ask(
+            "TB.MHOLD",
+            len(self.amounts),
+            limiter.ttl_ms,
+            self._id,
+            *self._arguments(self.amounts),
+            repeatable=True,
+        )
         if reply is None:
-            return JointDecision(allowed=self._allow_on_error, degraded=True)
+            self.decision = JointDecision(allowed=limiter._allow_on_error, degraded=True)
+        else:
+            self.decision = self._read(reply)
+        return self.decision
+
+    async def settle(self, used: Mapping[str, Number]) -> None:
+        """Ends the hold: what was not used comes back, what was used beyond it is charged.
+
+        A hold that is not there (it expired, or Redis was away when the work began) is charged what
+        was used. While Redis is away nothing is: the work is done, there is nobody to refuse.
+        """
+        used = {which: used.get(which, 0) for which in self.amounts}
+        # Sent once: a second "not there" could mean that the first has settled.
+        reply = await self._limiter._ask("TB.MSETTLE", len(used), self._id, *self._arguments(used))
+        if reply is None:
+            return
+        settled = self._read(reply).each
+        for which, amount in used.items():
+            if not settled[which].allowed and float(amount) > 0:
+                await self._charge(which, amount)
+
+    async def _charge(self, which: str, amount: Number) -> None:
+        """Into debt, if need be: the next call waits until it is paid off."""
+        limit = self._limiter.limits[which]
+        bucket = self._limiter._bucket(self._key, which)
+        reply = await self._limiter._ask("TB.CHARGE", bucket, limit.capacity, limit.rate, amount)
+        if reply:
+            self.remaining[which] = _decision(reply).remaining
+
+    async def _renew_until_over(self) -> None:
+        """Three times a ttl, so that one renewal may fail and the next still comes in time."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limiter.ttl_ms / 3000):
+                    await self._over.wait()
+                return
+            except TimeoutError:
+                await self.renew()
+
+    def _arguments(self, amounts: Mapping[str, Number]) -> Iterator[Number]:
+        for which, amount in amounts.items():
+            limit = self._limiter.limits[which]
+            yield from (self._limiter._bucket(self._key, which), limit.capacity, limit.rate, amount)
+
+    def _read(self, reply: list) -> JointDecision:
+        """The decision in a reply of several buckets; keeps what it says is left of each."""
         *binding, each = reply
-        decisions = {which: _decision(one) for which, one in zip(costs, each, strict=True)}
+        decisions = dict(zip(self.amounts, map(_decision, each), strict=True))
+        self.remaining = {which: one.remaining for which, one in decisions.items()}
         allowed, remaining, retry_after_ms, reset_after_ms = binding
         return JointDecision(
             bool(allowed), remaining, retry_after_ms, reset_after_ms, each=decisions
         )
-
-    async def settle(self, key: str, which: str, *, taken: int, spent: int) -> Decision | None:
-        """Corrects what was taken to what was really spent.
-
-        Too little taken is charged, into debt if need be: the next call waits until it is paid off.
-        Too much is given back. None when there was nothing to correct or Redis was away; the work
-        is done by then, so there is nobody to refuse.
-        """
-        limit = self.limits[which]
-        if spent == taken:
-            return None
-        verb, amount = ("TB.CHARGE", spent - taken) if spent > taken else ("TB.GIVE", taken - spent)
-        reply = await self._ask(verb, self._bucket(key, which), limit.capacity, limit.rate, amount)
-        return _decision(reply) if reply else None
-
-    def _bucket(self, key: str, which: str) -> str:
-        return f"tb:{self.name}:{which}:{{{key}}}"
 
 
 async def check_limit(redis: Redis, limit: Limit, *, timeout_ms: int = 1000) -> None:
@@ -253,7 +355,8 @@ async def check_limit(redis: Redis, limit: Limit, *, timeout_ms: int = 1000) -> 
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await redis.execute_command("TB.PEEK", "tb:check", limit.capacity, limit.rate)
+            # Of cost 0: TB.PEEK would not mind a rate of 0, which is for pools.
+            await redis.execute_command("TB.TAKE", "tb:check", limit.capacity, limit.rate, 0)
     except (RedisError, OSError, TimeoutError) as error:
         if isinstance(error, ResponseError) and error.status_code == "ERR":
             raise

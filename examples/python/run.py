@@ -28,6 +28,9 @@ curl -i {url}/
 curl -i {url}/search -H 'Authorization: Bearer demo-key'   # 6 times, quickly
 curl -i {url}/v1/chat/completions -H 'Authorization: Bearer demo-key' \\
     --json '{{"max_tokens": 500, "messages": [{{"role": "user", "content": "say it again"}}]}}'
+curl -N {url}/v1/chat/completions -H 'Authorization: Bearer demo-key' \\
+    --json '{{"stream": true, "max_tokens": 500, "messages": [
+        {{"role": "user", "content": "say it again, word by word, and take your time"}}]}}'
 """
 
 

@@ -1,13 +1,19 @@
-//! Any bytes, as the effect that a primary sends: refused, or a state that a bucket can be in and that is sent on as the
+//! Any bytes, as the effect that a master sends: refused, or a state that a bucket can be in and that is sent on as the
 //! same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tokenbucket::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket::effect::{Effect, MAX_EXPIRE_AT_MS};
+use tokenbucket::holds::Holds;
 use tokenbucket::number::MAX_MICRO;
 
 fuzz_target!(|bytes: &[u8]| {
+    // As the holds of a file: what is left out is not read again, and the rest is.
+    let (holds, _) = Holds::decode(bytes);
+    let saved = holds.encode();
+    let (read, is_whole) = Holds::decode(&saved);
+    assert!(is_whole && read.encode() == saved);
     let Some(effect) = Effect::decode(bytes) else { return };
     assert_eq!(effect.encode().as_ref(), bytes);
     let Effect::Stored { bucket: Bucket { level_micro, refilled_at_us }, expire_at_ms } = effect else { return };

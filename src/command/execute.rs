@@ -4,7 +4,7 @@ use crate::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outco
 use crate::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
 use crate::error::Error;
 use crate::holds::Holds;
-use crate::redis::{count, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication};
+use crate::redis::{counters, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication};
 use crate::request::Request;
 use std::ffi::CStr;
 
@@ -117,7 +117,7 @@ pub(super) fn apply<'call, const MAY_HAVE_HOLDS: bool>(
     }
     drop(key);
     announce(&call, request, outcome);
-    count().decision(outcome.decision.allowed != 0);
+    counters().decision(outcome.decision.allowed != 0);
 }
 
 /// What was written to one key.
@@ -199,7 +199,7 @@ pub(super) fn moment_us(key: &BucketKey) -> i64 {
 /// Counts what left one bucket, and sends its keyspace event, once its key is closed.
 #[inline(always)]
 pub(super) fn announce(call: &Call, request: &Request<'_, Argument<'_>>, outcome: &Outcome) {
-    count().granted(outcome);
+    counters().granted(outcome);
     if let Some(event) = event(request.operation, outcome) {
         call.notify(event, request.key);
         if outcome.change == Change::Clear {

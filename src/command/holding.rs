@@ -7,7 +7,7 @@ use crate::effect::{ExpiryWindow, HoldChange};
 use crate::error::Error;
 use crate::holds::{Hold, Holds};
 use crate::redis::{
-    count, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication,
+    counters, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication,
 };
 use crate::request::{HoldRequest, HoldWish};
 use std::ffi::CStr;
@@ -31,7 +31,7 @@ pub(super) fn execute<'call>(call: Call<'call>, request: &Request<'call>) -> Res
     drop(key);
     announce(&call, request, &holding, &outcome);
     if !is_late(request, &outcome) {
-        count().decision(outcome.decision.allowed != 0);
+        counters().decision(outcome.decision.allowed != 0);
     }
     Ok(outcome.decision)
 }
@@ -85,7 +85,7 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
         binding.retry_after_ms = -1;
     }
     if requests.iter().zip(&outcomes).all(|(request, outcome)| !is_late(request, outcome)) {
-        count().decision(binding.allowed != 0);
+        counters().decision(binding.allowed != 0);
     }
     reply(&call, &binding, &outcomes);
     Ok(())
@@ -225,9 +225,9 @@ fn comes_too_late(call: &Call, requests: &[Request], keys: &[BucketKey], holding
 
 /// Counts what left one bucket, and sends its keyspace event, once its key is closed.
 fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome) {
-    count().granted(outcome);
+    counters().granted(outcome);
     if is_late(request, outcome) {
-        count().settled_late();
+        counters().settled_late();
         return;
     }
     if let Some(event) = event(request, holding, outcome) {

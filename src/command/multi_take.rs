@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
 };
-use crate::redis::{count, replicate, Access, Argument, BucketKey, Call, Replication};
+use crate::redis::{counters, replicate, Access, Argument, BucketKey, Call, Replication};
 use crate::request::{self, Request};
 
 pub(crate) struct MultiTake;
@@ -34,7 +34,7 @@ impl Command for MultiTake {
             announce(&call, request, outcome);
         }
         let binding = binding(&outcomes);
-        count().decision(binding.allowed != 0);
+        counters().decision(binding.allowed != 0);
         reply(&call, &binding, &outcomes);
         Ok(())
     }

@@ -61,7 +61,7 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     unsafe {
         let value = server!(RedisModule_Alloc)(size_of::<Bucket>()).cast::<Bucket>();
         value.write(bucket);
-        info::count().bucket_allocated(|| value_bytes(value.cast()));
+        info::counters().bucket_allocated(|| value_bytes(value.cast()));
         NonNull::new_unchecked(value)
     }
 }
@@ -93,7 +93,7 @@ impl WithHolds {
     pub(super) fn store(&mut self, bucket: Bucket) {
         self.bucket = Bucket { refilled_at_us: bucket.refilled_at_us | WITH_HOLDS, ..bucket };
         let now = (self.holds.len(), size_of::<Self>().saturating_add(self.holds.bytes()));
-        info::count().holds_changed(self.counted, now);
+        info::counters().holds_changed(self.counted, now);
         self.counted = now;
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucke
         let value = server!(RedisModule_Alloc)(size_of::<WithHolds>()).cast::<WithHolds>();
         value.write(WithHolds { bucket, holds, counted: (0, 0) });
         (*value).store(bucket);
-        info::count().bucket_with_holds_allocated();
+        info::counters().bucket_with_holds_allocated();
         NonNull::new_unchecked(value.cast())
     }
 }
@@ -146,15 +146,15 @@ pub(super) unsafe fn with_holds(value: NonNull<Bucket>) -> Option<NonNull<WithHo
 /// # Safety
 /// As of [`has_holds`]; nobody may use it any more.
 pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
-    info::count().bucket_freed();
+    info::counters().bucket_freed();
     // SAFETY: by the contract of this function.
     unsafe {
         if let Some(with_holds) = with_holds(value) {
             let WithHolds { holds, counted, .. } = with_holds.read();
             let ended = holds.len().saturating_sub(holds.outstanding(system_now_us()));
-            info::count().holds_changed(counted, (0, 0));
-            info::count().holds_expired(ended);
-            info::count().bucket_with_holds_freed();
+            info::counters().holds_changed(counted, (0, 0));
+            info::counters().holds_expired(ended);
+            info::counters().bucket_with_holds_freed();
         }
         server!(RedisModule_Free)(value.as_ptr().cast());
     }

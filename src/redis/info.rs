@@ -46,7 +46,7 @@ static COUNTERS: Counters = Counters {
 
 /// The counters of this server.
 #[inline]
-pub(crate) fn count() -> &'static Counters {
+pub(crate) fn counters() -> &'static Counters {
     &COUNTERS
 }
 

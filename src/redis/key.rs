@@ -210,7 +210,7 @@ impl<'call> BucketKey<'call> {
     #[cold]
     pub(crate) fn change_holds(&mut self, until_us: i64, change: impl FnOnce(&mut Holds)) {
         if let Some(holds) = self.holds_mut() {
-            info::count().holds_expired(holds.drop_ended(until_us));
+            info::counters().holds_expired(holds.drop_ended(until_us));
             return change(holds);
         }
         let mut holds = Holds::default();

@@ -23,7 +23,7 @@ pub(crate) mod spec;
 
 pub(crate) use call::{Argument, Call};
 pub(crate) use config::{max_holds, on_oom, OnOom};
-pub(crate) use info::count;
+pub(crate) use info::counters;
 pub(crate) use key::{Access, BucketKey};
 pub(crate) use register::{entry, Commands};
 pub(crate) use replicate::{replicate, replicate_verbatim, Replication};

@@ -48,7 +48,7 @@ unsafe extern "C" fn handler<C: Command>(
     } else if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
         ignore(&call);
     } else if let Err(error) = C::run(call) {
-        info::count().error();
+        info::counters().error();
         call.reply_error(error);
     }
     0
@@ -79,7 +79,7 @@ fn report_keys(spec: &Spec, call: &Call) {
     let Keys::CountedEveryFourth { first } = spec.keys else {
         return;
     };
-    let count = call.arguments().first().and_then(|numkeys| request::count(numkeys.as_ref())).unwrap_or(0);
+    let count = call.arguments().first().and_then(|numkeys| request::buckets(numkeys.as_ref())).unwrap_or(0);
     // The command's name is none of the arguments, and has position 0.
     let groups = call.arguments().len().saturating_add(1).saturating_sub(first) / 4;
     for group in 0..count.min(groups) {

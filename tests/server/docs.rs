@@ -98,6 +98,13 @@ fn every_error_is_what_its_example_gets() {
         let rows = page.error_rows();
         assert!(!rows.is_empty(), "{name} has no errors, not even one of arity");
         for (error, commands) in rows {
+            if is_before(7, 0)
+                && commands.iter().any(|command| command.starts_with("CONFIG SET tokenbucket."))
+            {
+                // There settings are arguments of loadmodule alone.
+                shown.insert(error.to_owned());
+                continue;
+            }
             let mut session = Session::start("", &page);
             let printed = commands.iter().fold(None, |_, command| Some(session.terminal.enter(command)));
             let printed = printed.unwrap_or_default().join("\n");

@@ -1,5 +1,6 @@
 //! Holds as a client sees them: tokens that are taken under a name, and come back by themselves.
 
+use super::memory::settled_memory;
 use crate::common::exact::{Holding, Limit};
 use crate::common::stored::{append_only_bytes, follow, replicated_bytes, wait_until_replicated};
 use crate::common::walk::{self, Walk};
@@ -846,18 +847,6 @@ fn what_is_replicated_does_not_grow_with_the_number_of_holds() {
     // Denied, nothing is sent.
     assert_eq!(bytes_of(&mut client, "TB.HOLD k 10000 0 10000 60000 x"), 0);
     assert_eq!(bytes_of(&mut client, "TB.SETTLE k 10000 0 none 0"), 0);
-}
-
-/// The memory in use once it stays the same: some servers free in the background.
-fn settled_memory(client: &mut Connection) -> i64 {
-    let mut last_reads = [0; 5];
-    wait_until("the memory in use stays the same", || {
-        std::thread::sleep(std::time::Duration::from_millis(60));
-        last_reads.rotate_left(1);
-        last_reads[4] = client.info("memory", "used_memory").parse().unwrap();
-        last_reads.iter().all(|read| *read == last_reads[0])
-    });
-    last_reads[0]
 }
 
 #[test]

@@ -215,7 +215,7 @@ fn all_memory_comes_back_however_a_bucket_ends() {
 }
 
 /// The memory in use once it stays the same. Tables grow by and by, and some servers free in the background.
-fn settled_memory(client: &mut Connection) -> i64 {
+pub fn settled_memory(client: &mut Connection) -> i64 {
     let mut last_reads = [0; 5];
     wait_until("the memory in use stays the same", || {
         std::thread::sleep(std::time::Duration::from_millis(60));

@@ -3,9 +3,11 @@
 mod client_bucket;
 mod fixed_window;
 mod one_command;
+mod places;
 mod sliding_window;
 
 pub use one_command::OneCommand;
+pub use places::{Places, Then, COUNTER, SEMAPHORE};
 
 use crate::arguments::Arguments;
 use crate::template::Limit;

@@ -3,6 +3,7 @@
 mod commandstats;
 mod contest;
 mod growth;
+mod holding;
 mod latency;
 mod memory;
 mod over_grant;
@@ -49,6 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         memory::measure(&mut bench)?,
         growth::measure(&mut bench)?,
         replication::measure(&mut bench)?,
+        holding::measure(&mut bench)?,
     ];
     let out = &arguments.out;
     write_all(out, "README.md", &heading(&bench.caption, out), &sections)

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from limiter import Limit, Limiter, MultiLimiter, check_limit, connect
+from limiter import HoldLimiter, Limit, Limiter, check_limit, connect
 from run import Service, redis_server
 
 pytestmark = pytest.mark.anyio
@@ -74,35 +76,151 @@ async def test_a_new_limit_counts_from_the_next_call(redis: Redis):
     assert (suspended.allowed, suspended.retry_after_ms) == (False, -1)
 
 
-async def test_several_limits_are_all_or_nothing(redis: Redis):
-    limits = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL)}
-    limiter = MultiLimiter(redis, "llm", limits, **PATIENT)
+def holding(redis: Redis, *, ttl_ms: int = 60_000) -> HoldLimiter:
+    limits = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL), "inflight": Limit(2, 0)}
+    return HoldLimiter(redis, "llm", limits, ttl_ms=ttl_ms, **PATIENT)
 
-    first = await limiter.take("a", {"requests": 1, "tokens": 80})
-    assert first.allowed
-    assert {name: one.remaining for name, one in first.each.items()} == {
-        "requests": 4,
-        "tokens": 20,
-    }
 
-    denied = await limiter.take("a", {"requests": 1, "tokens": 30})
-    assert not denied.allowed and denied.retry_after_ms > 0
-    assert {name: one.allowed for name, one in denied.each.items()} == {
+async def remaining(limiter: HoldLimiter) -> dict[str, int]:
+    """What "a" has left: a hold of nothing changes nothing."""
+    return (await limiter.hold("a", dict.fromkeys(limiter.limits, 0))).remaining
+
+
+async def until_expired(redis: Redis) -> None:
+    deadline = time.monotonic() + 10
+    while await redis.execute_command("TB.HOLDS", "tb:llm:{a}:tokens"):
+        assert time.monotonic() < deadline, "still held"
+        await asyncio.sleep(0.01)
+
+
+async def test_several_limits_are_held_all_or_none(redis: Redis):
+    limiter = holding(redis)
+    first = await limiter.hold("a", {"requests": 1, "tokens": 80, "inflight": 1})
+    assert first.decision.allowed
+    assert first.remaining == {"requests": 4, "tokens": 20, "inflight": 1}
+
+    denied = await limiter.hold("a", {"requests": 1, "tokens": 30, "inflight": 1})
+    assert not denied.decision.allowed and denied.decision.retry_after_ms > 0
+    assert {name: one.allowed for name, one in denied.decision.each.items()} == {
         "requests": True,
         "tokens": False,
+        "inflight": True,
     }
-    assert denied.each["requests"].remaining == 4, "a denied call takes from no bucket"
+    assert await remaining(limiter) == first.remaining, "a denied hold takes from no bucket"
 
 
 async def test_settling_gives_back_or_goes_into_debt(redis: Redis):
-    limiter = MultiLimiter(redis, "llm", {"tokens": Limit(100, STILL)}, **PATIENT)
-    await limiter.take("a", {"tokens": 80})
-    back = await limiter.settle("a", "tokens", taken=80, spent=30)
-    assert back.remaining == 70
-    debt = await limiter.settle("a", "tokens", taken=0, spent=90)
-    assert debt.remaining < 0
-    assert not (await limiter.take("a", {"tokens": 1})).allowed
-    assert await limiter.settle("a", "tokens", taken=5, spent=5) is None
+    limiter = holding(redis)
+    async with await limiter.hold("a", {"requests": 1, "tokens": 80, "inflight": 1}) as hold:
+        hold.used = {"requests": 1, "tokens": 30}
+    assert (
+        hold.remaining == await remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
+    )
+
+    debt = await limiter.hold("a", {"requests": 1, "tokens": 10, "inflight": 1})
+    await debt.settle({"requests": 1, "tokens": 90})
+    assert debt.remaining == {"requests": 3, "tokens": -20, "inflight": 2}
+    assert not (await limiter.hold("a", {"tokens": 1})).decision.allowed
+
+
+async def test_work_that_fails_gives_everything_back(redis: Redis):
+    limiter = holding(redis)
+    with pytest.raises(ZeroDivisionError):
+        async with await limiter.hold("a", {"requests": 1, "tokens": 80, "inflight": 1}):
+            raise ZeroDivisionError
+    assert await remaining(limiter) == {"requests": 5, "tokens": 100, "inflight": 2}
+
+
+async def test_a_hold_that_expired_before_it_was_settled_is_charged(redis: Redis):
+    limiter = holding(redis, ttl_ms=50)
+    hold = await limiter.hold("a", {"requests": 1, "tokens": 80, "inflight": 1})
+    await until_expired(redis)
+    assert await remaining(limiter) == {"requests": 5, "tokens": 100, "inflight": 2}
+    await hold.settle({"requests": 1, "tokens": 30})
+    assert (
+        hold.remaining == await remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
+    )
+
+
+async def test_a_hold_is_renewed_until_the_end_of_the_work(redis: Redis):
+    limiter = holding(redis, ttl_ms=600)
+    hold = await limiter.hold("a", {"requests": 1, "tokens": 80, "inflight": 1})
+    async with hold:
+        await redis.delete("tb:llm:{a}:requests", "tb:llm:{a}:tokens", "tb:llm:{a}:inflight")
+        deadline = time.monotonic() + 10
+        while await remaining(limiter) != {"requests": 4, "tokens": 20, "inflight": 1}:
+            assert time.monotonic() < deadline, "the renewal takes anew what was lost"
+            await asyncio.sleep(0.01)
+        hold.used = {"requests": 1, "tokens": 30}
+    assert await remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
+
+
+async def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
+    own_redis: Service,
+):
+    redis = connect(f"redis://127.0.0.1:{own_redis.port}/0")
+    limiter = holding(redis)
+    own_redis.stop()
+    unasked = [await limiter.hold("a", {"requests": 1, "tokens": 80}) for _ in range(2)]
+    assert all(hold.decision.allowed and hold.decision.degraded for hold in unasked)
+
+    own_redis.start()
+    renewed, not_renewed = unasked
+    assert (await renewed.renew()).allowed
+    assert await remaining(limiter) == {"requests": 4, "tokens": 20, "inflight": 2}
+    for hold in (renewed, not_renewed):
+        await hold.settle({"requests": 1, "tokens": 30})
+    assert await remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
+    await redis.aclose()
+
+
+@asynccontextmanager
+async def losing_the_reply(port: int, command: bytes) -> AsyncIterator[int]:
+    """A way to the server on which the first reply to `command` gets lost with its connection."""
+    lost = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        lose = False
+
+        async def answer() -> None:
+            while (reply := await from_server.read(4096)) and not lose:
+                writer.write(reply)
+            writer.close()
+
+        answering = asyncio.create_task(answer())
+        while request := await reader.read(4096):
+            nonlocal lost
+            if command in request and not lost:
+                lost = lose = True
+            to_server.write(request)
+        to_server.close()
+        await answering
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        yield server.sockets[0].getsockname()[1]
+        assert lost
+
+
+async def test_a_hold_whose_reply_was_lost_is_sent_again_and_takes_once(
+    redis: Redis, redis_service: Service
+):
+    async with losing_the_reply(redis_service.port, b"TB.MHOLD") as port:
+        unlucky = connect(f"redis://127.0.0.1:{port}/0")
+        hold = await holding(unlucky).hold("a", {"requests": 1, "tokens": 80, "inflight": 1})
+        assert hold.decision.allowed and not hold.decision.degraded
+        assert await remaining(holding(redis)) == {"requests": 4, "tokens": 20, "inflight": 1}
+        await unlucky.aclose()
+
+
+async def test_a_take_whose_reply_was_lost_is_not_sent_again(redis: Redis, redis_service: Service):
+    async with losing_the_reply(redis_service.port, b"TB.TAKE") as port:
+        unlucky = connect(f"redis://127.0.0.1:{port}/0")
+        decision = await Limiter(unlucky, "test", Limit(5, STILL), **PATIENT).take("a")
+        assert decision.degraded
+        await unlucky.aclose()
+    limiter = Limiter(redis, "test", Limit(5, STILL), **PATIENT)
+    assert (await limiter.take("a", tokens=0)).remaining == 4
 
 
 @pytest.mark.parametrize(("on_error", "allowed"), [("open", True), ("closed", False)])
@@ -169,6 +287,7 @@ async def test_limits_that_are_good_are_good_for_the_server_too(redis: Redis, li
 
 
 async def test_a_limit_out_of_the_servers_bounds_is_refused(redis: Redis):
+    # A rate of 0 is a pool, which only holds refill: a take would empty it for good.
     limiter = Limiter(redis, "test", Limit(10, 0), **PATIENT)
     with pytest.raises(ResponseError, match="rate"):
         await check_limit(redis, limiter.limit)
