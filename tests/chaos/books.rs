@@ -4,7 +4,9 @@
 use super::fate;
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::exact::{operation, Bucket as State, Limit, Model, Operation};
+use crate::common::exact::{operation, Bucket as State, Holding, Limit, Model, Operation};
+use crate::common::is_before;
+use crate::common::walk::{self, ShownHolds};
 use num_traits::Signed;
 
 /// One bucket, of which nobody else takes.
@@ -17,6 +19,15 @@ pub struct Bucket {
     pub model: Model,
     /// Whether it had a key when it was last looked at.
     pub has_key: bool,
+}
+
+/// What is found of a bucket.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub state: Option<State>,
+    pub holds: ShownHolds,
+    /// Unix milliseconds.
+    pub expires_at_ms: Option<i64>,
 }
 
 /// The buckets of one client.
@@ -67,31 +78,30 @@ impl Books {
 
     /// Ends all doubt by what is stored, which must be one of the possibilities as a whole. Says whether what was
     /// cut off had been done, if anything was.
-    pub fn settle(&mut self, now: &Now, state: impl Fn(&str) -> Option<State>) -> Option<bool> {
-        let states: Vec<Option<State>> = self.possible[0].iter().map(|bucket| state(&bucket.key)).collect();
-        let fits = |page: &Page| page.iter().zip(&states).all(|(bucket, state)| bucket.may_be(now, *state));
+    pub fn settle(&mut self, now: &Now, found: impl Fn(&str) -> Found) -> Option<bool> {
+        let found: Vec<Found> = self.possible[0].iter().map(|bucket| found(&bucket.key)).collect();
+        let fits = |page: &Page| page.iter().zip(&found).all(|(bucket, found)| bucket.may_be(now, found));
         let Some(fitting) = self.possible.iter().position(fits) else {
-            panic!("{}", self.describe_misfits(now, &states));
+            panic!("{}", self.describe_misfits(now, &found));
         };
         let was_done = (!self.is_settled()).then_some(fitting > 0);
         self.possible = vec![self.possible.swap_remove(fitting)];
-        for (bucket, state) in self.possible[0].iter_mut().zip(&states) {
-            bucket.see(now, *state);
+        for (bucket, found) in self.possible[0].iter_mut().zip(&found) {
+            bucket.see(now, found.state);
         }
         was_done
     }
 
-    fn describe_misfits(&self, now: &Now, states: &[Option<State>]) -> String {
+    fn describe_misfits(&self, now: &Now, found: &[Found]) -> String {
         let mut lines = vec![format!(
             "what is stored at {} is none of the {} states that it may be in:",
             now.us,
             self.possible.len()
         )];
         for (number, page) in self.possible.iter().enumerate() {
-            for (bucket, state) in
-                page.iter().zip(states).filter(|(bucket, state)| !bucket.may_be(now, **state))
+            for (bucket, found) in page.iter().zip(found).filter(|(bucket, found)| !bucket.may_be(now, found))
             {
-                lines.push(format!("{number}: found {state:?}, expected {bucket:?}"));
+                lines.push(format!("{number}: found {found:?}, expected {bucket:?}"));
             }
         }
         lines.join("\n")
@@ -99,15 +109,31 @@ impl Books {
 }
 
 impl Bucket {
-    /// Whether it may be stored like this.
-    fn may_be(&self, now: &Now, state: Option<State>) -> bool {
-        self.model.may_be(&self.limit, now.us, state)
+    /// Whether it may be stored like this. No key goes before its bucket is full, nor much later: a hold that was made
+    /// and has ended may leave no other mark.
+    fn may_be(&self, now: &Now, found: &Found) -> bool {
+        let expires_in_time = match (self.model.expires_ms(), found.expires_at_ms) {
+            // Before 6.2 a key that is read from a file after its time stays for a millisecond.
+            (Some((earliest_ms, _)), Some(at_ms)) if is_before(6, 2) && at_ms == now.us / 1000 + 1 => {
+                earliest_ms <= at_ms
+            }
+            (Some((earliest_ms, latest_ms)), Some(at_ms)) => (earliest_ms..=latest_ms).contains(&at_ms),
+            (_, at_ms) => at_ms.is_none() && found.state.is_none(),
+        };
+        self.model.may_be(&self.limit, now.us, found.state)
+            && found.holds == walk::holds_to_show(&self.model, now.us)
+            && expires_in_time
     }
 
     /// Judges what is stored.
     pub fn see(&mut self, now: &Now, state: Option<State>) {
         self.has_key = state.is_some();
         self.model.see(&self.limit, now.us, state);
+    }
+
+    /// Judges which holds are listed.
+    pub fn see_holds(&self, now: &Now, holds: &ShownHolds) {
+        assert_eq!(*holds, walk::holds_to_show(&self.model, now.us), "are held of {self:?}");
     }
 
     /// Whether the exact model allows it; the server's level may be lower by what it may lose.
@@ -124,6 +150,13 @@ impl Bucket {
         now.memory != Memory::Free
             && !self.has_key
             && operation::moved(operation, self.most_allowed(operation, now)).is_positive()
+    }
+
+    /// What is decided instead of a new hold that there is no memory for.
+    pub fn take_instead(&self, holding: &Holding, now: &Now) -> Option<Operation> {
+        let Holding::Set { id, amount_micro, .. } = holding else { return None };
+        let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
+        (is_new && now.memory != Memory::Free).then_some(Operation::Take { cost_micro: *amount_micro })
     }
 
     /// Follows a reply by the model, or judges it only, where there was no memory to store anything.

@@ -1,11 +1,12 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::Books;
+use super::books::{Books, Found};
 use super::judge::hear;
 use super::step::{self, draw, Step, Wrapping};
 use super::world::{Memory, Now, World};
-use crate::common::walk::stored;
-use crate::common::{reply, Connection, Random};
+use crate::common::exact::Holding;
+use crate::common::walk::{shown_holds, stored};
+use crate::common::{integer, reply, Connection, Random};
 use redis::{Cmd, ConnectionLike, Value};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -99,11 +100,18 @@ impl<'a> Client<'a> {
     /// Looks at what became of a call that was cut off. False if there is nobody to ask.
     fn settle(&mut self, books: &mut Books, now: &Now) -> bool {
         let keys = books.keys();
-        let words: Vec<String> = keys.iter().map(|key| format!("TB.STATE {key}")).collect();
+        let questions = ["TB.STATE", "TB.HOLDS", "PTTL"];
+        let words: Vec<String> =
+            keys.iter().flat_map(|key| questions.map(|question| format!("{question} {key}"))).collect();
         let Answer::Replies(replies) = self.send(&words, Wrapping::Script, now) else { return false };
-        let states: Vec<_> = replies.iter().map(|reply| stored(reply::state(reply))).collect();
-        let state = |key: &str| states[keys.iter().position(|known| known == key).unwrap()];
-        self.world.count_fate(books.settle(now, state));
+        let found = |key: &str| {
+            let place = keys.iter().position(|known| known == key).unwrap();
+            let [state, holds, left_ms] = &replies[3 * place..][..3] else { panic!("too few replies") };
+            let expires_at_ms = Some(integer(left_ms)).filter(|ms| *ms >= 0).map(|ms| now.us / 1000 + ms);
+            let holds = shown_holds(holds.clone(), now.us);
+            Found { state: stored(reply::state(state)), holds, expires_at_ms }
+        };
+        self.world.count_fate(books.settle(now, found));
         true
     }
 
@@ -202,6 +210,12 @@ fn kind(step: &Step, reply: &Value) -> &'static str {
         (Step::Call { .. } | Step::NewLimit { .. } | Step::MultiTake(_), Value::Array(fields)) => {
             told(fields[0] != Value::Int(0))
         }
+        (Step::Hold { holding, .. }, Value::Array(fields)) => match (holding, fields[0] != Value::Int(0)) {
+            (Holding::Set { .. }, true) => "held",
+            (Holding::Set { .. }, false) => "not held",
+            (Holding::Settle { .. }, true) => "settled",
+            (Holding::Settle { .. }, false) => "settled late",
+        },
         (Step::Reset { .. }, _) => "reset",
         _ => "looked at",
     }

@@ -3,7 +3,7 @@
 use super::books::{Bucket, Page};
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::exact::{throttle, Model, Operation};
+use crate::common::exact::{throttle, Holding, Model, Operation};
 
 /// All that a step may make of a page.
 pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
@@ -12,6 +12,7 @@ pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
     };
     match step {
         Step::Call { bucket, operation } => in_place(*bucket, of_a_call(&page[*bucket], *operation, now)),
+        Step::Hold { bucket, holding } => in_place(*bucket, of_a_hold(&page[*bucket], holding, now)),
         Step::Throttle { bucket, quantity } => {
             in_place(*bucket, of_a_call(&page[*bucket], throttle::take(*quantity), now))
         }
@@ -24,7 +25,7 @@ pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
             let full = Bucket { model: Model::default(), ..page[*bucket].clone() };
             vec![with(page, *bucket, full)]
         }
-        Step::Peek { .. } | Step::Look { .. } => vec![page.clone()],
+        Step::Peek { .. } | Step::Look { .. } | Step::LookAtHolds { .. } => vec![page.clone()],
     }
 }
 
@@ -48,6 +49,14 @@ fn of_a_call(bucket: &Bucket, operation: Operation, now: &Now) -> Vec<Bucket> {
         outcomes.push(after);
     }
     outcomes
+}
+
+fn of_a_hold(bucket: &Bucket, holding: &Holding, now: &Now) -> Vec<Bucket> {
+    if bucket.take_instead(holding, now).is_some() {
+        return vec![bucket.clone()];
+    }
+    let models = bucket.model.outcomes(&bucket.limit, holding, now.us);
+    models.into_iter().map(|model| Bucket { model, ..bucket.clone() }).collect()
 }
 
 /// None, or all of them for which there is memory.

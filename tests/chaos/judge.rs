@@ -4,8 +4,8 @@ use super::books::{Bucket, Page};
 use super::step::Step;
 use super::world::{Memory, Now};
 use crate::common::exact::bucket::assert_binding;
-use crate::common::exact::{throttle, Model, Operation};
-use crate::common::walk::{stored, told};
+use crate::common::exact::{throttle, Holding, Model, Operation};
+use crate::common::walk::{shown_holds, stored, told};
 use crate::common::{decision, integers, multi_decision, reply};
 use redis::Value;
 
@@ -13,6 +13,7 @@ use redis::Value;
 pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
     match step {
         Step::Call { bucket, operation } => hear_call(&mut page[*bucket], *operation, now, reply),
+        Step::Hold { bucket, holding } => hear_hold(&mut page[*bucket], holding, now, reply),
         Step::Throttle { bucket, quantity } => hear_throttle(&mut page[*bucket], *quantity, now, reply),
         Step::NewLimit { bucket, limit, charge } => {
             page[*bucket].limit = limit.clone();
@@ -24,6 +25,7 @@ pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
         }
         Step::MultiTake(takes) => hear_multi_take(page, takes, now, reply),
         Step::Look { bucket } => page[*bucket].see(now, stored(reply::state(reply))),
+        Step::LookAtHolds { bucket } => page[*bucket].see_holds(now, &shown_holds(reply.clone(), now.us)),
         Step::Reset { bucket, .. } => hear_reset(&mut page[*bucket], now, reply),
     }
 }
@@ -49,6 +51,21 @@ fn hear_call(bucket: &mut Bucket, operation: Operation, now: &Now, reply: &Value
     bucket.model_to_follow(lacks_memory, |model, limit| {
         model.follow(limit, operation, now.us, told(decision(reply)));
     });
+}
+
+fn hear_hold(bucket: &mut Bucket, holding: &Holding, now: &Now, reply: &Value) {
+    let Some(take) = bucket.take_instead(holding, now) else {
+        bucket.model.follow_holding(&bucket.limit, holding, now.us, told(decision(reply)));
+        return;
+    };
+    let is_denying = now.memory == Memory::FullAndDenying;
+    if is_denying && matches!(reply, Value::ServerError(_)) {
+        assert!(bucket.may_allow(take, now), "a denial needs no memory");
+        return assert_out_of_memory(reply);
+    }
+    let told = told(decision(reply));
+    assert!(told.allowed == 0 || !is_denying, "a hold was made without memory");
+    bucket.model.judge(&bucket.limit, take, now.us, told);
 }
 
 fn hear_throttle(bucket: &mut Bucket, quantity: i64, now: &Now, reply: &Value) {

@@ -2,9 +2,9 @@
 
 use super::books::{Bucket, Page};
 use crate::common::exact::operation::{arguments, words};
-use crate::common::exact::{throttle, Limit, Model, Operation};
+use crate::common::exact::{throttle, Holding, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
-use crate::common::Random;
+use crate::common::{Random, HOUR_MS};
 
 /// One command on the buckets of a client, which are named by their places.
 #[derive(Clone, Debug)]
@@ -12,6 +12,10 @@ pub enum Step {
     Call {
         bucket: usize,
         operation: Operation,
+    },
+    Hold {
+        bucket: usize,
+        holding: Holding,
     },
     Peek {
         bucket: usize,
@@ -30,6 +34,9 @@ pub enum Step {
         charge: Operation,
     },
     Look {
+        bucket: usize,
+    },
+    LookAtHolds {
         bucket: usize,
     },
     Reset {
@@ -52,6 +59,7 @@ impl Step {
         let arguments = |bucket: usize, take| arguments(take, &page[bucket].key, &page[bucket].limit);
         match self {
             Self::Call { bucket, operation } => words(*operation, &page[*bucket].key, &page[*bucket].limit),
+            Self::Hold { bucket, holding } => holding.words(&page[*bucket].key, &page[*bucket].limit),
             Self::Peek { bucket, take } => format!("TB.PEEK {}", arguments(*bucket, *take)),
             Self::MultiTake(takes) => {
                 let groups: Vec<_> = takes.iter().map(|(bucket, take)| arguments(*bucket, *take)).collect();
@@ -63,6 +71,7 @@ impl Step {
             }
             Self::NewLimit { bucket, limit, charge } => words(*charge, &page[*bucket].key, limit),
             Self::Look { bucket } => format!("TB.STATE {}", page[*bucket].key),
+            Self::LookAtHolds { bucket } => format!("TB.HOLDS {}", page[*bucket].key),
             Self::Reset { bucket, command } => format!("{command} {}", page[*bucket].key),
         }
     }
@@ -71,10 +80,12 @@ impl Step {
     pub fn buckets(&self) -> Vec<usize> {
         match self {
             Self::Call { bucket, .. }
+            | Self::Hold { bucket, .. }
             | Self::Peek { bucket, .. }
             | Self::Throttle { bucket, .. }
             | Self::NewLimit { bucket, .. }
             | Self::Look { bucket }
+            | Self::LookAtHolds { bucket }
             | Self::Reset { bucket, .. } => vec![*bucket],
             Self::MultiTake(takes) => takes.iter().map(|(bucket, _)| *bucket).collect(),
         }
@@ -104,13 +115,25 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
     if page[bucket].throttle.is_some() && random.once_in(3) {
         return Step::Throttle { bucket, quantity: random.between(0, 5) };
     }
-    match random.below(25) {
+    match random.below(33) {
         0..=16 => Step::Call { bucket, operation: walk::any_operation(random, &page[bucket].limit) },
-        17 | 18 => Step::Peek { bucket, take: walk::take(random, &page[bucket].limit) },
-        19..=22 => multi_take(random, page),
-        23 => Step::Look { bucket },
+        17..=23 => Step::Hold { bucket, holding: holding(random, &page[bucket].limit) },
+        24 | 25 => Step::Peek { bucket, take: walk::take(random, &page[bucket].limit) },
+        26..=29 => multi_take(random, page),
+        30 => Step::Look { bucket },
+        31 => Step::LookAtHolds { bucket },
         _ => Step::Reset { bucket, command: if random.once_in(2) { "DEL" } else { "UNLINK" } },
     }
+}
+
+/// A call on a hold; some last until the clock has leapt a few times.
+fn holding(random: &mut Random, limit: &Limit) -> Holding {
+    let mut holding = walk::any_holding(random, limit);
+    match &mut holding {
+        Holding::Set { ttl_ms, .. } if random.once_in(2) => *ttl_ms = random.between(1, 6 * HOUR_MS),
+        _ => {}
+    }
+    holding
 }
 
 fn place(random: &mut Random, page: &Page) -> usize {

@@ -1,6 +1,7 @@
 //! What a server stores of its buckets, in memory and in its files, as tests compare it.
 
 use super::server::copy_data_files;
+use super::walk::{shown_holds, ShownHolds};
 use super::{text, unix_us, wait_until, Clock, Connection, Server, ServerBuilder};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +13,14 @@ use tempfile::TempDir;
 pub type Buckets = BTreeMap<String, Stored>;
 
 /// All that a server knows of one bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
     /// To the micro-token.
     pub level: String,
     pub refilled_at_us: i64,
     /// Unix milliseconds.
     pub expires_at_ms: Option<i64>,
+    pub holds: ShownHolds,
 }
 
 /// Looks at everything at one moment, on masters and replicas alike.
@@ -27,7 +29,8 @@ const LOOK: &str = "
     for _, key in ipairs(redis.call('KEYS', '*')) do
         if redis.call('TYPE', key).ok == 'tb-bucket' then
             local state = redis.call('TB.STATE', key)
-            table.insert(found, {key, state[1], state[2], redis.call('PTTL', key)})
+            local holds = redis.call('TB.HOLDS', key)
+            table.insert(found, {key, state[1], state[2], redis.call('PTTL', key), holds})
         end
     end
     return {redis.call('TIME'), found}";
@@ -37,17 +40,19 @@ const LOOK: &str = "
 /// Exact where nothing moves the server's clock meanwhile: servers before 7.0 know no absolute expiry.
 pub fn buckets(client: &mut Connection) -> Buckets {
     let [time, found] = array::<2>(client.run(&["EVAL", LOOK, "0"]));
-    let now_ms = unix_us(&time) / 1000;
-    super::array(found).into_iter().map(|bucket| one(bucket, now_ms)).collect()
+    let now_us = unix_us(&time);
+    super::array(found).into_iter().map(|bucket| one(bucket, now_us)).collect()
 }
 
-fn one(bucket: Value, now_ms: i64) -> (String, Stored) {
-    let [Value::BulkString(key), level, Value::Int(refilled_at_us), Value::Int(left_ms)] = array::<4>(bucket)
+fn one(bucket: Value, now_us: i64) -> (String, Stored) {
+    let [Value::BulkString(key), level, Value::Int(refilled_at_us), Value::Int(left_ms), holds] =
+        array::<5>(bucket)
     else {
         panic!("no bucket")
     };
-    let expires_at_ms = (left_ms >= 0).then(|| now_ms + left_ms);
-    (key.escape_ascii().to_string(), Stored { level: text(&level), refilled_at_us, expires_at_ms })
+    let expires_at_ms = (left_ms >= 0).then(|| now_us / 1000 + left_ms);
+    let holds = shown_holds(holds, now_us);
+    (key.escape_ascii().to_string(), Stored { level: text(&level), refilled_at_us, expires_at_ms, holds })
 }
 
 fn array<const N: usize>(reply: Value) -> [Value; N] {
@@ -66,7 +71,7 @@ pub fn assert_same_buckets(found: &Buckets, expected: &Buckets, when: &str) {
 }
 
 /// Fills a server with buckets in every state that the commands can bring about, and a few that only users can:
-/// odd microseconds and rates, debt, refunds, several at once, transactions, scripts, names of any bytes.
+/// odd microseconds and rates, debt, refunds, holds, several at once, transactions, scripts, names of any bytes.
 pub fn fill(client: &mut Connection, clock: &Clock) {
     const ROUNDS: i64 = 3;
     for round in 0..ROUNDS {
@@ -86,6 +91,10 @@ pub fn fill(client: &mut Connection, clock: &Clock) {
             "CL.THROTTLE throttled 99 13 3600 7",
             "TB.MTAKE 3 {m}a 10 1/h 1 {m}b 1e12 1e6 5e11 {m}c 50 13/7h 0.000001",
             "TB.MTAKE 2 {m}a 10 1/h 1 {m}denied 1 1/h 2",
+            "TB.HOLD held 10 1/h 2.5 86400000 renewed",
+            "TB.HOLD settled 10 1/h 4 86400000 id",
+            "TB.SETTLE settled 10 1/h id 1.5",
+            "TB.MHOLD 2 604800000 id {m}pool 3 0 2 {m}a 10 1/h 0.5",
             "MULTI",
             "TB.TAKE {tx}a 10 1/h 1",
             "TB.MTAKE 2 {tx}a 10 1/h 1 {tx}b 10 1/h 3",

@@ -2,10 +2,13 @@
 
 use super::exact::bucket::assert_binding;
 use super::exact::{
-    milliseconds, number, operation, whole, Bucket, End, Holding, Limit, Model, Operation, Trace, MILLION,
+    milliseconds, number, operation, whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace,
+    MILLION,
 };
-use super::{array, multi_decision, text, Connection, Decision, Random, Server};
+use super::{array, multi_decision, texts, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
+use redis::Value;
+use std::collections::BTreeMap;
 use tokenbucket::bucket;
 
 const DAY_US: i64 = 86_400_000_000;
@@ -123,6 +126,44 @@ pub fn stored(state: Option<(String, i64)>) -> Option<Bucket> {
     })
 }
 
+/// Holds as `TB.HOLDS` shows them, by their ids.
+pub type ShownHolds = BTreeMap<String, ShownHold>;
+
+#[derive(Clone, Debug)]
+pub struct ShownHold {
+    micro: Exact,
+    /// The latest moment at which it can end: a millisecond that has begun is shown as a whole one.
+    ends_by_us: i64,
+}
+
+/// One end is shown up to a millisecond apart at two moments; at one moment whole milliseconds apart, or not at all.
+impl PartialEq for ShownHold {
+    fn eq(&self, other: &Self) -> bool {
+        self.micro == other.micro && (self.ends_by_us - other.ends_by_us).abs() < 1000
+    }
+}
+
+/// What `TB.HOLDS` shows, the next to end first.
+pub fn shown_holds(reply: Value, now_us: i64) -> ShownHolds {
+    let listed: Vec<_> = array(reply).into_iter().map(texts).collect();
+    let left_ms = |hold: &Vec<String>| hold[2].parse::<i64>().unwrap();
+    assert!(listed.is_sorted_by_key(left_ms), "{listed:?}");
+    let shown = |hold: &Vec<String>| ShownHold {
+        micro: number::exact(&hold[1]) * whole(MILLION),
+        ends_by_us: now_us + left_ms(hold) * 1000,
+    };
+    let holds: ShownHolds = listed.iter().map(|hold| (hold[0].clone(), shown(hold))).collect();
+    assert_eq!(holds.len(), listed.len(), "one hold is listed twice: {listed:?}");
+    holds
+}
+
+/// What it must show.
+pub fn holds_to_show(model: &Model, now_us: i64) -> ShownHolds {
+    let left_ms = |end: &End| milliseconds(&whole(end.at_us - now_us)).to_i64().unwrap();
+    let shown = |end: End| ShownHold { ends_by_us: now_us + left_ms(&end) * 1000, micro: end.micro };
+    model.holds(now_us).into_iter().map(|(id, end)| (id, shown(end))).collect()
+}
+
 /// One bucket of a server with a controlled clock, and its model.
 pub struct Walk<'a> {
     server: &'a Server,
@@ -170,22 +211,9 @@ impl<'a> Walk<'a> {
     }
 
     fn compare_holds(&mut self) {
-        let listed = array(self.client.run(&["TB.HOLDS", &self.key]));
-        let listed: Vec<_> =
-            listed.into_iter().map(|hold| array(hold).iter().map(text).collect::<Vec<_>>()).collect();
+        let listed = self.client.run(&["TB.HOLDS", &self.key]);
         let now_us = self.now_us();
-        let left_ms = |listed: &Vec<String>| listed[2].parse::<i64>().unwrap();
-        assert!(listed.is_sorted_by_key(left_ms), "{listed:?}");
-        let holds = self.model.holds(now_us);
-        assert_eq!(listed.len(), holds.len(), "{listed:?}, not {holds:?}");
-        for hold in &listed {
-            let End { at_us, micro } = &holds[&hold[0]];
-            let left_us = whole(at_us - now_us);
-            assert_eq!(
-                (number::exact(&hold[1]) * whole(MILLION), left_ms(hold)),
-                (micro.clone(), milliseconds(&left_us).to_i64().unwrap())
-            );
-        }
+        assert_eq!(shown_holds(listed, now_us), holds_to_show(&self.model, now_us));
     }
 
     /// What a take would be told.

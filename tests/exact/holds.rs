@@ -132,14 +132,59 @@ impl Model {
         let after = after.map(|level| level.clone().min(limit.capacity.clone()));
         let lost = if after.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
         judge_level(limit, &after, &lost, &ends(&holds), now_us, told)?;
-        let is_full =
-            after.low == limit.capacity || (told.reset_after_ms == 0 && after.high == limit.capacity);
+        Ok(self.leave(limit, after, &lost, holds, now_us, told.reset_after_ms == 0))
+    }
+
+    fn leave(
+        &mut self,
+        limit: &Limit,
+        after: Range,
+        lost: &Exact,
+        holds: Holds,
+        now_us: i64,
+        is_full: bool,
+    ) -> Trace {
+        let is_full = after.low == limit.capacity || (is_full && after.high == limit.capacity);
         if is_full && holds.is_empty() {
             self.clear();
-            return Ok(Trace::Gone);
+            return Trace::Gone;
         }
-        self.write(limit, now_us, after.lower_by(&lost), Some(limit.flow.clone()), holds);
-        Ok(Trace::Written)
+        self.write(limit, now_us, after.lower_by(lost), Some(limit.flow.clone()), holds);
+        Trace::Written
+    }
+
+    /// What a call may leave, whatever is told of it.
+    pub fn outcomes(&self, limit: &Limit, holding: &Holding, now_us: i64) -> Vec<Self> {
+        let before = self.level(limit, now_us);
+        let mut holds = self.holds(now_us);
+        let (Holding::Set { id, .. } | Holding::Settle { id, .. }) = holding;
+        let held = holds.remove(id).map(|held| held.micro);
+        let (is_set, amount) = match holding {
+            Holding::Set { amount_micro, .. } => (true, whole(*amount_micro)),
+            Holding::Settle { used_micro, .. } => (false, whole(*used_micro)),
+        };
+        if held.is_none() && (!is_set || amount.is_zero()) {
+            return vec![self.clone()];
+        }
+        if let Holding::Set { ttl_ms, amount_micro: 1.., .. } = holding {
+            holds.insert(id.clone(), End { at_us: now_us + ttl_ms * 1000, micro: amount.clone() });
+        }
+        let taken = amount - held.unwrap_or_else(Exact::zero);
+        let is_denied = |level: &Exact| is_set && taken.is_positive() && taken > *level;
+        let mut outcomes = Vec::new();
+        if is_denied(&before.low) {
+            outcomes.push(self.clone());
+        }
+        if !is_denied(&before.high) {
+            let after = before.map(|level| (level - &taken).min(limit.capacity.clone()));
+            let lost = if after.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
+            for is_full in [false, true] {
+                let mut model = self.clone();
+                model.leave(limit, after.clone(), &lost, holds.clone(), now_us, is_full);
+                outcomes.push(model);
+            }
+        }
+        outcomes
     }
 }
 

@@ -1,5 +1,6 @@
 //! The words of redis-cell: `CL.THROTTLE key max_burst count period [quantity]`, and its five fields.
 
+use super::holds::ends;
 use super::limit::tokens;
 use super::{number, operation, whole, Exact, Limit, Model, Operation, Trace, MILLION};
 use num_traits::{ToPrimitive, Zero};
@@ -35,7 +36,10 @@ pub fn follow(model: &mut Model, limit: &Limit, quantity: i64, now_us: i64, repl
         let [one, other] = [field(&after[0]), field(&after[1])];
         (one.min(other)..=one.max(other)).contains(&told)
     };
-    let wait_s = |level: &Exact, wanted: &Exact| whole_seconds(&limit.reaches_in_us(level, now_us, wanted));
+    let ends = ends(&model.holds(now_us));
+    let wait_s = |level: &Exact, wanted: &Exact| {
+        whole_seconds(&limit.reaches_with_us(level, now_us, wanted, &ends).expect("no pool"))
+    };
     let never = allowed == 1 || whole(quantity * MILLION) > limit.capacity;
     let right = (least..=most).contains(&Some(allowed))
         && whole(capacity) * whole(MILLION) == limit.capacity
