@@ -2,11 +2,12 @@
 
 use super::memory::settled_memory;
 use crate::common::exact::{Holding, Limit};
-use crate::common::stored::{append_only_bytes, follow, replicated_bytes, wait_until_replicated};
+use crate::common::stored::{
+    append_only_bytes, follow, replicated_bytes, wait_until_replicated, with_append_only_file,
+};
 use crate::common::walk::{self, Walk};
 use crate::common::{
-    is_before, multi_decision, text, wait_until, Connection, Decision, Engine, Random, Server, ServerBuilder,
-    HOUR_MS,
+    is_before, multi_decision, text, wait_until, Connection, Decision, Engine, Random, Server, HOUR_MS,
 };
 use redis::Value;
 use tokenbucket::error::Error;
@@ -632,15 +633,6 @@ fn a_replica_has_every_hold_also_after_its_promotion() {
         promoted.info("tokenbucket", "tokenbucket_holds"),
         client.info("tokenbucket", "tokenbucket_holds")
     );
-}
-
-fn with_append_only_file(preamble: &str) -> ServerBuilder {
-    Server::builder()
-        .option("appendonly", "yes")
-        .option("appendfsync", "always")
-        .option("aof-use-rdb-preamble", preamble)
-        .option("auto-aof-rewrite-percentage", 0)
-        .controlled_clock()
 }
 
 #[test]
