@@ -501,6 +501,9 @@ impl<'limit, R: Returns> View<'limit, R> {
 
     #[inline]
     fn debt_free_in_ms(&self, bucket: Bucket) -> i64 {
+        if bucket.level_micro >= 0 {
+            return 0;
+        }
         self.wait_until_ms(self.reaches_at_us(bucket, self.now_us, 0))
     }
 

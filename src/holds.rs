@@ -25,6 +25,7 @@ use crate::bucket::{Bucket, Returns, MAX_TIME_US};
 use crate::number::MAX_MICRO;
 use crate::rate::Rate;
 use hashbrown::HashTable;
+use smallvec::{smallvec, Array, SmallVec};
 use std::hash::{BuildHasher, RandomState};
 use std::mem::size_of;
 use std::sync::LazyLock;
@@ -185,9 +186,9 @@ impl Holds {
     /// Bytes that they take, without what allocators add.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let slots = self.slots.holds.capacity().saturating_mul(size_of::<Option<Hold>>());
+        let slots = room(&self.slots.holds).saturating_mul(size_of::<Option<Hold>>());
         let free = self.slots.free.capacity().saturating_mul(size_of::<u32>());
-        let chunks = self.order.chunks.capacity().saturating_mul(size_of::<Chunk>());
+        let chunks = room(&self.order.chunks).saturating_mul(size_of::<Chunk>());
         let entries = self.order.room.saturating_mul(size_of::<Entry>());
         let parts = [slots, free, chunks, entries, self.index.allocation_size(), self.id_bytes];
         parts.into_iter().fold(size_of::<Self>(), usize::saturating_add)
@@ -248,7 +249,7 @@ impl Returns for &Holds {
 /// Where the holds themselves are. They stay in their place.
 #[derive(Clone, Default)]
 struct Slots {
-    holds: Vec<Option<Hold>>,
+    holds: SmallVec<[Option<Hold>; 1]>,
     free: Vec<u32>,
 }
 
@@ -275,7 +276,6 @@ impl Slots {
     fn put(&mut self, hold: Hold) -> Option<u32> {
         let Some(slot) = self.free.pop() else {
             let slot = u32::try_from(self.holds.len()).ok()?;
-            reserve_first(&mut self.holds);
             self.holds.push(Some(hold));
             return Some(slot);
         };
@@ -311,8 +311,8 @@ impl Slots {
 #[derive(Clone, Default)]
 struct Order {
     /// None is empty.
-    chunks: Vec<Chunk>,
-    /// How many entries the chunks have room for.
+    chunks: SmallVec<[Chunk; 1]>,
+    /// How many entries the chunks have room for on the heap.
     room: usize,
     /// What all holds bring together, in micro-tokens.
     sum_micro: i128,
@@ -323,8 +323,10 @@ struct Chunk {
     /// What its holds bring together, in micro-tokens.
     sum_micro: i128,
     last_end_us: i64,
-    entries: Vec<Entry>,
+    entries: Entries,
 }
+
+type Entries = SmallVec<[Entry; 1]>;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -358,14 +360,14 @@ impl Order {
         // Behind all others, which is where nearly all go.
         match self.chunks.last_mut() {
             Some(last) if last.entries.len() < CHUNK => {
-                let room = last.entries.capacity();
+                let before = room(&last.entries);
                 last.entries.push(entry);
                 last.sum_micro = last.sum_micro.saturating_add(i128::from(entry.amount_micro));
                 self.sum_micro = self.sum_micro.saturating_add(i128::from(entry.amount_micro));
                 last.last_end_us = hold.ends_at_us;
-                self.room = self.room.saturating_sub(room).saturating_add(last.entries.capacity());
+                self.room = self.room.saturating_sub(before).saturating_add(room(&last.entries));
             }
-            _ => self.add_chunk(self.chunks.len(), slots, vec![entry]),
+            _ => self.add_chunk(self.chunks.len(), slots, smallvec![entry]),
         }
     }
 
@@ -376,7 +378,7 @@ impl Order {
         let position = entries.partition_point(|other| slots.is_before(other.slot, place));
         entries.insert(position, entry);
         if entries.len() > CHUNK {
-            let back = entries.split_off(CHUNK / 2);
+            let back = entries.drain(CHUNK / 2..).collect();
             entries.shrink_to_fit();
             self.add_chunk(index, slots, back);
         }
@@ -422,22 +424,21 @@ impl Order {
         self.add_chunk(index, slots, entries);
     }
 
-    fn add_chunk(&mut self, index: usize, slots: &Slots, entries: Vec<Entry>) {
-        self.room = self.room.saturating_add(entries.capacity());
+    fn add_chunk(&mut self, index: usize, slots: &Slots, entries: Entries) {
+        self.room = self.room.saturating_add(room(&entries));
         let last_end_us = entries.last().map_or(i64::MIN, |last| slots.ends_at_us(last.slot));
         let chunk = Chunk { sum_micro: sum(&entries), last_end_us, entries };
         self.sum_micro = self.sum_micro.saturating_add(chunk.sum_micro);
-        reserve_first(&mut self.chunks);
         self.chunks.insert(index.min(self.chunks.len()), chunk);
     }
 
-    fn take_chunk(&mut self, index: usize) -> Option<Vec<Entry>> {
+    fn take_chunk(&mut self, index: usize) -> Option<Entries> {
         if index >= self.chunks.len() {
             return None;
         }
         let Chunk { sum_micro, entries, .. } = self.chunks.remove(index);
         self.sum_micro = self.sum_micro.saturating_sub(sum_micro);
-        self.room = self.room.saturating_sub(entries.capacity());
+        self.room = self.room.saturating_sub(room(&entries));
         Some(entries)
     }
 
@@ -471,7 +472,7 @@ impl Order {
         }
         let whole = self.chunks.partition_point(|chunk| chunk.last_end_us <= until_us);
         for chunk in self.chunks.drain(..whole) {
-            self.room = self.room.saturating_sub(chunk.entries.capacity());
+            self.room = self.room.saturating_sub(room(&chunk.entries));
             self.sum_micro = self.sum_micro.saturating_sub(chunk.sum_micro);
             ended.extend(chunk.entries.iter().map(|entry| entry.slot));
         }
@@ -569,11 +570,12 @@ impl Chunk {
     }
 }
 
-/// Makes room for one: many buckets have no more than that, and would be given room for four.
-fn reserve_first<T>(list: &mut Vec<T>) {
-    if list.capacity() == 0 {
-        list.reserve_exact(1);
+/// How many a list has room for on the heap. Lists here hold one in place: most buckets are held once at a time.
+fn room<A: Array>(list: &SmallVec<A>) -> usize {
+    if list.spilled() {
+        return list.capacity();
     }
+    0
 }
 
 fn sum(entries: &[Entry]) -> i128 {
