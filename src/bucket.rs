@@ -165,7 +165,7 @@ impl Returns for NoReturns {
     #[inline(always)]
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, _counted_us: i64, level_micro: i64) -> i64 {
         let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
-        bucket.refilled_at_us.wrapping_add(rate.time_us(missing_micro))
+        rate.reaches_at_us(bucket.refilled_at_us, missing_micro)
     }
 }
 
@@ -292,7 +292,7 @@ impl Limit {
     #[must_use]
     pub fn full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
         let now_us = now_us.clamp(0, MAX_TIME_US);
-        let missing = self.rate.flow_up(full_at_us.saturating_sub(now_us));
+        let missing = self.rate.flow_up(now_us, full_at_us);
         let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(DEEPEST_DEBT_MICRO);
         // Rounding up what is missing is dated back like the rest of a refill.
         let refilled_at_us = now_us.saturating_sub(missing.carry_us).max(0);
@@ -305,7 +305,7 @@ impl Limit {
     /// tokens, nor lock the bucket until it has caught up.
     #[inline]
     fn refill(&self, bucket: Bucket, returned_micro: i64, now_us: i64) -> Bucket {
-        let flow = self.rate.flow(now_us.wrapping_sub(bucket.refilled_at_us));
+        let flow = self.rate.flow(bucket.refilled_at_us, now_us);
         let level_micro = bucket.level_micro.wrapping_add(flow.micro).wrapping_add(returned_micro);
         if level_micro >= self.capacity_micro {
             return self.full(now_us);

@@ -87,7 +87,7 @@ impl Error {
             Self::Max => c"ERR max must be a whole number of tokens from 1 to 1e12",
             Self::MaxWait => c"ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000",
             Self::Rate => {
-                c"ERR rate must be tokens per second above 0, like 5 or 0.25, or count/period, like 100/m or 10/15s (ms, s, m, h, d)"
+                c"ERR rate must be tokens per second above 0, like 5 or 0.25, count/period, like 100/m or 10/15s (ms, s, m, h, d), or count@period, like 1000@d or 1000@mo+09:00 (also w, y)"
             }
             Self::RateOfPool => {
                 c"ERR rate 0 is a pool that nothing but ending holds refills: only TB.HOLD, TB.SETTLE, TB.MHOLD, TB.MSETTLE, TB.PEEK and TB.GIVE accept it"

@@ -235,7 +235,7 @@ impl Returns for &Holds {
 
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64 {
         let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
-        let alone_us = bucket.refilled_at_us.wrapping_add(rate.time_us(missing_micro));
+        let alone_us = rate.reaches_at_us(bucket.refilled_at_us, missing_micro);
         let first_end_us = self.order.first_end_us(&self.slots);
         if alone_us <= counted_us.max(first_end_us) {
             return alone_us;
@@ -516,7 +516,7 @@ impl Order {
     fn covers_at_us(&self, slots: &Slots, rate: &Rate, since_us: i64, missing_micro: i128) -> i64 {
         let covers = |micro: i128, at_us: i64| {
             let lacking = missing_micro.saturating_sub(micro);
-            lacking <= 0 || lacking <= i128::from(rate.flow(at_us.saturating_sub(since_us)).micro)
+            lacking <= 0 || lacking <= i128::from(rate.flow(since_us, at_us).micro)
         };
         // A full bucket nearly always needs all of them.
         let last = self.chunks.last().and_then(|chunk| Some((chunk.entries.last()?, chunk.last_end_us)));
@@ -584,7 +584,7 @@ fn sum(entries: &[Entry]) -> i128 {
 
 /// When `micro` have flowed since `since_us`.
 fn flown_at_us(rate: &Rate, since_us: i64, micro: i128) -> i64 {
-    since_us.wrapping_add(rate.time_us(i64::try_from(micro).unwrap_or(i64::MAX)))
+    rate.reaches_at_us(since_us, i64::try_from(micro).unwrap_or(i64::MAX))
 }
 
 /// Bytes of an encoded hold in front of its name: end, amount, length of the name.

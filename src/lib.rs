@@ -13,7 +13,8 @@
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision. No Redis, no clock, no allocation |
 //! | [`holds`] | the holds of a bucket, and when what they hold comes back |
 //! | [`number`] | amounts of tokens: bytes to exact integers, and back |
-//! | [`rate`] | rates: bytes to an exact ratio, what flows at it, and how long an amount takes |
+//! | [`rate`] | rates: bytes to an exact ratio or a calendar, what flows at it, and when an amount has flowed |
+//! | [`calendar`] | calendar rates: the boundaries of days, weeks, months and years |
 //! | [`request`] | argv to one typed request per command |
 //! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
 //! | [`error`] | every error that a client can see |
@@ -28,6 +29,7 @@
 //! commands, which the README and `docs/commands` describe.
 
 pub mod bucket;
+pub mod calendar;
 mod command;
 pub mod effect;
 pub mod error;

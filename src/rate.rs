@@ -1,10 +1,11 @@
-//! Rates: bytes to an exact ratio, what flows at it in a time, and how long an amount takes.
+//! Rates: bytes to an exact ratio or a calendar, what flows at it in a time, and when an amount has flowed.
 //!
-//! Conveniently, one token a second *is* one micro-token a microsecond, so a [`Rate`] needs no conversion before
+//! Conveniently, one token a second *is* one micro-token a microsecond, so a ratio needs no conversion before
 //! it meets the clock.
 
 #![forbid(unsafe_code)]
 
+use crate::calendar::{Anchor, Calendar};
 use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS};
 
 /// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
@@ -12,42 +13,55 @@ use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS};
 pub const CENTURY_S: u64 = 3_155_760_000;
 
 /// The same in microseconds.
-const CENTURY_US: u64 = CENTURY_S * 1_000_000;
+pub(crate) const CENTURY_US: u64 = CENTURY_S * 1_000_000;
 
 /// The first number of more than 12 digits.
 const TWELVE_DIGITS: u64 = 1_000_000_000_000;
 
 /// The fastest rate, in tokens per second.
-const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
+pub(crate) const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
 
 /// Why bytes are not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateError {
-    /// Neither tokens per second nor `count/period`, or none in a period.
+    /// Neither tokens per second nor `count/period` nor `count@period`, or none in a period.
     Malformed,
     /// Zero.
     Zero,
-    /// Faster than 10^12 tokens per second, or slower than one token in 100 years.
+    /// Faster than 10^12 tokens per second, slower than one token in 100 years, or less than a micro-token at a
+    /// boundary of the calendar.
     OutOfRange,
 }
 
 /// What flows, and how long it takes, is told up to here: beyond what any bucket holds or any clock counts, and
 /// small enough to be added to a level or a time.
-const MOST: i64 = 1 << 62;
+pub(crate) const MOST: i64 = 1 << 62;
 
-/// Tokens per second as an exact ratio, which is also micro-tokens per microsecond:
-/// `numerator / denominator * 10^exponent`.
+/// How fast tokens flow in: two numbers, which are read as the kind of the rate says.
 ///
-/// Nearly always the exponent is 0 and all arithmetic fits machine words. The others are rates like
-/// `2.10000000001e-9/ms`. There the power of ten goes into one of the terms, which may then need 90 bits, and the
-/// other stays within 64. So a product that leaves 128 bits means "more than any bucket holds" when multiplied by
-/// the numerator, because it is divided by at most 64 bits, and "longer than any clock counts" when multiplied by
-/// the denominator, for the same reason: overflow saturates, and is never wrong.
+/// Nearly always they are a ratio, and all arithmetic fits machine words. The other kinds are read out of its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     numerator: u64,
     denominator: u64,
-    exponent: i32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `numerator / denominator` tokens per second, which is also micro-tokens per microsecond.
+    Ratio,
+    /// The same, times a power of ten: rates like `2.10000000001e-9/ms`.
+    ///
+    /// The power of ten goes into one of the terms, which may then need 90 bits, and the other stays within 64. So a
+    /// product that leaves 128 bits means "more than any bucket holds" when multiplied by the numerator, because it is
+    /// divided by at most 64 bits, and "longer than any clock counts" when multiplied by the denominator, for the same
+    /// reason: overflow saturates, and is never wrong.
+    Scaled {
+        exponent: i32,
+    },
+    /// `numerator` micro-tokens at once, every `denominator` units.
+    Calendar(Anchor),
 }
 
 /// What flows in a stretch of time.
@@ -61,13 +75,14 @@ pub struct Flow {
 
 impl Rate {
     /// Nothing flows, and any amount takes longer than is counted: its product with the denominator leaves 64 bits.
-    pub const NOTHING: Self = Self { numerator: 0, denominator: u64::MAX, exponent: 0 };
+    pub const NOTHING: Self = Self { numerator: 0, denominator: u64::MAX, kind: Kind::Ratio };
 
-    /// Reads `5`, `0.25`, `1e-3` (tokens per second) or `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`.
+    /// Reads `5`, `0.25`, `1e-3` (tokens per second), `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`, or `1000@d`,
+    /// `5@10s`, `100@w`, `10000@mo`, `1@y`, `1000@d+09:00` (at boundaries of the calendar).
     ///
-    /// Both numbers keep 12 significant digits; further ones are rounded down in the count and up in the
+    /// Both numbers of a ratio keep 12 significant digits; further ones are rounded down in the count and up in the
     /// period, so that a rate is never above what was asked. But a count that is as near to a whole micro-token as
-    /// clients' floats are, is that.
+    /// clients' floats are, is that. The count of a calendar is an amount of tokens.
     ///
     /// # Errors
     /// [`RateError`] if it is malformed or out of bounds.
@@ -77,8 +92,8 @@ impl Rate {
             Some(rate) => Ok(rate),
             None => {
                 // Field by field, or the optimiser keeps the usual rates in memory for the sake of the others.
-                let Self { numerator, denominator, exponent } = Self::general(bytes)?;
-                Ok(Self { numerator, denominator, exponent })
+                let Self { numerator, denominator, kind } = Self::general(bytes)?;
+                Ok(Self { numerator, denominator, kind })
             }
         }
     }
@@ -132,20 +147,29 @@ impl Rate {
         (count <= fastest && period_s <= slowest && period_s != 0).then_some(Self {
             numerator: count,
             denominator: period_s,
-            exponent: 0,
+            kind: Kind::Ratio,
         })
     }
 
     #[cold]
     fn general(bytes: &[u8]) -> Result<Self, RateError> {
-        match bytes.iter().position(|byte| *byte == b'/') {
+        match bytes.iter().position(|byte| matches!(byte, b'/' | b'@')) {
             None if Decimal::parse(bytes).is_some_and(Decimal::is_zero) => Err(RateError::Zero),
             None => Self::ratio(Self::count(bytes)?, (1, 0), SECOND),
-            Some(slash) => {
-                let (count, period) = bytes.split_at(slash);
-                Self::per_period(count, period.get(1..).unwrap_or_default())
-            }
+            Some(at) => match bytes.split_at(at) {
+                (count, [b'@', period @ ..]) => Ok(Self::at_boundaries(Calendar::parse(count, period)?)),
+                (count, period) => Self::per_period(count, period.get(1..).unwrap_or_default()),
+            },
         }
+    }
+
+    fn at_boundaries(Calendar { count_micro, units, anchor }: Calendar) -> Self {
+        Self { numerator: count_micro, denominator: units, kind: Kind::Calendar(anchor) }
+    }
+
+    /// What the numbers of a calendar rate stand for.
+    fn calendar(&self, anchor: Anchor) -> Calendar {
+        Calendar { count_micro: self.numerator, units: self.denominator, anchor }
     }
 
     fn per_period(count: &[u8], period: &[u8]) -> Result<Self, RateError> {
@@ -179,7 +203,7 @@ impl Rate {
         let denominator = period.0.saturating_mul(unit.seconds);
         let exponent = count.1.saturating_sub(period.1);
         let exponent = i32::try_from(exponent).map_err(|_| RateError::OutOfRange)?;
-        let rate = Self { numerator, denominator, exponent };
+        let rate = Self { numerator, denominator, kind: Kind::Scaled { exponent } };
         let (numerator, denominator) = rate.wide().ok_or(RateError::OutOfRange)?;
         // A product beyond 128 bits is larger than anything on the other side of its comparison.
         let fastest = denominator.saturating_mul(u128::from(MAX_TOKENS_PER_S));
@@ -188,38 +212,43 @@ impl Rate {
             return Err(RateError::OutOfRange);
         }
         Ok(match (u64::try_from(numerator), u64::try_from(denominator)) {
-            (Ok(numerator), Ok(denominator)) => Self { numerator, denominator, exponent: 0 },
+            (Ok(numerator), Ok(denominator)) => Self { numerator, denominator, kind: Kind::Ratio },
             _ => rate,
         })
     }
 
     /// The two terms with the exponent worked into one of them; `None` if that one leaves 128 bits.
     fn wide(&self) -> Option<(u128, u128)> {
-        let power = 10u128.checked_pow(self.exponent.unsigned_abs())?;
-        let (up, down) = if self.exponent >= 0 { (power, 1) } else { (1, power) };
+        let exponent = if let Kind::Scaled { exponent } = self.kind { exponent } else { 0 };
+        let power = 10u128.checked_pow(exponent.unsigned_abs())?;
+        let (up, down) = if exponent >= 0 { (power, 1) } else { (1, power) };
         let numerator = u128::from(self.numerator).checked_mul(up)?;
         let denominator = u128::from(self.denominator).checked_mul(down)?;
         Some((numerator, denominator))
     }
 
-    /// What flows in `elapsed_us` microseconds (0 or more).
+    /// What flows from `since_us` to `until_us`, in Unix microseconds; nothing if that is not later.
     #[inline]
     #[must_use]
-    pub fn flow(&self, elapsed_us: i64) -> Flow {
-        let elapsed = elapsed_us.max(0).unsigned_abs();
+    pub fn flow(&self, since_us: i64, until_us: i64) -> Flow {
+        let elapsed = until_us.wrapping_sub(since_us).max(0).unsigned_abs();
         match elapsed.checked_mul(self.numerator) {
-            Some(total) if self.exponent == 0 => {
+            Some(total) if self.kind == Kind::Ratio => {
                 let micro = total.checked_div(self.denominator).unwrap_or(0);
                 let rest = total.wrapping_sub(micro.wrapping_mul(self.denominator));
                 let carry = if rest == 0 { 0 } else { rest.checked_div(self.numerator).unwrap_or(0) };
                 Flow { micro: saturate(micro), carry_us: saturate(carry) }
             }
-            _ => self.wide_flow(elapsed),
+            _ => self.other_flow(since_us, until_us),
         }
     }
 
     #[cold]
-    fn wide_flow(&self, elapsed: u64) -> Flow {
+    fn other_flow(&self, since_us: i64, until_us: i64) -> Flow {
+        if let Kind::Calendar(anchor) = self.kind {
+            return Flow { micro: self.calendar(anchor).flow_micro(since_us, until_us), carry_us: 0 };
+        }
+        let elapsed = until_us.wrapping_sub(since_us).max(0).unsigned_abs();
         let (numerator, denominator) = self.wide().unwrap_or((0, 1));
         let Some(total) = u128::from(elapsed).checked_mul(numerator) else {
             return Flow { micro: MOST, carry_us: 0 };
@@ -230,13 +259,17 @@ impl Rate {
         Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
     }
 
-    /// What flows in `elapsed_us` microseconds (0 or more), rounded up to whole micro-tokens; `carry_us` is how
-    /// long what was added takes to flow, in whole microseconds.
+    /// The same, rounded up to whole micro-tokens; `carry_us` is how long what was added takes to flow, in whole
+    /// microseconds.
     #[cold]
     #[must_use]
-    pub fn flow_up(&self, elapsed_us: i64) -> Flow {
+    pub fn flow_up(&self, since_us: i64, until_us: i64) -> Flow {
+        if let Kind::Calendar(_) = self.kind {
+            return self.flow(since_us, until_us);
+        }
+        let elapsed = until_us.saturating_sub(since_us).max(0).unsigned_abs();
         let (numerator, denominator) = self.wide().unwrap_or((0, 1));
-        let Some(total) = u128::from(elapsed_us.max(0).unsigned_abs()).checked_mul(numerator) else {
+        let Some(total) = u128::from(elapsed).checked_mul(numerator) else {
             return Flow { micro: MOST, carry_us: 0 };
         };
         let micro = total.div_ceil(denominator);
@@ -245,18 +278,29 @@ impl Rate {
         Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
     }
 
-    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
+    /// The first moment at which `micro` micro-tokens have flowed since `since_us`, in Unix microseconds: `since_us` if
+    /// that is nothing; saturates 2^62 later.
     #[inline]
     #[must_use]
-    pub fn time_us(&self, micro: i64) -> i64 {
-        let micro = micro.max(0).unsigned_abs();
-        match micro.checked_mul(self.denominator) {
-            Some(total) if self.exponent == 0 => saturate(total.div_ceil(self.numerator.max(1))),
-            _ => self.wide_time_us(micro),
+    pub fn reaches_at_us(&self, since_us: i64, micro: i64) -> i64 {
+        let needed = micro.max(0).unsigned_abs();
+        match needed.checked_mul(self.denominator) {
+            Some(total) if self.kind == Kind::Ratio => {
+                since_us.wrapping_add(saturate(total.div_ceil(self.numerator.max(1))))
+            }
+            _ => self.other_reaches_at_us(since_us, needed),
         }
     }
 
     #[cold]
+    fn other_reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
+        if let Kind::Calendar(anchor) = self.kind {
+            return self.calendar(anchor).reaches_at_us(since_us, micro);
+        }
+        since_us.wrapping_add(self.wide_time_us(micro))
+    }
+
+    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
     fn wide_time_us(&self, micro: u64) -> i64 {
         let (numerator, denominator) = self.wide().unwrap_or((0, 1));
         match u128::from(micro).checked_mul(denominator) {
@@ -272,15 +316,23 @@ impl Rate {
         let capacity = capacity_micro.max(0).unsigned_abs();
         match capacity.checked_mul(self.denominator) {
             // If the other product saturates, it is larger than this one all the same.
-            Some(needed) if self.exponent == 0 => needed <= CENTURY_US.saturating_mul(self.numerator),
-            _ => self.wide_time_us(capacity).unsigned_abs() <= CENTURY_US,
+            Some(needed) if self.kind == Kind::Ratio => needed <= CENTURY_US.saturating_mul(self.numerator),
+            _ => self.others_refill_within_a_century(capacity),
         }
+    }
+
+    #[cold]
+    fn others_refill_within_a_century(&self, capacity_micro: u64) -> bool {
+        if let Kind::Calendar(anchor) = self.kind {
+            return self.calendar(anchor).refills_within_a_century(capacity_micro);
+        }
+        self.wide_time_us(capacity_micro).unsigned_abs() <= CENTURY_US
     }
 }
 
 /// The number, or [`MOST`] if it is larger.
 #[inline]
-fn saturate(value: u64) -> i64 {
+pub(crate) fn saturate(value: u64) -> i64 {
     value.min(MOST.unsigned_abs()).cast_signed()
 }
 
@@ -290,15 +342,22 @@ fn saturate_wide(value: u128) -> i64 {
 
 /// What a period is counted in: as many of it as `per_second` are `seconds` long. One of the two is 1.
 #[derive(Clone, Copy)]
-struct Unit {
+pub(crate) struct Unit {
     per_second: u64,
     seconds: u64,
+}
+
+impl Unit {
+    /// Its length in microseconds.
+    pub(crate) fn us(self) -> u64 {
+        self.seconds.saturating_mul(1_000_000).checked_div(self.per_second).unwrap_or(0)
+    }
 }
 
 const SECOND: Unit = Unit { per_second: 1, seconds: 1 };
 
 #[inline] // Folds into the two multiplications that it is for.
-fn unit(name: &[u8]) -> Option<Unit> {
+pub(crate) fn unit(name: &[u8]) -> Option<Unit> {
     Some(match name {
         b"ms" => Unit { per_second: 1000, seconds: 1 },
         b"s" => SECOND,
