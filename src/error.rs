@@ -57,6 +57,10 @@ pub enum Error {
     UsedOfPool,
     /// The bucket has as many holds as it may have.
     TooManyHolds,
+    /// An option of `TB.TOP` that is none, or is given twice.
+    TopOption,
+    /// The `COUNT` of `TB.TOP` is not a number of keys.
+    TopCount,
     /// The effect given to `TB.RESTORE` is malformed.
     State,
     /// The `max_burst` of `CL.THROTTLE` is out of bounds.
@@ -111,6 +115,8 @@ impl Error {
             Self::UsedOfPool => c"ERR used must be 0 where the rate is 0: it would never flow in again",
             Self::TooManyHolds => c"ERR the bucket has tokenbucket.max-holds holds already",
             Self::DuplicateKey => c"ERR key must not be given twice in one call",
+            Self::TopOption => c"ERR options of TB.TOP are COUNT n and RESET, each at most once",
+            Self::TopCount => c"ERR COUNT must be a whole number of keys from 1 to 100000",
             Self::State => c"ERR state must be a bucket state as this module replicates it",
             Self::MaxBurst => c"ERR max_burst must be a whole number of tokens from -1 to 999999999999",
             Self::Count => c"ERR count must be a whole number of tokens from 1 to 1e12",

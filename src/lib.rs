@@ -17,6 +17,7 @@
 //! | [`calendar`] | calendar rates: the boundaries of days, weeks, months and years |
 //! | [`request`] | argv to one typed request per command |
 //! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
+//! | [`top`] | the keys that are denied most, in a bounded number of counters |
 //! | [`error`] | every error that a client can see |
 //! | `command` | one file per command, and what they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
@@ -38,6 +39,7 @@ pub mod number;
 pub mod rate;
 mod redis;
 pub mod request;
+pub mod top;
 
 /// What the module offers to the server that loads it.
 const COMMANDS: redis::Commands = command::ALL;

@@ -57,9 +57,7 @@ enum Kind {
     /// product that leaves 128 bits means "more than any bucket holds" when multiplied by the numerator, because it is
     /// divided by at most 64 bits, and "longer than any clock counts" when multiplied by the denominator, for the same
     /// reason: overflow saturates, and is never wrong.
-    Scaled {
-        exponent: i32,
-    },
+    Scaled { exponent: i32 },
     /// `numerator` micro-tokens at once, every `denominator` units.
     Calendar(Anchor),
 }

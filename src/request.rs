@@ -73,6 +73,21 @@ pub struct Throttle<'a, A> {
     pub cost_micro: i64,
 }
 
+/// What is asked of the keys that were denied most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopRequest {
+    /// How many are wanted: 1 to [`MAX_TOP_KEYS`].
+    pub count: usize,
+    /// Whether counting is to start anew.
+    pub reset: bool,
+}
+
+/// The most keys that denials are counted of.
+pub const MAX_TOP_KEYS: i64 = 100_000;
+
+/// How many are replied to who does not say.
+const USUAL_TOP_KEYS: usize = 10;
+
 /// `key capacity rate [cost]`, of `TB.TAKE`.
 ///
 /// # Errors
@@ -425,4 +440,26 @@ fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error>
 #[inline]
 fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
     micro_tokens(cost.as_ref(), Rounding::Up).ok_or(Error::Cost)
+}
+
+/// `[COUNT n] [RESET]`, of `TB.TOP`, in any order and case.
+///
+/// # Errors
+/// [`Error::TopOption`] or [`Error::TopCount`].
+pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Error> {
+    let (mut count, mut reset) = (None, false);
+    let mut arguments = arguments.iter();
+    while let Some(option) = arguments.next() {
+        let option = option.as_ref();
+        if option.eq_ignore_ascii_case(b"COUNT") && count.is_none() {
+            let number = arguments.next().ok_or(Error::TopCount)?;
+            let number = whole(number.as_ref(), MAX_TOP_KEYS).filter(|number| *number >= 1);
+            count = Some(usize::try_from(number.ok_or(Error::TopCount)?).unwrap_or(usize::MAX));
+        } else if option.eq_ignore_ascii_case(b"RESET") && !reset {
+            reset = true;
+        } else {
+            return Err(Error::TopOption);
+        }
+    }
+    Ok(TopRequest { count: count.unwrap_or(USUAL_TOP_KEYS), reset })
 }

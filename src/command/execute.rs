@@ -4,7 +4,9 @@ use crate::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outco
 use crate::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
 use crate::error::Error;
 use crate::holds::Holds;
-use crate::redis::{counters, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication};
+use crate::redis::{
+    announce_denial, counters, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication,
+};
 use crate::request::Request;
 use std::ffi::CStr;
 
@@ -200,6 +202,9 @@ pub(super) fn moment_us(key: &BucketKey) -> i64 {
 #[inline(always)]
 pub(super) fn announce(call: &Call, request: &Request<'_, Argument<'_>>, outcome: &Outcome) {
     counters().granted(outcome);
+    if outcome.decision.allowed == 0 {
+        return announce_denial(call, request.key);
+    }
     if let Some(event) = event(request.operation, outcome) {
         call.notify(event, request.key);
         if outcome.change == Change::Clear {
@@ -208,12 +213,9 @@ pub(super) fn announce(call: &Call, request: &Request<'_, Argument<'_>>, outcome
     }
 }
 
-/// The keyspace event of an outcome: nothing for a call that neither moved a token nor was denied any.
+/// The keyspace event of what was allowed: nothing for a call that moved no token.
 #[inline]
 fn event(operation: Operation, outcome: &Outcome) -> Option<&'static CStr> {
-    if outcome.decision.allowed == 0 {
-        return Some(c"tb.deny");
-    }
     match (operation, outcome.change) {
         (_, Change::Keep) => None,
         (Operation::Give { .. }, _) => Some(c"tb.give"),

@@ -7,7 +7,8 @@ use crate::effect::{ExpiryWindow, HoldChange};
 use crate::error::Error;
 use crate::holds::{Hold, Holds};
 use crate::redis::{
-    counters, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication,
+    announce_denial, counters, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom,
+    Replication,
 };
 use crate::request::{HoldRequest, HoldWish};
 use std::ffi::CStr;
@@ -230,7 +231,10 @@ fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome
         counters().settled_late();
         return;
     }
-    if let Some(event) = event(request, holding, outcome) {
+    if outcome.decision.allowed == 0 {
+        return announce_denial(call, request.key);
+    }
+    if let Some(event) = event(request, holding) {
         call.notify(event, request.key);
         if outcome.change == Change::Clear {
             call.notify_deleted(request.key);
@@ -238,11 +242,10 @@ fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome
     }
 }
 
-fn event(request: &Request, holding: &Holding, outcome: &Outcome) -> Option<&'static CStr> {
+fn event(request: &Request, holding: &Holding) -> Option<&'static CStr> {
     match (holding, request.wish) {
         (Holding::Moved { .. }, HoldWish::Set { .. }) => Some(c"tb.hold"),
         (Holding::Moved { .. }, HoldWish::Settle { .. }) => Some(c"tb.settle"),
-        (Holding::Kept(_), _) if outcome.decision.allowed == 0 => Some(c"tb.deny"),
         (Holding::Kept(_), _) => None,
     }
 }

@@ -23,6 +23,7 @@ mod state;
 mod take;
 mod take_up_to;
 mod throttle;
+mod top;
 
 use crate::redis::{entry, Commands};
 
@@ -42,6 +43,7 @@ pub(crate) const ALL: Commands = Commands {
         entry::<multi_settle::MultiSettle>(),
         entry::<holds::Holds>(),
         entry::<state::State>(),
+        entry::<top::Top>(),
         entry::<restore::Restore>(),
     ],
     drop_ins: &[entry::<throttle::Throttle>()],

@@ -5,6 +5,7 @@
 
 use super::call::Argument;
 use crate::number::whole;
+use crate::request::MAX_TOP_KEYS;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::ptr;
@@ -36,7 +37,7 @@ enum Kind {
     Whole { min: i64, max: i64 },
 }
 
-static SETTINGS: [Setting; 3] = [
+static SETTINGS: [Setting; 4] = [
     Setting {
         name: c"on-oom",
         kind: Kind::Choice([c"deny", c"allow"]),
@@ -55,6 +56,12 @@ static SETTINGS: [Setting; 3] = [
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(10_000),
     },
+    Setting {
+        name: c"top-keys",
+        kind: Kind::Whole { min: 0, max: MAX_TOP_KEYS },
+        flags: raw::REDISMODULE_CONFIG_DEFAULT,
+        current: AtomicI64::new(128),
+    },
 ];
 
 /// `tokenbucket.on-oom`.
@@ -68,14 +75,21 @@ pub(crate) fn on_oom() -> OnOom {
 
 /// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Asked once, when the module is loaded.
 pub(super) fn cl_throttle() -> bool {
-    let [_, cl_throttle, _] = &SETTINGS;
+    let [_, cl_throttle, ..] = &SETTINGS;
     cl_throttle.current.load(Ordering::Relaxed) == 0
 }
 
 /// `tokenbucket.max-holds`: how many holds a bucket may have.
 pub(crate) fn max_holds() -> usize {
-    let [.., max_holds] = &SETTINGS;
+    let [_, _, max_holds, _] = &SETTINGS;
     usize::try_from(max_holds.current.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+}
+
+/// `tokenbucket.top-keys`: in how many counters denials are counted by key.
+#[inline]
+pub(super) fn top_keys() -> usize {
+    let [.., top_keys] = &SETTINGS;
+    usize::try_from(top_keys.current.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
 /// Takes the arguments of `loadmodule`, in pairs of a setting and its value, with or without the module's name in

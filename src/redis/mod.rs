@@ -11,6 +11,7 @@ mod call;
 mod clock;
 mod config;
 mod data_type;
+mod denials;
 mod info;
 mod key;
 mod listeners;
@@ -23,6 +24,7 @@ pub(crate) mod spec;
 
 pub(crate) use call::{Argument, Call};
 pub(crate) use config::{max_holds, on_oom, OnOom};
+pub(crate) use denials::{announce_denial, with_top};
 pub(crate) use info::counters;
 pub(crate) use key::{Access, BucketKey};
 pub(crate) use register::{entry, Commands};

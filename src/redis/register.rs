@@ -125,10 +125,11 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
     let (first, last, step) = match spec.keys {
         Keys::First => (1, 1, 1),
         Keys::EverySecond => (1, -1, 2),
-        Keys::CountedEveryFourth { .. } => (0, 0, 0),
+        Keys::None | Keys::CountedEveryFourth { .. } => (0, 0, 0),
     };
     let flags = match spec.audience {
         Audience::Readers => c"readonly fast",
+        Audience::Operators => c"readonly admin allow-stale",
         Audience::Servers => c"write admin",
         Audience::Writers if needs_getkeys(spec) => c"write fast getkeys-api",
         Audience::Writers => c"write fast",
@@ -168,7 +169,7 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut key_specs = get_redis_key_spec(vec![key_spec(spec)]);
+    let mut key_specs = get_redis_key_spec(key_spec(spec).into_iter().collect());
     let mut arguments = CArguments::new(spec.arguments);
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
@@ -188,13 +189,14 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
 }
 
 /// Where the keys are.
-fn key_spec(spec: &Spec) -> KeySpec {
+fn key_spec(spec: &Spec) -> Option<KeySpec> {
     let flags = match spec.audience {
-        Audience::Readers => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
+        Audience::Readers | Audience::Operators => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
         Audience::Writers => KeySpecFlags::READ_WRITE | KeySpecFlags::ACCESS | KeySpecFlags::UPDATE,
         Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
     let (flags, find) = match spec.keys {
+        Keys::None => return None,
         Keys::First => (flags, FindKeys::new_range(0, 1, 0)),
         Keys::EverySecond => (flags, FindKeys::new_range(-1, 2, 0)),
         // The flag makes servers ask us rather than rely on this: see `needs_getkeys`.
@@ -203,7 +205,7 @@ fn key_spec(spec: &Spec) -> KeySpec {
             (flags | KeySpecFlags::VARIABLE_FLAGS, FindKeys::new_keys_num(0, behind_numkeys, 4))
         }
     };
-    KeySpec::new(None, flags, BeginSearch::new_index(1), find)
+    Some(KeySpec::new(None, flags, BeginSearch::new_index(1), find))
 }
 
 /// The arguments in the server's terms, ended by an element of zeroes, with the groups that they point to.
@@ -240,6 +242,14 @@ fn argument(spec: &ArgumentSpec, groups: &mut Vec<CArguments>) -> raw::RedisModu
         Kind::Decimal => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
         Kind::Whole => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
         Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+        Kind::WholeBehind(word) => {
+            argument.token = word.as_ptr();
+            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER
+        }
+        Kind::Word(word) => {
+            argument.token = word.as_ptr();
+            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN
+        }
         Kind::Groups(members) => {
             let mut group = CArguments::new(members);
             // The list's own buffer stays where it is when the struct around it moves.
@@ -271,6 +281,7 @@ fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool
     let categories = match spec.audience {
         Audience::Readers => format!("read fast{own}"),
         Audience::Writers => format!("write fast{own}"),
+        Audience::Operators => format!("read admin dangerous{own}"),
         Audience::Servers => "write admin dangerous".to_owned(),
     };
     let categories = CString::new(categories).unwrap_or_default();

@@ -46,6 +46,8 @@ pub(crate) enum Audience {
     Writers,
     /// Clients, also on read-only replicas.
     Readers,
+    /// Operators, also on read-only replicas.
+    Operators,
     /// Masters, append-only files, and operators who know what they do.
     Servers,
 }
@@ -62,6 +64,8 @@ pub(crate) enum FromMaster {
 /// Where the keys are among the arguments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
+    /// Nowhere: there are none.
+    None,
     /// The first argument.
     First,
     /// Every second argument.
@@ -91,6 +95,10 @@ pub(crate) enum Kind {
     Whole,
     /// Text.
     Text,
+    /// A whole number behind this word.
+    WholeBehind(&'static CStr),
+    /// This word.
+    Word(&'static CStr),
     /// A group that repeats.
     Groups(&'static [ArgumentSpec]),
 }

@@ -1,0 +1,30 @@
+//! The keys that this server has denied most.
+
+use super::call::{Argument, Call};
+use super::config::top_keys;
+use crate::top::Top;
+use std::sync::{Mutex, PoisonError};
+
+static TOP: Mutex<Option<Top>> = Mutex::new(None);
+
+/// Looks at the keys denied most, or forgets them. With another number of counters than before they start anew.
+pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
+    // Only the server's main thread comes here.
+    let mut top = TOP.lock().unwrap_or_else(PoisonError::into_inner);
+    if top.as_ref().is_some_and(|top| top.most() != top_keys()) {
+        *top = None;
+    }
+    look(&mut top)
+}
+
+/// Counts a denial, and tells whoever subscribed.
+#[inline(never)] // Out of the way of those that are allowed.
+pub(crate) fn announce_denial(call: &Call, key: &Argument) {
+    let most = top_keys();
+    if most > 0 {
+        with_top(|top| {
+            top.get_or_insert_with(|| Top::new(most)).count(key.as_ref(), call.now_us() / 1000);
+        });
+    }
+    call.notify(c"tb.deny", key);
+}
