@@ -97,7 +97,7 @@ impl Error {
                 c"ERR rate 0 is a pool that nothing but ending holds refills: only TB.HOLD, TB.SETTLE, TB.MHOLD, TB.MSETTLE, TB.PEEK and TB.GIVE accept it"
             }
             Self::RateOutOfRange => {
-                c"ERR rate must be at least 1 token in 100 years and at most 1e12 tokens per second"
+                c"ERR rate must be at least 1 token in 100 years (with @: 0.000001 at each boundary) and at most 1e12 tokens per second"
             }
             Self::RefillTooSlow => {
                 c"ERR refilling capacity from empty at this rate would take more than 100 years"
