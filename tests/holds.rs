@@ -51,7 +51,7 @@ impl List {
 
     /// Level of a bucket without a capacity.
     fn level(&self, rate: &Rate, bucket: Bucket, counted_us: i64, at_us: i64) -> i128 {
-        let flown = rate.flow(at_us - bucket.refilled_at_us).micro;
+        let flown = rate.flow(bucket.refilled_at_us, at_us).micro;
         i128::from(bucket.level_micro) + i128::from(flown) + self.sum(at_us)
             - self.sum(counted_us).min(self.sum(at_us))
     }
