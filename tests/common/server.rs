@@ -1,7 +1,9 @@
 //! One server.
 
+use super::clock::Clock;
 use super::engine::{executable, is_before};
-use super::{array, decision, integer, text, unix_us, wait_until, Clock, Decision};
+use super::patience::wait_until;
+use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -414,7 +416,7 @@ impl Connection {
 
     /// `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
     pub fn state(&mut self, key: &str) -> Option<(String, i64)> {
-        super::reply::state(&self.run(&["TB.STATE", key]))
+        reply::state(&self.run(&["TB.STATE", key]))
     }
 
     /// When the key expires, in Unix milliseconds; `None` if it does not, or is not there.
