@@ -6,7 +6,6 @@ use crate::load::{run, Load, Outcome};
 use crate::plot::{Bar, Lines, Series};
 use crate::report::{note, times, whole, Section, Table};
 use crate::template::Limit;
-use anyhow::{ensure, Result};
 use std::time::Duration;
 
 const CLIENTS: [usize; 4] = [1, 16, 64, 256];
@@ -42,11 +41,11 @@ struct Score {
     outcome: Outcome,
 }
 
-pub fn measure(bench: &mut Bench) -> Result<Section> {
+pub fn measure(bench: &mut Bench) -> Section {
     let mut scores = Vec::new();
     for keys in &KEYS {
         for clients in CLIENTS {
-            scores.extend(compete(bench, keys, clients)?);
+            scores.extend(compete(bench, keys, clients));
         }
     }
     let text = "Each client has a connection of its own and wants one decision after the other, without pipelining; all of \
@@ -54,41 +53,41 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
         retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
         is most of it, for every approach.";
-    Ok(Section::new("decisions", "Decisions by concurrent clients", text, table(&scores))
+    Section::new("decisions", "Decisions by concurrent clients", text, table(&scores))
         .grouped_by(2)
-        .plot("decisions", speed(&scores, &bench.caption)?)
-        .plot("server-cpu", processor_time(&scores, &bench.caption)?))
+        .plot("decisions", speed(&scores, &bench.caption))
+        .plot("server-cpu", processor_time(&scores, &bench.caption))
 }
 
 /// All approaches in turn, several times over: what disturbs the machine for a while disturbs all of them.
-fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec<Score>> {
+fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Vec<Score> {
     let approaches = bench.approaches.clone();
     let mut rounds: Vec<Vec<Outcome>> = approaches.iter().map(|_| Vec::new()).collect();
     for round in 1..=bench.pick(3, 1) {
         note(format_args!("{}, {clients} clients, round {round}", keys.name));
         for (approach, outcomes) in approaches.iter().zip(&mut rounds) {
-            outcomes.push(decide(bench, approach.as_ref(), keys, clients)?);
+            outcomes.push(decide(bench, approach, keys, clients));
         }
     }
     let scores = approaches.iter().zip(rounds).map(|(approach, outcomes)| Score {
         keys: keys.name,
         clients,
-        approach: approach.name().to_owned(),
+        approach: approach.name.clone(),
         outcome: middle(outcomes),
     });
-    Ok(scores.collect())
+    scores.collect()
 }
 
-fn decide(bench: &mut Bench, approach: &dyn Approach, keys: &Keys, clients: usize) -> Result<Outcome> {
+fn decide(bench: &mut Bench, approach: &Approach, keys: &Keys, clients: usize) -> Outcome {
     let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
     let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: Some(duration) };
-    let server = bench.server(approach.module())?;
-    run(server, approach, Load { duration: Some(duration / 10), ..load })?;
-    let outcome = run(server, approach, load)?;
+    let server = bench.server(approach.module);
+    run(server, approach, Load { duration: Some(duration / 10), ..load });
+    let outcome = run(server, approach, load);
     // A denial is less work than a decision that is allowed: nobody may get away with it.
     let denied = outcome.decisions - outcome.allowed - outcome.errors;
-    ensure!(denied == 0 || !approach.has_any_limit(), "{} denied {denied} decisions", approach.name());
-    Ok(outcome)
+    assert_eq!(denied, 0, "{} denied some", approach.name);
+    outcome
 }
 
 /// The round of median speed.
@@ -120,7 +119,7 @@ fn table(scores: &[Score]) -> Table {
     table
 }
 
-fn speed(scores: &[Score], caption: &str) -> Result<String> {
+fn speed(scores: &[Score], caption: &str) -> String {
     let panel = |keys: &Keys| {
         let of_keys = scores.iter().filter(|score| score.keys == keys.name);
         let names = of_keys.clone().filter(|score| score.clients == CLIENTS[0]);
@@ -140,7 +139,7 @@ fn speed(scores: &[Score], caption: &str) -> Result<String> {
     lines.plot("Decisions a second, without pipelining", caption)
 }
 
-fn processor_time(scores: &[Score], caption: &str) -> Result<String> {
+fn processor_time(scores: &[Score], caption: &str) -> String {
     let drawn = |score: &&Score| score.clients == DRAWN_CLIENTS && score.keys == KEYS[1].name;
     let costs = scores.iter().filter(drawn);
     let costs = costs.map(|score| (&score.approach, score.outcome.cpu_us_per_decision()));

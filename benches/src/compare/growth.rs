@@ -1,14 +1,14 @@
 //! What a call costs as the number of buckets grows.
 
-use super::Bench;
+use super::{tidy, Bench};
 use crate::approaches::{take, TAKE};
-use crate::calls::{Call, Shape, INCR};
+use crate::calls::{Call, Shape, INCR, PLAIN};
+use crate::common::Server;
 use crate::load::{run, Load};
 use crate::plot::{Lines, Series};
 use crate::report::{median, note, times, whole, Section, Table};
-use crate::server::{ask, usec_per_call, Server};
+use crate::server::{us_per_call, wait_for_hash_tables, wait_until_settled, Module};
 use crate::template::Limit;
-use anyhow::Result;
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -26,12 +26,18 @@ struct Cost {
     process_us: f64,
 }
 
-pub fn measure(bench: &mut Bench) -> Result<Section> {
+pub fn measure(bench: &Bench) -> Section {
     // Half empty, and refilled within a week: no measured call makes a difference to when the key has to expire.
-    let take = Call::new("TB.TAKE", TAKE, "TB.TAKE {key} {capacity} {rate} 500000", LIMIT);
+    let take = Call {
+        name: "TB.TAKE",
+        call: TAKE,
+        before: "TB.TAKE {key} {capacity} {rate} 500000",
+        limit: LIMIT,
+        ..PLAIN
+    };
     // With an expiry, as a counter that limits has.
-    let incr = Call::new(INCR, "INCR {key}", "SET {key} 1 EX 500000", LIMIT);
-    let [take, incr] = [costs(bench, &take)?, costs(bench, &incr)?];
+    let incr = Call { before: "SET {key} 1 EX 500000", ..Call::named(INCR) };
+    let [take, incr] = [costs(bench, &take), costs(bench, &incr)];
     let mut table = Table::new("buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
     for ((keys, of_take), of_incr) in sizes(bench).iter().zip(&take).zip(&incr) {
         let columns = [
@@ -49,8 +55,8 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
          what the server's tables and the machine's memory do to any command. The median of {} rounds.",
         bench.rounds
     );
-    Ok(Section::new("growth", "Growth", text, table)
-        .plot("growth", plot(bench, [("TB.TAKE", take), (INCR, incr)])?))
+    Section::new("growth", "Growth", text, table)
+        .plot("growth", plot(bench, [("TB.TAKE", take), (INCR, incr)]))
 }
 
 /// The numbers of keys.
@@ -60,44 +66,44 @@ fn sizes(bench: &Bench) -> &'static [u64] {
 }
 
 /// The cost at each number of keys.
-fn costs(bench: &Bench, call: &Call) -> Result<Vec<Cost>> {
-    let server = Server::start(&bench.inspectable(Some(&bench.arguments.module))?)?;
-    let mut connection = server.connect()?;
+fn costs(bench: &Bench, call: &Call) -> Vec<Cost> {
+    let server = tidy(Module::Own);
+    let mut client = server.connect();
     let mut filled = 0;
     let mut costs = Vec::new();
     for &keys in sizes(bench) {
         note(format_args!("growth to {} keys: {}", whole(keys as f64), call.name));
-        call.prepare_keys(&mut connection, filled..keys)?;
+        call.prepare_keys(&mut client, filled..keys);
         filled = keys;
-        server.wait_for_hash_tables()?;
+        wait_for_hash_tables(&server);
         // Also for INCR: both find the machine in the same state.
-        server.wait_until_settled()?;
-        costs.push(cost(bench, &server, call, keys)?);
+        wait_until_settled(&server);
+        costs.push(cost(bench, &server, call, keys));
     }
-    Ok(costs)
+    costs
 }
 
-fn cost(bench: &Bench, server: &Server, call: &Call, keys: u64) -> Result<Cost> {
-    let mut connection = server.connect()?;
+fn cost(bench: &Bench, server: &Server, call: &Call, keys: u64) -> Cost {
+    let mut client = server.connect();
     let mut random = Rng::with_seed(1);
     let (mut in_call_us, mut process_us) = (Vec::new(), Vec::new());
-    let approach = take(bench.arguments);
+    let approach = take();
     let duration = Duration::from_millis(bench.pick(1000, 300));
     let load = Load { clients: CLIENTS, buckets: keys, limit: LIMIT, duration: Some(duration) };
     for _ in 0..bench.rounds {
-        ask::<()>(&mut connection, &["CONFIG", "RESETSTAT"])?;
+        client.say("CONFIG RESETSTAT");
         let shape = Shape { keys, pipeline: PIPELINE };
-        call.make(&mut connection, shape, bench.pick(500_000, 50_000), &mut random)?;
-        in_call_us.push(usec_per_call(&mut connection, call.command())?);
+        call.make(&mut client, shape, bench.pick(500_000, 50_000), &mut random);
+        in_call_us.push(us_per_call(&mut client, call.command()));
         if call.command() == "TB.TAKE" {
-            process_us.push(run(server, &approach, load)?.cpu_us_per_decision());
+            process_us.push(run(server, &approach, load).cpu_us_per_decision());
         }
     }
     let process_us = if process_us.is_empty() { f64::NAN } else { median(&process_us) };
-    Ok(Cost { in_call_us: median(&in_call_us), process_us })
+    Cost { in_call_us: median(&in_call_us), process_us }
 }
 
-fn plot(bench: &Bench, costs: [(&str, Vec<Cost>); 2]) -> Result<String> {
+fn plot(bench: &Bench, costs: [(&str, Vec<Cost>); 2]) -> String {
     let series = costs.map(|(name, costs)| Series {
         name: name.to_owned(),
         values: costs.iter().map(|cost| cost.in_call_us).collect(),

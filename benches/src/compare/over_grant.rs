@@ -5,29 +5,27 @@ use crate::load::{run, Load};
 use crate::plot::Bar;
 use crate::report::{note, whole, Section, Table};
 use crate::template::Limit;
-use anyhow::Result;
 use std::time::Duration;
 
 const LIMIT: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
 const CLIENTS: usize = 64;
 
-pub fn measure(bench: &mut Bench) -> Result<Section> {
+pub fn measure(bench: &mut Bench) -> Section {
     let mut table = Table::new("approach | decisions | errors | allowed | possible | over % | under by");
     let (mut bars, mut mark) = (Vec::new(), 0);
     let approaches = bench.approaches.clone();
     // Not whole tokens' worth: whether the last token came before the end must not be a matter of microseconds.
     let duration = Duration::from_millis(bench.pick(3050, 1050));
     let load = Load { clients: CLIENTS, buckets: 1, limit: LIMIT, duration: Some(duration) };
-    // Peers that cannot be told the limit do not take part.
-    for approach in approaches.iter().filter(|approach| approach.has_any_limit()) {
-        note(format_args!("over-grant: {}", approach.name()));
-        let outcome = run(bench.server(approach.module())?, approach.as_ref(), load)?;
+    for approach in approaches.iter() {
+        note(format_args!("over-grant: {}", approach.name));
+        let outcome = run(bench.server(approach.module), approach, load);
         // The most tokens that there can have been.
         let possible = LIMIT.capacity + (LIMIT.rate() * outcome.elapsed.as_secs_f64()).floor() as u64;
         let over = outcome.allowed.saturating_sub(possible) as f64 * 100.0 / possible as f64;
         let cell = |number: u64| whole(number as f64);
         table.row([
-            approach.name().to_owned(),
+            approach.name.clone(),
             cell(outcome.decisions),
             cell(outcome.errors),
             cell(outcome.allowed),
@@ -35,7 +33,7 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
             format!("{over:.2}"),
             cell(possible.saturating_sub(outcome.allowed)),
         ]);
-        bars.push(Bar::new(approach.name(), outcome.allowed as f64, |allowed| {
+        bars.push(Bar::new(&approach.name, outcome.allowed as f64, |allowed| {
             format!("{} of {possible} possible, {over:.2} % over", whole(allowed))
         }));
         mark = mark.max(possible);
@@ -50,6 +48,6 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         LIMIT.count,
         duration.as_secs_f64()
     );
-    Ok(Section::new("over-grant", "Over-grant", text, table)
-        .plot("over-grant", Bar::plot(title, &bench.caption, bars.into_iter(), mark)?))
+    Section::new("over-grant", "Over-grant", text, table)
+        .plot("over-grant", Bar::plot(title, &bench.caption, bars.into_iter(), mark))
 }
