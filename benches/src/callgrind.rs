@@ -34,22 +34,6 @@ impl Callgrind {
         start_under(folder, &command(folder));
         callgrind
     }
-
-    /// Instructions that a process has spent since the last time this was asked.
-    fn instructions(&self, process_id: u32, dumps: usize) -> u64 {
-        let folder = self.folder.path().display();
-        let output = Command::new("vgdb")
-            .args([format!("--vgdb-prefix={folder}/vgdb"), format!("--pid={process_id}"), "dump".to_owned()])
-            .stdin(Stdio::null())
-            .output()
-            .expect("vgdb, which comes with valgrind, cannot be run");
-        assert!(output.status.success(), "vgdb failed: {}", String::from_utf8_lossy(&output.stderr));
-        let profile = self.folder.path().join(format!("{process_id}.{dumps}"));
-        let text = fs::read_to_string(&profile).unwrap();
-        fs::remove_file(profile).unwrap();
-        let total = text.lines().rev().find_map(|line| line.strip_prefix("totals: "));
-        total.expect("a profile has a sum").trim().parse().unwrap()
-    }
 }
 
 /// What runs the program that the executable becomes. That may be a script that starts the program with other libraries or
@@ -109,8 +93,23 @@ impl<'a> CountingServer<'a> {
     pub fn instructions(&mut self) -> f64 {
         let elapsed = self.last_asked.elapsed();
         self.last_asked = Instant::now();
+        self.dump() as f64 - elapsed.as_secs_f64() * self.idle_a_second
+    }
+
+    /// Instructions that the process has spent since the last dump.
+    fn dump(&mut self) -> u64 {
         self.dumps += 1;
-        let all = self.callgrind.instructions(self.server.process_id(), self.dumps);
-        all as f64 - elapsed.as_secs_f64() * self.idle_a_second
+        let (process_id, folder) = (self.server.process_id(), self.callgrind.folder.path().display());
+        let output = Command::new("vgdb")
+            .args([format!("--vgdb-prefix={folder}/vgdb"), format!("--pid={process_id}"), "dump".to_owned()])
+            .stdin(Stdio::null())
+            .output()
+            .expect("vgdb, which comes with valgrind, cannot be run");
+        assert!(output.status.success(), "vgdb failed: {}", String::from_utf8_lossy(&output.stderr));
+        let profile = format!("{folder}/{process_id}.{}", self.dumps);
+        let text = fs::read_to_string(&profile).unwrap();
+        fs::remove_file(profile).unwrap();
+        let total = text.lines().rev().find_map(|line| line.strip_prefix("totals: "));
+        total.expect("a profile has a sum").trim().parse().unwrap()
     }
 }

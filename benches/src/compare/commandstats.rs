@@ -1,6 +1,6 @@
 //! Microseconds per call as the server itself counts them, without reading, dispatch and reply's way out.
 
-use super::Bench;
+use super::{in_turns, Bench};
 use crate::calls::{Call, Shape, ALLOWED, DENIED, INCR, INCREX, SCRIPT};
 use crate::common::Server;
 use crate::plot::Bar;
@@ -16,7 +16,9 @@ pub fn measure(bench: &mut Bench) -> Section {
     let calls: Vec<Call> =
         CALLS.into_iter().filter(|name| has_increx || *name != INCREX).map(Call::named).collect();
     let number = bench.pick(200_000, 50_000);
-    let costs = bench.in_turns("microseconds per call", &calls, |server, call| us(server, call, number));
+    let costs = in_turns(bench.rounds, "microseconds per call", &calls, |call| {
+        us(bench.server(call.module), call, number)
+    });
     let costs: Vec<(Call, Vec<f64>)> = calls.into_iter().zip(costs).collect();
     let text = format!(
         "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \

@@ -1,10 +1,10 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::Bench;
+use super::{in_turns, Bench};
 use crate::approaches::Approach;
 use crate::load::{run, Load, Outcome};
 use crate::plot::{Bar, Lines, Series};
-use crate::report::{note, times, whole, Section, Table};
+use crate::report::{times, whole, Section, Table};
 use crate::template::Limit;
 use std::time::Duration;
 
@@ -59,16 +59,11 @@ pub fn measure(bench: &mut Bench) -> Section {
         .plot("server-cpu", processor_time(&scores, &bench.caption))
 }
 
-/// All approaches in turn, several times over: what disturbs the machine for a while disturbs all of them.
+/// All approaches, several times over.
 fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Vec<Score> {
-    let approaches = bench.approaches.clone();
-    let mut rounds: Vec<Vec<Outcome>> = approaches.iter().map(|_| Vec::new()).collect();
-    for round in 1..=bench.pick(3, 1) {
-        note(format_args!("{}, {clients} clients, round {round}", keys.name));
-        for (approach, outcomes) in approaches.iter().zip(&mut rounds) {
-            outcomes.push(decide(bench, approach, keys, clients));
-        }
-    }
+    let (approaches, what) = (bench.approaches.clone(), format!("{}, {clients} clients", keys.name));
+    let rounds =
+        in_turns(bench.pick(3, 1), &what, &approaches, |approach| decide(bench, approach, keys, clients));
     let scores = approaches.iter().zip(rounds).map(|(approach, outcomes)| Score {
         keys: keys.name,
         clients,

@@ -1,6 +1,6 @@
 //! Holding one of so many places, by clients that may die meanwhile.
 
-use super::{tidy, Bench};
+use super::{in_turns, tidy, Bench};
 use crate::approaches::{Places, COUNTER};
 use crate::client::{block_on, Client};
 use crate::load::{run, Load};
@@ -68,18 +68,15 @@ fn speeds(bench: &mut Bench, ways: &[Places]) -> Vec<f64> {
     let limit = pool(1000, LONG_S);
     let load = Load { clients: CLIENTS, buckets: BUCKETS, limit, duration: Some(duration) };
     let counter = ways.iter().position(|way| way.name == COUNTER).expect("one is the counter");
-    let mut ratios = vec![Vec::new(); ways.len()];
-    for round in 1..=rounds(bench) {
-        note(format_args!("places, {CLIENTS} clients, round {round}"));
-        let mut speeds = Vec::new();
-        for way in ways {
-            let outcome = run(bench.server(way.module), &way.approach(), load);
-            assert_eq!(outcome.allowed, outcome.decisions, "{} denied or failed", way.name);
-            speeds.push(outcome.decisions_a_second());
-        }
-        ratios.iter_mut().zip(&speeds).for_each(|(ratios, speed)| ratios.push(speed / speeds[counter]));
-    }
-    ratios.iter().map(|ratios| median(ratios)).collect()
+    let speeds = in_turns(rounds(bench), "places", ways, |way| {
+        let outcome = run(bench.server(way.module), &way.approach(), load);
+        assert_eq!(outcome.allowed, outcome.decisions, "{} denied or failed", way.name);
+        outcome.decisions_a_second()
+    });
+    let ratios = |of_way: &Vec<f64>| {
+        of_way.iter().zip(&speeds[counter]).map(|(own, base)| own / base).collect::<Vec<_>>()
+    };
+    speeds.iter().map(|of_way| median(&ratios(of_way))).collect()
 }
 
 fn bytes_a_hold(way: &Places) -> f64 {

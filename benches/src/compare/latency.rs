@@ -1,9 +1,9 @@
 //! How long a caller waits, beside a plain GET.
 
-use super::Bench;
+use super::{in_turns, Bench};
 use crate::approaches::{get, integer_with_expiry, take, Approach};
 use crate::load::{run, Load};
-use crate::report::{median, note, times, Section, Table};
+use crate::report::{median, times, Section, Table};
 use crate::template::Limit;
 use std::time::Duration;
 
@@ -17,15 +17,14 @@ pub fn measure(bench: &mut Bench) -> Section {
     let (get, set, take) = (get(), integer_with_expiry(), take());
     let mut table = Table::new("clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
     for clients in CLIENTS {
-        let mut rounds = Vec::new();
-        for round in 1..=bench.rounds {
-            note(format_args!("latency, {clients} clients, round {round}"));
-            rounds
-                .push([quantiles_us(bench, &get, &set, clients), quantiles_us(bench, &take, &take, clients)]);
-        }
+        let what = format!("latency, {clients} clients");
+        let rounds = in_turns(bench.rounds, &what, &[(&get, &set), (&take, &take)], |(approach, filler)| {
+            quantiles_us(bench, approach, filler, clients)
+        });
         for (place, (_, name)) in QUANTILES.iter().enumerate() {
-            let of = |side: usize| median(&rounds.iter().map(|round| round[side][place]).collect::<Vec<_>>());
-            let (get, take) = (of(0), of(1));
+            let of =
+                |rounds: &[[f64; 3]]| median(&rounds.iter().map(|round| round[place]).collect::<Vec<_>>());
+            let (get, take) = (of(&rounds[0]), of(&rounds[1]));
             let figures = [format!("{get:.1}"), format!("{take:.1}"), times(take / get)];
             table.row([clients.to_string(), (*name).to_owned()].into_iter().chain(figures));
         }

@@ -11,7 +11,7 @@ mod pipelined;
 mod replication;
 
 use crate::approaches::{self, Approach};
-use crate::calls::{Call, INCREX};
+use crate::calls::INCREX;
 use crate::common::engine::executable;
 use crate::common::Server;
 use crate::machine;
@@ -111,24 +111,6 @@ impl Bench {
         }
     }
 
-    /// What is measured of each call in each round, on the server that has its module. All take turns: what disturbs a
-    /// round disturbs all of them.
-    fn in_turns(
-        &mut self,
-        what: &str,
-        calls: &[Call],
-        measure: impl Fn(&Server, &Call) -> f64,
-    ) -> Vec<Vec<f64>> {
-        let mut figures = vec![Vec::new(); calls.len()];
-        for round in 1..=self.rounds {
-            note(format_args!("{what}, round {round} of {}", self.rounds));
-            for (call, figures) in calls.iter().zip(&mut figures) {
-                figures.push(measure(self.server(call.module), call));
-            }
-        }
-        figures
-    }
-
     /// The server that has a module, or none, emptied.
     fn server(&mut self, module: Module) -> &Server {
         let server = self.fleet.entry(module).or_insert_with(|| {
@@ -146,4 +128,14 @@ impl Bench {
 /// A server of its own, which keeps its hash tables in order busily.
 fn tidy(module: Module) -> Server {
     start(module.server().option("hz", 100))
+}
+
+/// What is measured of each item in each round. All take turns: what disturbs a round disturbs all of them.
+fn in_turns<I, T>(rounds: usize, what: &str, items: &[I], mut measure: impl FnMut(&I) -> T) -> Vec<Vec<T>> {
+    let mut figures: Vec<Vec<T>> = items.iter().map(|_| Vec::new()).collect();
+    for round in 1..=rounds {
+        note(format_args!("{what}, round {round} of {rounds}"));
+        items.iter().zip(&mut figures).for_each(|(item, figures)| figures.push(measure(item)));
+    }
+    figures
 }

@@ -1,6 +1,6 @@
 //! Calls in pipelines, where connections cost little and commands show.
 
-use super::Bench;
+use super::{in_turns, Bench};
 use crate::calls::{Call, Shape, ALLOWED, DENIED, INCR, SCRIPT};
 use crate::client::{block_on, Client};
 use crate::common::Server;
@@ -19,8 +19,8 @@ const CALLS: [&str; 7] = ["GET", "SET", INCR, ALLOWED, DENIED, "TB.PEEK", SCRIPT
 
 pub fn measure(bench: &mut Bench) -> Section {
     let number = bench.pick(500_000, 50_000);
-    let rounds = bench.in_turns("pipelined calls", &CALLS.map(Call::named), |server, call| {
-        calls_a_second(server, call, number / call.weight)
+    let rounds = in_turns(bench.rounds, "pipelined calls", &CALLS.map(Call::named), |call| {
+        calls_a_second(bench.server(call.module), call, number / call.weight)
     });
     let speeds: Vec<f64> = rounds.iter().map(|speeds| median(speeds)).collect();
     let (get, incr) = (speeds[0], speeds[2]);
