@@ -7,7 +7,6 @@
 use crate::callgrind::{Callgrind, CountingServer};
 use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
-use crate::plot::Bar;
 use crate::report::{least, most, note, times, whole, Section, Table};
 use crate::server::{redis_cell, Module};
 use fastrand::Rng;
@@ -148,8 +147,6 @@ fn section(costs: &[Cost], caption: &str) -> Section {
             format!("{:.2} %", (cost.spread - 1.0) * 100.0),
         ]);
     }
-    let drawn = costs.iter().filter(|cost| cost.listener == NOBODY.0);
-    let bars = drawn.map(|cost| Bar::new(cost.call, cost.instructions, whole));
     let title = "Instructions in the server per call, nobody listening to replication";
     let text = format!(
         "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
@@ -160,7 +157,10 @@ fn section(costs: &[Cost], caption: &str) -> Section {
         whole(SHAPE.keys as f64),
         THOROUGH.servers
     );
-    Section::new("instructions", "Instructions in the server per call", text, table)
-        .grouped_by(1)
-        .plot("instructions", Bar::plot(title, caption, bars, None))
+    Section::new("instructions", "Instructions in the server per call", text, table).grouped_by(1).bars(
+        ("instructions", title),
+        &[NOBODY.0],
+        ("instructions", ""),
+        caption,
+    )
 }

@@ -86,8 +86,8 @@ pub fn run(server: &Server, approach: &Approach, load: Load) -> Outcome {
         let opening = (0..load.clients).map(|number| Client::open(server.port(), number, load.limit));
         let clients = join_all(opening).await;
         let start = Instant::now();
-        let choice = RefCell::new(Choice::new(load, start));
-        let decisions = clients.into_iter().map(|client| decide(approach, client, &choice, &outcome));
+        let keys = RefCell::new(keys(load, start));
+        let decisions = clients.into_iter().map(|client| decide(approach, client, &keys, &outcome));
         timeout(PATIENCE, join_all(decisions)).await.expect("clients wait in vain");
         outcome.borrow_mut().elapsed = start.elapsed();
     });
@@ -100,10 +100,10 @@ pub fn run(server: &Server, approach: &Approach, load: Load) -> Outcome {
 async fn decide(
     approach: &Approach,
     mut client: Client,
-    choice: &RefCell<Choice>,
+    keys: &RefCell<impl Iterator<Item = String>>,
     outcome: &RefCell<Outcome>,
 ) {
-    let next = || choice.borrow_mut().next();
+    let next = || keys.borrow_mut().next();
     while let Some(key) = next() {
         let since = Instant::now();
         let decided = approach.decide(&mut client, &key).await;
@@ -119,27 +119,11 @@ fn cpu_us(control: &mut Connection) -> f64 {
     (seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1e6
 }
 
-/// Chooses buckets.
-struct Choice {
-    buckets: u64,
-    random: Rng,
-    deadline: Option<Instant>,
-    chosen: u64,
-}
-
-impl Choice {
-    fn new(load: Load, start: Instant) -> Self {
-        let deadline = load.duration.map(|duration| start + duration);
-        Self { buckets: load.buckets, random: Rng::with_seed(1), deadline, chosen: 0 }
-    }
-
-    /// The key of the next decision, if there is to be another.
-    fn next(&mut self) -> Option<String> {
-        self.chosen += 1;
-        match self.deadline {
-            None => (self.chosen <= self.buckets).then(|| key(self.chosen - 1)),
-            Some(deadline) if Instant::now() >= deadline => None,
-            Some(_) => Some(key(self.random.u64(0..self.buckets))),
-        }
-    }
+/// The keys on which decisions are wanted, until the time is over.
+fn keys(load: Load, start: Instant) -> impl Iterator<Item = String> {
+    let mut random = Rng::with_seed(1);
+    (0..).map_while(move |chosen| match load.duration {
+        None => (chosen < load.buckets).then(|| key(chosen)),
+        Some(duration) => (start.elapsed() < duration).then(|| key(random.u64(0..load.buckets))),
+    })
 }

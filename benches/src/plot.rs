@@ -1,5 +1,6 @@
 //! Plots as SVG: horizontal bars, and lines over a few places.
 
+use crate::report::whole;
 use plotters::coord::ranged1d::SegmentValue;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -21,49 +22,32 @@ const TOP: i32 = 74;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// One bar.
-pub struct Bar {
-    label: String,
-    value: f64,
-    /// What stands at its end.
-    text: String,
+/// Bars below each other: what each is of, and how long it is in a unit.
+pub fn bars(title: &str, caption: &str, bars: &[(String, f64)], unit: &str) -> String {
+    const LEFT: i32 = 250;
+    const RIGHT: i32 = 260;
+    const STEP: i32 = 32;
+    let most = bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    let bottom = TOP + STEP * bars.len() as i32;
+    svg(title, caption, bottom, |canvas| {
+        for ((label, value), y) in bars.iter().zip((TOP..).step_by(STEP as usize)) {
+            let end = LEFT + (value / most * f64::from(WIDTH - LEFT - RIGHT)).max(1.0) as i32;
+            let own = is_own(label);
+            let (fill, shown) = (if own { colour(0) } else { OTHERS }, shown(*value));
+            text(canvas, label, (LEFT - 10, y + 13), HPos::Right, own)?;
+            canvas.draw(&Rectangle::new([(LEFT, y + 3), (end, y + 23)], fill.filled()))?;
+            text(canvas, &format!("{shown}{unit}"), (end + 8, y + 13), HPos::Left, own)?;
+        }
+        Ok(())
+    })
 }
 
-impl Bar {
-    pub fn new(label: &str, value: f64, text: impl Fn(f64) -> String) -> Self {
-        Self { label: label.to_owned(), value, text: text(value) }
-    }
-
-    /// Bars below each other, with an optional mark at a value that they are to be compared with.
-    pub fn plot(
-        title: &str,
-        caption: &str,
-        bars: impl Iterator<Item = Self>,
-        mark: Option<(f64, String)>,
-    ) -> String {
-        const LEFT: i32 = 250;
-        const RIGHT: i32 = 260;
-        const STEP: i32 = 32;
-        let bars: Vec<Self> = bars.collect();
-        let values = bars.iter().map(|bar| bar.value).chain(mark.as_ref().map(|(value, _)| *value));
-        let most = values.fold(f64::MIN_POSITIVE, f64::max);
-        let end = |value: f64| LEFT + (value / most * f64::from(WIDTH - LEFT - RIGHT)).max(1.0) as i32;
-        let bottom = TOP + STEP * bars.len() as i32;
-        svg(title, caption, bottom, |canvas| {
-            for (bar, y) in bars.iter().zip((TOP..).step_by(STEP as usize)) {
-                let own = is_own(&bar.label);
-                let (fill, end) = (if own { colour(0) } else { OTHERS }, end(bar.value));
-                text(canvas, &bar.label, (LEFT - 10, y + 13), HPos::Right, own)?;
-                canvas.draw(&Rectangle::new([(LEFT, y + 3), (end, y + 23)], fill.filled()))?;
-                text(canvas, &bar.text, (end + 8, y + 13), HPos::Left, own)?;
-            }
-            if let Some((value, name)) = &mark {
-                let x = end(*value);
-                canvas.draw(&PathElement::new([(x, TOP - 8), (x, bottom)], INK))?;
-                text(canvas, name, (x, TOP - 16), HPos::Center, false)?;
-            }
-            Ok(())
-        })
+/// With so many digits as say something.
+fn shown(value: f64) -> String {
+    if value < 10.0 && value.fract() != 0.0 {
+        format!("{value:.2}")
+    } else {
+        whole(value)
     }
 }
 

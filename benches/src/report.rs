@@ -1,5 +1,6 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
+use crate::plot::bars;
 use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
@@ -29,6 +30,14 @@ impl Table {
             columns: self.columns[group.len()..].to_vec(),
             rows: rows.map(|row| row[group.len()..].to_vec()).collect(),
         }
+    }
+
+    /// What the rows that begin with these cells are called, and their numbers in a column.
+    pub fn numbers(&self, group: &[&str], column: &str) -> Vec<(String, f64)> {
+        let place = self.columns.iter().position(|name| name == column).expect("there is the column");
+        let rows = self.rows.iter().filter(|row| row.iter().zip(group).all(|(cell, wanted)| cell == wanted));
+        let number = |cell: &str| cell.replace(',', "").parse().expect("the column is of numbers");
+        rows.map(|row| (row[group.len()].clone(), number(&row[place]))).collect()
     }
 
     /// For people. Numbers stand to the right.
@@ -88,6 +97,18 @@ impl Section {
     pub fn plot(mut self, name: &'static str, svg: String) -> Self {
         self.plots.push((name, svg));
         self
+    }
+
+    /// Adds a plot of a column's numbers, those of a group of rows, each in a unit.
+    pub fn bars(
+        self,
+        (name, title): (&'static str, &str),
+        group: &[&str],
+        (column, unit): (&str, &str),
+        caption: &str,
+    ) -> Self {
+        let svg = bars(title, caption, &self.table.numbers(group, column), unit);
+        self.plot(name, svg)
     }
 
     /// A page of its own, which is also printed.

@@ -3,7 +3,6 @@
 use super::{in_turns, Bench};
 use crate::calls::{Call, Shape, ALLOWED, DENIED, INCR, INCREX, SCRIPT};
 use crate::common::Server;
-use crate::plot::Bar;
 use crate::report::{least, median, most, times, whole, Section, Table};
 use crate::server::{us_per_call, Module};
 use fastrand::Rng;
@@ -26,10 +25,13 @@ pub fn measure(bench: &mut Bench) -> Section {
         whole(SHAPE.keys as f64),
         SHAPE.pipeline
     );
-    let bars = costs.iter().map(|(call, us)| Bar::new(call.name, median(us), |us| format!("{us:.2} µs")));
     let title = "Microseconds in the server per call, as it counts them";
-    Section::new("commandstats", "Microseconds per call", text, table(&costs))
-        .plot("commandstats", Bar::plot(title, &bench.caption, bars, None))
+    Section::new("commandstats", "Microseconds per call", text, table(&costs)).bars(
+        ("commandstats", title),
+        &[],
+        ("median µs", " µs"),
+        &bench.caption,
+    )
 }
 
 fn us(server: &Server, call: &Call, calls: usize) -> f64 {

@@ -3,7 +3,6 @@
 use super::{tidy, Bench, SLOW};
 use crate::approaches::{integer_with_expiry, Approach};
 use crate::load::{run, Load};
-use crate::plot::Bar;
 use crate::report::{note, whole, Section, Table};
 use crate::server::wait_for_hash_tables;
 
@@ -12,20 +11,21 @@ const CLIENTS: usize = 16;
 pub fn measure(bench: &Bench) -> Section {
     let keys = bench.pick(1_000_000, 100_000);
     let mut table = Table::new("approach | bytes a key");
-    let mut bars = Vec::new();
     for approach in [integer_with_expiry()].iter().chain(bench.approaches.iter()) {
         note(format_args!("memory of {} keys: {}", whole(keys as f64), approach.name));
-        let bytes = bytes_a_key(approach, keys);
-        table.row([approach.name.clone(), whole(bytes)]);
-        bars.push(Bar::new(&approach.name, bytes, |bytes| format!("{} bytes", whole(bytes))));
+        table.row([approach.name.clone(), whole(bytes_a_key(approach, keys))]);
     }
     let text = format!(
         "`used_memory` for {} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
          number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision.",
         whole(keys as f64)
     );
-    Section::new("memory", "Memory", text, table)
-        .plot("memory", Bar::plot("Memory of a key", &bench.caption, bars.into_iter(), None))
+    Section::new("memory", "Memory", text, table).bars(
+        ("memory", "Memory of a key"),
+        &[],
+        ("bytes a key", " bytes"),
+        &bench.caption,
+    )
 }
 
 fn bytes_a_key(approach: &Approach, keys: u64) -> f64 {

@@ -4,7 +4,6 @@ use super::{in_turns, Bench};
 use crate::calls::{Call, Shape, ALLOWED, DENIED, INCR, SCRIPT};
 use crate::client::{block_on, Client};
 use crate::common::Server;
-use crate::plot::Bar;
 use crate::report::{median, times, whole, Section, Table};
 use fastrand::Rng;
 use futures_util::future::join_all;
@@ -28,8 +27,6 @@ pub fn measure(bench: &mut Bench) -> Section {
     for (name, speed) in CALLS.iter().zip(&speeds) {
         table.row([(*name).to_owned(), whole(*speed), times(speed / incr), times(speed / get)]);
     }
-    let bars = CALLS.iter().zip(&speeds);
-    let bars = bars.map(|(name, speed)| Bar::new(name, *speed, |speed| format!("{} a second", whole(speed))));
     let text = format!(
         "{CONNECTIONS} connections, {} calls in each write, {} random keys; the median of {} rounds in which all take turns. \
          GET, SET and INCR show what the server does for any command.",
@@ -37,8 +34,12 @@ pub fn measure(bench: &mut Bench) -> Section {
         whole(SHAPE.keys as f64),
         bench.rounds
     );
-    Section::new("pipelined", "Pipelined calls", text, table)
-        .plot("pipelined", Bar::plot("Calls a second, 32 in a pipeline", &bench.caption, bars, None))
+    Section::new("pipelined", "Pipelined calls", text, table).bars(
+        ("pipelined", "Calls a second, 32 in a pipeline"),
+        &[],
+        ("calls/s", " a second"),
+        &bench.caption,
+    )
 }
 
 fn calls_a_second(server: &Server, call: &Call, calls: usize) -> f64 {
