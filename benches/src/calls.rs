@@ -13,6 +13,10 @@ pub const INCREX: &str = "INCREX";
 pub const ALLOWED: &str = "TB.TAKE, allowed";
 pub const DENIED: &str = "TB.TAKE, denied";
 pub const SCRIPT: &str = "Lua script, EVALSHA";
+pub const UNCOUNTED: &str = "TB.TAKE, denied, top-keys 0";
+pub const DAILY: &str = "TB.TAKE, rate 1000@d";
+pub const MONTHLY: &str = "TB.TAKE, rate 1000@mo";
+pub const FIRST: &str = "TB.HOLD, the first";
 pub const RENEWED: &str = "TB.HOLD, renewed";
 pub const BESIDE_1: &str = "TB.HOLD + TB.SETTLE beside 1 hold";
 pub const BESIDE_1000: &str = "TB.HOLD + TB.SETTLE beside 1,000";
@@ -33,8 +37,12 @@ pub struct Call {
     /// What prepares a key, if not the call itself.
     pub before: &'static str,
     pub limit: Limit,
+    /// What the server is told before that.
+    pub setting: &'static str,
     /// How many keys are prepared, if not as many as the measurement has.
     pub keys: Option<u64>,
+    /// Whether each call is on a key of its own, rather than on a random one.
+    pub once_a_key: bool,
     /// The first element of the reply whose cost is to be measured.
     pub first: Option<i64>,
     /// How many times the work of a plain command it is, about: so many fewer are needed to measure it.
@@ -48,8 +56,10 @@ pub const PLAIN: Call = Call {
     name: "",
     call: "",
     before: "",
+    setting: "",
     limit: USER,
     keys: None,
+    once_a_key: false,
     first: None,
     weight: 1,
     module: Module::Own,
@@ -76,21 +86,25 @@ const SETTLED: Call = Call {
 };
 const ONE_BEFORE: &str = "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted";
 
-pub const CALLS: [Call; 19] = [
+pub const CALLS: [Call; 23] = [
     Call { name: "PING", call: "PING", ..PLAIN },
     Call { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
     Call { name: "SET", call: "SET {key} 1", ..PLAIN },
     Call { name: INCR, call: "INCR {key}", ..PLAIN },
     Call { name: INCREX, call: WINDOW_COUNT, ..PLAIN },
     Call { name: ALLOWED, call: TAKE, ..USED },
-    Call { name: DENIED, call: TAKE, ..EMPTY },
+    Call { name: DENIED, call: TAKE, setting: "CONFIG SET tokenbucket.top-keys 128", ..EMPTY },
+    Call { name: UNCOUNTED, call: TAKE, setting: "CONFIG SET tokenbucket.top-keys 0", ..EMPTY },
     Call { name: "TB.TAKE, rate 17", call: "TB.TAKE {key} {capacity} 17", ..DRAINED },
     Call { name: "TB.TAKE, rate 16.6667", call: "TB.TAKE {key} {capacity} 16.6667", ..DRAINED },
+    Call { name: DAILY, call: "TB.TAKE {key} {capacity} 1000@d", ..USED },
+    Call { name: MONTHLY, call: "TB.TAKE {key} {capacity} 1000@mo", ..USED },
     Call { name: "TB.TAKE, cost 2", call: "TB.TAKE {key} {capacity} {rate} 2", ..USED },
     Call { name: "TB.TAKE, cost 0.5", call: "TB.TAKE {key} {capacity} {rate} 0.5", ..USED },
     Call { name: "TB.PEEK", call: "TB.PEEK {key} {capacity} {rate}", ..USED },
     Call { name: "TB.PEEK, denied", call: "TB.PEEK {key} {capacity} {rate}", ..EMPTY },
     Call { name: "TB.MTAKE of 10", call: TEN_BUCKETS, weight: 10, ..USED },
+    Call { name: FIRST, before: "TB.TAKE {key} {capacity} {rate} 900000", once_a_key: true, ..HELD },
     Call { name: RENEWED, ..HELD },
     Call { name: BESIDE_1, before: ONE_BEFORE, keys: Some(1), ..SETTLED },
     Call { name: BESIDE_1000, keys: Some(500), ..SETTLED },
@@ -124,6 +138,9 @@ impl Call {
     /// Empties the server and prepares all keys.
     pub fn prepare(&self, client: &mut Connection, shape: Shape) {
         client.say("FLUSHALL");
+        if !self.setting.is_empty() {
+            client.say(self.setting);
+        }
         self.prepare_keys(client, 0..self.keys.unwrap_or(shape.keys));
     }
 
@@ -140,27 +157,29 @@ impl Call {
         }
     }
 
-    /// Makes a number of calls on random keys and judges each reply.
-    pub fn make(&self, client: &mut Connection, shape: Shape, calls: usize, random: &mut Rng) {
+    /// Makes calls, of which so many have been made before, and judges each reply.
+    pub fn make(&self, client: &mut Connection, shape: Shape, calls: Range<usize>, random: &mut Rng) {
         for batch in self.batches(shape, calls, random) {
             let replies: Vec<Value> = batch.query(client.inner()).expect("the calls succeed");
             replies.iter().for_each(|reply| self.judge(reply));
         }
     }
 
-    /// A number of calls on random keys, as they are sent.
+    /// The same as they are sent.
     pub fn batches<'a>(
         &'a self,
         shape: Shape,
-        calls: usize,
+        calls: Range<usize>,
         random: &'a mut Rng,
     ) -> impl Iterator<Item = Pipeline> + 'a {
         // Keys of one call are equally far from each other, so that none is there twice.
         let apart = shape.keys / self.call.matches("{bucket}").count().max(1) as u64;
-        (0..calls).step_by(shape.pipeline).map(move |first| {
+        let last = calls.end;
+        calls.step_by(shape.pipeline).map(move |first| {
             let mut batch = Pipeline::new();
-            for _ in first..calls.min(first + shape.pipeline) {
-                let mut numbers = (random.u64(0..shape.keys)..).step_by(apart as usize);
+            for made in first..last.min(first + shape.pipeline) {
+                let number = if self.once_a_key { made as u64 } else { random.u64(0..shape.keys) };
+                let mut numbers = (number..).step_by(apart as usize);
                 self.add(&mut batch, self.call, || key(numbers.next().unwrap_or_default() % shape.keys));
             }
             batch

@@ -118,10 +118,12 @@ fn start<'a>(callgrind: &'a Callgrind, groups: &[Group], effort: Effort) -> Vec<
 fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> f64 {
     let mut random = Rng::with_seed(1);
     let mut client = server.server.connect();
-    call.prepare(&mut client, SHAPE);
-    call.make(&mut client, SHAPE, WARM_UP, &mut random);
+    let keys = if call.once_a_key { (WARM_UP + calls) as u64 } else { SHAPE.keys };
+    let shape = Shape { keys, ..SHAPE };
+    call.prepare(&mut client, shape);
+    call.make(&mut client, shape, 0..WARM_UP, &mut random);
     server.instructions();
-    call.make(&mut client, SHAPE, calls, &mut random);
+    call.make(&mut client, shape, WARM_UP..WARM_UP + calls, &mut random);
     server.instructions() / calls as f64
 }
 

@@ -38,7 +38,7 @@ fn us(server: &Server, call: &Call, calls: usize) -> f64 {
     let mut client = server.connect();
     call.prepare(&mut client, SHAPE);
     client.say("CONFIG RESETSTAT");
-    call.make(&mut client, SHAPE, calls, &mut Rng::with_seed(1));
+    call.make(&mut client, SHAPE, 0..calls, &mut Rng::with_seed(1));
     us_per_call(&mut client, call.command())
 }
 

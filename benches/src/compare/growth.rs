@@ -88,7 +88,7 @@ fn costs(bench: &Bench, call: &Call) -> Costs {
         let rounds = (0..bench.rounds).map(|_| {
             client.say("CONFIG RESETSTAT");
             let shape = Shape { keys, pipeline: PIPELINE };
-            call.make(&mut client, shape, bench.pick(500_000, 50_000), &mut random);
+            call.make(&mut client, shape, 0..bench.pick(500_000, 50_000), &mut random);
             let process_us = || run(&server, &approach, load).cpu_us_per_decision();
             let is_take = call.call == TAKE;
             (us_per_call(&mut client, call.command()), if is_take { process_us() } else { f64::NAN })

@@ -46,7 +46,7 @@ fn calls_a_second(server: &Server, call: &Call, calls: usize) -> f64 {
     call.prepare(&mut server.connect(), SHAPE);
     // Written before the clock starts: the client is to be no slower than the server.
     let mut random = Rng::with_seed(1);
-    let batches = call.batches(SHAPE, calls, &mut random);
+    let batches = call.batches(SHAPE, 0..calls, &mut random);
     let batches: Vec<_> = batches.map(|batch| (batch.get_packed_pipeline(), batch.len())).collect();
     let batches = &batches;
     block_on(async {
