@@ -42,8 +42,3 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
-
-/// A level as `TB.STATE` shows it, that was written now.
-pub fn written_now(server: &Server, level: &str) -> Option<(String, i64)> {
-    Some((level.to_owned(), server.clock().now_us()))
-}

@@ -112,8 +112,9 @@ fn command_getkeys_finds_the_keys_of_every_call() {
             call.words
         );
     }
-    let restore = "COMMAND GETKEYS TB.RESTORE user:1 state tenant:2 state";
-    assert_eq!(texts(client.say(restore)), ["user:1", "tenant:2"]);
+    for call in ["TB.RESTORE user:1 state tenant:2 state", "TB.MSETTLE 2 id user:1 1 1 1 tenant:2 1 1 1"] {
+        assert_eq!(texts(client.say(&format!("COMMAND GETKEYS {call}"))), ["user:1", "tenant:2"], "{call}");
+    }
 }
 
 #[test]

@@ -18,8 +18,11 @@ fn each_says_which_argument_is_the_first_that_is_wrong_and_changes_nothing() {
     let (server, mut client) = prepared();
     server.clock().advance_ms(500);
     client.say("SET string x");
+    client.say("TB.HOLD deep 10 1e12 4 60000 id");
     client.say("TB.CHARGE deep 10 1e12 1e12");
-    client.say("TB.CHARGE deep 10 1e12 10");
+    client.say("TB.CHARGE deep 10 1e12 6");
+    client.say("TB.HOLD pool 10 0 4 60000 id");
+    let [long, longer] = [128, 129].map(|len| "x".repeat(len));
     let before = traces(&mut client);
     for (error, calls) in [
         (
@@ -45,6 +48,23 @@ fn each_says_which_argument_is_the_first_that_is_wrong_and_changes_nothing() {
             &["TB.MTAKE 2 k 10 1 1", "TB.MTAKE 1 k 10 1 1 n", "TB.MTAKE 1 k 10 1 1 n 10 1 1"],
         ),
         (Error::DuplicateKey, &["TB.MTAKE 2 k 10 1 1 k 20 5/m 2", "TB.MTAKE 3 k 10 1 1 n 10 1 1 k 10 1 1"]),
+        (Error::DebtTooDeep, &["TB.SETTLE deep 10 1e12 id 5", "TB.MSETTLE 2 id pool 10 0 0 deep 10 1e12 5"]),
+        (Error::Capacity, &["TB.HOLD k ten 1 1 5 b"]),
+        (Error::Amount, &["TB.HOLD k 10 1 -1 5 b"]),
+        (Error::Ttl, &["TB.HOLD k 10 1 1 0 b", "TB.HOLD k 10 1 1 2592000001 b", "TB.HOLD k 10 1 1 1.5 b"]),
+        (Error::Id, &[&format!("TB.HOLD k 10 1 1 5 {longer}"), &format!("TB.SETTLE k 10 1 {longer} 1")]),
+        (Error::Used, &["TB.SETTLE pool 10 1 id x"]),
+        (Error::UsedOfPool, &["TB.SETTLE pool 10 0 id 1"]),
+        (Error::RateOfPool, &["TB.TAKE pool 10 0 1", "TB.TAKE pool 10 0.00 1", "TB.TAKEUPTO pool 10 0 1"]),
+        (Error::RateOfPool, &["TB.RESERVE pool 10 0 1 1", "TB.CHARGE pool 10 0 1"]),
+        (Error::RateOfPool, &["TB.MTAKE 2 k 10 1 1 pool 10 0 1"]),
+        (Error::NumKeysOfAmounts, &["TB.MHOLD 2 5 b k 10 1 1 z"]),
+        (Error::NumKeysOfUsed, &["TB.MSETTLE 2 b k 10 1 1 z"]),
+        (
+            Error::DuplicateKey,
+            &["TB.MHOLD 2 5 b k 10 1 1 k 10 1 1", "TB.MSETTLE 2 id pool 10 0 0 pool 10 0 0"],
+        ),
+        (Error::WrongType, &["TB.SETTLE string 10 1 id 1", "TB.MSETTLE 2 id pool 10 0 0 string 10 1 1"]),
         (Error::State, &["TB.RESTORE k state", "TB.RESTORE n state"]),
         (Error::WrongType, &["TB.TAKE string 10 1", "TB.MTAKE 3 k 10 1 1 string 10 1 1 n 10 1 1"]),
         (Error::MaxBurst, &["CL.THROTTLE k ten 30 60", "CL.THROTTLE k -2 30 60", "CL.THROTTLE k 1.5 30 60"]),
@@ -67,6 +87,9 @@ fn each_says_which_argument_is_the_first_that_is_wrong_and_changes_nothing() {
             assert_eq!(traces(&mut client), before, "{call}");
         }
     }
+    assert_eq!(client.try_run(&["TB.HOLD", "k", "10", "1", "1", "5", ""]), Err(Error::Id.to_string()));
+    assert_eq!(traces(&mut client), before);
+    assert_eq!(client.decide(&format!("TB.HOLD k 10 1 1 5 {long}")).allowed, 1);
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod persistence;
 mod replication;
 mod replies;
 mod settings;
+mod stories;
 mod throttle;
 mod throttle_clients;
 mod traces;

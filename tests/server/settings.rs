@@ -156,6 +156,7 @@ fn a_bad_argument_refuses_to_load_and_the_log_names_it() {
         (&["on-oom", "maybe"], "argument 'on-oom' must be deny or allow, not 'maybe'"),
         (&["ON-OOM", "no"], "argument 'ON-OOM' must be deny or allow, not 'no'"),
         (&["cl-throttle", "maybe"], "argument 'cl-throttle' must be yes or no, not 'maybe'"),
+        (&["max-holds", "many"], "argument 'max-holds' must be a whole number from 1 to 1000000, not 'many'"),
         (&["on-oom", "allow", "speed", "fast"], "unknown argument 'speed': known are on-oom, cl-throttle"),
         (&["\u{1b}[31m", "x"], "unknown argument '\\x1b[31m': known are on-oom, cl-throttle"),
     ] {
