@@ -8,187 +8,163 @@ use crate::common::stored::{
 };
 use crate::common::{is_before, text, Clock, Connection, Random, Server, HOUR_MS};
 
-const STORIES: &[(&str, &str)] = &[
-    (
-        "what is held is taken, and comes back at its moment",
-        r#"
-        TB.HOLD k 10 1/h 4 5000 a => [1 6 0 5000]
-        TB.HOLDS k => [["a" "4" 5000]]
-        TB.TAKE k 10 1/h 7 => [0 6 5000 5000]
-        (4999999 microseconds later)
-        TB.PEEK k 10 1/h 7 => [0 6 1 1]
-        TB.HOLDS k => [["a" "4" 1]]
-        (1 microsecond later)
-        TB.PEEK k 10 1/h 0 => [1 10 0 0]
-        TB.HOLDS k => []
-        TB.TAKE k 10 1/h 7 => [1 3 0 25200000]"#,
-    ),
-    (
-        "it is there to the last millisecond, though the bucket is full long before",
-        r#"
-        TB.HOLD k 10 1 4 3600000 a => [1 6 0 4000]
-        (3599999 milliseconds later)
-        TB.TAKE k 10 1 1 => [1 9 0 1]
-        TB.HOLDS k => [["a" "4" 1]]"#,
-    ),
-    (
-        "of four that come back two find no room, as eight have flowed in",
-        "TB.HOLD k 10 1 4 60000 a => [1 6 0 4000]
-        (4 seconds later)
-        TB.TAKE k 10 1 10 => [1 0 0 10000]
-        (8 seconds later)
-        TB.SETTLE k 10 1 a 0 => [1 10 0 0]
-        EXISTS k => 0",
-    ),
-    (
-        "a call sent twice takes nothing more and starts the time afresh",
-        r#"
-        TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
-        (3 seconds later)
-        TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
-        TB.HOLDS k => [["a" "4" 5000]]
-        TB.HOLD k 10 0 6 60000 b => [1 0 0 60000]
-        TB.HOLD k 10 0 4 9000 a => [1 0 0 60000]"#,
-    ),
-    (
-        "also in debt",
-        r#"
-        TB.HOLD k 10 1 4 5000 a => [1 6 0 4000]
-        TB.CHARGE k 10 1 10 => [1 -4 4000 10000]
-        TB.HOLD k 10 1 4 6000 a => [1 -4 0 10000]
-        TB.HOLDS k => [["a" "4" 6000]]"#,
-    ),
-    (
-        "larger takes the difference, smaller gives it back, and zero ends it",
-        r#"
-        TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
-        TB.HOLD k 10 0 9.5 5000 a => [1 0 0 5000]
-        TB.HOLDS k => [["a" "9.5" 5000]]
-        TB.HOLD k 10 0 1 5000 a => [1 9 0 5000]
-        TB.HOLD k 10 0 2 5000 b => [1 7 0 5000]
-        TB.HOLD k 10 0 0 5000 a => [1 8 0 5000]
-        TB.HOLDS k => [["b" "2" 5000]]
-        TB.HOLD k 10 0 0 5000 b => [1 10 0 0]
-        EXISTS k => 0
-        TB.HOLD k 10 0 0 5000 c => [1 10 0 0]
-        EXISTS k => 0"#,
-    ),
-    (
-        "denied, a hold stays as it was, and waits for the other whether or not it has ended itself by then",
-        "TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
-        TB.HOLD k 10 0 5 60000 b => [1 1 0 60000]
-        (1 second later)
-        TB.HOLD k 10 0 6 5000 a => [0 1 59000 59000]
-        TB.HOLD k 10 0 11 5000 a => [0 1 -1 59000]
-        (58999 milliseconds later)
-        TB.HOLD k 10 0 6 5000 a => [0 5 1 1]
-        (1 millisecond later)
-        TB.HOLD k 10 0 6 5000 a => [1 4 0 5000]",
-    ),
-    (
-        "settled, what was not used comes back, and what was used beyond is charged",
-        "TB.HOLD k 100 1 40 60000 a => [1 60 0 40000]
-        TB.SETTLE k 100 1 a 30 => [1 70 0 30000]
-        TB.HOLDS k => []
-        TB.HOLD k 100 1 70 60000 b => [1 0 0 60000]
-        TB.SETTLE k 100 1 b 95 => [1 -25 25000 125000]",
-    ),
-    (
-        "out of debt when the other comes back",
-        "TB.HOLD k 100 1 40 60000 a => [1 60 0 40000]
-        TB.HOLD k 100 1 10 60000 b => [1 50 0 50000]
-        TB.SETTLE k 100 1e-3 a 95 => [1 -5 60000 95000000]
-        TB.SETTLE k 100 1e-3 b 10 => [1 -5 5000000 105000000]",
-    ),
-    (
-        "settled once more or too late, nothing changes",
-        "TB.SETTLE none 10 1 a 5 => [0 10 -1 0]
-        EXISTS none => 0
-        TB.HOLD k 10 1/h 4 5000 a => [1 6 0 5000]
-        TB.HOLD k 10 1/h 1 60000 b => [1 5 0 60000]
-        TB.SETTLE k 10 1/h b 1 => [1 5 0 3600000]
-        TB.SETTLE k 10 1/h b 1 => [0 5 -1 3600000]
-        (5 seconds later)
-        TB.SETTLE k 10 1/h a 4 => [0 9 -1 3595000]",
-    ),
-    (
-        "every command sees what is held, and that of a bucket that is full again is not forgotten",
-        r#"
-        TB.HOLD k 10 1/h 8 5000 a => [1 2 0 5000]
-        TB.TAKEUPTO k 10 1/h 9 => [2 0 0 7200000]
-        TB.RESERVE k 10 1/h 3 4999 => [0 0 5000 7200000]
-        TB.RESERVE k 10 1/h 3 5000 => [1 -3 5000 18000000]
-        TB.CHARGE k 10 1/h 2 => [1 -5 5000 25200000]
-        TB.MTAKE 2 k 10 1/h 1 l 10 1/h 1 => [0 -5 5000 25200000 [[0 -5 5000 25200000] [1 10 0 0]]]
-        CL.THROTTLE k 9 1 3600 1 => [1 10 0 5 25200]
-        TB.GIVE k 10 1/h 10 => [1 5 0 5000]
-        TB.GIVE k 10 1/h 10 => [1 10 0 0]
-        TB.HOLDS k => [["a" "8" 5000]]
-        TB.SETTLE k 10 1/h a 9 => [1 9 0 3600000]"#,
-    ),
-    (
-        "a pool is a semaphore whose slots free themselves",
-        "TB.HOLD jobs 3 0 1 60000 job:1 => [1 2 0 60000]
-        (1 second later)
-        TB.HOLD jobs 3 0 1 60000 job:2 => [1 1 0 60000]
-        (1 second later)
-        TB.HOLD jobs 3 0 1 60000 job:3 => [1 0 0 60000]
-        (1 second later)
-        TB.HOLD jobs 3 0 1 60000 job:4 => [0 0 57000 59000]
-        TB.PEEK jobs 3 0 2 => [0 0 58000 59000]
-        TB.SETTLE jobs 3 0 job:2 0 => [1 1 0 59000]
-        TB.HOLD jobs 3 0 1 60000 job:4 => [1 0 0 60000]
-        (57 seconds later)
-        TB.HOLD jobs 3 0 1 60000 job:5 => [1 0 0 60000]",
-    ),
-    (
-        "a larger pool has no more in it until it is given them",
-        "TB.HOLD jobs 1 0 1 60000 job:1 => [1 0 0 60000]
-        TB.PEEK jobs 3 0 2 => [0 0 -1 4611686018427388]
-        TB.GIVE jobs 3 0 2 => [1 2 0 60000]
-        TB.PEEK jobs 3 0 0 => [1 2 0 60000]",
-    ),
-    (
-        "used may take the bucket into the deepest debt",
-        "TB.HOLD k 10 1 4 60000 a => [1 6 0 4000]
-        TB.CHARGE k 10 1 11 => [1 -5 5000 15000]
-        TB.SETTLE k 10 1 a 1e12 => ERR amount would put the bucket more than 1e12 tokens into debt
-        TB.MSETTLE 2 a l 10 1 1 k 10 1 1e12 => ERR amount would put the bucket more than 1e12 tokens into debt
-        TB.SETTLE k 10 1 a 999999999999 => [1 -1000000000000 1000000000000000 1000000000010000]",
-    ),
-    (
-        "one hold over several buckets is all or nothing, can be set again, and is settled wherever it is there",
-        "TB.MHOLD 2 5000 x a 10 1/h 4 b 5 0 3 => [1 2 0 5000 [[1 6 0 5000] [1 2 0 5000]]]
-        TB.MHOLD 2 9000 y a 10 1/h 4 b 5 0 3 => [0 2 5000 5000 [[1 6 0 5000] [0 2 5000 5000]]]
-        TB.MHOLD 2 5000 x a 10 1/h 4 b 5 0 3 => [1 2 0 5000 [[1 6 0 5000] [1 2 0 5000]]]
-        TB.MHOLD 2 5000 x a 10 1/h 5 b 5 0 1 => [1 4 0 5000 [[1 5 0 5000] [1 4 0 5000]]]
-        TB.SETTLE a 10 1/h x 5 => [1 5 0 18000000]
-        TB.MSETTLE 3 x a 10 1/h 5 b 5 0 0 c 9 1 2 => [0 5 -1 18000000 [[0 5 -1 18000000] [1 5 0 0] [0 9 -1 0]]]
-        EXISTS b c => 0",
-    ),
-    (
-        "a hold of more than the capacity, which was larger, can grow only while it lasts",
-        "TB.HOLD k 10 1 8 5000 a => [1 2 0 5000]
-        TB.TAKE k 10 1 2 => [1 0 0 5000]
-        TB.HOLD k 4 1 10 9000 a => [0 0 2000 4000]
-        TB.HOLD k 4 0.1 10 9000 a => [0 0 -1 5000]
-        TB.MHOLD 1 9000 a k 4 1 10 => [0 0 2000 4000 [[0 0 2000 4000]]]
-        TB.TAKE slow 10 0.1 10 => [1 0 0 100000]
-        TB.MHOLD 2 9000 a k 4 1 10 slow 10 0.1 1 => [0 0 -1 100000 [[0 0 2000 4000] [0 0 10000 100000]]]",
-    ),
-    (
-        "a clock that steps back lengthens holds and makes no tokens, not even of one that has ended",
-        "TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
-        TB.HOLD k 10 0 5 9000 b => [1 1 0 9000]
-        (6 seconds later)
-        (3 seconds earlier)
-        TB.PEEK k 10 0 2 => [0 1 2000 6000]
-        (10 seconds earlier)
-        TB.HOLD k 10 0 2 1000 c => [0 1 12000 16000]
-        (12 seconds later)
-        TB.HOLD k 10 0 5 1000 c => [1 0 0 4000]",
-    ),
-];
+const STORIES: &str = r#"
+# what is held is taken, and comes back at its moment
+TB.HOLD k 10 1/h 4 5000 a => [1 6 0 5000]
+TB.HOLDS k => [["a" "4" 5000]]
+TB.TAKE k 10 1/h 7 => [0 6 5000 5000]
+(4999999 microseconds later)
+TB.PEEK k 10 1/h 7 => [0 6 1 1]
+TB.HOLDS k => [["a" "4" 1]]
+(1 microsecond later)
+TB.PEEK k 10 1/h 0 => [1 10 0 0]
+TB.HOLDS k => []
+TB.TAKE k 10 1/h 7 => [1 3 0 25200000]
+
+# it is there to the last millisecond, though the bucket is full long before
+TB.HOLD k 10 1 4 3600000 a => [1 6 0 4000]
+(3599999 milliseconds later)
+TB.TAKE k 10 1 1 => [1 9 0 1]
+TB.HOLDS k => [["a" "4" 1]]
+
+# of four that come back two find no room, as eight have flowed in
+TB.HOLD k 10 1 4 60000 a => [1 6 0 4000]
+(4 seconds later)
+TB.TAKE k 10 1 10 => [1 0 0 10000]
+(8 seconds later)
+TB.SETTLE k 10 1 a 0 => [1 10 0 0]
+EXISTS k => 0
+
+# a call sent twice takes nothing more and starts the time afresh
+TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
+(3 seconds later)
+TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
+TB.HOLDS k => [["a" "4" 5000]]
+TB.HOLD k 10 0 6 60000 b => [1 0 0 60000]
+TB.HOLD k 10 0 4 9000 a => [1 0 0 60000]
+
+# also in debt
+TB.HOLD k 10 1 4 5000 a => [1 6 0 4000]
+TB.CHARGE k 10 1 10 => [1 -4 4000 10000]
+TB.HOLD k 10 1 4 6000 a => [1 -4 0 10000]
+TB.HOLDS k => [["a" "4" 6000]]
+
+# larger takes the difference, smaller gives it back, and zero ends it
+TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
+TB.HOLD k 10 0 9.5 5000 a => [1 0 0 5000]
+TB.HOLDS k => [["a" "9.5" 5000]]
+TB.HOLD k 10 0 1 5000 a => [1 9 0 5000]
+TB.HOLD k 10 0 2 5000 b => [1 7 0 5000]
+TB.HOLD k 10 0 0 5000 a => [1 8 0 5000]
+TB.HOLDS k => [["b" "2" 5000]]
+TB.HOLD k 10 0 0 5000 b => [1 10 0 0]
+EXISTS k => 0
+TB.HOLD k 10 0 0 5000 c => [1 10 0 0]
+EXISTS k => 0
+
+# denied, a hold stays as it was, and waits for the other whether or not it has ended itself by then
+TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
+TB.HOLD k 10 0 5 60000 b => [1 1 0 60000]
+(1 second later)
+TB.HOLD k 10 0 6 5000 a => [0 1 59000 59000]
+TB.HOLD k 10 0 11 5000 a => [0 1 -1 59000]
+(58999 milliseconds later)
+TB.HOLD k 10 0 6 5000 a => [0 5 1 1]
+(1 millisecond later)
+TB.HOLD k 10 0 6 5000 a => [1 4 0 5000]
+
+# settled, what was not used comes back, and what was used beyond is charged
+TB.HOLD k 100 1 40 60000 a => [1 60 0 40000]
+TB.SETTLE k 100 1 a 30 => [1 70 0 30000]
+TB.HOLDS k => []
+TB.HOLD k 100 1 70 60000 b => [1 0 0 60000]
+TB.SETTLE k 100 1 b 95 => [1 -25 25000 125000]
+
+# out of debt when the other comes back
+TB.HOLD k 100 1 40 60000 a => [1 60 0 40000]
+TB.HOLD k 100 1 10 60000 b => [1 50 0 50000]
+TB.SETTLE k 100 1e-3 a 95 => [1 -5 60000 95000000]
+TB.SETTLE k 100 1e-3 b 10 => [1 -5 5000000 105000000]
+
+# settled once more or too late, nothing changes
+TB.SETTLE none 10 1 a 5 => [0 10 -1 0]
+EXISTS none => 0
+TB.HOLD k 10 1/h 4 5000 a => [1 6 0 5000]
+TB.HOLD k 10 1/h 1 60000 b => [1 5 0 60000]
+TB.SETTLE k 10 1/h b 1 => [1 5 0 3600000]
+TB.SETTLE k 10 1/h b 1 => [0 5 -1 3600000]
+(5 seconds later)
+TB.SETTLE k 10 1/h a 4 => [0 9 -1 3595000]
+
+# every command sees what is held, and that of a bucket that is full again is not forgotten
+TB.HOLD k 10 1/h 8 5000 a => [1 2 0 5000]
+TB.TAKEUPTO k 10 1/h 9 => [2 0 0 7200000]
+TB.RESERVE k 10 1/h 3 4999 => [0 0 5000 7200000]
+TB.RESERVE k 10 1/h 3 5000 => [1 -3 5000 18000000]
+TB.CHARGE k 10 1/h 2 => [1 -5 5000 25200000]
+TB.MTAKE 2 k 10 1/h 1 l 10 1/h 1 => [0 -5 5000 25200000 [[0 -5 5000 25200000] [1 10 0 0]]]
+CL.THROTTLE k 9 1 3600 1 => [1 10 0 5 25200]
+TB.GIVE k 10 1/h 10 => [1 5 0 5000]
+TB.GIVE k 10 1/h 10 => [1 10 0 0]
+TB.HOLDS k => [["a" "8" 5000]]
+TB.SETTLE k 10 1/h a 9 => [1 9 0 3600000]
+
+# a pool is a semaphore whose slots free themselves
+TB.HOLD jobs 3 0 1 60000 job:1 => [1 2 0 60000]
+(1 second later)
+TB.HOLD jobs 3 0 1 60000 job:2 => [1 1 0 60000]
+(1 second later)
+TB.HOLD jobs 3 0 1 60000 job:3 => [1 0 0 60000]
+(1 second later)
+TB.HOLD jobs 3 0 1 60000 job:4 => [0 0 57000 59000]
+TB.PEEK jobs 3 0 2 => [0 0 58000 59000]
+TB.SETTLE jobs 3 0 job:2 0 => [1 1 0 59000]
+TB.HOLD jobs 3 0 1 60000 job:4 => [1 0 0 60000]
+(57 seconds later)
+TB.HOLD jobs 3 0 1 60000 job:5 => [1 0 0 60000]
+
+# a larger pool has no more in it until it is given them
+TB.HOLD jobs 1 0 1 60000 job:1 => [1 0 0 60000]
+TB.PEEK jobs 3 0 2 => [0 0 -1 4611686018427388]
+TB.GIVE jobs 3 0 2 => [1 2 0 60000]
+TB.PEEK jobs 3 0 0 => [1 2 0 60000]
+
+# used may take the bucket into the deepest debt
+TB.HOLD k 10 1 4 60000 a => [1 6 0 4000]
+TB.CHARGE k 10 1 11 => [1 -5 5000 15000]
+TB.SETTLE k 10 1 a 1e12 => ERR amount would put the bucket more than 1e12 tokens into debt
+TB.MSETTLE 2 a l 10 1 1 k 10 1 1e12 => ERR amount would put the bucket more than 1e12 tokens into debt
+TB.SETTLE k 10 1 a 999999999999 => [1 -1000000000000 1000000000000000 1000000000010000]
+
+# one hold over several buckets is all or nothing, can be set again, and is settled wherever it is there
+TB.MHOLD 2 5000 x a 10 1/h 4 b 5 0 3 => [1 2 0 5000 [[1 6 0 5000] [1 2 0 5000]]]
+TB.MHOLD 2 9000 y a 10 1/h 4 b 5 0 3 => [0 2 5000 5000 [[1 6 0 5000] [0 2 5000 5000]]]
+TB.MHOLD 2 5000 x a 10 1/h 4 b 5 0 3 => [1 2 0 5000 [[1 6 0 5000] [1 2 0 5000]]]
+TB.MHOLD 2 5000 x a 10 1/h 5 b 5 0 1 => [1 4 0 5000 [[1 5 0 5000] [1 4 0 5000]]]
+TB.SETTLE a 10 1/h x 5 => [1 5 0 18000000]
+TB.MSETTLE 3 x a 10 1/h 5 b 5 0 0 c 9 1 2 => [0 5 -1 18000000 [[0 5 -1 18000000] [1 5 0 0] [0 9 -1 0]]]
+EXISTS b c => 0
+
+# a hold of more than the capacity, which was larger, can grow only while it lasts
+TB.HOLD k 10 1 8 5000 a => [1 2 0 5000]
+TB.TAKE k 10 1 2 => [1 0 0 5000]
+TB.HOLD k 4 1 10 9000 a => [0 0 2000 4000]
+TB.HOLD k 4 0.1 10 9000 a => [0 0 -1 5000]
+TB.MHOLD 1 9000 a k 4 1 10 => [0 0 2000 4000 [[0 0 2000 4000]]]
+TB.TAKE slow 10 0.1 10 => [1 0 0 100000]
+TB.MHOLD 2 9000 a k 4 1 10 slow 10 0.1 1 => [0 0 -1 100000 [[0 0 2000 4000] [0 0 10000 100000]]]
+
+# a clock that steps back lengthens holds and makes no tokens, not even of one that has ended
+TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
+TB.HOLD k 10 0 5 9000 b => [1 1 0 9000]
+(6 seconds later)
+(3 seconds earlier)
+TB.PEEK k 10 0 2 => [0 1 2000 6000]
+(10 seconds earlier)
+TB.HOLD k 10 0 2 1000 c => [0 1 12000 16000]
+(12 seconds later)
+TB.HOLD k 10 0 5 1000 c => [1 0 0 4000]
+"#;
 
 #[test]
 fn stories_of_holds() {
@@ -244,12 +220,12 @@ fn a_bucket_has_at_most_max_holds_holds() {
         TB.HOLD k 10 0 1 5000 d => [1 7 0 5000]
         TB.HOLD k 10 0 1 5000 e => [1 6 0 5000]
         TB.HOLD k 10 0 1 5000 f => ERR the bucket has tokenbucket.max-holds holds already";
-    play(&server, &mut client, "as an argument", story);
+    play(&server, &mut client, story);
     if !is_before(7, 0) {
         let story = "CONFIG SET tokenbucket.max-holds 0 => ERR …
             CONFIG SET tokenbucket.max-holds 4 => +OK
             TB.HOLD k 10 0 1 5000 f => [1 5 0 5000]";
-        play(&server, &mut client, "as a setting", story);
+        play(&server, &mut client, story);
     }
 }
 

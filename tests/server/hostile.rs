@@ -5,7 +5,7 @@
 
 use crate::common::calls::{Outcome, CALLS, COMMANDS};
 use crate::common::stored::{buckets_alive, tells_of_a_crash};
-use crate::common::{array, decision, environment, integer, text, wait_until, Connection, Random, Server};
+use crate::common::{array, environment, integer, text, wait_until, Connection, Random, Server};
 use redis::Value;
 use std::io::Write;
 use std::net::TcpStream;
@@ -43,7 +43,7 @@ fn examples_with(bytes: &[u8], in_place_of_key: bool) -> impl Iterator<Item = Ve
 fn any_bytes_are_a_key() {
     let server = Server::start();
     let mut client = server.connect();
-    let keys: [Vec<u8>; 9] = [
+    let keys: [Vec<u8>; 11] = [
         Vec::new(),
         b"\0".to_vec(),
         b"\0\0".to_vec(),
@@ -53,40 +53,25 @@ fn any_bytes_are_a_key() {
         (0..=255).collect(),
         vec![0xff; 1000],
         "{\u{1f980}}".as_bytes().to_vec(),
+        // With the same beginning, they are two buckets.
+        vec![b'k'; MEGABYTE],
+        [vec![b'k'; MEGABYTE], b"K".to_vec()].concat(),
     ];
     for (place, key) in keys.iter().enumerate() {
         for call in examples_with(key, true) {
+            let name = text(&Value::BulkString(call[0].to_vec()));
             client.say("DEL k n");
-            assert!(client.try_run(&call).is_ok(), "{call:?}");
-            assert_eq!(
-                client.run(&[b"DEL".as_slice(), key]),
-                Value::Int(i64::from(call[0] != b"TB.GIVE")),
-                "{call:?}"
-            );
+            assert!(client.try_run(&call).is_ok(), "{name} {place}");
+            let deleted = i64::from(name != "TB.GIVE");
+            assert_eq!(client.run(&[b"DEL".as_slice(), key]), Value::Int(deleted), "{name} {place}");
         }
         client.run(&[b"TB.TAKE".as_slice(), key, b"10", b"1/h"]);
         let state = array(client.run(&[b"TB.STATE".as_slice(), key]));
-        assert_eq!(text(&state[0]), "9", "{key:?}");
+        assert_eq!(text(&state[0]), "9", "{place}");
+        let twice = [b"TB.MTAKE".as_slice(), b"2", key, b"10", b"1", b"0", key, b"10", b"1", b"0"];
+        assert_eq!(client.try_run(&twice).unwrap_err(), Error::DuplicateKey.to_string());
         assert_eq!(text(&client.say("DBSIZE")), (place + 1).to_string());
     }
-    assert_well(&server, &mut client);
-}
-
-#[test]
-fn a_key_of_a_megabyte_is_a_key() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let long = vec![b'k'; MEGABYTE];
-    let mut other = long.clone();
-    other[MEGABYTE - 1] = b'K';
-    let take = |client: &mut Connection, key: &[u8], cost: &[u8]| {
-        decision(&client.run(&[b"TB.TAKE".as_slice(), key, b"10", b"1/h", cost]))
-    };
-    let taken = [(&long, b"10".as_slice()), (&long, b"1"), (&other, b"10")]
-        .map(|(key, cost)| take(&mut client, key, cost).allowed);
-    assert_eq!(taken, [1, 0, 1], "a key with the same beginning is another bucket");
-    let twice = [b"TB.MTAKE".as_slice(), b"2", &long, b"10", b"1", b"0", &long, b"10", b"1", b"0"];
-    assert_eq!(client.try_run(&twice).unwrap_err(), "ERR key must not be given twice in one call");
     assert_well(&server, &mut client);
 }
 

@@ -62,7 +62,7 @@ fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
         let story = "TB.HOLD pool 10 0 6 6000 a => [1 4 0 6000]
             TB.HOLD pool 10 0 1 6000 a => [1 9 0 6000]
             TB.SETTLE pool 10 0 a 0 => [1 10 0 0]";
-        play(&server, &mut client, "a hold that there is", story);
+        play(&server, &mut client, story);
     }
 }
 

@@ -1,41 +1,43 @@
 //! Stories: calls in order, and what each of them is told.
 //!
-//! A line is `call => reply`, the reply as [`shown`], or only its beginning up to `…`; or a time that passes, as the
-//! documentation writes it: `(5 seconds later)`. After each call that denies, refuses or asks, the buckets are looked
-//! at: it has changed nothing, unless the clock had stepped back before.
+//! A story begins with what it is about, behind `#`, and an empty line ends it. A line is `call => reply`, the reply as
+//! [`shown`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.
+//! After each call that denies, refuses or asks, the buckets are looked at: it has changed nothing, unless the clock had
+//! stepped back before.
 
 use crate::common::clock::START_US;
 use crate::common::exact::{number::exact, whole};
 use crate::common::stored::{assert_same_buckets, buckets};
 use crate::common::{shown, Connection, Server};
 
-/// Plays each story, that has a name, on a server without keys, from [`START_US`] on.
-pub fn play_all(stories: &[(&str, &str)]) {
+/// Plays each story, on a server without keys and from [`START_US`] on.
+pub fn play_all(stories: &str) {
     let (server, mut client) = Server::with_clock_and_client();
-    for (name, story) in stories {
+    for story in stories.split("\n\n") {
         client.say("FLUSHALL");
         server.clock().set_us(START_US);
-        play(&server, &mut client, name, story);
+        play(&server, &mut client, story);
     }
 }
 
-pub fn play(server: &Server, client: &mut Connection, name: &str, story: &str) {
+pub fn play(server: &Server, client: &mut Connection, story: &str) {
     let mut has_stepped_back = false;
-    for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    let lines = story.lines().map(str::trim).filter(|line| !line.is_empty());
+    for line in lines.filter(|line| !line.starts_with('#')) {
         if let Some(us) = passing_us(line) {
             server.clock().advance_us(us);
             has_stepped_back |= us < 0;
             continue;
         }
-        let (call, expected) = line.split_once(" => ").unwrap_or_else(|| panic!("{name}: {line}"));
+        let (call, expected) = line.split_once(" => ").unwrap_or_else(|| panic!("{line} in\n{story}"));
         let before = buckets(client);
         let told = tell(client.attempt(call));
         match expected.strip_suffix('…') {
-            Some(beginning) => assert!(told.starts_with(beginning), "{name}: {line}, not {told}"),
-            None => assert_eq!(told, expected, "{name}: {call}"),
+            Some(beginning) => assert!(told.starts_with(beginning), "{line} in\n{story}, not {told}"),
+            None => assert_eq!(told, expected, "{call} in\n{story}"),
         }
         if changes_nothing(call, &told) && !has_stepped_back {
-            assert_same_buckets(&buckets(client), &before, &format!("{name}: {call} has changed something"));
+            assert_same_buckets(&buckets(client), &before, &format!("{call} has changed something"));
         }
     }
 }

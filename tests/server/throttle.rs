@@ -1,5 +1,6 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
+use super::stories::play_all;
 use super::traces::is_seen_by_watch;
 use crate::common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, is_writing_files,
@@ -28,46 +29,37 @@ fn type_of(client: &mut Connection, key: &str) -> String {
     text(&client.run(&["TYPE", key]))
 }
 
-// ---- The command --------------------------------------------------------------------------------------------
+const STORIES: &str = r#"
+# it is the same bucket for all commands
+CL.THROTTLE k 9 1 1 4 => [0 10 6 -1 4]
+TB.STATE k => ["6" 1767225600000007]
+TB.TAKE k 10 1 5 => [1 1 0 9000]
+CL.THROTTLE k 9 1 1 2 => [1 10 1 1 9]
+TB.GIVE k 10 1 1 => [1 2 0 8000]
+CL.THROTTLE k 9 1 1 2 => [0 10 0 -1 10]
+DEL k => 1
+CL.THROTTLE k 9 1 1 10 => [0 10 0 -1 10]
+
+# more than the limit, a limit of nothing, and what refills in more than 100 years store nothing
+CL.THROTTLE k 9 1 1 11 => [1 10 10 -1 0]
+CL.THROTTLE k 9 1 1 1000000000000 => [1 10 10 -1 0]
+CL.THROTTLE k -1 30 60 => [1 0 0 -1 0]
+CL.THROTTLE k -1 30 60 0 => [0 0 0 -1 0]
+CL.THROTTLE k 9223372036854775807 1 1 => ERR …
+CL.THROTTLE k 9223372036 1 1 => ERR …
+CL.THROTTLE k 300000000000 1 3155760000 => ERR …
+EXISTS k => 0
+
+# at the edges nothing overflows: whole again within a millisecond, and in 79 years
+CL.THROTTLE a 6000 6000 1 => [0 6001 6000 -1 0]
+CL.THROTTLE b 9 7000000 1 => [0 10 9 -1 0]
+CL.THROTTLE c 999999999999 1000000000000 1 => [0 1000000000000 999999999999 -1 0]
+CL.THROTTLE d 9999999999 4 1 10000000000 => [0 10000000000 0 -1 2500000000]
+"#;
 
 #[test]
-fn it_is_the_same_bucket_for_all_commands() {
-    let (server, mut client) = Server::with_clock_and_client();
-    assert_eq!(throttle(&mut client, "k 9 1 1 4"), [0, 10, 6, -1, 4]);
-    assert_eq!(client.state("k"), Some(("6".to_owned(), server.clock().now_us())));
-    assert_eq!(type_of(&mut client, "k"), "tb-bucket");
-    assert_eq!(client.decide("TB.TAKE k 10 1 5"), [1, 1, 0, 9000]);
-    assert_eq!(throttle(&mut client, "k 9 1 1 2"), [1, 10, 1, 1, 9]);
-    client.decide("TB.GIVE k 10 1 1");
-    assert_eq!(throttle(&mut client, "k 9 1 1 2"), [0, 10, 0, -1, 10]);
-    client.say("DEL k");
-    assert_eq!(throttle(&mut client, "k 9 1 1 10"), [0, 10, 0, -1, 10]);
-}
-
-#[test]
-fn at_the_edges_nothing_overflows_and_nothing_is_stored_in_vain() {
-    const TRILLION: i64 = 1_000_000_000_000;
-    let (_server, mut client) = Server::with_clock_and_client();
-    for (call, reply) in [
-        // More than the limit, and a limit of nothing.
-        ("k 9 1 1 11", [1, 10, 10, -1, 0]),
-        ("k 9 1 1 1000000000000", [1, 10, 10, -1, 0]),
-        ("k -1 30 60", [1, 0, 0, -1, 0]),
-        ("k -1 30 60 0", [0, 0, 0, -1, 0]),
-        // Whole again within a millisecond.
-        ("a 6000 6000 1", [0, 6001, 6000, -1, 0]),
-        ("b 9 7000000 1", [0, 10, 9, -1, 0]),
-        ("c 999999999999 1000000000000 1", [0, TRILLION, TRILLION - 1, -1, 0]),
-        // 9,999,999,999 tokens at 4 a second refill in 79 years.
-        ("d 9999999999 4 1 10000000000", [0, 10_000_000_000, 0, -1, 2_500_000_000]),
-    ] {
-        assert_eq!(throttle(&mut client, call), reply, "{call}");
-    }
-    // What is more than 100 years is an error, and what is far more too.
-    for limit in ["9223372036854775807 1 1", "9223372036 1 1", "300000000000 1 3155760000"] {
-        assert!(refusal(&mut client, &format!("k {limit}")).starts_with("ERR "), "{limit}");
-    }
-    assert_eq!(type_of(&mut client, "k"), "none");
+fn stories_of_limits_as_redis_cell_has_them() {
+    play_all(STORIES);
 }
 
 /// What redis-cell left is no new bucket.
@@ -79,8 +71,6 @@ fn a_key_of_redis_cell_is_taken_over_above_maxmemory_too() {
     assert_eq!(throttle(&mut client, "left 9 1 1"), [0, 10, 5, -1, 5]);
     assert!(refusal(&mut client, "new 9 1 1").starts_with("OOM "));
 }
-
-// ---- Where redis-cell is wrong ------------------------------------------------------------------------------
 
 #[test]
 fn only_what_redis_cell_writes_is_taken_over() {
@@ -103,8 +93,6 @@ fn only_what_redis_cell_writes_is_taken_over() {
         assert_eq!(client.run(&["GET", "k"]), redis::Value::BulkString(value));
     }
 }
-
-// ---- Taking over what redis-cell left -----------------------------------------------------------------------
 
 #[test]
 fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
