@@ -82,27 +82,21 @@ TB.CHARGE k 10 1 1 => [1 -7 7000 17000]
 (1 hour earlier)
 TB.GIVE k 10 1 3 => [1 -4 0 14000]
 TB.STATE k => ["-4" 1767211201000007]
+
+# A known limit: what a write leaves over of a micro-token is kept as the time in which it flowed, and that time counts
+# at the new rate. 80 ms at one token a day are less than a micro-token, and 0.08 tokens at one a second: raised 86,400
+# times, a rate brings fewer than 86,400 micro-tokens, once.
+TB.TAKE k 1000 1/d 1000 => [1 0 …
+(80 milliseconds later)
+TB.CHARGE k 1000 1/d 0.000001 => [1 -1 …
+TB.TAKE k 1000 1 0.0864 => [0 …
+TB.CHARGE k 1000 1 0.000001 => [1 …
+TB.STATE k => ["0.079998" 1767225600080007]
 "#;
 
 #[test]
 fn stories_of_decisions() {
     play_all(STORIES);
-}
-
-/// A known limit: what a write leaves over of a micro-token is kept as the time in which it flowed, and that time
-/// counts at the new rate. A rate that is raised F times brings up to F micro-tokens, once.
-#[test]
-fn a_raised_rate_brings_no_more_than_one_old_micro_token_in_time() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.decide("TB.TAKE k 1000 1/d 1000");
-    server.clock().advance_ms(80);
-    // 80 ms at one token a day are less than a micro-token, which takes 86.4 ms.
-    client.decide("TB.CHARGE k 1000 1/d 0.000001");
-    // At one a second, 86,400 times as much, they are 0.08 tokens: fewer than 86,400 micro-tokens.
-    assert_eq!(client.decide("TB.TAKE k 1000 1 0.0864").allowed, 0);
-    client.decide("TB.CHARGE k 1000 1 0.000001");
-    let written = client.state("k").unwrap().1;
-    assert_eq!(written, server.clock().now_us(), "at the new rate nothing is left over any more");
 }
 
 /// Any call of any limit, on holds too, while limits change and the clock steps back: each judged by the exact model,

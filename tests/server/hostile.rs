@@ -160,25 +160,41 @@ const WORDS: &str = "0 1 2 5 20 0.5 3.7 1e12 1e-7 1/s 100/m 1/250ms 1/h -1 +5 1e
     0x1 \u{663} 1/0s 7/y 1//s 1025 1767225600000000 1000000000000000001 1152921504606846977 9223372036854775807 \
     -9223372036854775808 18446744073709551617 string";
 
+/// What else happens to keys. As it is: the errors of the server may repeat what is no text, which this client cannot
+/// read.
+const OF_THE_SERVER: [&str; 13] = [
+    "DEL k",
+    "UNLINK k",
+    "RENAME k n",
+    "COPY k n REPLACE",
+    "PERSIST k",
+    "PEXPIRE k 5",
+    "TYPE k",
+    "DUMP k",
+    "OBJECT FREQ k",
+    "SET k 5",
+    "COMMAND GETKEYS TB.MTAKE 2 k 1 1 1 n 1 1 1",
+    "SCAN 0 TYPE tb-bucket",
+    "DEBUG DIGEST-VALUE k",
+];
+
 /// A command line, from sensible ones to noise.
 fn noise(random: &mut Random) -> Line {
-    match random.below(20) {
-        // As it is: the errors of the server may repeat what is no text, which this client cannot read.
-        0 => return line_for_the_server(random),
+    let (call, is_ours) = match random.below(20) {
+        0 => (*random.pick(&OF_THE_SERVER), false),
         1 | 2 => return vec![b"TB.RESTORE".to_vec(), any_key(random), any_effect(random)],
-        _ => {}
-    }
-    let call = random.pick(CALLS);
-    let keys = call.keys();
-    let mut line: Line = call.words.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-    for (place, word) in call.words.split(' ').enumerate().skip(1) {
-        if keys.contains(&word) {
-            line[place] = any_key(random);
-        } else if random.once_in(5) {
-            line[place] = any_word(random);
+        _ => (random.pick(CALLS).words, true),
+    };
+    let mut line: Line = call.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+    for word in line.iter_mut().skip(1) {
+        match word.as_slice() {
+            [b'a'..=b'w'] if is_ours => *word = any_key(random),
+            [b'a'..=b'w'] => *word = format!("key:{}", random.below(50)).into_bytes(),
+            _ if is_ours && random.once_in(5) => *word = any_word(random),
+            _ => {}
         }
     }
-    if random.once_in(4) {
+    if is_ours && random.once_in(4) {
         spoil(random, &mut line);
     }
     line
@@ -218,28 +234,6 @@ fn any_effect(random: &mut Random) -> Vec<u8> {
         1 => effect(2, fields[0], fields[1], fields[2]),
         _ => effect(1, fields[0], fields[1], fields[2]),
     }
-}
-
-/// What else happens to keys.
-fn line_for_the_server(random: &mut Random) -> Line {
-    let line = *random.pick(&[
-        "DEL {one}",
-        "UNLINK {one}",
-        "RENAME {one} {other}",
-        "COPY {one} {other} REPLACE",
-        "PERSIST {one}",
-        "PEXPIRE {one} 5",
-        "TYPE {one}",
-        "DUMP {one}",
-        "OBJECT FREQ {one}",
-        "SET {one} 5",
-        "COMMAND GETKEYS TB.MTAKE 2 {one} 1 1 1 {other} 1 1 1",
-        "SCAN 0 TYPE tb-bucket",
-        "DEBUG DIGEST-VALUE {one}",
-    ]);
-    let mut key = || format!("key:{}", random.below(50));
-    let line = line.replace("{one}", &key()).replace("{other}", &key());
-    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
 /// Leaves out, repeats or swaps arguments.

@@ -42,28 +42,22 @@ fn forgetful() -> ServerBuilder {
 /// A replica that has asked for a snapshot, and waits for it as long as the master's clock stands.
 ///
 /// Meanwhile the master has a backlog, and its replication offset shows what it would send.
-struct WaitingReplica {
-    _stream: TcpStream,
-}
-
-impl WaitingReplica {
-    fn of(server: &Server) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        let mut answer = [0; 5];
-        stream.write_all(b"REPLCONF capa eof capa psync2\r\n").unwrap();
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"+OK\r\n");
-        stream.write_all(b"PSYNC ? -1\r\n").unwrap();
-        let mut client = server.connect();
-        wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
-        Self { _stream: stream }
-    }
+fn waiting_replica(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let mut answer = [0; 5];
+    stream.write_all(b"REPLCONF capa eof capa psync2\r\n").unwrap();
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+OK\r\n");
+    stream.write_all(b"PSYNC ? -1\r\n").unwrap();
+    let mut client = server.connect();
+    wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
+    stream
 }
 
 /// Whether the server builds results. To be asked while it has neither replicas nor other clients.
 fn builds_results(server: &Server) -> bool {
     const CALL: &str = "TB.TAKE probe:for:listeners 1000000 1";
-    let _replica = WaitingReplica::of(server);
+    let _replica = waiting_replica(server);
     let mut client = server.connect();
     client.say(CALL);
     let before = replicated_bytes(&mut client);
@@ -147,7 +141,7 @@ fn a_replica_that_starts_from_a_saved_file_misses_nothing() {
     wait_until_results_are_not_built(&master);
     let mut client = master.connect();
     client.say("TB.TAKE user:1 100 1/h");
-    let waiting = WaitingReplica::of(&master);
+    let waiting = waiting_replica(&master);
     client.say("TB.TAKE user:1 100 1/h");
     client.say("SAVE");
     client.say("TB.TAKE user:1 100 1/h");
@@ -344,7 +338,7 @@ fn replicas_come_and_go(lane: u64, settings: &[(&str, &str)]) {
             wait_until_forgotten(load, &master);
             if round % 3 == 1 {
                 // A backlog without a replica, begun while no results were built.
-                load.pause(|| drop(WaitingReplica::of(&master)));
+                load.pause(|| drop(waiting_replica(&master)));
             }
             if round % 3 == 2 {
                 master.connect().say("BGSAVE");

@@ -51,6 +51,8 @@ fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
             } else {
                 assert_eq!(told, call.reply, "{}", call.words);
                 assert!(!creates || client.keys() == 2, "{} has made a bucket", call.words);
+                let is_held = matches!(call.outcome, Outcome::Held(_));
+                assert!(!is_held || buckets(&mut client) == before, "{} is held", call.words);
             }
             set_maxmemory(&mut client, 0);
         }

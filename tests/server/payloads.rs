@@ -156,15 +156,10 @@ fn an_effect_that_no_holds_can_have_had_is_refused() {
     client.run(&[b"TB.RESTORE".as_slice(), b"k", &changing(&set(future_us, 2_000_000, b"a"))]);
     let before = buckets(&mut client);
     for bad in [
-        effect(2, &[5_000_000, 0, -1], &[]),
         effect(2, &[5_000_000, 0, -1, -1], &[]),
         effect(2, &[5_000_000, 0, -1, i64::MAX], &[]),
         effect(3, &[5_000_000, 0, -1, 0], &[]),
-        effect(1, &[5_000_000, 0, -1, 0], &[]),
-        vec![2],
-        changing(&[1]),
         changing(&[2, 0]),
-        changing(&[2, 2, b'z']),
         changing(&[3, 1, b'z']),
         changing(&set(future_us, 0, b"a")),
         changing(&set(future_us, -1, b"a")),

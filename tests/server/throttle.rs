@@ -55,21 +55,40 @@ CL.THROTTLE a 6000 6000 1 => [0 6001 6000 -1 0]
 CL.THROTTLE b 9 7000000 1 => [0 10 9 -1 0]
 CL.THROTTLE c 999999999999 1000000000000 1 => [0 1000000000000 999999999999 -1 0]
 CL.THROTTLE d 9999999999 4 1 10000000000 => [0 10000000000 0 -1 2500000000]
+
+# what redis-cell left is no new bucket above maxmemory
+SET left 1767225604000007000 => +OK
+CONFIG SET maxmemory 1 => +OK
+CL.THROTTLE left 9 1 1 => [0 10 5 -1 5]
+CL.THROTTLE new 9 1 1 => OOM …
+CONFIG SET maxmemory 0 => +OK
+
+# only CL.THROTTLE takes over
+SET k 1767225604000007000 => +OK
+TB.TAKE k 10 1 => WRONGTYPE …
+TB.PEEK k 10 1 => WRONGTYPE …
+TB.STATE k => WRONGTYPE …
+TB.GIVE k 10 1 1 => WRONGTYPE …
+GET k => "1767225604000007000"
+
+# every moment that redis-cell can store is taken over: 2001, the present, and the year 2262, which is a debt that is
+# paid off then, or at the fastest rate one that is deeper than debts go
+SET k 978307200000000000 => +OK
+CL.THROTTLE k 9 1 1 3 => [0 10 7 -1 3]
+TB.STATE k => ["7" 1767225600000007]
+SET k 1767225600000000000 => +OK
+CL.THROTTLE k 9 1 1 3 => [0 10 7 -1 3]
+TB.STATE k => ["7" 1767225600000007]
+SET k 9223372036854775807 => +OK
+CL.THROTTLE k 9 1 1 => [1 10 0 7456146428 7456146437]
+SET k 9223372036854775807 => +OK
+CL.THROTTLE k 9 1000000000000 1 => [1 10 0 …
+TB.STATE k => ["-1000000000000" …
 "#;
 
 #[test]
 fn stories_of_limits_as_redis_cell_has_them() {
     play_all(STORIES);
-}
-
-/// What redis-cell left is no new bucket.
-#[test]
-fn a_key_of_redis_cell_is_taken_over_above_maxmemory_too() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.run(&["SET", "left", &left_by_redis_cell(&server, 4000)]);
-    client.say("CONFIG SET maxmemory 1");
-    assert_eq!(throttle(&mut client, "left 9 1 1"), [0, 10, 5, -1, 5]);
-    assert!(refusal(&mut client, "new 9 1 1").starts_with("OOM "));
 }
 
 #[test]
@@ -131,24 +150,6 @@ fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
         let latest_ms = whole_at_ms + expected[4] * 250 + 1002;
         assert!((whole_at_ms - 999..=latest_ms).contains(&expires_at_ms), "{case}: {expires_at_ms}");
     }
-}
-
-#[test]
-fn every_moment_that_redis_cell_can_store_is_taken_over() {
-    let (server, mut client) = Server::with_clock_and_client();
-    for past in ["978307200000000000", "1767225600000000000"] {
-        client.run(&["SET", "k", past]);
-        assert_eq!(throttle(&mut client, "k 9 1 1 3"), [0, 10, 7, -1, 3], "{past}");
-        assert_eq!(client.state("k"), Some(("7".to_owned(), server.clock().now_us())), "{past}");
-    }
-    client.run(&["SET", "k", "9223372036854775807"]);
-    // The year 2262, in seconds: a debt that is paid off then.
-    let whole_after_s = 9_223_372_036 - server.clock().now_us() / 1_000_000;
-    assert_eq!(throttle(&mut client, "k 9 1 1"), [1, 10, 0, whole_after_s - 9 + 1, whole_after_s + 1]);
-    // The same at the fastest rate: deeper than debts go.
-    client.run(&["SET", "k", "9223372036854775807"]);
-    assert_eq!(throttle(&mut client, "k 9 1000000000000 1")[..3], [1, 10, 0]);
-    assert_eq!(client.state("k").unwrap().0, "-1000000000000");
 }
 
 #[test]
@@ -220,16 +221,6 @@ fn watchers_see_the_take_over_and_not_the_peek() {
         let aborted = is_seen_by_watch(&mut watcher, &mut client, "k", &call);
         assert_eq!(aborted, is_seen, "{call}");
     }
-}
-
-#[test]
-fn only_cl_throttle_takes_over() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.run(&["SET", "k", &left_by_redis_cell(&server, 4000)]);
-    for command in ["TB.TAKE k 10 1", "TB.PEEK k 10 1", "TB.STATE k", "TB.GIVE k 10 1 1"] {
-        assert_eq!(client.refusal(command), Error::WrongType.to_string(), "{command}");
-    }
-    assert_eq!(type_of(&mut client, "k"), "string");
 }
 
 /// redis-cell appends its calls. Such a file is read once, with the clock of that moment.
