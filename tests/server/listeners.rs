@@ -7,6 +7,7 @@
 //!
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
+use super::persistence::wait_for_children;
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
     replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
@@ -102,9 +103,7 @@ fn no_results_are_built_while_nobody_listens() {
     wait_until_results_are_not_built(&server);
 
     client.say("CONFIG SET appendonly yes");
-    wait_while_time_passes(&[server.clock()], "the append-only file is complete", || {
-        !is_writing_files(&mut client)
-    });
+    wait_for_children(&server, &mut client);
     assert!(builds_results(&server), "not built although there is an append-only file");
     client.say("CONFIG SET appendonly no");
     wait_until_results_are_not_built(&server);

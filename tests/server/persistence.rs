@@ -142,7 +142,8 @@ fn rewrite(server: &Server, client: &mut Connection) {
     assert_eq!(client.info("persistence", "aof_last_bgrewrite_status"), "ok");
 }
 
-fn wait_for_children(server: &Server, client: &mut Connection) {
+/// Waits until no child writes a file.
+pub fn wait_for_children(server: &Server, client: &mut Connection) {
     wait_while_time_passes(&[server.clock()], "the background work is done", || !is_writing_files(client));
 }
 

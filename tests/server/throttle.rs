@@ -1,10 +1,11 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
+use super::persistence::wait_for_children;
 use super::stories::play_all;
 use super::traces::is_seen_by_watch;
 use crate::common::stored::{
-    append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, is_writing_files,
-    on_the_wire, wait_until_replicated, wait_while_time_passes, with_append_only_file,
+    append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, on_the_wire,
+    wait_until_replicated, with_append_only_file,
 };
 use crate::common::{integers, text, Connection, Random, Server};
 use std::fs;
@@ -241,7 +242,7 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     throttle(&mut client, "k 99 1 1 5");
     let before = buckets(&mut client);
     client.say("BGREWRITEAOF");
-    wait_while_time_passes(&[server.clock()], "the file is rewritten", || !is_writing_files(&mut client));
+    wait_for_children(&server, &mut client);
     server.kill_and_restart();
     assert_same_buckets(&buckets(&mut server.connect()), &before, "after the rewrite");
 }
