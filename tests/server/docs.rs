@@ -347,18 +347,7 @@ fn script_name<'a>(script: &[&'a str]) -> Option<&'a str> {
 
 // ---- Transcripts --------------------------------------------------------------------------------------------
 
-/// What is typed into `redis-cli`, or into a shell.
-enum Input<'a> {
-    Command(&'a str),
-    Shell(&'a str),
-}
-
-impl<'a> Input<'a> {
-    fn read(line: &'a str) -> Option<Self> {
-        let shell = line.strip_prefix("$ ").map(Self::Shell);
-        shell.or_else(|| command_after_prompt(line).map(Self::Command))
-    }
-}
+const SHELL_PROMPT: &str = "$ ";
 
 /// `TB.TAKE k 10 1` of `127.0.0.1:6379(TX)> TB.TAKE k 10 1`.
 fn command_after_prompt(line: &str) -> Option<&str> {
@@ -437,7 +426,10 @@ impl Session {
 
     /// Types what a transcript types, and returns it with what is printed.
     fn play(&mut self, transcript: &[&str]) -> Vec<String> {
-        let is_typed = |line: &str| Input::read(line).is_some() || passing_us(line).is_some();
+        let is_typed = |line: &str| {
+            let is_command = line.starts_with(SHELL_PROMPT) || command_after_prompt(line).is_some();
+            is_command || passing_us(line).is_some()
+        };
         let mut played = Vec::new();
         let mut rest = transcript;
         while let Some((line, behind)) = rest.split_first() {
@@ -448,10 +440,10 @@ impl Session {
             if let Some(us) = passing_us(line) {
                 self.server.clock().advance_us(us);
             }
-            let printed = match Input::read(line) {
-                Some(Input::Command(command)) => self.terminal.enter(command),
-                Some(Input::Shell(command)) => self.run_in_shell(command),
-                None => Vec::new(),
+            let printed = match (command_after_prompt(line), line.strip_prefix(SHELL_PROMPT)) {
+                (Some(command), _) => self.terminal.enter(command),
+                (None, Some(command)) => self.run_in_shell(command),
+                (None, None) => Vec::new(),
             };
             let with_remark = |(place, line): (usize, &String)| match shown.get(place) {
                 Some(shown) if without_remark(shown) == line.trim_end() => (*shown).to_owned(),

@@ -4,8 +4,8 @@
 //! which.
 
 use crate::common::calls::{Outcome, CALLS, COMMANDS};
-use crate::common::stored::{buckets_alive, tells_of_a_crash};
-use crate::common::{array, environment, integer, text, wait_until, Connection, Random, Server};
+use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
+use crate::common::{array, environment, text, wait_until, Connection, Random, Server};
 use redis::Value;
 use std::io::Write;
 use std::net::TcpStream;
@@ -286,22 +286,11 @@ fn is_ours(line: &Line) -> bool {
     ["TB.", "CL."].iter().any(|prefix| line[0].starts_with(prefix.as_bytes()))
 }
 
-/// How many keys hold a bucket, asked of the keys themselves.
-fn count_buckets(client: &mut Connection) -> i64 {
-    const COUNT: &str = "
-        local count = 0
-        for _, key in ipairs(redis.call('KEYS', '*')) do
-            if redis.call('TYPE', key).ok == 'tb-bucket' then count = count + 1 end
-        end
-        return count";
-    integer(&client.run(&["EVAL", COUNT, "0"]))
-}
-
 /// The counter of buckets is that of the keys, and all memory comes back with them.
 pub fn assert_nothing_leaked(client: &mut Connection, memory_before: i64) {
     client.say("CONFIG SET maxmemory 0");
     wait_until("the buckets that are counted are those that are there", || {
-        buckets_alive(client) == count_buckets(client)
+        buckets_alive(client) == buckets(client).len() as i64
     });
     client.say("FLUSHALL");
     wait_until("the buckets are freed", || buckets_alive(client) == 0);
