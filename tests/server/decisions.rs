@@ -126,22 +126,25 @@ fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
             let is_promised = told.allowed == 0 && told.retry_after_ms > 0 && !changes_limits;
             let is_take = matches!(operation, Operation::Take { .. });
             if is_promised && (is_of_hold || is_take) && random.once_in(2) {
-                retry(&server, told, call);
+                let shown = format!("{told:?} of {}, {holding:?} or {operation:?}", limit.words);
+                retry(&server, told.retry_after_ms, call, &shown);
             }
             let pause_us = walk::pause_us(&mut random, &limit);
             let steps_back = (has_holds && random.once_in(12)) || (changes_limits && random.once_in(6));
+            // No further than to 1970.
+            let steps_back = steps_back && pause_us < server.clock().now_us();
             server.clock().advance_us(if steps_back { -pause_us } else { pause_us });
         }
     }
 }
 
 /// Waits as told: the same call is denied one millisecond before, and allowed then.
-fn retry(server: &Server, told: Decision, mut again: impl FnMut() -> Decision) {
-    server.clock().advance_ms(told.retry_after_ms - 1);
+fn retry(server: &Server, wait_ms: i64, mut again: impl FnMut() -> Decision, told: &str) {
+    server.clock().advance_ms(wait_ms - 1);
     let early = again();
-    assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "1 ms before {told:?}");
+    assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "1 ms before {told}");
     server.clock().advance_ms(1);
-    assert_eq!(again().allowed, 1, "after {told:?}");
+    assert_eq!(again().allowed, 1, "after {told}");
 }
 
 /// The same decision and the same bucket by other words: the default cost, a reservation without a wait, several

@@ -125,6 +125,24 @@ fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     }
 }
 
+/// All of its holds, or nothing: what no hold can be is not left out in silence.
+#[test]
+fn a_payload_with_one_bad_byte_is_refused_or_has_every_hold() {
+    let mut target = Target::start(BUCKET_WITH_HOLDS);
+    let original = target.payload.content().to_vec();
+    // Each payload that is refused costs a server of 6.0.
+    for place in (0..original.len()).step_by(if is_before(6, 2) { 20 } else { 1 }) {
+        let mut content = original.clone();
+        content[place] ^= 0x80;
+        let sealed = target.payload.with(ENCODING, &content);
+        if target.takes(ENCODING, &content) {
+            target.client.restore("again", &sealed).unwrap();
+            assert_eq!(target.client.count("tokenbucket", "tokenbucket_holds"), 3, "byte {place}");
+            target.client.say("DEL again");
+        }
+    }
+}
+
 /// Files of buckets that never had a hold, or have none any more, are those of a module that knows none.
 #[test]
 fn without_holds_a_payload_is_what_it_always_was() {
