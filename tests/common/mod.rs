@@ -30,8 +30,3 @@ pub const HOUR_MS: i64 = 3_600_000;
 pub fn environment(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
 }
-
-/// A level as `TB.STATE` shows it, that was written now.
-pub fn written_now(server: &Server, level: &str) -> Option<(String, i64)> {
-    Some((level.to_owned(), server.clock().now_us()))
-}

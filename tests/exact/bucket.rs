@@ -306,9 +306,12 @@ impl Model {
         [before, after]: [Option<Bucket>; 2],
     ) {
         let counts_on = after.is_some_and(|after| after.refilled_at_us <= now_us);
+        // A gift to a bucket that its holds keep may find it full already, within what is known here, and writes nothing.
+        let is_still_full =
+            after == before && after.is_some_and(|after| whole(after.level_micro) == limit.capacity);
         let right = match trace {
             Trace::None => after == before,
-            Trace::Written => counts_on && after != before,
+            Trace::Written => is_still_full || (counts_on && after != before),
             // What was left over of a micro-token may be dated back to before the step.
             Trace::Anchored => {
                 counts_on
