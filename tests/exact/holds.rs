@@ -60,6 +60,15 @@ impl Model {
         })
     }
 
+    /// Whether it may be refused, as much more was used than was held.
+    pub fn refuses(&self, limit: &Limit, holding: &Holding, now_us: i64) -> bool {
+        let Holding::Settle { id, used_micro } = holding else { return false };
+        let held = self.holds(now_us).remove(id);
+        held.is_some_and(|held| {
+            is_too_deep(&(self.level(limit, now_us).low + held.micro - whole(*used_micro)))
+        })
+    }
+
     /// A larger amount takes the difference, a smaller one gives it back, none ends the hold.
     fn follow_set(
         &mut self,

@@ -3,6 +3,7 @@
 
 #[path = "../exact/mod.rs"]
 mod exact;
+mod holds;
 mod long_run;
 mod one_call;
 mod scenario;
