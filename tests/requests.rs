@@ -194,7 +194,7 @@ fn sent(effect: &Effect) -> Vec<u8> {
     effect.encode().as_ref().to_vec()
 }
 
-/// An effect with any three numbers in it, as somebody might send who is no primary of ours.
+/// An effect with any three numbers in it, as somebody might send who is no master of ours.
 fn forged(level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> Vec<u8> {
     let fields = [level_micro, refilled_at_us, expire_at_ms].map(i64::to_le_bytes);
     std::iter::once(1).chain(fields.into_iter().flatten()).collect()
