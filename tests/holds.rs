@@ -1,5 +1,5 @@
 //! The holds of one bucket beside a sorted list: their order, what they bring when, the room they take, and their bytes.
-//! What becomes of a bucket that has holds is in `model/holds.rs`.
+//! What becomes of a bucket that has holds is in `model/sequences.rs`.
 
 mod exact;
 #[path = "model/settings.rs"]
@@ -189,6 +189,9 @@ fn the_room_that_holds_leave_is_used_again() {
     const HOLDS: u32 = 10_000;
     let scattered = |number: u32| number * 7919 % HOLDS;
     let mut holds = Holds::default();
+    let empty_bytes = holds.bytes();
+    holds.set(hold(0, 1, 0));
+    assert!(holds.bytes() - empty_bytes < 4 * size_of::<Hold>(), "there is room for more than one");
     let fill = |holds: &mut Holds| {
         (0..HOLDS).for_each(|number| holds.set(hold(number, 1, number.into())));
         holds.bytes()

@@ -15,7 +15,7 @@ pub struct Judged {
     pub holds: Holds,
     pub model: Model,
     /// When its key expires, in Unix milliseconds, if it was written.
-    expires_at_ms: Option<i64>,
+    pub expires_at_ms: Option<i64>,
     /// Whether that is as late as the module may choose.
     pub expires_late: bool,
 }
@@ -82,6 +82,12 @@ impl Judged {
         self.make_so(outcome.change, now_us);
         self.see(limit, trace, before, now_us);
         Ok(outcome)
+    }
+
+    /// Whether tokens are held, and the level is not known exactly.
+    pub fn is_held_and_rounded(&self, limit: &Limit, now_us: i64) -> bool {
+        let level = self.model.level(limit, now_us);
+        level.low != level.high && !self.holds.is_empty()
     }
 
     /// What is stored: the bucket, and all holds.

@@ -3,7 +3,6 @@
 
 #[path = "../exact/mod.rs"]
 mod exact;
-mod holds;
 mod long_run;
 mod one_call;
 mod scenario;
