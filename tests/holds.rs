@@ -150,10 +150,14 @@ proptest! {
         changes in changes(20, 20),
         damage in prop::collection::vec((any::<Index>(), prop_oneof![any::<u8>(), Just(0), Just(MAX_ID_LEN as u8 + 1)]), 0..4),
         cut in prop::option::of(any::<Index>()),
+        is_doubled in any::<bool>(),
     ) {
         let mut bytes = build(&changes).0.encode();
         prop_assume!(!bytes.is_empty());
         damage.iter().for_each(|(index, byte)| *index.get_mut(&mut bytes) = *byte);
+        if is_doubled {
+            bytes.extend(bytes.clone());
+        }
         cut.into_iter().for_each(|cut| bytes.truncate(cut.index(bytes.len())));
         let (holds, is_whole) = Holds::decode(&bytes);
         for hold in holds.iter() {
