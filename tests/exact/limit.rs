@@ -88,7 +88,7 @@ impl Flow {
     /// What of that rest is lost when the clock steps back.
     pub fn rest(&self) -> Exact {
         match self {
-            Self::Steady(rate) if *rate < Exact::one() => Exact::one(),
+            Self::Steady(rate) if !rate.is_zero() && *rate < Exact::one() => Exact::one(),
             Self::Steady(_) | Self::Calendar(_) => Exact::zero(),
         }
     }

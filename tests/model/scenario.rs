@@ -3,6 +3,7 @@
 use super::exact::operation::LONGEST_WAIT_MS;
 use super::exact::{number, Bucket, Flow, Limit, Operation, MILLION};
 use proptest::prelude::*;
+use std::fmt::Debug;
 use tokenbucket::bucket::MAX_TIME_US;
 use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
 use tokenbucket::rate::RateError;
@@ -224,35 +225,30 @@ pub fn starts() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// One call of a sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct Step {
-    tick: Tick,
-    wish: Wish,
-    /// Which of the sequence's limits comes with the call.
-    limit: prop::sample::Index,
-}
+/// What the clock does before a call of a sequence, what is wanted then, and which of the sequence's limits comes with
+/// the call.
+pub type Step<W> = (Tick, W, prop::sample::Index);
 
-pub fn steps(
+pub fn steps<W: Debug + Clone>(
     ticks: impl Strategy<Value = Tick>,
-    wishes: impl Strategy<Value = Wish>,
-) -> impl Strategy<Value = Vec<Step>> {
-    let step = (ticks, wishes, any::<prop::sample::Index>());
-    prop::collection::vec(step.prop_map(|(tick, wish, limit)| Step { tick, wish, limit }), 1..40)
+    wishes: impl Strategy<Value = W>,
+) -> impl Strategy<Value = Vec<Step<W>>> {
+    prop::collection::vec((ticks, wishes, any::<prop::sample::Index>()), 1..40)
 }
 
-/// Walks a sequence: at each step, the limit, the operation and the time; back comes what was told to wait.
-pub fn walk(
+/// Walks a sequence: at each step, the limit, what is wanted, the time, and what was told to wait last, in milliseconds;
+/// back comes what is told now.
+pub fn walk<W: Clone>(
     limits: &[Limit],
     start_us: i64,
-    steps: &[Step],
-    mut call: impl FnMut(&Limit, Operation, i64) -> i64,
+    steps: &[Step<W>],
+    mut call: impl FnMut(&Limit, W, i64, i64) -> i64,
 ) {
     let (mut now_us, mut told_ms) = (start_us, 0);
-    for step in steps {
-        let limit = step.limit.get(limits);
-        now_us = step.tick.after(now_us, limit, told_ms);
-        told_ms = call(limit, step.wish.of(limit, told_ms), now_us);
+    for (tick, wish, limit) in steps {
+        let limit = limit.get(limits);
+        now_us = tick.after(now_us, limit, told_ms);
+        told_ms = call(limit, wish.clone(), now_us, told_ms);
     }
 }
 

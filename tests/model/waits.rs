@@ -104,7 +104,8 @@ proptest! {
     ) {
         let mut judged = Judged::default();
         let mut acts: Vec<(i64, Exact, i64)> = Vec::new();
-        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, operation, now_us| {
+        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, wish, now_us, told_ms| {
+            let operation = wish.of(limit, told_ms);
             let told = judged.call(limit, operation, now_us).unwrap().decision;
             let cost = moved(operation, told.allowed);
             if !cost.is_zero() {
