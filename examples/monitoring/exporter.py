@@ -188,14 +188,16 @@ def of_node(node: Node) -> dict:
         "version": answer and answer.version,
         # As text: a browser's numbers are exact up to 2^53 only.
         "buckets": {name: str(value) for name, value in (answer.buckets if answer else {}).items()},
-        "top_is_refused": node.top_is_refused,
+        "top_refused_because": node.top_refused_because,
     }
 
 
 def top_of_all(nodes: list[Node]) -> list[dict]:
     """The keys of all nodes, those denied most within the last minute first."""
     answers = [(node.name, node.status().answer) for node in nodes]
-    rows = [{"node": name, **asdict(row)} for name, answer in answers if answer for row in answer.top]
+    rows = [
+        {"node": name, **asdict(row)} for name, answer in answers if answer for row in answer.top
+    ]
     return sorted(rows, key=lambda row: (-row["last_minute"], -row["denied"]))[:ROWS_ON_PAGE]
 
 
@@ -224,9 +226,7 @@ def application(nodes: list[Node], settings: Settings) -> Callable:
     ProcessCollector(registry=registry)
     metrics = make_wsgi_app(registry)
     files = {
-        "/" + str(file.relative_to(PAGE)): file
-        for file in PAGE.rglob("*")
-        if file.suffix in TYPES
+        "/" + str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.suffix in TYPES
     }
     files["/"] = files.pop("/index.html")
 

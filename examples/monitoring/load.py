@@ -1,4 +1,4 @@
-"""Calls as from a few hundred users, a few of whom want too much: so that there is something to see.
+"""Calls as from a few hundred users, a few of whom want too much: something to see.
 
     python load.py PORT
 """

@@ -1,4 +1,4 @@
-"""Asks every node, again and again, what it says of its token buckets, and remembers the last hour."""
+"""Asks every node, again and again, what it says of its token buckets; remembers the last hour."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SECTIONS = ("tokenbucket", "commandstats", "errorstats", "replication", "server"
 
 
 def printable(text: bytes | str) -> str:
-    r"""The text in printable characters: what is no UTF-8, and what nobody sees (control characters,
-    marks that turn the direction of writing), as \xNN for each byte, and a backslash as two. No
-    two texts become the same."""
+    r"""The text in printable characters: what is no UTF-8, and what nobody sees (control
+    characters, marks that turn the direction of writing), as \xNN for each byte, and a backslash
+    as two. No two texts become the same."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
 
@@ -79,8 +79,8 @@ class Status:
     """Since when it has been there, or away; Unix time."""
 
 
-# Of one node at one moment: time, allowed and denied calls a second, buckets, their bytes, holds, and
-# whether the node is a master. All None but the time if it was away.
+# Of one node at one moment: time, allowed and denied calls a second, buckets, their bytes, holds,
+# and whether the node is a master. All None but the time if it was away.
 Point = tuple[float, float | None, float | None, int | None, int | None, int | None, bool | None]
 
 
@@ -112,10 +112,10 @@ class Node:
         self.last_answer: Answer | None = None  # which outlives the node's absence
         self.answered_at_s = -math.inf  # monotonic
         self.minute = LastMinute(every_s)
-        self.top_is_refused = False
+        self.top_refused_because = ""
 
     def watch(self) -> None:
-        """Asks at every whole multiple of `every_s`, so that all nodes have points at the same times."""
+        """Asks at every multiple of `every_s`, so that all nodes have points at the same times."""
         while True:
             time.sleep(self.every_s - time.time() % self.every_s)
             # Its own time, not that of the answer.
@@ -158,11 +158,12 @@ class Node:
         try:
             rows = self.client.execute_command("TB.TOP", "COUNT", TOP_ROWS)
         except ResponseError as error:  # the counters are worth having without it
-            if not self.top_is_refused:
-                log.warning("%s: TB.TOP is refused: %s", self.name, printable(str(error)))
-            self.top_is_refused = True
+            because = printable(str(error))
+            if because != self.top_refused_because:
+                log.warning("%s: TB.TOP is refused: %s", self.name, because)
+            self.top_refused_because = because
             return []
-        self.top_is_refused = False
+        self.top_refused_because = ""
         return [(key, denied, last_denied_ms) for key, denied, last_denied_ms in rows]
 
     def report(self, now_s: float, answer: Answer | None, away_because: str = "") -> None:
@@ -208,7 +209,7 @@ class Node:
 
 
 class LastMinute:
-    """How often keys were denied within the last minute, from what TB.TOP counts since the start."""
+    """How often keys were denied within the last minute, of what TB.TOP counts since the start."""
 
     def __init__(self, every_s: float) -> None:
         self.lists: deque[dict[bytes, int]] = deque(maxlen=math.ceil(MINUTE_S / every_s))
@@ -235,7 +236,7 @@ class LastMinute:
 
 
 def a_second(answer: Answer, before: Answer | None, name: str, elapsed_s: float) -> float | None:
-    """By how much a counter grew. None at first, when nobody knows since when it has been counting."""
+    """By how much a counter grew. None at first: nobody knows since when it has been counting."""
     if before is None:
         return None
     restarted = before.run_id != answer.run_id

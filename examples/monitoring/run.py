@@ -1,5 +1,5 @@
-"""Runs the whole example: a Redis with the module, a replica of it, somebody who limits on it, and the
-exporter with its page.
+"""Runs the whole example: a Redis with the module, a replica of it, somebody who limits on it, and
+the exporter with its page.
 
 The tests use the same pieces.
 """
@@ -23,7 +23,7 @@ PORT = "9720"
 MONITORING_USER = ["ACL", "SETUSER", "monitoring", "on", ">password", "-@all", "+info", "+tb.top"]
 
 READY = """\
-Redis with the module on port {redis}, a replica on port {replica}, calls as from a few hundred users.
+Redis with the module on port {redis}, a replica on port {replica}, a few hundred users.
 
 the page               {url}
 for Prometheus         {url}/metrics
@@ -56,10 +56,12 @@ def add_user(service: Service, with_module: bool = True) -> None:
     client(service).execute_command(*user)
 
 
-def exporter(folder: Path, nodes: list[Service], port: int | None = None, **settings: str) -> Service:
+def exporter(
+    folder: Path, watched: list[Service], port: int | None = None, **settings: str
+) -> Service:
     port = port or free_port()
     env = {
-        "NODES": " ".join(f"redis://127.0.0.1:{node.port}" for node in nodes),
+        "NODES": " ".join(f"redis://127.0.0.1:{node.port}" for node in watched),
         "REDIS_USERNAME": "monitoring",
         "REDIS_PASSWORD": "password",
         "PORT": str(port),

@@ -228,9 +228,10 @@ function showTop(said, chosen) {
     write(all, whole.format(row.denied));
     write(last, `${duration(said.now_s - row.last_denied_ms / 1000)} ago`);
   });
-  const refused = said.nodes.filter((node) => node.top_is_refused).map((node) => node.name);
-  const note = refused.length ? `TB.TOP is refused to this user by ${refused.join(", ")}: it needs +tb.top.` : "Nobody has been denied.";
-  write(byId("top-note"), refused.length || !rows.length ? note : "");
+  const refused = said.nodes
+    .filter((node) => node.top_refused_because)
+    .map((node) => `TB.TOP is refused by ${node.name}: ${node.top_refused_because}`);
+  write(byId("top-note"), refused.join("\n") || (rows.length ? "" : "Nobody has been denied."));
 }
 
 function topRow() {

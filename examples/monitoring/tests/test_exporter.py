@@ -1,4 +1,4 @@
-"""The exporter, as its own process, watching real servers with the user that README.md documents."""
+"""The exporter, as its own process, watches real servers as the user that README.md documents."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_documented_user_may_do_all_that_the_exporter_does_and_nothing_else(
     assert client(node).execute_command("ACL", "LOG") == []
     assert "monitoring" in [connected["user"] for connected in client(node).client_list()]
     for refused in (["GET", "greedy"], ["TB.PEEK", "greedy", 2, 1], ["CONFIG", "GET", "*"]):
-        with pytest.raises(ResponseError, match="(?i)permissions"):
+        with pytest.raises(ResponseError, match=r"(?i)permissions"):
             monitoring = client(node)
             monitoring.execute_command("AUTH", "monitoring", "password")
             monitoring.execute_command(*refused)
@@ -182,7 +182,11 @@ def test_a_replica_without_the_module_is_seen(start, watch):
     replica = start(*replica_of(master))
     bare = start(*replica_of(master), with_module=False)
     exporter = watch(master, replica, bare)
-    for node, role, loaded in ((master, "master", 1), (replica, "replica", 1), (bare, "replica", 0)):
+    for node, role, loaded in (
+        (master, "master", 1),
+        (replica, "replica", 1),
+        (bare, "replica", 0),
+    ):
         exporter.wait_for("up", 1, node=name(node))
         assert exporter.value("module_loaded", node=name(node)) == loaded
         assert exporter.value("node_info", node=name(node), role=role) == 1
@@ -320,3 +324,24 @@ def test_a_wrong_setting_is_named(settings, words):
     assert ended.returncode == 1
     assert words in ended.stderr and len(ended.stderr.splitlines()) == 1
     assert "secret" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://somebody:secret@10.0.0.1:7000/2", "10.0.0.1:7000"),
+        ("rediss://example.com", "example.com:6379"),
+        ("redis://[2001:db8::1]:7000", "[2001:db8::1]:7000"),
+        ("unix://somebody:secret@/run/redis.sock", "/run/redis.sock"),
+    ],
+)
+def test_a_node_is_called_by_its_address_without_credentials(url, shown):
+    assert Node(url, None, None, every_s=5, timeout_s=1).name == shown
+
+
+def test_a_node_is_reached_by_its_socket(start, watch, tmp_path):
+    path = str(tmp_path / "socket")
+    node = start("--unixsocket", path)
+    some_calls(client(node))
+    exporter = watch(nodes=f"unix://{path}")
+    exporter.wait_for("decisions_denied_total", 3, node=path)

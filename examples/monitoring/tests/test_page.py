@@ -174,7 +174,7 @@ def test_a_node_without_the_module_and_a_refused_tb_top_are_said(start, watch, o
     page = open_page(watch(master, bare).url)
     expect(page.get_by_role("status")).to_have_text(f"{name(bare)} without the module")
     expect(card(page, bare)).to_contain_text("replica")
-    expect(page.locator("#top-note")).to_contain_text(f"refused to this user by {name(master)}")
+    expect(page.locator("#top-note")).to_contain_text(f"refused by {name(master)}: ")
 
 
 def test_an_exporter_that_ends_is_noticed_and_the_page_goes_on_with_the_next(
