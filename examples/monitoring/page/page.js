@@ -1,11 +1,9 @@
 // Asks the exporter every few seconds and shows what it says. Whatever a key or an error contains, it
 // gets onto the page as text (textContent), never as HTML.
 
-const HISTORY_S = 3600;
+import { columns, newest, remember, thinned } from "./history.js";
+
 const LEAST_SHOWN_S = 300;
-// Of a point: time, allowed and denied a second, buckets, bytes, holds, whether the node is a master.
-const [ALLOWED, DENIED, BUCKETS, BYTES, HOLDS, IS_MASTER] = [1, 2, 3, 4, 5, 6];
-const OF_MASTERS = [BUCKETS, BYTES, HOLDS];
 const FIELDS = {
   decisions_allowed: "allowed",
   decisions_denied: "denied",
@@ -42,7 +40,7 @@ const timeOf = (seconds, format = clock) => format.format(seconds * 1000);
 
 const exact = (digits) => whole.format(BigInt(digits));
 const orDash = (format) => (value) => (value == null ? "–" : format(value));
-const count = orDash((value) => (value < 10_000 ? whole.format(value) : compact.format(value)));
+const count = orDash((value) => (value < 10_000 ? whole.format(Math.round(value)) : compact.format(value)));
 const rate = orDash((value) => (value < 10 ? String(+value.toFixed(1)) : count(Math.round(value))));
 const bytes = orDash((value) => {
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -55,38 +53,6 @@ function duration(seconds) {
   if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 129_600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86_400)} d`;
-}
-
-// The history: for each node its points by their time. All nodes have points at the same times.
-
-const history = new Map();
-let newest = 0;
-
-function remember(nodes, now) {
-  for (const { name, history: points } of nodes) {
-    if (!history.has(name)) history.set(name, new Map());
-    const known = history.get(name);
-    for (const point of points) {
-      known.set(point[0], point);
-      newest = Math.max(newest, point[0]);
-    }
-    for (const time of known.keys()) if (time < now - HISTORY_S) known.delete(time);
-  }
-}
-
-// [times, allowed, denied, buckets, bytes, holds] of one node, or summed up over those that were there.
-function columns(chosen) {
-  const shown = [...history].filter(([name]) => !chosen || name === chosen).map(([, points]) => points);
-  const times = [...new Set(shown.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
-  const sum = (time, index) => {
-    const values = shown
-      .map((points) => points.get(time))
-      .filter((point) => point && (chosen || point[IS_MASTER] || !OF_MASTERS.includes(index)))
-      .map((point) => point[index])
-      .filter((value) => value != null);
-    return values.length ? values.reduce((a, b) => a + b) : null;
-  };
-  return [times, ...[ALLOWED, DENIED, BUCKETS, BYTES, HOLDS].map((index) => times.map((time) => sum(time, index)))];
 }
 
 // The charts.
@@ -294,7 +260,8 @@ let said = null;
 function show() {
   const chosen = byId("node").value;
   const all = columns(chosen);
-  for (const chart of charts) chart.show(all);
+  const drawn = thinned(all, said.every_s);
+  for (const chart of charts) chart.show(drawn);
   showNumbers(all);
   showTop(said, chosen);
 }

@@ -211,6 +211,25 @@ def test_the_charts_are_read_by_keyboard(start, watch, open_page):
     expect(chart).to_have_attribute("aria-valuetext", "now: buckets 3")
 
 
+def test_a_chart_has_a_bearable_number_of_points(start, watch, open_page):
+    page = open_page(watch(start()).url)
+
+    def thinned(points: list[list]) -> list[list]:
+        columns = [list(column) for column in zip(*points, strict=True)]
+        thin = "([columns, every]) => import('./history.js').then(h => h.thinned(columns, every))"
+        return page.evaluate(thin, [columns, 5])
+
+    an_hour = [[5 * n, n] for n in range(720)]
+    times, values = thinned(an_hour)
+    assert (times[0], values[0]) == (10, 1), "of 0, 1 and 2"
+    assert (times[-1], values[-1]) == (3595, 719), "the newest as it is"
+    assert len(times) == 241 and times == sorted(set(times))
+    # One that is missing is seen, wherever it is.
+    an_hour[100][1] = None
+    assert thinned(an_hour)[1].count(None) == 1
+    assert thinned([[5, 1], [10, 2]]) == [[5, 10], [1, 2]], "few stay as they are"
+
+
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 
 
