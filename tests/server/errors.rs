@@ -1,7 +1,7 @@
 //! Every error names what is wrong, repeats nothing that was sent, and has changed nothing. (What is a number and
 //! what is none: `tests/numbers.rs`. The words of each error: `docs.rs`.)
 
-use crate::common::calls::{prepare, prepared, Audience, Call, Outcome, CALLS, COMMANDS};
+use crate::common::calls::{prepare, prepared, Call, Outcome, CALLS, COMMANDS};
 use crate::common::stored::{buckets, Buckets};
 use crate::common::{is_before, Connection};
 use tokenbucket::error::Error;
