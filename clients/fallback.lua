@@ -59,13 +59,16 @@ local function refuse(line)
   error({ refusal = line }, 0)
 end
 
--- A command of the server; its error is the error of the call. Redis 6.2 puts the line of the script in front of some.
-local function server(...)
-  local reply = redis.pcall(...)
+-- A reply of the server, whose error is the error of the call. Redis 6 puts the line of the script in front of some.
+local function expect(reply)
   if type(reply) == 'table' and reply.err then
     refuse(reply.err:match('%u%u+ [^\r\n]*') or reply.err)
   end
   return reply
+end
+
+local function server(...)
+  return expect(redis.pcall(...))
 end
 
 -- Whole numbers
@@ -223,7 +226,7 @@ local function any_rate(text, may_be_pool)
   local digits, point = decimal(count)
   if digits == '' and sign == '' then refuse(may_be_pool and POOL_NEEDS_MODULE or RATE_OF_POOL) end
   if not digits or digits == '' then refuse(MALFORMED_RATE) end
-  if sign == '@' then refuse(CALENDAR_NEEDS_MODULE) end
+  if sign == '@' then refuse(behind:find('^%d*%l') and CALENDAR_NEEDS_MODULE or MALFORMED_RATE) end
   local unit, period, period_exponent = UNITS.s, 1, 0
   if sign == '/' then
     local number, name = behind:match('^(.-)([a-df-z]*)$')
@@ -338,6 +341,14 @@ local function is_too_deep(level)
   return level < -MOST_MICRO
 end
 
+local function set_until(key, text, expires_ms)
+  local reply = redis.pcall('SET', key, text, 'PXAT', expires_ms)
+  if not (reply.err and reply.err:find('syntax error', 1, true)) then return expect(reply) end
+  -- Redis 6.0 knows no such expiry.
+  server('SET', key, text)
+  server('PEXPIREAT', key, expires_ms)
+end
+
 -- The key expires when the bucket is full, never before, and an expiry is only ever lengthened: what is full under one
 -- limit may not be under another.
 local function store(view, outcome)
@@ -348,7 +359,7 @@ local function store(view, outcome)
   local full_at_ms = min(at_ms + ms + ceil((at_us + us) / 1000), EXACT)
   local expires_ms = shown(max(full_at_ms, view.stored and view.stored.expires_ms or 0))
   local text = 'tb1 ' .. shown(outcome.level) .. ' ' .. shown(outcome.at) .. ' ' .. expires_ms
-  server('SET', view.key, text, 'PXAT', expires_ms)
+  set_until(view.key, text, expires_ms)
 end
 
 -- Operations: each reads the arguments behind the limit, and returns how to decide on a bucket.

@@ -12,6 +12,7 @@ pub mod exact;
 pub mod payload;
 pub mod random;
 pub mod reply;
+pub mod script;
 pub mod server;
 pub mod stored;
 pub mod walk;
