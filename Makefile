@@ -165,38 +165,34 @@ EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 BENCH := cargo run --quiet --release -p tokenbucket-bench --
-# Other rate limiters to compare with: PEERS="name=/path/to/module.so:COMMAND {key} ARGUMENTS"
-PEERS ?=
-CELL := redis-cell $(shell sed -n 's/^version=//p' benches/build-redis-cell.sh)
-peers = --peer '$(CELL)=$(REDIS_CELL):CL.THROTTLE {key} {burst} {count} {period_s}' $(if $(PEERS),--peer '$(PEERS)') \
-	--note '$(CELL) is what crates.io has; the newest release is 0.5.0.'
 
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (10 minutes; QUICK=1: one minute)
 	@scripts/install.sh engines
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
-	$(BENCH) compare $(if $(QUICK),--quick) --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)' $(peers) \
-		--out $(if $(QUICK),target/bench,docs/benchmarks)
+	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+		$(BENCH) compare $(if $(QUICK),--quick) --out $(if $(QUICK),target/bench,docs/benchmarks)
 
 .PHONY: bench-instructions
 bench-instructions: build ## Count the instructions of each call under callgrind, on Redis 7.0 (about 10 minutes)
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
-	$(BENCH) instructions --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' $(peers) --out docs/benchmarks
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+		$(BENCH) instructions --out docs/benchmarks
 
 .PHONY: bench-commandstats
 bench-commandstats: build ## Microseconds per call as the newest Redis counts them, beside its own counters
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
-	$(BENCH) commandstats --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)' --out docs/benchmarks
+	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' $(BENCH) commandstats --out docs/benchmarks
 
 .PHONY: guard
 guard: build ## Fail if a call costs more instructions than recorded in benches/ceilings.csv
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	$(call say,'counting instructions')
-	@$(BENCH) guard --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' --ceilings benches/ceilings.csv
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' $(BENCH) guard
 
 .PHONY: test-redis-cell
 test-redis-cell: build

@@ -80,14 +80,15 @@ impl Calendar {
         saturate(periods.max(0).unsigned_abs().saturating_mul(self.count_micro))
     }
 
-    /// When `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates at 2^62.
+    /// When `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates 2^62 later.
     #[must_use]
     pub fn reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
         if micro == 0 {
             return since_us;
         }
         let periods = saturate(self.periods_for(micro));
-        self.begins_at_us(self.number_at(since_us).saturating_add(periods))
+        let at_us = self.begins_at_us(self.number_at(since_us).saturating_add(periods));
+        at_us.min(since_us.saturating_add(MOST))
     }
 
     /// Whether a bucket of `capacity_micro` refills from empty within 100 years of usual periods.
@@ -121,7 +122,7 @@ impl Calendar {
         units.checked_div_euclid(self.units.cast_signed()).unwrap_or(0)
     }
 
-    /// When the period of that number begins; saturates at 2^62.
+    /// When the period of that number begins; saturates.
     fn begins_at_us(&self, number: i64) -> i64 {
         let units = number.saturating_mul(self.units.cast_signed());
         let local_us = match self.anchor.unit {
@@ -129,7 +130,7 @@ impl Calendar {
             Unit::Week => units.saturating_mul(7 * DAY_US).saturating_add(MONDAY_US),
             Unit::Month => first_day_of(units).saturating_mul(DAY_US),
         };
-        local_us.saturating_sub(self.anchor.offset_us()).min(MOST)
+        local_us.saturating_sub(self.anchor.offset_us())
     }
 }
 

@@ -55,9 +55,10 @@ impl Clock {
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/fakeclock.c");
-        let library =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fakeclock-{}.so", std::process::id()));
+        let program = std::env::current_exe().unwrap();
+        let source = program.with_file_name(format!("fakeclock-{}.c", std::process::id()));
+        let library = source.with_extension("so");
+        std::fs::write(&source, include_str!("fakeclock.c")).unwrap();
         let status = Command::new("cc")
             .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
             .args([&library, &source])

@@ -1,7 +1,9 @@
 //! One server.
 
+use super::clock::Clock;
 use super::engine::{executable, is_before};
-use super::{array, decision, integer, text, unix_us, wait_until, Clock, Decision};
+use super::patience::wait_until;
+use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -245,21 +247,17 @@ impl Server {
     /// Starts a server that was killed, on its files and its port.
     pub fn start_again(&mut self) {
         self.spawn();
-        assert!(self.answers(), "the server did not come back:\n{}", self.log());
-        self.wait_until_loaded();
+        assert!(self.is_up(), "the server did not come back:\n{}", self.log());
     }
 
     fn start_on_a_free_port(&mut self) {
         const TRIES: u32 = 5;
-        for _ in 0..TRIES {
+        let is_up = (0..TRIES).any(|_| {
             self.port = free_port();
             self.spawn();
-            if self.answers() {
-                self.wait_until_loaded();
-                return;
-            }
-        }
-        panic!("{} did not start:\n{}", executable().display(), self.log());
+            self.is_up()
+        });
+        assert!(is_up, "{} did not start:\n{}", executable().display(), self.log());
     }
 
     fn spawn(&mut self) {
@@ -295,26 +293,22 @@ impl Server {
         }));
     }
 
-    /// Waits until the process accepts connections. False if it has ended, as it does where its port was taken.
-    fn answers(&mut self) -> bool {
-        let mut answers = None;
-        wait_until("the server answers or ends", || {
-            let has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
-            answers = if has_ended { Some(false) } else { self.holds_its_port().then_some(true) };
-            answers.is_some()
+    /// Waits until the process has loaded its data. False if it has ended, as it does where its port was taken.
+    fn is_up(&mut self) -> bool {
+        let mut has_ended = false;
+        wait_until("the server is up or ends", || {
+            has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
+            has_ended || self.answers()
         });
-        answers.unwrap()
+        !has_ended
     }
 
-    /// Whether it is our process that listens, and not another test's server that took the port a moment before.
-    fn holds_its_port(&self) -> bool {
-        Connection::try_open(self.port)
-            .is_ok_and(|mut client| client.count("server", "process_id") == i64::from(self.process_id()))
-    }
-
-    fn wait_until_loaded(&self) {
-        let mut connection = self.connect();
-        wait_until("the data is loaded", || connection.try_run(&["PING"]).is_ok());
+    /// Whether it is our process that answers, and not another test's server that took the port a moment before.
+    fn answers(&self) -> bool {
+        Connection::try_open(self.port).is_ok_and(|mut client| {
+            client.try_run(&["PING"]).is_ok()
+                && client.count("server", "process_id") == i64::from(self.process_id())
+        })
     }
 }
 
@@ -337,10 +331,7 @@ pub fn reply_or_error(reply: redis::RedisResult<Value>) -> Result<Value, String>
 }
 
 /// A client's connection.
-pub struct Connection {
-    connection: redis::Connection,
-    _client: redis::Client,
-}
+pub struct Connection(redis::Connection);
 
 impl Connection {
     /// A connection to whatever listens on a port, or why there is none.
@@ -354,19 +345,18 @@ impl Connection {
         let connection = client.get_connection_with_timeout(Duration::from_secs(5));
         let connection = connection.map_err(|error| error.to_string())?;
         connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Ok(Self { connection, _client: client })
+        Ok(Self(connection))
     }
 
     /// The connection itself, for what is not offered here (pipelines, subscriptions).
     pub fn inner(&mut self) -> &mut redis::Connection {
-        &mut self.connection
+        &mut self.0
     }
 
     /// Sends a command; panics on an error reply.
     pub fn run<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Value {
         self.try_run(command).unwrap_or_else(|error| {
-            let shown: Vec<_> =
-                command.iter().map(|a| String::from_utf8_lossy(a.as_ref()).into_owned()).collect();
+            let shown: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect();
             panic!("{shown:?} failed: {error}")
         })
     }
@@ -377,7 +367,7 @@ impl Connection {
         for argument in command {
             packed.arg(argument.as_ref());
         }
-        reply_or_error(self.connection.req_command(&packed))
+        reply_or_error(self.0.req_command(&packed))
     }
 
     /// Sends a command given as words; panics on an error reply.
@@ -396,7 +386,7 @@ impl Connection {
         for command in commands {
             assert_eq!(text(&self.say(command)), "QUEUED", "{command}");
         }
-        array(self.connection.req_command(&redis::cmd("EXEC")).unwrap())
+        array(self.0.req_command(&redis::cmd("EXEC")).unwrap())
     }
 
     /// Sends a command given as words; returns its decision.
@@ -414,7 +404,7 @@ impl Connection {
 
     /// `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
     pub fn state(&mut self, key: &str) -> Option<(String, i64)> {
-        super::reply::state(&self.run(&["TB.STATE", key]))
+        reply::state(&self.run(&["TB.STATE", key]))
     }
 
     /// When the key expires, in Unix milliseconds; `None` if it does not, or is not there.

@@ -1,6 +1,7 @@
 //! The algorithm against the exact model (`tests/exact`), for any sequence of calls, limits and times that a server can
 //! see. No server takes part.
 
+mod calendar;
 #[path = "../exact/mod.rs"]
 mod exact;
 mod long_run;
