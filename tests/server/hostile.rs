@@ -236,8 +236,11 @@ fn any_effect(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Leaves out, repeats or swaps arguments.
+/// Leaves out, repeats or swaps arguments, if there are any.
 fn spoil(random: &mut Random, line: &mut Line) {
+    if line.len() == 1 {
+        return;
+    }
     let mut place = || 1 + usize::try_from(random.below(line.len() as u64 - 1)).unwrap();
     let (one, other) = (place(), place());
     match random.below(3) {
