@@ -76,7 +76,8 @@ fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
 fn limit(random: &mut Random) -> Limit {
     loop {
         let limit = walk::limit(random, walk::RATES);
-        if limit.refill_us() <= YEAR_US {
+        // Calendars need the module.
+        if !limit.words.contains('@') && limit.refill_us() <= YEAR_US {
             return limit;
         }
     }
