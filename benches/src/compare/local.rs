@@ -37,8 +37,9 @@ pub fn measure(bench: &mut Bench) -> Section {
     let text = format!(
         "{CLIENTS} clients want one decision after the other of one key, without pipelining. *In batches*, each spends the tokens \
          that it fetched before it asks again. With *denials remembered*, each refuses by itself for `retry_after_ms`. A client \
-         that decides by itself is bound by its own processor, which here is one core for all of them. *Possible* is the \
-         capacity and what flows in. What is possible and not allowed lies in batches that are not spent yet."
+         that decides by itself is bound by its own processor, which here is one core for all of them. *Possible* is what \
+         one bucket can have allowed; of the key that is empty, what is possible and not allowed lies in batches that are not \
+         spent yet."
     );
     Section::new("local", "Decisions by clients themselves", &text, table).grouped_by(1)
 }
