@@ -276,7 +276,7 @@ local function now_us()
 end
 
 -- What is stored under a key; nil for a full bucket.
-local function load(key)
+local function bucket_at(key)
   local text = server('GET', key)
   if not text then return nil end
   local level, at, expires_ms = text:match('^tb1 (%-?%d+) (%d+) (%d+)$')
@@ -301,16 +301,18 @@ end
 -- A bucket as one call sees it: `level` at `at` is what it holds now, and `old_level` at `old_at` what the next call
 -- finds if this one writes nothing. A clock that stepped back adds nothing.
 local function look(key, limit, now)
-  local stored = load(key)
+  local stored = bucket_at(key)
   local found = stored or { level = limit.capacity, at = now }
   local old_level, old_at = min(found.level, limit.capacity), min(found.at, now)
-  local view = { key = key, limit = limit, now = now, stored = stored, old_level = old_level, old_at = old_at }
+  local level, at = limit.capacity, now
   local flow, rest = mul_div(now - old_at, limit.gain, limit.time)
-  view.level, view.at = limit.capacity, now
   if old_level + flow < limit.capacity then
-    view.level, view.at = old_level + flow, now - divide(rest, limit.gain)
+    level, at = old_level + flow, now - divide(rest, limit.gain)
   end
-  return view
+  return {
+    key = key, limit = limit, now = now, stored = stored,
+    level = level, at = at, old_level = old_level, old_at = old_at,
+  }
 end
 
 -- How long until a take of so much is allowed.
@@ -366,7 +368,7 @@ local function store(view, outcome)
   local at_ms, at_us = divide(outcome.at, 1000)
   local full_at_ms = min(at_ms + ms + ceil((at_us + us) / 1000), EXACT)
   local expires_ms = shown(max(full_at_ms, view.stored and view.stored.expires_ms or 0))
-  local text = 'tb1 ' .. shown(outcome.level) .. ' ' .. shown(outcome.at) .. ' ' .. expires_ms
+  local text = format('tb1 %.0f %.0f %s', outcome.level, outcome.at, expires_ms)
   set_until(view.key, text, expires_ms)
 end
 
