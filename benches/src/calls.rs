@@ -1,6 +1,6 @@
 //! The calls whose cost is measured one by one, and what has to be there before.
 
-use crate::approaches::{CELL_THROTTLE, SCRIPT_TAKE, TAKE, WINDOW_COUNT};
+use crate::approaches::{CELL_THROTTLE, FALLBACK_TAKE, SCRIPT_TAKE, TAKE, WINDOW_COUNT};
 use crate::common::Connection;
 use crate::server::{Module, CELL_NAME};
 use crate::template::{commands, key, Limit};
@@ -13,6 +13,7 @@ pub const INCREX: &str = "INCREX";
 pub const ALLOWED: &str = "TB.TAKE, allowed";
 pub const DENIED: &str = "TB.TAKE, denied";
 pub const SCRIPT: &str = "Lua script, EVALSHA";
+pub const FALLBACK: &str = "clients/fallback.lua, EVALSHA";
 pub const UNCOUNTED: &str = "TB.TAKE, denied, top-keys 0";
 pub const DAILY: &str = "TB.TAKE, rate 1000@d";
 pub const MONTHLY: &str = "TB.TAKE, rate 1000@mo";
@@ -72,6 +73,7 @@ const EMPTY: Call =
 const TEN_BUCKETS: &str =
     "TB.MTAKE 10 {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket}";
 const SCRIPT_PREPARES: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens_s} 30";
+const FALLBACK_PREPARES: &str = "EVALSHA {fallback} 1 {key} TAKE {capacity} {rate} 30";
 
 const HELD: Call =
     Call { call: "TB.HOLD {key} {capacity} {rate} 5 5400000 {id}", limit: WIDE, first: Some(1), ..PLAIN };
@@ -94,7 +96,7 @@ const FIRST_HOLD: Call = Call {
 };
 const ONE_BEFORE: &str = "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted";
 
-pub const CALLS: [Call; 23] = [
+pub const CALLS: [Call; 24] = [
     Call { name: "PING", call: "PING", ..PLAIN },
     Call { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
     Call { name: "SET", call: "SET {key} 1", ..PLAIN },
@@ -118,6 +120,7 @@ pub const CALLS: [Call; 23] = [
     Call { name: BESIDE_1000, keys: Some(500), ..SETTLED },
     Call { name: BESIDE_10000, keys: Some(5000), ..SETTLED },
     Call { name: SCRIPT, call: SCRIPT_TAKE, before: SCRIPT_PREPARES, weight: 10, ..USED },
+    Call { name: FALLBACK, call: FALLBACK_TAKE, before: FALLBACK_PREPARES, weight: 20, ..USED },
 ];
 
 /// Which keys, and how many calls in one write to the server.

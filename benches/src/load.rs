@@ -48,6 +48,17 @@ impl Outcome {
         self.commands as f64 / self.decisions.max(1) as f64
     }
 
+    /// The most tokens that one key of a limit can have granted.
+    pub fn possible(&self, limit: Limit) -> u64 {
+        limit.capacity + (limit.rate() * self.elapsed.as_secs_f64()).floor() as u64
+    }
+
+    /// By how much more than that was allowed.
+    pub fn over_percent(&self, limit: Limit) -> f64 {
+        let possible = self.possible(limit);
+        self.allowed.saturating_sub(possible) as f64 * 100.0 / possible as f64
+    }
+
     /// Microseconds of the server's processor.
     pub fn cpu_us_per_decision(&self) -> f64 {
         self.server_cpu_us / self.decisions.max(1) as f64

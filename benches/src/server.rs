@@ -2,7 +2,7 @@
 
 use crate::common::patience::wait_longer;
 use crate::common::{Connection, Server, ServerBuilder};
-use crate::template::{SEMAPHORE, TOKEN_BUCKET};
+use crate::template::{FALLBACK, SEMAPHORE, TOKEN_BUCKET};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ impl Module {
 /// Starts a server, which then knows the scripts.
 pub fn start(builder: ServerBuilder) -> Server {
     let server = builder.start();
-    for script in [&TOKEN_BUCKET, &SEMAPHORE] {
+    for script in [&TOKEN_BUCKET, &FALLBACK, &SEMAPHORE] {
         script.prepare_invoke().load(server.connect().inner()).expect("the script is loaded");
     }
     server

@@ -4,8 +4,11 @@ use redis::{Cmd, Script};
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The token bucket as a Lua script: what is used where no module can be loaded.
+/// The token bucket as a Lua script, as people copy it.
 pub static TOKEN_BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("token_bucket.lua")));
+/// What clients decide by where no module can be loaded.
+pub static FALLBACK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../clients/fallback.lua")));
 /// The semaphore as people copy it.
 pub static SEMAPHORE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("semaphore.lua")));
 
@@ -59,6 +62,7 @@ pub fn commands<'a>(
                 "{tokens_s}" => filled.arg(limit.rate().to_string()),
                 "{window_ms}" => filled.arg(limit.window_ms()),
                 "{token-bucket}" => filled.arg(TOKEN_BUCKET.get_hash()),
+                "{fallback}" => filled.arg(FALLBACK.get_hash()),
                 "{semaphore}" => filled.arg(SEMAPHORE.get_hash()),
                 "{now_us}" => filled.arg(now_us()),
                 "{now_ms}" => filled.arg(now_us() / 1000),

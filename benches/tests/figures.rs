@@ -133,3 +133,11 @@ fn operations_quotes_sizes_and_speeds() {
         ],
     );
 }
+
+#[test]
+fn scaling_quotes_what_one_core_decides() {
+    let run = Run::read("decisions");
+    let [hot, each] = KEYS.map(|keys| run.figure(&[CLIENTS[1], keys, TAKE], "decisions/s") / 1000.0);
+    let quote = format!("{hot:.0},000 takes a second of 64 clients on one hot key, without pipelining, and {each:.0},000 on a key per user");
+    assert_quotes("docs/scaling.md", &[quote]);
+}

@@ -13,6 +13,7 @@ pub mod patience;
 pub mod payload;
 pub mod random;
 pub mod reply;
+pub mod script;
 pub mod server;
 pub mod stored;
 pub mod walk;

@@ -9,6 +9,7 @@ mod one_call;
 mod scenario;
 mod sequences;
 mod settings;
+mod split;
 mod waits;
 
 use exact::{Limit, Operation, MILLION};

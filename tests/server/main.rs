@@ -16,6 +16,7 @@ mod docs;
 mod errors;
 mod events;
 mod expiry;
+mod fallback;
 mod holds;
 mod hostile;
 mod info;

@@ -1,8 +1,10 @@
 //! Ways to limit: one decision is a few exchanges with the server.
 
 mod client_bucket;
+mod local;
 mod places;
 
+pub use local::Memory;
 pub use places::{Places, COUNTER};
 
 use crate::client::Client;
@@ -11,8 +13,10 @@ use redis::{from_redis_value, from_redis_value_ref, RedisResult};
 
 /// The module's decision.
 pub const TAKE: &str = "TB.TAKE {key} {capacity} {rate}";
-/// The script's decision.
+/// The decision of the script that people copy.
 pub const SCRIPT_TAKE: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens_s} 1";
+/// The decision of the script that clients have for servers without the module.
+pub const FALLBACK_TAKE: &str = "EVALSHA {fallback} 1 {key} TAKE {capacity} {rate}";
 /// Redis's own window counter, which Redis has from 8.8 on: it counts up to a bound, and only the first count of a window
 /// sets its end.
 pub const WINDOW_COUNT: &str = "INCREX {key} BYINT 1 UBOUND {capacity} PX {window_ms} ENX";
@@ -39,6 +43,8 @@ enum Way {
     },
     FixedWindow,
     SlidingWindow,
+    InBatches,
+    RememberingDenials,
     Places(Places),
 }
 
@@ -48,6 +54,7 @@ pub fn all(has_increx: bool) -> Vec<Approach> {
     let mut all = vec![
         take(),
         command("Lua token bucket", Module::None, SCRIPT_TAKE, Some((0, 1))),
+        command("clients/fallback.lua", Module::None, FALLBACK_TAKE, Some((0, 1))),
         of_clients("read, compute, write", Way::ClientBucket { is_watched: false }),
         of_clients("WATCH / MULTI / EXEC", Way::ClientBucket { is_watched: true }),
         of_clients("sorted-set sliding window", Way::SlidingWindow),
@@ -66,6 +73,21 @@ pub fn all(has_increx: bool) -> Vec<Approach> {
 /// The module.
 pub fn take() -> Approach {
     command("TB.TAKE", Module::Own, TAKE, Some((0, 1)))
+}
+
+/// The module, asked for many tokens at once.
+pub fn in_batches() -> Approach {
+    let name = format!("TB.TAKEUPTO in batches of {}", local::BATCH);
+    Approach { name, module: Module::Own, way: Way::InBatches }
+}
+
+/// The module, not asked again before it would allow.
+pub fn remembering_denials() -> Approach {
+    Approach {
+        name: "TB.TAKE, denials remembered".to_owned(),
+        module: Module::Own,
+        way: Way::RememberingDenials,
+    }
 }
 
 /// A plain command, which limits nothing: the floor of what a call costs.
@@ -97,6 +119,8 @@ impl Approach {
             Way::ClientBucket { is_watched: true } => client_bucket::watched(client, key).await,
             Way::FixedWindow => fixed_window(client, key).await,
             Way::SlidingWindow => sliding_window(client, key).await,
+            Way::InBatches => local::in_batches(client, key).await,
+            Way::RememberingDenials => local::remembering_denials(client, key).await,
             Way::Places(places) => places.decide(client, key).await,
         }
     }

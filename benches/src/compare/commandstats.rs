@@ -1,14 +1,14 @@
 //! Microseconds per call as the server itself counts them, without reading, dispatch and reply's way out.
 
 use super::{in_turns, Bench};
-use crate::calls::{Call, Shape, ALLOWED, DENIED, INCR, INCREX, SCRIPT};
+use crate::calls::{Call, Shape, ALLOWED, DENIED, FALLBACK, INCR, INCREX, SCRIPT};
 use crate::common::Server;
 use crate::report::{least, median, most, times, whole, Section, Table};
 use crate::server::{us_per_call, Module};
 use fastrand::Rng;
 
 const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
-const CALLS: [&str; 7] = ["GET", INCR, INCREX, ALLOWED, DENIED, "TB.PEEK", SCRIPT];
+const CALLS: [&str; 8] = ["GET", INCR, INCREX, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK];
 
 pub fn measure(bench: &mut Bench) -> Section {
     let has_increx = bench.server(Module::Own).connect().has_command(INCREX);

@@ -12,13 +12,13 @@ const CLIENTS: [(usize, &str); 4] =
     [(1, "1 client"), (16, "16 clients"), (64, "64 clients"), (256, "256 clients")];
 
 /// Which buckets decisions are wanted on. Everything is allowed, so that every approach does all of its work.
-struct Keys {
-    name: &'static str,
+pub struct Keys {
+    pub name: &'static str,
     buckets: u64,
-    limit: Limit,
+    pub limit: Limit,
 }
 
-const KEYS: [Keys; 2] = [
+pub const KEYS: [Keys; 2] = [
     Keys {
         name: "one hot key",
         buckets: 1,
@@ -77,7 +77,7 @@ fn decide(bench: &mut Bench, approach: &Approach, keys: &Keys, clients: usize) -
 }
 
 /// The round of median speed.
-fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
+pub fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
     outcomes.sort_by(|one, other| one.decisions_a_second().total_cmp(&other.decisions_a_second()));
     outcomes.swap_remove(outcomes.len() / 2)
 }

@@ -5,6 +5,7 @@ mod contest;
 mod growth;
 mod holding;
 mod latency;
+mod local;
 mod memory;
 mod over_grant;
 mod pipelined;
@@ -45,6 +46,7 @@ pub fn run(is_quick: bool, folder: &Path) {
     let sections = [
         contest::measure(&mut bench),
         over_grant::measure(&mut bench),
+        local::measure(&mut bench),
         pipelined::measure(&mut bench),
         latency::measure(&mut bench),
         memory::measure(&bench),

@@ -6,7 +6,8 @@ use crate::report::{note, whole, Section, Table};
 use crate::template::Limit;
 use std::time::Duration;
 
-const LIMIT: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
+/// What is scarce.
+pub const LIMIT: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
 const CLIENTS: usize = 64;
 
 pub fn measure(bench: &mut Bench) -> Section {
@@ -19,9 +20,8 @@ pub fn measure(bench: &mut Bench) -> Section {
     for approach in approaches.iter() {
         note(format_args!("over-grant: {}", approach.name));
         let outcome = run(bench.server(approach.module), approach, load);
-        // The most tokens that there can have been.
-        let possible = LIMIT.capacity + (LIMIT.rate() * outcome.elapsed.as_secs_f64()).floor() as u64;
-        let over = outcome.allowed.saturating_sub(possible) as f64 * 100.0 / possible as f64;
+        let possible = outcome.possible(LIMIT);
+        let over = outcome.over_percent(LIMIT);
         let cell = |number: u64| whole(number as f64);
         table.row([
             approach.name.clone(),

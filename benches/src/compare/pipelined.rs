@@ -1,7 +1,7 @@
 //! Calls in pipelines, where connections cost little and commands show.
 
 use super::{in_turns, Bench};
-use crate::calls::{Call, Shape, ALLOWED, DENIED, INCR, SCRIPT};
+use crate::calls::{Call, Shape, ALLOWED, DENIED, FALLBACK, INCR, SCRIPT};
 use crate::client::{block_on, Client};
 use crate::common::Server;
 use crate::report::{median, times, whole, Section, Table};
@@ -14,7 +14,7 @@ const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
 /// The server never waits for a client: while one reads, the others' calls are there.
 const CONNECTIONS: usize = 4;
 
-const CALLS: [&str; 7] = ["GET", "SET", INCR, ALLOWED, DENIED, "TB.PEEK", SCRIPT];
+const CALLS: [&str; 8] = ["GET", "SET", INCR, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK];
 
 pub fn measure(bench: &mut Bench) -> Section {
     let number = bench.pick(500_000, 50_000);
