@@ -62,14 +62,18 @@ newer_libraries() {
 # Writes NAME/server, which becomes the server: its process id is the server's. In an emulator it keeps to the plain
 # locale: this machine's are laid out for this machine.
 starter() { # NAME here|newer EXECUTABLE ARGV0 [LIBRARIES]
-    local newer=$FOLDER/.libraries/$LIBRARIES start
+    local newer=$FOLDER/.libraries/$LIBRARIES start prologue=
     if [ "$2" = newer ] || [ -n "$EMULATOR" ]; then
         newer_libraries
-        start="${EMULATOR:+LC_ALL=C }exec $EMULATOR $newer/$LOADER --inhibit-cache --argv0 $4 --library-path ${5:+$5:}$newer $3"
+        start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $newer/$LOADER --inhibit-cache --argv0 $4 --library-path ${5:+$5:}$newer $3"
+        # To them the emulator is a kernel that spoils snapshots, on which they would not start. One word alone asks for the version.
+        if [ "$EMULATOR" ] && [ "$MACHINE" = aarch64 ]; then
+            prologue='[ $# = 1 ] || set -- "$@" --ignore-warnings ARM64-COW-BUG'
+        fi
     else
         start="${5:+LD_LIBRARY_PATH=$5 }exec -a $4 $3"
     fi
-    printf '#!/bin/bash\n%s "$@"\n' "$start" >"$FOLDER/$1/server"
+    printf '#!/bin/bash\n%s\n%s "$@"\n' "$prologue" "$start" >"$FOLDER/$1/server"
     chmod +x "$FOLDER/$1/server"
 }
 

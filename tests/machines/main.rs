@@ -10,7 +10,8 @@ mod common;
 
 use common::server::Native;
 use common::stored::{
-    append_only_file, assert_same_buckets, buckets, copy_of_files, fill, follow, quiet, with_append_only_file,
+    append_only_file, assert_same_buckets, buckets, commands, copy_of_files, fill, follow, quiet,
+    with_append_only_file,
 };
 use common::{Connection, Server, ServerBuilder};
 use std::collections::BTreeMap;
@@ -68,15 +69,20 @@ fn both_dump_the_same_bytes() {
     assert_eq!(here, there);
 }
 
-/// What is appended is what replicas are sent.
+/// What is appended is what replicas are sent. When a bucket that has expired is deleted is up to the server.
 #[test]
-fn both_append_the_same_bytes() {
+fn both_append_the_same_effects() {
     let [here, there] = [Here, There].map(|machine| {
         let (server, _client) = filled(machine.run(with_append_only_file("no")));
-        fs::read(append_only_file(&server)).unwrap()
+        let mut effects = commands(&fs::read(append_only_file(&server)).unwrap());
+        effects.retain(|command| command[0] == b"TB.RESTORE");
+        effects
     });
-    assert!(here.len() > 1000);
-    assert_eq!(here.escape_ascii().to_string(), there.escape_ascii().to_string());
+    assert!(here.len() > 50, "{here:?}");
+    for (here, there) in here.iter().zip(&there) {
+        assert_eq!(here, there);
+    }
+    assert_eq!(here.len(), there.len());
 }
 
 /// A snapshot also tells of the server, and has its keys in any order.
