@@ -182,7 +182,7 @@ pub const CALLS: &[Call] = &[
     call("TB.TOP", "[]", Asked),
     call("TB.TOP RESET", "[]", Asked),
     call("TB.TOP 10", "ERR options of TB.TOP are COUNT n and RESET, each at most once", Refused),
-    call("TB.RESTORE k x", "ERR state must be a bucket state as this module replicates it", Refused),
+    call("TB.RESTORE k x", "ERR effect must be one as this module replicates it", Refused),
     call("CL.THROTTLE k 9 1 1", "[0 10 3 -1 7]", Took(1)),
     call("CL.THROTTLE n 9 1 1 4", "[0 10 6 -1 4]", Took(4)),
     call("CL.THROTTLE k 9 1 1 5", "[1 10 4 1 6]", Denied),

@@ -1,7 +1,7 @@
 //! Every error names what is wrong, repeats nothing that was sent, and has changed nothing. (What is a number and
 //! what is none: `tests/numbers.rs`. The words of each error: `docs.rs`.)
 
-use crate::common::calls::{prepare, prepared, Audience, Call, Outcome, CALLS, COMMANDS};
+use crate::common::calls::{prepare, prepared, Call, Outcome, CALLS, COMMANDS};
 use crate::common::stored::{buckets, Buckets};
 use crate::common::{is_before, Connection};
 use tokenbucket::error::Error;
@@ -57,7 +57,7 @@ fn each_says_which_argument_is_the_first_that_is_wrong_and_changes_nothing() {
             &["TB.MTAKE 3 k 10 1 1 n 10 1 1 k 20 5/m 2", "TB.MHOLD 2 5 b k 10 1 1 k 10 1 1"],
         ),
         (Error::DuplicateKey, &["TB.MSETTLE 2 id pool 10 0 0 pool 10 0 0"]),
-        (Error::State, &["TB.RESTORE k state", "TB.RESTORE n state"]),
+        (Error::Effect, &["TB.RESTORE k state", "TB.RESTORE n state"]),
         (Error::WrongType, &["TB.MTAKE 3 k 10 1 1 string 10 1 1 n 10 1 1", "TB.SETTLE string 10 1 id 1"]),
         (Error::WrongType, &["TB.MSETTLE 2 id pool 10 0 0 string 10 1 1"]),
         (Error::MaxBurst, &["CL.THROTTLE k ten 30 60", "CL.THROTTLE k -2 30 60"]),

@@ -1,6 +1,6 @@
 //! The same reply however it is asked for.
 
-use crate::common::calls::{prepare, prepared, Audience, Call, CALLS};
+use crate::common::calls::{prepare, prepared, Call, CALLS};
 use crate::common::{array, decision, is_before, shown, text, Connection, Server, PATIENCE};
 use redis::{ConnectionLike, Value};
 use std::io::{Read, Write};

@@ -70,7 +70,7 @@ fn keys_may_have_any_bytes_and_long_ones_are_cut() {
 fn the_setting_says_how_many_keys_are_counted_and_a_change_starts_anew() {
     let server = Server::builder().module_arguments(&["top-keys", "2"]).start();
     let mut client = server.connect();
-    let mut deny = |client: &mut Connection| {
+    let deny = |client: &mut Connection| {
         for key in ["one", "two", "two", "three"] {
             client.say(&format!("TB.TAKE {key} 0 1"));
         }

@@ -1,7 +1,7 @@
 //! What changes nothing leaves no trace, and a change is seen by all who look: `WATCH`, client-side caches, counters,
 //! files, replicas.
 
-use crate::common::calls::{prepare, prepared, Audience, Call, CALLS};
+use crate::common::calls::{prepare, prepared, Call, CALLS};
 use crate::common::clock::START_US;
 use crate::common::stored::{
     append_only_bytes, assert_same_buckets, buckets, follow, quiet, replicated_bytes, wait_until_replicated,
