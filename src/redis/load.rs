@@ -15,6 +15,7 @@ use super::api::{missing, server};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register};
+use crate::cast::signed_32;
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
@@ -38,7 +39,7 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let api_version = raw::REDISMODULE_APIVER_1.cast_signed();
+    let api_version = signed_32(raw::REDISMODULE_APIVER_1);
     // SAFETY: the context is the one that the server gave for this; it copies the name.
     let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
     if initialised != 0 {
@@ -105,7 +106,7 @@ fn set_options(context: *mut raw::RedisModuleCtx) {
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
     let valkey = if is_valkey() { VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
     // SAFETY: the context is valid while the module is being loaded.
-    unsafe { server!(RedisModule_SetModuleOptions)(context, everywhere.cast_signed() | valkey) };
+    unsafe { server!(RedisModule_SetModuleOptions)(context, signed_32(everywhere) | valkey) };
 }
 
 /// Whether the server offers its functions under Valkey's names too.
