@@ -23,7 +23,16 @@ use std::ptr;
 const NAME: &CStr = c"tokenbucket";
 
 /// The module's version as servers show it: one number, two digits each for major, minor and patch.
-const VERSION: c_int = 100;
+const VERSION: c_int = (part(env!("CARGO_PKG_VERSION_MAJOR")) * 100 + part(env!("CARGO_PKG_VERSION_MINOR")))
+    * 100
+    + part(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// One of the three numbers, while the module is compiled: below 100, or it would run into the one before it.
+const fn part(digits: &str) -> c_int {
+    let Ok(number) = c_int::from_str_radix(digits, 10) else { return 0 };
+    assert!(number < 100);
+    number
+}
 
 const LOADED: c_int = 0;
 const FAILED: c_int = 1;
