@@ -100,6 +100,11 @@ test-bare: ## Build and run the module in a Debian 13 of make and git alone, wit
 	$(call say,'building and running in a bare Debian 13')
 	@scripts/bare.sh trixie
 
+.PHONY: test-container
+test-container: ## Build the Dockerfile's images and run the server, with no registry of images (as root, about 5 minutes)
+	$(call say,'building containers')
+	@scripts/test-container.sh
+
 .PHONY: matrix
 matrix: build ## Test the module on every server in the README's table (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
