@@ -105,6 +105,16 @@ test-container: ## Build the Dockerfile's images and run the server, with no reg
 	$(call say,'building containers')
 	@scripts/test-container.sh
 
+.PHONY: dist
+dist: ## Write what a release consists of to target/dist: tarballs, Debian packages, checksums (VERSION=0.1.0)
+	@scripts/dist.sh '$(VERSION)'
+
+.PHONY: test-dist
+test-dist: ## Build a release twice, compare, read what it asks for, and install it in an old and in a new Debian (as root)
+	@$(MAKE) --no-print-directory dist VERSION='$(VERSION)'
+	@scripts/test-dist.sh target/dist
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
 .PHONY: matrix
 matrix: build ## Test the module on every server in the README's table (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
