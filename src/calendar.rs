@@ -12,6 +12,7 @@ use crate::rate::{saturate, unit, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_P
 const SECOND_US: i64 = 1_000_000;
 const MINUTE_US: i64 = 60 * SECOND_US;
 const DAY_US: i64 = 86_400 * SECOND_US;
+const WEEK_US: i64 = 7 * DAY_US;
 
 /// From the first Monday of 1970 to the first moment of that year.
 const MONDAY_US: i64 = 4 * DAY_US;
@@ -107,7 +108,7 @@ impl Calendar {
     fn usual_us(&self) -> u64 {
         self.units.saturating_mul(match self.anchor.unit {
             Unit::Microsecond => 1,
-            Unit::Week => (7 * DAY_US).unsigned_abs(),
+            Unit::Week => WEEK_US.unsigned_abs(),
             Unit::Month => CENTURY_US / 1200,
         })
     }
@@ -117,7 +118,7 @@ impl Calendar {
         let local_us = at_us.saturating_add(self.anchor.offset_us());
         let units = match self.anchor.unit {
             Unit::Microsecond => local_us,
-            Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(7 * DAY_US),
+            Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
             Unit::Month => month_of(local_us.div_euclid(DAY_US)),
         };
         units.checked_div_euclid(signed(self.units)).unwrap_or(0)
@@ -128,7 +129,7 @@ impl Calendar {
         let units = number.saturating_mul(signed(self.units));
         let local_us = match self.anchor.unit {
             Unit::Microsecond => units,
-            Unit::Week => units.saturating_mul(7 * DAY_US).saturating_add(MONDAY_US),
+            Unit::Week => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
             Unit::Month => first_day_of(units).saturating_mul(DAY_US),
         };
         local_us.saturating_sub(self.anchor.offset_us())

@@ -301,7 +301,7 @@ fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
 /// `key effect [key effect …]`, of `TB.RESTORE`.
 ///
 /// # Errors
-/// [`Error::State`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
+/// [`Error::Effect`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Error> {
     if arguments.is_empty() || arguments.len() % 2 != 0 {
         return Err(Error::WrongArity);
@@ -309,7 +309,7 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Err
     let effects = arguments
         .chunks_exact(2)
         .map(|pair| match pair {
-            [key, effect] => Ok((key, Effect::decode(effect.as_ref()).ok_or(Error::State)?)),
+            [key, effect] => Ok((key, Effect::decode(effect.as_ref()).ok_or(Error::Effect)?)),
             _ => Err(Error::WrongArity),
         })
         .collect::<Result<Vec<_>, _>>()?;

@@ -84,6 +84,14 @@ const SETTLED: Call = Call {
     weight: 2,
     ..HELD
 };
+/// On a bucket that a take has emptied for longer than the hold lasts, so that its key may stay as long as it did.
+const FIRST_HOLD: Call = Call {
+    name: FIRST,
+    call: "TB.HOLD {key} {capacity} {rate} 5 60000 {id}",
+    before: "TB.TAKE {key} {capacity} {rate} 900000",
+    once_a_key: true,
+    ..HELD
+};
 const ONE_BEFORE: &str = "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted";
 
 pub const CALLS: [Call; 23] = [
@@ -104,7 +112,7 @@ pub const CALLS: [Call; 23] = [
     Call { name: "TB.PEEK", call: "TB.PEEK {key} {capacity} {rate}", ..USED },
     Call { name: "TB.PEEK, denied", call: "TB.PEEK {key} {capacity} {rate}", ..EMPTY },
     Call { name: "TB.MTAKE of 10", call: TEN_BUCKETS, weight: 10, ..USED },
-    Call { name: FIRST, before: "TB.TAKE {key} {capacity} {rate} 900000", once_a_key: true, ..HELD },
+    FIRST_HOLD,
     Call { name: RENEWED, ..HELD },
     Call { name: BESIDE_1, before: ONE_BEFORE, keys: Some(1), ..SETTLED },
     Call { name: BESIDE_1000, keys: Some(500), ..SETTLED },

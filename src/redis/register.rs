@@ -282,7 +282,7 @@ fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool
     let categories = match spec.audience {
         Audience::Readers => format!("read fast{own}"),
         Audience::Writers => format!("write fast{own}"),
-        Audience::Operators => format!("read admin dangerous{own}"),
+        Audience::Operators => "admin dangerous".to_owned(),
         Audience::Servers => "write admin dangerous".to_owned(),
     };
     let categories = CString::new(categories).unwrap_or_default();

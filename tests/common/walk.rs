@@ -32,6 +32,12 @@ pub const RATES: &[&str] = &[
     "0.7/1.1m",
     "999999/7h",
     "1/365d",
+    "10@d",
+    "3@10s",
+    "0.5@15m",
+    "100@w-05:30",
+    "1e3@mo+14:00",
+    "5@y",
 ];
 
 /// A limit at one of the rates, that fills within 100 years.

@@ -277,8 +277,10 @@ impl Model {
             (None, None) => true,
             (None, Some(stored)) => now_us / 1000 >= stored.expires_ms.0,
             (Some(Bucket { level_micro, refilled_at_us }), _) => {
-                let returned =
-                    self.stored.as_ref().map_or_else(Exact::zero, |stored| ended(&stored.holds, now_us));
+                // What had ended before the bucket was written is in its level.
+                let returned = self.stored.as_ref().map_or_else(Exact::zero, |stored| {
+                    ended(&stored.holds, now_us) - ended(&stored.holds, refilled_at_us)
+                });
                 let shown = limit.level_at(&(whole(level_micro) + returned), refilled_at_us, now_us);
                 self.level(limit, now_us).contains(&shown)
             }

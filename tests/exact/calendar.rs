@@ -1,11 +1,11 @@
 //! Calendar rates as the contract words them, by a calendar of somebody else's.
 
 use super::number::{amount, positive};
-use super::{whole, Exact};
+use super::{whole, Exact, Flow};
 use chrono::{DateTime, Datelike, Days, Months, NaiveDate};
 use num_traits::ToPrimitive;
 use tokenbucket::number::{Rounding, MAX_MICRO, MAX_TOKENS};
-use tokenbucket::rate::{RateError, CENTURY_S};
+use tokenbucket::rate::{Rate, RateError, CENTURY_S};
 
 const CENTURY_US: i128 = CENTURY_S as i128 * 1_000_000;
 const DAY_US: i64 = 86_400_000_000;
@@ -75,6 +75,32 @@ impl Calendar {
         // Later than any calendar goes.
         begin_us.map_or_else(|| whole(i64::MAX), |begin_us| begin_us - whole(self.offset_us) - whole(from_us))
     }
+}
+
+/// The module reads these bytes as a calendar rate as the contract does, and by the calendar lets as much come between two
+/// moments, and as late, as it should.
+pub fn assert_calendar_read_as_meant(words: &[u8], since_us: i64, elapsed_us: i64, micro: i64) {
+    let text = words.escape_ascii();
+    let (read, meant) = (Rate::parse(words), Flow::read(words));
+    assert_eq!(read.map(|_| ()), meant.clone().map(|_| ()), "{text}");
+    let (Ok(rate), Ok(Flow::Calendar(meant))) = (read, meant) else { return };
+    let until_us = since_us.saturating_add(elapsed_us);
+    let flow = rate.flow(since_us, until_us);
+    assert_eq!(flow.micro, told(&meant.between(since_us, until_us)), "{text} since {since_us}");
+    assert_eq!((flow.carry_us, rate.flow(until_us, since_us).micro), (0, 0), "{text} since {since_us}");
+    for micro in [1, micro.max(1)] {
+        let lasts_us = told(&meant.lasts_us(since_us, &whole(micro)));
+        assert_eq!(
+            rate.reaches_at_us(since_us, micro) - since_us,
+            lasts_us,
+            "{micro} at {text} since {since_us}"
+        );
+    }
+}
+
+/// Flows and times are told up to 2^62.
+fn told(exact: &Exact) -> i64 {
+    exact.to_integer().to_i64().unwrap_or(i64::MAX).min(1 << 62)
 }
 
 impl Period {

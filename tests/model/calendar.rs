@@ -1,14 +1,11 @@
 //! Calendar rates: boundaries where people expect them, and everywhere else those of an independent calendar.
 
-use super::exact::{whole, Exact, Flow};
+use super::exact::calendar::assert_calendar_read_as_meant;
+use super::exact::Flow;
 use super::scenario;
 use chrono::DateTime;
-use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use tokenbucket::rate::{Rate, RateError};
-
-/// Flows and times are told up to here.
-const MOST: i64 = 1 << 62;
 
 fn us(time: &str) -> i64 {
     DateTime::parse_from_rfc3339(time).unwrap_or_else(|error| panic!("{time}: {error}")).timestamp_micros()
@@ -121,45 +118,28 @@ fn what_is_no_calendar_rate_is_an_error_of_the_rate() {
     }
 }
 
-/// Moments: anywhere, and next to a boundary.
-fn moments() -> impl Strategy<Value = (i64, i64)> {
-    (scenario::starts(), -1..=1i64)
-}
-
-fn told(micro: &Exact) -> i64 {
-    micro.to_integer().to_i64().unwrap_or(MOST).min(MOST)
-}
-
 proptest! {
-    /// What comes between two moments, and when an amount has come, is what an independent calendar says.
+    /// What comes between two moments, and when an amount has come, is what an independent calendar says: anywhere, and
+    /// next to a boundary.
     #[test]
     fn boundaries_are_those_of_the_calendar(
         words in scenario::calendar_rates(),
-        (since_us, next_to) in moments(),
+        since_us in scenario::starts(),
+        next_to in -1..=1i64,
         elapsed_us in scenario::spread(1 << 58),
         micro in scenario::spread(1 << 60),
     ) {
-        let rate = Rate::parse(words.as_bytes()).unwrap();
-        let Ok(Flow::Calendar(meant)) = Flow::read(words.as_bytes()) else { panic!("{words}") };
-        let lasts_us = |since_us: i64, micro: i64| told(&meant.lasts_us(since_us, &whole(micro)));
-        let boundary_us = since_us.saturating_add(lasts_us(since_us, 1)).saturating_add(next_to);
-        for since_us in [since_us, boundary_us] {
-            let until_us = since_us.saturating_add(elapsed_us);
-            let flow = rate.flow(since_us, until_us);
-            prop_assert_eq!(flow.micro, told(&meant.between(since_us, until_us)), "{} since {}", words, since_us);
-            prop_assert_eq!(flow.carry_us, 0);
-            prop_assert_eq!(rate.flow(until_us, since_us).micro, 0);
-            if micro > 0 {
-                let reached_us = rate.reaches_at_us(since_us, micro);
-                prop_assert_eq!(reached_us - since_us, lasts_us(since_us, micro), "{} since {}", words, since_us);
-            }
+        let boundary_us = Rate::parse(words.as_bytes()).unwrap().reaches_at_us(since_us, 1);
+        for since_us in [since_us, boundary_us + next_to] {
+            assert_calendar_read_as_meant(words.as_bytes(), since_us, elapsed_us, micro);
         }
     }
 
     /// Whatever the bytes, they are read as the contract words it.
     #[test]
-    fn calendar_rates_are_read_as_meant(words in "[+]?[0-9.e-]{1,4}@[0-9]{0,3}(ms|s|m|h|d|w|mo|y|q|)([+-][0-9]{1,2}:?[0-9]{1,2})?") {
-        let (read, meant) = (Rate::parse(words.as_bytes()), Flow::read(words.as_bytes()));
-        prop_assert_eq!(read.map(|_| ()), meant.map(|_| ()), "{}", words);
+    fn calendar_rates_are_read_as_meant(
+        words in "[+]?[0-9.e-]{1,4}@[0-9]{0,3}(ms|s|m|h|d|w|mo|y|q|)([+-][0-9]{1,2}:?[0-9]{1,2})?",
+    ) {
+        assert_calendar_read_as_meant(words.as_bytes(), 0, 1, 1);
     }
 }

@@ -143,6 +143,7 @@ fn every_command_has_a_page_with_every_section() {
         let categories: &[&str] = match command.audience {
             Audience::Readers => &["@read", "@fast", "@tokenbucket"],
             Audience::Writers => &["@write", "@fast", "@tokenbucket"],
+            Audience::Operators => &["@admin", "@dangerous"],
             Audience::Servers => &["@write", "@admin", "@dangerous"],
         };
         assert_eq!(page.categories(), categories, "{at}: the ACL categories");

@@ -31,4 +31,5 @@ mod settings;
 mod stories;
 mod throttle;
 mod throttle_clients;
+mod top;
 mod traces;

@@ -187,7 +187,7 @@ fn an_effect_that_no_holds_can_have_had_is_refused() {
         changing(&set(future_us, 1, &[b'x'; 129])),
     ] {
         let refused = client.try_run(&[b"TB.RESTORE".as_slice(), b"k", &bad]).unwrap_err();
-        assert_eq!(refused, Error::State.to_string(), "{bad:?}");
+        assert_eq!(refused, Error::Effect.to_string(), "{bad:?}");
     }
     assert_same_buckets(&buckets(&mut client), &before, "after what was refused");
     // One of a bucket without holds replaces all.

@@ -48,7 +48,8 @@ pub fn tell(reply: Result<redis::Value, String>) -> String {
 }
 
 fn changes_nothing(call: &str, told: &str) -> bool {
-    let only_asks = ["TB.PEEK ", "TB.STATE ", "TB.HOLDS "].iter().any(|command| call.starts_with(command));
+    let only_asks =
+        ["TB.PEEK ", "TB.STATE ", "TB.HOLDS ", "TB.TOP"].iter().any(|command| call.starts_with(command));
     let is_error = told.starts_with(char::is_alphabetic);
     // Of several holds, those that are there are settled.
     let is_denied = call.starts_with("TB.") && !call.starts_with("TB.MSETTLE ") && told.starts_with("[0 ");

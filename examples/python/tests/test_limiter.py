@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from limiter import HoldLimiter, Limit, Limiter, check_limit, connect
-from run import Service, redis_server
+from services import Service, redis_server
 
 pytestmark = pytest.mark.anyio
 
