@@ -34,7 +34,7 @@ say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 help: ## List the targets
 	@echo 'make TARGET [VARIABLE=value …]'
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
@@ -124,6 +124,22 @@ matrix: build ## Test the module on every server in the README's table (about 12
 cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test cluster' $(TEST_ENGINES)
+
+# `cross` with a target of Rust, the servers that it is tested on, and what its tests are told.
+cross = @scripts/install.sh engines redis && scripts/test-cross.sh $(1) $(2) -- --test-threads $(TEST_THREADS) $(3) $(TESTS)
+
+.PHONY: test-arm64
+test-arm64: build ## Test the module for arm64 on Redis and Valkey, in an emulator
+	$(call cross,aarch64-unknown-linux-gnu,redis-8.0.2 valkey-8.1.1)
+
+# What listens to the server is told of children that fork; the emulator loses them.
+.PHONY: test-s390x
+test-s390x: build ## The same for s390x, which stores the highest byte first: that files and replicas do not tell
+	$(call cross,s390x-unknown-linux-gnu,redis-8.0.2,--skip listeners::)
+
+.PHONY: test-musl
+test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Valkey that are compiled for it
+	$(call cross,x86_64-unknown-linux-musl,redis-7.0.15 valkey-8.1.1)
 
 .PHONY: chaos
 chaos: build ## Random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)

@@ -2,7 +2,7 @@
 //!
 //! Which server is said by two environment variables, that the Makefile sets:
 //! `SERVER`, the executable (default: `redis-server` on the path), and `MODULE`, the module to load (default: what
-//! `cargo build --release` makes).
+//! `cargo build --release` makes). `SERVER_CC` is a C compiler for a server that is not for this machine.
 
 pub mod calls;
 pub mod clock;

@@ -1,7 +1,7 @@
 //! One server.
 
 use super::clock::Clock;
-use super::engine::{executable, is_before};
+use super::engine::{executable, foreign_compiler, is_before};
 use super::patience::wait_until;
 use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
@@ -21,6 +21,14 @@ pub fn module() -> PathBuf {
     let module = std::env::var_os("MODULE").map_or_else(built, PathBuf::from);
     assert!(module.exists(), "{} is missing: run 'cargo build --release' first", module.display());
     module
+}
+
+/// A server for this machine beside one under test that is not, and the module for it.
+#[derive(Clone, Debug)]
+#[allow(dead_code)] // For tests/machines.
+pub struct Native {
+    pub server: PathBuf,
+    pub module: PathBuf,
 }
 
 /// A port that is free, and the one of a cluster bus 10,000 above it too. Never the same one twice, and none that the
@@ -48,6 +56,13 @@ const CONFIGURATION_FILE: &str = "redis.conf";
 pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
+    /// Makes it this server rather than the one under test.
+    #[allow(dead_code)] // For tests/machines.
+    pub fn native(mut self, native: &Native) -> Self {
+        self.0.native = Some(native.clone());
+        self
+    }
+
     /// Gives it a configuration file, `redis.conf` in its folder, whose lines count less than the options.
     pub fn configuration_file(self, lines: &str) -> Self {
         fs::write(self.0.folder().join(CONFIGURATION_FILE), lines).unwrap();
@@ -123,6 +138,7 @@ pub fn copy_data_files(from: &Path, to: &Path) {
 
 /// A running server in a folder of its own. Ended when it goes out of scope.
 pub struct Server {
+    native: Option<Native>,
     child: Option<Child>,
     port: u16,
     folder: TempDir,
@@ -135,6 +151,7 @@ impl Server {
     /// A server with the module and nothing else: no file is written unless a test asks for it.
     pub fn builder() -> ServerBuilder {
         ServerBuilder(Self {
+            native: None,
             child: None,
             port: 0,
             folder: tempfile::tempdir().unwrap(),
@@ -257,12 +274,16 @@ impl Server {
             self.spawn();
             self.is_up()
         });
-        assert!(is_up, "{} did not start:\n{}", executable().display(), self.log());
+        assert!(is_up, "{} did not start:\n{}", self.executable().display(), self.log());
+    }
+
+    fn executable(&self) -> PathBuf {
+        self.native.as_ref().map_or_else(executable, |native| native.server.clone())
     }
 
     fn spawn(&mut self) {
         let log = File::options().create(true).append(true).open(self.folder().join("log")).unwrap();
-        let mut command = Command::new(executable());
+        let mut command = Command::new(self.executable());
         let configuration_file = self.folder().join(CONFIGURATION_FILE);
         if configuration_file.exists() {
             command.arg(configuration_file);
@@ -281,15 +302,20 @@ impl Server {
             command.arg(format!("--{name}")).arg(value);
         }
         if let Some(arguments) = &self.module_arguments {
-            command.arg("--loadmodule").arg(module()).args(arguments);
+            let module = self.native.as_ref().map_or_else(module, |native| native.module.clone());
+            command.arg("--loadmodule").arg(module).args(arguments);
         }
         if let Some(clock) = &self.clock {
             // This thread sleeps until a time of the clock, and would not sleep at all by one that is behind.
             command.args(["--jemalloc-bg-thread", "no"]);
-            clock.govern(&mut command);
+            let compiler = if self.native.is_some() { None } else { foreign_compiler() };
+            clock.govern(&mut command, compiler.as_deref());
         }
         self.child = Some(command.spawn().unwrap_or_else(|error| {
-            panic!("{} cannot be run: {error}; say which server with SERVER=path", executable().display())
+            panic!(
+                "{} cannot be run: {error}; say which server with SERVER=path",
+                self.executable().display()
+            )
         }));
     }
 
