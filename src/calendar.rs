@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::cast::signed;
 use crate::number::{micro_tokens, Decimal, Rounding};
 use crate::rate::{saturate, unit, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, MOST};
 
@@ -120,12 +121,12 @@ impl Calendar {
             Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
             Unit::Month => month_of(local_us.div_euclid(DAY_US)),
         };
-        units.checked_div_euclid(self.units.cast_signed()).unwrap_or(0)
+        units.checked_div_euclid(signed(self.units)).unwrap_or(0)
     }
 
     /// When the period of that number begins; saturates.
     fn begins_at_us(&self, number: i64) -> i64 {
-        let units = number.saturating_mul(self.units.cast_signed());
+        let units = number.saturating_mul(signed(self.units));
         let local_us = match self.anchor.unit {
             Unit::Microsecond => units,
             Unit::Week => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),

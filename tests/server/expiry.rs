@@ -17,7 +17,7 @@ fn assert_expires_in_time(server: &Server, key: &str, limit: &Limit, before_ms: 
     let state = client.state(key).unwrap();
     let full_at_us = full_at_us(&state, limit);
     let expires_at_ms = client.expires_at_ms(key).unwrap_or_else(|| panic!("{key} {state:?} never expires"));
-    let earliest_ms = full_at_us.unsigned_abs().div_ceil(1000).cast_signed();
+    let earliest_ms = i64::try_from(full_at_us.unsigned_abs().div_ceil(1000)).unwrap();
     let latest_ms = earliest_ms + (full_at_us - now_us) / 4 / 1000 + 1000;
     // It is only ever lengthened.
     let (earliest_ms, latest_ms) = match before_ms {
@@ -72,7 +72,7 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
         server.clock().advance_us(clock_us);
         client.say("TB.CHARGE twin 100 1/3s 50.12345");
         let full_at_us = full_at_us(&client.state("twin").unwrap(), &limit);
-        let full_at_ms = full_at_us.unsigned_abs().div_ceil(1000).cast_signed();
+        let full_at_ms = i64::try_from(full_at_us.unsigned_abs().div_ceil(1000)).unwrap();
         let latest_ms = client.expires_at_ms("twin").unwrap();
         for expires_at_ms in [full_at_ms - 1, full_at_ms, latest_ms, latest_ms + 1] {
             client.say("TB.CHARGE user:1 100 1/3s 50");
