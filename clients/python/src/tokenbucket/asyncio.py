@@ -97,7 +97,7 @@ class Limiter(_Closing, Operations):
             return await self._run(self._take_from(batch, int(cost)))
 
     async def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
-        """What `take` would decide."""
+        """What `take` would decide; `remaining` is as after it. Of cost 0, what there is."""
         return await self._run(self._peek(name, cost, limit))
 
     async def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> Decision:

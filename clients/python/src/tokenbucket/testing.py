@@ -156,8 +156,10 @@ class FakeServer:
     def _peek(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
         view = self._look(key, capacity, rate, pool=True)
         wanted = _cost(cost)
-        allowed = view.level >= wanted
-        return view.reply(int(allowed), 0 if allowed else view.ms_until(wanted))
+        wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
+        if not wait_ms:
+            view.level -= wanted
+        return view.reply(int(not wait_ms), wait_ms)
 
     def _take(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
         return self._reserve(key, capacity, rate, cost, "0")
@@ -193,7 +195,11 @@ class FakeServer:
         return view.reply(1, 0)
 
     def _mtake(self, count: str, *words: str) -> list[Any]:
-        each = [self._peek(*four) for four in _fours(count, words)]
+        each = []
+        for key, capacity, rate, cost in _fours(count, words):
+            view, wanted = self._look(key, capacity, rate), _cost(cost)
+            wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
+            each.append(view.reply(int(not wait_ms), wait_ms))
         if all(reply[0] for reply in each):
             each = [self._take(*four) for four in _fours(count, words)]
         return _joint(each)
