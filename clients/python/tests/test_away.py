@@ -110,7 +110,7 @@ def test_a_wrong_call_does_not_pass_by_failing_open(make: Make, server: Process,
     with pytest.raises(REFUSALS, match="rate"):
         limiter.take("a", limit=Limit(10, 0))
     admin.set("tb:a", "something else")
-    with pytest.raises(REFUSALS, match="WRONGTYPE|wrong kind"):
+    with pytest.raises(REFUSALS, match=r"WRONGTYPE|wrong kind"):
         limiter.take("a")
     assert limiter.take("b").allowed
 
@@ -124,7 +124,7 @@ def test_who_may_not_call_is_told(make: Make, tmp_path: Path) -> None:
         for client in ({}, {"password": "wrong"}, {"username": "reader", "password": "r"}):
             limiter = make(server, Limit(10, STILL), client=client)
             for _ in range(2):
-                with pytest.raises(REFUSALS, match="(?i)auth|password|permission"):
+                with pytest.raises(REFUSALS, match=r"(?i)auth|password|permission"):
                     limiter.take("a")
         assert make(server, Limit(10, STILL), client={"password": "secret"}).take("a").allowed
     finally:
