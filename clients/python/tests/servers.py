@@ -54,14 +54,14 @@ class Process:
         self.log = folder / f"{name}-{port}.log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, within_s: float = READY_WITHIN_S) -> None:
         atexit.register(self.stop)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, cwd=self.folder, env=self.env, stdout=log, stderr=log
             )
         try:
-            wait_for(self._answers, f"{self.name} on port {self.port}")
+            wait_for(self._answers, f"{self.name} on port {self.port}", within_s)
         except (TimeoutError, RuntimeError) as error:
             self.stop()
             raise RuntimeError(f"{error}\n{self.output()}") from None

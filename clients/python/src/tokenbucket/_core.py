@@ -259,6 +259,22 @@ class JointOperations(Asker):
         super().__init__(client, **options)
         self.limits = dict(limits)
 
+    def headers(
+        self,
+        decision: JointDecision,
+        *,
+        limits: Mapping[str, Limit] | None = None,
+        jitter: float = 0,
+    ) -> dict[str, str]:
+        """As `Decision.headers`, with an item for each limit."""
+        headers: dict[str, str] = {}
+        of = self.limits if limits is None else limits
+        for which, one in decision.each.items():
+            for name, item in one.headers(of[which], which).items():
+                headers[name] = f"{headers[name]}, {item}" if name in headers else item
+        headers.pop("Retry-After", None)
+        return headers | decision.retry_after_header(jitter)
+
     def _parts(
         self,
         name: str | Mapping[str, str],

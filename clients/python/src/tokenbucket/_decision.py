@@ -49,10 +49,13 @@ class Decision:
             headers["RateLimit-Policy"] = policy + (f";w={window_s}" if window_s else "")
             left, reset_s = max(self.remaining, 0), _up_to_seconds(self.reset_after_ms)
             headers["RateLimit"] = f'"{name}";r={left};t={reset_s}'
-        if not self.allowed and self.retry_after_ms > 0:
-            later = 1 + jitter * random.random()
-            headers["Retry-After"] = str(_up_to_seconds(self.retry_after_ms * later))
-        return headers
+        return headers | self.retry_after_header(jitter)
+
+    def retry_after_header(self, jitter: float = 0) -> dict[str, str]:
+        if self.allowed or self.retry_after_ms <= 0:
+            return {}
+        later = 1 + jitter * random.random()
+        return {"Retry-After": str(_up_to_seconds(self.retry_after_ms * later))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,9 +248,13 @@ class Hold(HoldOperations):
         traceback: TracebackType | None,
     ) -> None:
         # Waited for: a renewal on its way could arrive after the settlement.
-        self._over.set()
+        self.stop_renewing()
         self._renewing.join()
         self.settle()
+
+    def stop_renewing(self) -> None:
+        """Leaves the hold to expire, if it is not settled before."""
+        self._over.set()
 
     def _renew_until_over(self) -> None:
         while not self._over.wait(self._renew_every_s):

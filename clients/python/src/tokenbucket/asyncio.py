@@ -239,11 +239,15 @@ class Hold(HoldOperations):
         traceback: TracebackType | None,
     ) -> None:
         # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
-        self._over.set()
+        self.stop_renewing()
         try:
             await self._renewing
         finally:
             await self.settle()
+
+    def stop_renewing(self) -> None:
+        """Leaves the hold to expire, if it is not settled before."""
+        self._over.set()
 
     async def _renew_until_over(self) -> None:
         while True:
