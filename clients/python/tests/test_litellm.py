@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +252,7 @@ def test_what_a_killed_proxy_held_comes_back(
             for key in admin.scan_iter():
                 [[_, _, expires_in_ms]] = ask("TB.HOLDS", key)
                 assert 0 < expires_in_ms <= 60_000
+
+
+def test_the_readme_says_which_litellm_was_tested() -> None:
+    assert f"| litellm | {version('litellm')} |" in (PACKAGE / "README.md").read_text()
