@@ -7,7 +7,6 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from limiter import connect
 from run import Service, app_server, model_server, redis_server, wait_for
 
 # As Ctrl-C does, so that what the tests have started is still ended.
@@ -30,7 +29,7 @@ def redis_service(tmp_path_factory) -> Iterator[Service]:
 
 @pytest.fixture
 async def redis(redis_service: Service) -> AsyncIterator[Redis]:
-    client = connect(f"redis://127.0.0.1:{redis_service.port}/0")
+    client = Redis(port=redis_service.port)
     await client.flushall()
     yield client
     await client.aclose()
