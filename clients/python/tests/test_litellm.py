@@ -204,7 +204,9 @@ def test_a_caller_who_hangs_up_pays_for_what_came_and_frees_the_slot(
     client: httpx.Client, buckets: Any
 ) -> None:
     with stream(client, "sk-hang-up", " ".join(["word"] * 300), 500) as response:
-        next(response.iter_raw())
+        chunks = response.iter_raw()  # forgotten, it would hang up
+        assert response.status_code == 200, next(chunks)
+        next(chunks)
         held = buckets()
         assert held["parallel"] == (999, 1)
     wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
@@ -245,7 +247,8 @@ def test_what_a_killed_proxy_held_comes_back(
     client: httpx.Client, proxy: Process, buckets: Any, bucket_server: Process
 ) -> None:
     with stream(client, "sk-killed", " ".join(["word"] * 300), 500) as response:
-        next(response.iter_raw())
+        chunks = response.iter_raw()
+        next(chunks)
         proxy.signal(signal.SIGKILL)
         with redis.Redis(port=bucket_server.port) as admin:
             ask: Any = admin.execute_command
