@@ -26,11 +26,13 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, NoDecode
+from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limiter import Decision, Hold, HoldLimiter, Limit, Limiter, check_limit, connect
+from tokenbucket import Decision, Limit, ModuleMissing
+from tokenbucket.asyncio import Hold, JointLimiter, Limiter
 
 log = logging.getLogger("app")
 
@@ -75,9 +77,9 @@ class Settings(BaseSettings):
 
 
 class Limited(Exception):
-    def __init__(self, decision: Decision, limit: Limit | None = None) -> None:
+    def __init__(self, decision: Decision, headers: dict[str, str]) -> None:
         self.decision = decision
-        self.limit = limit
+        self.headers = headers
 
 
 def refusal(limited: Limited) -> JSONResponse:
@@ -87,23 +89,12 @@ def refusal(limited: Limited) -> JSONResponse:
         return JSONResponse(
             {"detail": "the rate limiter is not available"}, 503, {"Retry-After": "1"}
         )
-    headers = rate_limit_headers(decision, limited.limit)
     if decision.retry_after_ms < 0:
         # Without Retry-After: there is no moment at which this call would pass.
-        return JSONResponse({"detail": "the call costs more than its limit holds"}, 429, headers)
-    headers["Retry-After"] = str(decision.retry_after_s)
-    body = {"detail": "rate limit exceeded", "retry_after_ms": decision.retry_after_ms}
-    return JSONResponse(body, 429, headers)
-
-
-def rate_limit_headers(decision: Decision, limit: Limit | None) -> dict[str, str]:
-    if decision.degraded or limit is None:
-        return {}
-    return {
-        "RateLimit-Limit": f"{float(limit.capacity):.0f}",
-        "RateLimit-Remaining": str(max(decision.remaining, 0)),
-        "RateLimit-Reset": str(-(-decision.reset_after_ms // 1000)),
-    }
+        body = {"detail": "the call costs more than its limit holds"}
+    else:
+        body = {"detail": "rate limit exceeded", "retry_after_ms": decision.retry_after_ms}
+    return JSONResponse(body, 429, limited.headers)
 
 
 # The three ways to use a limiter.
@@ -129,15 +120,16 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         decision = await self.limiter.take(self.key(Request(scope)))
+        headers = self.limiter.headers(decision)
         if not decision.allowed:
-            await refusal(Limited(decision, self.limiter.limit))(scope, receive, send)
+            await refusal(Limited(decision, headers))(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in rate_limit_headers(decision, self.limiter.limit).items():
-                    headers.setdefault(name, value)  # a route's own limit is closer to the caller
+                of_response = MutableHeaders(scope=message)
+                for name, value in headers.items():
+                    of_response.setdefault(name, value)  # a route's own limit is closer to the caller
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
@@ -183,9 +175,10 @@ class RateLimit:
     async def __call__(self, request: Request, response: Response, caller: Caller) -> None:
         limiter: Limiter = request.app.state.limiters[self.name]
         decision = await limiter.take(caller, self.tokens)
+        headers = limiter.headers(decision)
         if not decision.allowed:
-            raise Limited(decision, limiter.limit)
-        response.headers.update(rate_limit_headers(decision, limiter.limit))
+            raise Limited(decision, headers)
+        response.headers.update(headers)
 
 
 class ChatMessage(BaseModel):
@@ -296,18 +289,17 @@ def create_app(settings: Settings) -> FastAPI:
         "on_error": settings.rate_limit_on_error,
         "timeout_ms": settings.rate_limit_timeout_ms,
     }
-    redis = connect(settings.redis_url)
-    per_address = Limiter(redis, "ip", settings.ip_limit, **policy)
-    search = Limiter(redis, "search", settings.search_limit, **policy)
-    llm = HoldLimiter(
+    redis = Redis.from_url(settings.redis_url)
+    per_address = Limiter(redis, settings.ip_limit, "tb:ip:", **policy)
+    search = Limiter(redis, settings.search_limit, "tb:search:", **policy)
+    llm = JointLimiter(
         redis,
-        "llm",
         {
             "requests": settings.llm_request_limit,
             "tokens": settings.llm_token_limit,
             "inflight": Limit(settings.llm_inflight_limit, rate=0),
         },
-        ttl_ms=settings.llm_hold_ttl_ms,
+        "tb:llm:",
         **policy,
     )
 
@@ -321,6 +313,8 @@ def create_app(settings: Settings) -> FastAPI:
         ) as model:
             app.state.model = model
             yield
+        for limiter in (per_address, search, llm):
+            await limiter.aclose()
         await redis.aclose()
 
     app = FastAPI(title="tokenbucket example", lifespan=lifespan)
@@ -351,11 +345,10 @@ def create_app(settings: Settings) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(chat: ChatRequest, caller: Caller) -> Response:
-        hold = await llm.hold(
-            caller, {"requests": 1, "tokens": estimate_tokens(chat), "inflight": 1}
-        )
-        if not hold.decision.allowed:
-            raise Limited(hold.decision)
+        amounts = {"requests": 1, "tokens": estimate_tokens(chat), "inflight": 1}
+        hold = await llm.hold(caller, amounts, ttl_ms=settings.llm_hold_ttl_ms)
+        if not hold.allowed:
+            raise Limited(hold.decision, llm.headers(hold.decision))
         async with AsyncExitStack() as ending:
             await ending.enter_async_context(hold)
             answer = await ask_model(app.state.model, chat, hold, ending)
@@ -369,13 +362,15 @@ def create_app(settings: Settings) -> FastAPI:
 
 async def check_limits(settings: Settings) -> None:
     """Finds a limit that the server refuses now, not with the first caller."""
-    redis = connect(settings.redis_url)
+    redis = Redis.from_url(settings.redis_url)
     try:
         for name in ("ip_limit", "search_limit", "llm_request_limit", "llm_token_limit"):
-            try:
-                await check_limit(redis, getattr(settings, name))
-            except ResponseError as error:
-                raise SystemExit(f"{name.upper()}: {error}") from None
+            async with Limiter(redis, getattr(settings, name), timeout_ms=1000) as limiter:
+                await limiter.take("check", 0)  # of cost 0, and so nothing is taken
+    except ResponseError as error:
+        raise SystemExit(f"{name.upper()}: {error}") from None
+    except ModuleMissing as error:
+        raise SystemExit(f"REDIS_URL: {error}") from None
     finally:
         await redis.aclose()
 

@@ -7,7 +7,6 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from limiter import connect
 from run import app_server, model_server
 from services import Service, redis_server, wait_for
 
@@ -31,7 +30,7 @@ def redis_service(tmp_path_factory) -> Iterator[Service]:
 
 @pytest.fixture
 async def redis(redis_service: Service) -> AsyncIterator[Redis]:
-    client = connect(f"redis://127.0.0.1:{redis_service.port}/0")
+    client = Redis(port=redis_service.port)
     await client.flushall()
     yield client
     await client.aclose()

@@ -1,0 +1,31 @@
+"""Token bucket limits that are decided by the tokenbucket module of Redis and Valkey.
+
+    limiter = tokenbucket.Limiter(redis.Redis(), tokenbucket.Limit(10, "5/s"))
+    if limiter.take("user:42").allowed: ...
+
+The same for asyncio is in `tokenbucket.asyncio`.
+"""
+
+from ._core import OnDecision, OnError
+from ._decision import Decision, Denied, JointDecision
+from ._errors import ModuleMissing, ServerAway
+from ._limit import Limit, Number
+from ._sync import Client, Hold, JointLimiter, Limiter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "Decision",
+    "Denied",
+    "Hold",
+    "JointDecision",
+    "JointLimiter",
+    "Limit",
+    "Limiter",
+    "ModuleMissing",
+    "Number",
+    "OnDecision",
+    "OnError",
+    "ServerAway",
+]

@@ -1,0 +1,71 @@
+"""Denials remembered, so that a flood is refused without asking."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from ._clock import Clock
+from ._decision import Decision
+from ._limit import Limit, Number
+
+
+@dataclass(frozen=True, slots=True)
+class _Denial:
+    cost: Decimal
+    decision: Decision
+    asked_at: float
+    heard_at: float
+
+
+class Denials:
+    """The last denial of each of at most `size` keys.
+
+    The server decided some time between the question and its reply. Nobody is refused for longer than
+    if it was at the question; what the refused are told counts from the reply, so that it is enough.
+    """
+
+    def __init__(self, size: int, clock: Clock) -> None:
+        self._clock = clock
+        self._size = size
+        self._lock = threading.Lock()
+        self._denials: OrderedDict[tuple[str, Limit], _Denial] = OrderedDict()
+
+    def recall(self, key: str, limit: Limit, cost: Number) -> Decision | None:
+        """The denial that still holds for such a cost; one of cost 5 says nothing about cost 1."""
+        with self._lock:
+            denial = self._denials.get((key, limit))
+            if denial is None:
+                return None
+            now = self._clock.monotonic()
+            if now >= denial.asked_at + denial.decision.retry_after_ms / 1000:
+                del self._denials[key, limit]
+                return None
+        if _exactly(cost) < denial.cost:
+            return None
+        waited_ms = int((now - denial.heard_at) * 1000)
+        return replace(
+            denial.decision,
+            retry_after_ms=max(denial.decision.retry_after_ms - waited_ms, 1),
+            reset_after_ms=max(denial.decision.reset_after_ms - waited_ms, 1),
+        )
+
+    def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
+        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
+            return
+        with self._lock:
+            self._denials[key, limit] = _Denial(_exactly(cost), decision, asked_at, self._clock.monotonic())
+            self._denials.move_to_end((key, limit))
+            if len(self._denials) > self._size:
+                self._denials.popitem(last=False)
+
+    def forget(self, key: str, limit: Limit) -> None:
+        """Tokens came back: the denial may no longer hold."""
+        with self._lock:
+            self._denials.pop((key, limit), None)
+
+
+def _exactly(cost: Number) -> Decimal:
+    return Decimal(str(cost))

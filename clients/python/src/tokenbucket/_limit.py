@@ -1,0 +1,86 @@
+"""What a bucket holds, and how fast it fills."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+Number = int | float | str | Decimal
+"""An amount of tokens, sent to the server as Python prints it."""
+
+_NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_PERIOD = re.compile(r"(.*?)(ms|s|m|h|d)", re.ASCII)
+_CALENDAR = re.compile(r"(\d*)(mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII)
+
+_UNIT_S = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86_400),
+    "w": Fraction(7 * 86_400),
+    "mo": Fraction(30 * 86_400),
+    "y": Fraction(365 * 86_400),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many tokens a bucket holds, and how fast they come back.
+
+    `rate` is tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count
+    at each boundary of the calendar (`"1000@d"`, `"1000@d+09:00"`). 0 is a pool, whose tokens come
+    back only from holds. Neither is stored: a new limit counts from the next call.
+
+    Raises ValueError for what cannot be a limit. The server alone knows every bound, and says so
+    at the first call.
+    """
+
+    capacity: Number
+    rate: Number
+
+    def __post_init__(self) -> None:
+        if not _NUMBER.fullmatch(str(self.capacity)):
+            raise ValueError(f"capacity: {self.capacity!r} is not a number of at least 0")
+        if not _is_rate(str(self.rate)):
+            raise ValueError(f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'")
+
+    @classmethod
+    def parse(cls, text: str) -> Limit:
+        """Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them."""
+        words = text.split()
+        if len(words) != 2:
+            raise ValueError(f"{text!r} is not a capacity and a rate, like '20 10/s'")
+        return cls(*words)
+
+    @property
+    def is_calendar(self) -> bool:
+        """Whether tokens come at boundaries of the calendar, and not all the time."""
+        return "@" in str(self.rate)
+
+    @property
+    def tokens_per_s(self) -> Fraction:
+        """What flows in, exactly; of a calendar's rate the average, with months of 30 days."""
+        count, _, period = re.split(r"([/@]|$)", str(self.rate), maxsplit=1)
+        if not period:
+            return Fraction(count)
+        number, unit = re.fullmatch(r"(.*?)(ms|mo|[smhdwy])([+-].*)?", period).group(1, 2)  # type: ignore[union-attr]
+        return Fraction(count) / (Fraction(number or 1) * _UNIT_S[unit])
+
+    @property
+    def window_s(self) -> int | None:
+        """In how many seconds an empty bucket fills, rounded up; None if nothing flows in."""
+        rate = self.tokens_per_s
+        return -(-Fraction(str(self.capacity)) // rate) if rate else None
+
+
+def _is_rate(text: str) -> bool:
+    count, separator, period = re.split(r"([/@]|$)", text, maxsplit=1)
+    if not _NUMBER.fullmatch(count):
+        return False
+    if separator == "@":
+        return bool(_CALENDAR.fullmatch(period))
+    unit = _PERIOD.fullmatch(period)
+    return not separator or bool(unit and (not unit[1] or _NUMBER.fullmatch(unit[1])))

@@ -1,0 +1,79 @@
+"""Throttles of Django REST framework on token buckets.
+
+    REST_FRAMEWORK = {
+        "DEFAULT_THROTTLE_CLASSES": ["tokenbucket.rest_framework.UserRateThrottle"],
+        "DEFAULT_THROTTLE_RATES": {"user": "1000/day"},
+    }
+    TOKENBUCKET = {"URL": "redis://localhost:6379/0"}
+
+Rates are the framework's, "1000/day" being a bucket of 1000 that refills with 1000 a day, or a
+capacity and a rate, "20 1000/d". What `TOKENBUCKET` has beside the URL goes to
+`tokenbucket.Limiter`: `"ON_ERROR": "closed"`, `"TIMEOUT_MS": 50`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import redis
+from django.conf import settings
+from rest_framework import throttling
+
+from ._decision import Decision
+from ._limit import Limit
+from ._sync import Limiter
+
+__all__ = ["AnonRateThrottle", "ScopedRateThrottle", "TokenBucketThrottle", "UserRateThrottle"]
+
+
+@cache
+def limiter() -> Limiter:
+    """The one that all throttles of this process ask, with the settings of its first request."""
+    options = {name.lower(): value for name, value in getattr(settings, "TOKENBUCKET", {}).items()}
+    client = redis.Redis.from_url(options.pop("url", "redis://localhost:6379/0"))
+    return Limiter(client, Limit(0, 1), options.pop("prefix", ""), **options)
+
+
+class TokenBucketThrottle(throttling.SimpleRateThrottle):
+    """What a throttle of your own extends, as it would `SimpleRateThrottle`."""
+
+    limit: Limit
+    decision: Decision | None = None
+
+    def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
+        if rate is None:
+            return None, None
+        if " " in rate:
+            self.limit = Limit.parse(rate)
+        else:
+            requests, seconds = super().parse_rate(rate)
+            self.limit = Limit(requests, f"{requests}/{seconds}s" if requests else 1)
+        return int(float(self.limit.capacity)), self.limit.window_s
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        if self.rate is None:
+            return True
+        key = self.get_cache_key(request, view)
+        if key is None:
+            return True
+        self.decision = limiter().take(key, limit=self.limit)
+        return self.decision.allowed
+
+    def wait(self) -> float | None:
+        """Seconds, for Retry-After, which the framework rounds up."""
+        if self.decision is None or self.decision.retry_after_ms < 0:
+            return None
+        return self.decision.retry_after_ms / 1000
+
+
+class AnonRateThrottle(throttling.AnonRateThrottle, TokenBucketThrottle):
+    pass
+
+
+class UserRateThrottle(throttling.UserRateThrottle, TokenBucketThrottle):
+    pass
+
+
+class ScopedRateThrottle(throttling.ScopedRateThrottle, TokenBucketThrottle):
+    pass

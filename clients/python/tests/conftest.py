@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import inspect
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import anyio.from_thread
+import pytest
+import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
+
+import tokenbucket
+import tokenbucket.asyncio
+from servers import Process, redis_server
+
+# As Ctrl-C does, so that what the tests have started is still ended.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+CLIENTS: Mapping[str, type[Any]] = {
+    "redis": redis.Redis,
+    "redis.asyncio": redis.asyncio.Redis,
+    "valkey": valkey.Valkey,
+    "valkey.asyncio": valkey.asyncio.Valkey,
+}
+
+
+class Blocking:
+    """What is awaited, for tests that are written once for threads and asyncio.
+
+    Its event loop runs on in another thread between calls, as it does in a program.
+    """
+
+    def __init__(self, portal: anyio.from_thread.BlockingPortal, awaited: Any) -> None:
+        self._portal = portal
+        self._awaited = awaited
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._awaited, name)
+        if not callable(value):
+            return value
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            result = value(*arguments, **options)
+            return await result if inspect.isawaitable(result) else result
+
+        def called(*arguments: Any, **options: Any) -> Any:
+            result = self._portal.call(lambda: call(*arguments, **options))
+            if isinstance(result, tokenbucket.asyncio.Hold):
+                return Blocking(self._portal, result)
+            return result
+
+        return called
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._awaited, name, value)
+
+    def __enter__(self) -> Blocking:
+        self._portal.call(self._awaited.__aenter__)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._portal.call(self._awaited.__aexit__, *error)
+
+
+@pytest.fixture(scope="session")
+def portal() -> Iterator[anyio.from_thread.BlockingPortal]:
+    with anyio.from_thread.start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """The server that most tests share; each test starts with it empty."""
+    process = redis_server(tmp_path_factory.mktemp("redis"), "--enable-debug-command", "yes")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def admin(server: Process) -> Iterator[redis.Redis]:
+    with redis.Redis(port=server.port, decode_responses=True) as admin:
+        admin.flushall()
+        yield admin
+
+
+@pytest.fixture
+def own_server(tmp_path: Any) -> Iterator[Process]:
+    """A server for the tests that stop it."""
+    process = redis_server(tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=CLIENTS)
+def make(request: pytest.FixtureRequest, portal: anyio.from_thread.BlockingPortal) -> Iterator[Make]:
+    """Makes a limiter of each kind: `make(server, limit)`, `make(server, {"requests": limit})`.
+
+    Five seconds are plenty for a loaded machine to ask a server, so that no test passes or fails by
+    the policy for errors unless it is about that.
+    """
+    made: list[tuple[Any, Any]] = []
+    asynchronous = request.param.endswith("asyncio")
+    package: Any = tokenbucket.asyncio if asynchronous else tokenbucket
+
+    def make(server: Process, limit: Any, **options: Any) -> Any:
+        of_client = {"port": server.port} | options.pop("client", {})
+        kind = package.JointLimiter if isinstance(limit, dict) else package.Limiter
+
+        def build() -> tuple[Any, Any]:
+            client = CLIENTS[request.param](**of_client)
+            return kind(client, limit, **({"timeout_ms": 5000} | options)), client
+
+        limiter, client = portal.call(build) if asynchronous else build()
+        if asynchronous:
+            limiter, client = Blocking(portal, limiter), Blocking(portal, client)
+        made.append((limiter, client))
+        return limiter
+
+    yield make
+    for limiter, client in made:
+        (limiter.aclose if asynchronous else limiter.close)()
+        (client.aclose if asynchronous else client.close)()

@@ -1,0 +1,226 @@
+"""What limiters do on a real server, by threads and by asyncio, on redis-py and on valkey-py."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from conftest import Make
+from servers import Process
+from tokenbucket import Decision, Denied, Limit
+
+# One token in six minutes: nothing flows in while a test runs.
+STILL = "10/h"
+
+pytestmark = pytest.mark.usefixtures("admin")
+
+
+def test_a_burst_passes_and_the_next_is_denied(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(3, STILL))
+    assert [limiter.take("a").allowed for _ in range(4)] == [True, True, True, False]
+    assert limiter.take("b").allowed, "each name has a bucket of its own"
+
+
+def test_the_decision_says_what_is_left_and_when_to_come_back(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(10, STILL))
+    decision = limiter.take("a", 4)
+    assert (decision.allowed, decision.remaining, decision.retry_after_ms) == (True, 6, 0)
+    assert 4 * 360_000 - 10_000 < decision.reset_after_ms <= 4 * 360_000
+    assert not decision.degraded
+
+    denied = limiter.take("a", 7)
+    assert (denied.allowed, denied.remaining) == (False, 6)
+    assert 350_000 < denied.retry_after_ms <= 360_000
+    assert denied.retry_after_s == -(-denied.retry_after_ms // 1000)
+
+    never = limiter.take("a", 11)
+    assert (never.allowed, never.retry_after_ms) == (False, -1)
+
+
+def test_the_key_is_the_prefix_and_the_name(make: Make, server: Process, admin: redis.Redis) -> None:
+    make(server, Limit(3, STILL), prefix="rl:search:").take("user:42")
+    assert admin.keys() == ["rl:search:user:42"]
+
+
+def test_peek_changes_nothing(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(3, STILL))
+    assert [limiter.peek("a", 2).remaining for _ in range(3)] == [1, 1, 1], "as after the take"
+    assert not limiter.peek("a", 4).allowed
+
+
+def test_take_up_to_says_how_many(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(5, STILL))
+    assert [limiter.take_up_to("a", 3).granted for _ in range(3)] == [3, 2, 0]
+
+
+def test_a_charge_goes_into_debt_and_a_gift_comes_out_of_it(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(5, STILL))
+    assert limiter.charge("a", 8).remaining == -3
+    assert not limiter.take("a", 0).allowed
+    assert limiter.give("a", 4).remaining == 1
+    assert limiter.take("a").allowed
+
+
+def test_a_reservation_waits_for_its_turn(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(1, "10/s"))
+    began = time.monotonic()
+    told = [limiter.reserve("a", max_wait_ms=5000) for _ in range(4)]
+    assert all(decision.allowed for decision in told)
+    assert time.monotonic() - began >= 0.3, "the fourth waits until three tokens have flowed in"
+
+
+def test_a_reservation_that_would_wait_too_long_is_denied_at_once(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(1, STILL))
+    assert limiter.reserve("a", max_wait_ms=1000).allowed
+    denied = limiter.reserve("a", max_wait_ms=1000)
+    assert (denied.allowed, denied.remaining) == (False, 0)
+    assert denied.retry_after_ms > 300_000
+
+
+def test_a_reservation_that_does_not_sleep_tells_the_wait(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(1, STILL))
+    limiter.take("a")
+    told = limiter.reserve("a", max_wait_ms=400_000, sleep=False)
+    assert told.allowed
+    assert 300_000 < told.retry_after_ms <= 360_000
+
+
+def test_a_limit_given_to_a_call_is_for_that_call(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(1, STILL))
+    assert limiter.take("a", 5, limit=Limit(10, STILL)).remaining == 5
+    assert limiter.take("b").remaining == 0
+
+
+def test_of_several_limits_all_are_taken_or_none(make: Make, server: Process) -> None:
+    limiter = make(server, {"requests": Limit(3, STILL), "tokens": Limit(100, STILL)})
+    taken = limiter.take_all("demo", {"requests": 1, "tokens": 60})
+    assert taken.allowed
+    assert {which: one.remaining for which, one in taken.each.items()} == {"requests": 2, "tokens": 40}
+    denied = limiter.take_all("demo", {"requests": 1, "tokens": 60})
+    assert not denied.allowed
+    assert denied.each["requests"].allowed
+    assert not denied.each["tokens"].allowed
+    assert denied.each["requests"].remaining == 2
+
+
+def test_several_limits_may_have_several_names(make: Make, server: Process, admin: redis.Redis) -> None:
+    limiter = make(server, {"user": Limit(3, STILL), "team": Limit(9, STILL)}, prefix="")
+    limiter.take_all({"user": "u42", "team": "t7"}, {"user": 1, "team": 1})
+    assert sorted(admin.keys()) == ["t7:team", "u42:user"]
+
+
+def test_a_hold_gives_back_what_was_not_used(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(10_000, STILL))
+    with limiter.hold("a", 5000) as hold:
+        assert limiter.peek("a", 0).remaining == 5000
+        hold.used = 1800
+    assert limiter.peek("a", 0).remaining == 10_000 - 1800
+
+
+def test_a_hold_charges_what_was_used_beyond_it(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(100, STILL))
+    with limiter.hold("a", 50) as hold:
+        hold.used = 130
+    assert limiter.peek("a", 0).remaining == -30
+
+
+def test_a_hold_of_several_limits(make: Make, server: Process) -> None:
+    limits = {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL), "inflight": Limit(1, 0)}
+    amounts = {"requests": 1, "tokens": 900, "inflight": 1}
+    limiter = make(server, limits)
+    with limiter.hold("demo", amounts) as hold:
+        assert hold.remaining == {"requests": 9, "tokens": 100, "inflight": 0}
+        assert not limiter.hold("demo", amounts).allowed
+        hold.used = {"requests": 1, "tokens": 412}
+    assert hold.remaining == {"requests": 9, "tokens": 588, "inflight": 1}
+
+
+def test_the_work_of_a_denied_hold_is_not_begun(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(10, STILL))
+    with limiter.hold("a", 8):
+        denied = limiter.hold("a", 8)
+        assert not denied.allowed
+        with pytest.raises(Denied) as told, denied:
+            pytest.fail("let in")
+        assert told.value.decision.retry_after_ms > 0
+
+
+def test_a_hold_is_settled_when_the_work_fails(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(10, STILL))
+    with pytest.raises(ZeroDivisionError), limiter.hold("a", 8):
+        raise ZeroDivisionError
+    assert limiter.peek("a", 0).remaining == 10
+
+
+def test_a_hold_lasts_longer_than_its_ttl_while_it_is_open(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(1, 0))
+    began = time.monotonic()
+    with limiter.hold("slot", 1, ttl_ms=900):
+        while time.monotonic() - began < 2:
+            assert limiter.peek("slot", 0).remaining == 0
+            time.sleep(0.05)
+    assert limiter.peek("slot", 0).remaining == 1
+
+
+def test_a_hold_that_died_is_charged_once(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(100, STILL))
+    hold = limiter.hold("a", 60, ttl_ms=1)
+    deadline = time.monotonic() + 10
+    while limiter.peek("a", 0).remaining < 100:
+        assert time.monotonic() < deadline
+    hold.settle(45)
+    assert limiter.peek("a", 0).remaining == 55
+
+
+def test_what_several_limits_used_has_to_be_said_of_each(make: Make, server: Process) -> None:
+    limiter = make(server, {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL)})
+    hold = limiter.hold("demo", {"requests": 1, "tokens": 1})
+    with pytest.raises(ValueError, match="used"):
+        hold.settle(5)
+
+
+def test_many_at_once_get_what_there_is(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(40, STILL))
+    with ThreadPoolExecutor(32) as threads:
+        decisions = list(threads.map(lambda _: limiter.take("a"), range(200)))
+    assert sum(decision.allowed for decision in decisions) == 40
+
+
+def test_every_decision_is_told(make: Make, server: Process) -> None:
+    told: list[tuple[str, Limit, Decision]] = []
+
+    def tell(name: str, limit: Limit, decision: Decision, seconds: float) -> None:
+        assert 0 <= seconds < 60
+        told.append((name, limit, decision))
+
+    limit = Limit(1, STILL)
+    limiter = make(server, limit, on_decision=tell)
+    decisions = [limiter.take("a"), limiter.take("a"), limiter.peek("b")]
+    assert told == [("a", limit, decisions[0]), ("a", limit, decisions[1]), ("b", limit, decisions[2])]
+
+
+def test_wrong_options_are_refused(make: Make, server: Process) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"on_error": "maybe"},
+        {"timeout_ms": 0},
+        {"retry_every_ms": -1},
+        {"fallback": "lua"},
+        {"remember_denials": -1},
+        {"batch": -1},
+    ]
+    for options in wrong:
+        with pytest.raises(ValueError, match=next(iter(options))):
+            make(server, Limit(1, 1), **options)
+    with pytest.raises(ValueError, match="ttl_ms"):
+        make(server, Limit(1, 1)).hold("a", 1, ttl_ms=0)
+
+
+def test_limits_of_the_calendar_are_limits(make: Make, server: Process) -> None:
+    limiter = make(server, Limit(1000, "1000@d+09:00"))
+    decision = limiter.take("a")
+    assert decision.remaining == 999
+    assert decision.reset_after_ms <= 86_400_000

@@ -1,0 +1,222 @@
+"""The `limits` library by URI, and Flask-Limiter and slowapi as applications that are served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import flask
+import flask_limiter
+import httpx
+import limits
+import limits.aio
+import pytest
+import redis
+import slowapi
+import slowapi.errors
+import slowapi.middleware
+import slowapi.util
+from limits.storage import storage_from_string
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import tokenbucket.limits
+from servers import Process
+from serving import asgi, wsgi
+from tokenbucket import ServerAway
+
+pytestmark = pytest.mark.usefixtures("admin")
+
+# Nothing flows in while a test runs.
+TEN = limits.parse("10 per day")
+STRATEGIES = ["token-bucket", "fixed-window", "moving-window", "sliding-window-counter"]
+
+
+@pytest.fixture
+def uri(server: Process) -> str:
+    return f"tokenbucket://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_decides_by_bucket(uri: str, strategy: str) -> None:
+    storage: Any = storage_from_string(uri)
+    kind: Any = limits.strategies.STRATEGIES[strategy]
+    limiter = kind(storage)
+    assert limiter.hit(TEN, "alice", cost=8)
+    assert limiter.test(TEN, "alice", cost=2)
+    assert not limiter.test(TEN, "alice", cost=3)
+    assert not limiter.hit(TEN, "alice", cost=3), "denied, and nothing is taken"
+    assert limiter.get_window_stats(TEN, "alice").remaining == 2
+    assert limiter.hit(TEN, "alice", cost=2)
+    assert not limiter.hit(TEN, "alice")
+    limiter.clear(TEN, "alice")
+    assert limiter.get_window_stats(TEN, "alice").remaining == 10
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_of_asyncio_does_too(uri: str, strategy: str) -> None:
+    async def check() -> None:
+        storage: Any = storage_from_string(f"async+{uri}")
+        kind: Any = limits.aio.strategies.STRATEGIES[strategy]
+        limiter = kind(storage)
+        assert await limiter.hit(TEN, "alice", cost=8)
+        assert await limiter.test(TEN, "alice", cost=2)
+        assert not await limiter.hit(TEN, "alice", cost=3)
+        assert (await limiter.get_window_stats(TEN, "alice")).remaining == 2
+        await limiter.clear(TEN, "alice")
+        assert (await limiter.get_window_stats(TEN, "alice")).remaining == 10
+        await storage.limiter.aclose()
+        await storage.redis.aclose()
+
+    asyncio.run(check())
+
+
+def test_the_reset_time_of_an_empty_bucket_is_when_the_next_passes(uri: str) -> None:
+    storage: Any = storage_from_string(uri)
+    limiter = limits.strategies.STRATEGIES["token-bucket"](storage)
+    item = limits.parse("2 per 2 seconds")
+    assert limiter.get_window_stats(item, "a").reset_time == pytest.approx(time.time(), abs=1)
+    while limiter.hit(item, "a"):
+        pass
+    resets_at = limiter.get_window_stats(item, "a").reset_time
+    assert resets_at <= time.time() + 1
+    time.sleep(max(resets_at - time.time(), 0))
+    assert limiter.hit(item, "a")
+
+
+def test_a_reset_leaves_what_has_another_prefix(uri: str, admin: redis.Redis) -> None:
+    ours: Any = storage_from_string(uri, key_prefix="a*")
+    theirs: Any = storage_from_string(uri, key_prefix="ab")
+    for storage in (ours, theirs):
+        limits.strategies.STRATEGIES["token-bucket"](storage).hit(TEN, "alice")
+    assert ours.reset() == 1
+    assert admin.keys() == ["ab:LIMITER/alice/10/1/day"]
+
+
+def test_a_storage_of_another_kind_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="MemoryStorage"):
+        tokenbucket.limits.TokenBucketRateLimiter(storage_from_string("memory://"))
+    with pytest.raises(NotImplementedError, match="MemoryStorage"):
+        tokenbucket.limits.AsyncTokenBucketRateLimiter(storage_from_string("async+memory://"))
+
+
+def test_a_server_that_is_away_is_an_error_unless_a_policy_is_set(own_server: Process) -> None:
+    uri = f"tokenbucket://127.0.0.1:{own_server.port}"
+    raising: Any = storage_from_string(uri)
+    wrapping: Any = storage_from_string(uri, wrap_exceptions=True)
+    open_: Any = storage_from_string(uri, on_error="open")
+    closed: Any = storage_from_string(uri, on_error="closed")
+    assert raising.check()
+    own_server.stop()
+    assert not raising.check()
+
+    def hit(storage: Any) -> bool:
+        return limits.strategies.FixedWindowRateLimiter(storage).hit(TEN, "alice")
+
+    with pytest.raises(ServerAway):
+        hit(raising)
+    with pytest.raises(limits.errors.StorageError):
+        hit(wrapping)
+    assert hit(open_)
+    assert not hit(closed)
+
+
+def flask_app(uri: str, **options: Any) -> flask.Flask:
+    app = flask.Flask("test")
+    limiter = flask_limiter.Limiter(
+        flask_limiter.util.get_remote_address,
+        app=app,
+        storage_uri=uri,
+        headers_enabled=True,
+        default_limits=["5 per day"],
+        **options,
+    )
+
+    @app.get("/")
+    def hello() -> str:
+        return "hello"
+
+    @app.get("/costly")
+    @limiter.limit("5 per day", cost=3)
+    def costly() -> str:
+        return "costly"
+
+    @app.get("/exempt")
+    @limiter.exempt
+    def exempt() -> str:
+        return "exempt"
+
+    return app
+
+
+def slowapi_app(uri: str, **options: Any) -> Starlette:
+    limiter = slowapi.Limiter(
+        slowapi.util.get_remote_address,
+        storage_uri=uri,
+        headers_enabled=True,
+        default_limits=["5/day"],
+        **options,
+    )
+
+    def hello(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    @limiter.limit("5/day", cost=3)
+    def costly(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("costly")
+
+    @limiter.exempt  # type: ignore[untyped-decorator]
+    def exempt(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("exempt")
+
+    routes = [Route("/", hello), Route("/costly", costly), Route("/exempt", exempt)]
+    app = Starlette(routes=routes)
+    handler: Any = slowapi._rate_limit_exceeded_handler
+    app.state.limiter = limiter
+    app.add_exception_handler(slowapi.errors.RateLimitExceeded, handler)
+    app.add_middleware(slowapi.middleware.SlowAPIMiddleware)
+    return app
+
+
+APPS = [pytest.param(flask_app, wsgi, id="flask-limiter"), pytest.param(slowapi_app, asgi, id="slowapi")]
+
+
+@pytest.mark.parametrize(("build", "serve"), APPS)
+@pytest.mark.parametrize("strategy", [None, "token-bucket"])
+def test_an_application_limits_with_one_setting(
+    uri: str, build: Callable[..., Any], serve: Any, strategy: str | None
+) -> None:
+    with serve(build(uri, strategy=strategy)) as url, httpx.Client(base_url=url) as client:
+        responses = [client.get("/") for _ in range(7)]
+        assert [response.status_code for response in responses] == [200] * 5 + [429] * 2
+        assert [response.headers["X-RateLimit-Remaining"] for response in responses[:5]] == list("43210")
+        # A fifth of a day, in which one token flows in.
+        retry_after_s = int(responses[-1].headers["Retry-After"])
+        assert 86_400 / 5 - 60 < retry_after_s <= 86_400 / 5 + 1
+        assert [client.get("/costly").status_code for _ in range(2)] == [200, 429]
+        assert all(client.get("/exempt").status_code == 200 for _ in range(7))
+
+
+@pytest.mark.parametrize(("build", "serve"), APPS)
+def test_an_application_grants_many_at_once_what_there_is(
+    uri: str, build: Callable[..., Any], serve: Any
+) -> None:
+    with serve(build(uri)) as url, ThreadPoolExecutor(16) as threads:
+        codes = list(threads.map(lambda _: httpx.get(url).status_code, range(40)))
+    assert sorted(codes) == [200] * 5 + [429] * 35
+
+
+@pytest.mark.parametrize(("build", "serve"), APPS)
+def test_an_application_falls_back_to_memory_as_it_does_with_its_own_storages(
+    own_server: Process, build: Callable[..., Any], serve: Any
+) -> None:
+    uri = f"tokenbucket://127.0.0.1:{own_server.port}"
+    with serve(build(uri, in_memory_fallback=["2 per day"])) as url, httpx.Client(base_url=url) as client:
+        assert client.get("/").status_code == 200
+        own_server.stop()
+        assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]

@@ -1,0 +1,261 @@
+"""The callback in a LiteLLM proxy, as its own process, before a stand-in for a language model."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from servers import PACKAGE, Process, free_port, redis_server, wait_for
+
+# Nothing flows in while a test runs.
+STILL = "10/h"
+ROOMY = {"requests": f"1000 {STILL}", "tokens": f"100000 {STILL}", "parallel": 1000}
+# A key for each test, so that none leaves another less.
+KEYS: dict[str, Any] = {
+    "sk-requests": {"metadata": {"tokenbucket": ROOMY | {"requests": f"3 {STILL}"}}},
+    "sk-tokens": {"metadata": {"tokenbucket": ROOMY | {"tokens": f"1000 {STILL}"}}},
+    "sk-parallel": {"metadata": {"tokenbucket": ROOMY | {"parallel": 2}}},
+    "sk-many": {"metadata": {"tokenbucket": ROOMY | {"requests": f"10 {STILL}"}}},
+    "sk-stream": {"metadata": {"tokenbucket": ROOMY}},
+    "sk-hang-up": {"metadata": {"tokenbucket": ROOMY}},
+    "sk-fail": {"metadata": {"tokenbucket": ROOMY}},
+    "sk-killed": {"metadata": {"tokenbucket": ROOMY}},
+    "sk-litellm": {"rpm_limit": 2},
+    "sk-none": {},
+    "sk-one": {
+        "metadata": {"tokenbucket": {"requests": f"5 {STILL}"}},
+        "team_id": "t7",
+        "team_metadata": {"tokenbucket": {"requests": f"6 {STILL}"}},
+    },
+    "sk-other": {"team_id": "t7", "team_metadata": {"tokenbucket": {"requests": f"6 {STILL}"}}},
+}
+
+# LiteLLM takes half a minute to start on a slow machine, and tries to fetch prices.
+STARTS_WITHIN_S = 180
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("litellm")
+
+
+@pytest.fixture(scope="module")
+def bucket_server(folder: Path) -> Iterator[Process]:
+    server = redis_server(folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[Process]:
+    port = free_port()
+    model = Process(
+        "model", [sys.executable, str(PACKAGE / "tests/language_model.py"), str(port)], port, folder
+    )
+    model.start()
+    yield model
+    model.stop()
+
+
+@pytest.fixture(scope="module")
+def proxy(folder: Path, bucket_server: Process, model: Process) -> Iterator[Process]:
+    of_model = {"model": "openai/echo", "api_base": f"http://127.0.0.1:{model.port}/v1", "api_key": "none"}
+    config = {
+        "model_list": [{"model_name": "echo", "litellm_params": of_model}],
+        "litellm_settings": {"callbacks": ["tokenbucket.litellm.callback"]},
+        "general_settings": {"custom_auth": "litellm_auth.user_api_key_auth"},
+        "router_settings": {"num_retries": 0, "disable_cooldowns": True},
+    }
+    (folder / "config.yaml").write_text(json.dumps(config))
+    (folder / "litellm_auth.py").write_text((PACKAGE / "tests/litellm_auth.py").read_text())
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "litellm"), "--config", "config.yaml"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    env = {
+        "KEYS": json.dumps(KEYS),
+        "TOKENBUCKET_URL": f"redis://127.0.0.1:{bucket_server.port}/0",
+        "TOKENBUCKET_TIMEOUT_MS": "5000",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
+    }
+    proxy = Process("proxy", command, port, folder, env)
+    proxy.start(within_s=STARTS_WITHIN_S)
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def client(proxy: Process) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", timeout=60) as client:
+        yield client
+
+
+def call(content: str, max_tokens: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model": "echo",
+        "max_tokens": max_tokens,
+        "messages": [{"role": "user", "content": content}],
+        **more,
+    }
+
+
+def chat(
+    client: httpx.Client, key: str, content: str = "one two three", max_tokens: int = 50
+) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return client.post("/v1/chat/completions", json=call(content, max_tokens), headers=headers)
+
+
+def stream(client: httpx.Client, key: str, content: str, max_tokens: int) -> Any:
+    return client.stream(
+        "POST",
+        "/v1/chat/completions",
+        json=call(content, max_tokens, stream=True),
+        headers={"Authorization": f"Bearer {key}"},
+    )
+
+
+@pytest.fixture
+def buckets(bucket_server: Process) -> Iterator[Any]:
+    """What is left of each limit of the only key that has been used, and how many are held."""
+    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
+        admin.flushall()
+        ask: Any = admin.execute_command
+
+        def look() -> dict[str, tuple[int, int]]:
+            seen = {}
+            for key in admin.scan_iter():
+                which = key.rpartition(":")[2]
+                capacity, rate = (ROOMY | {"parallel": "1000 0"})[which].split()  # type: ignore[attr-defined]
+                seen[which] = (ask("TB.PEEK", key, capacity, rate, 0)[1], len(ask("TB.HOLDS", key)))
+            return seen
+
+        yield look
+
+
+def settled(requests: int, tokens: int) -> dict[str, tuple[int, int]]:
+    """As `buckets` tells it: a bucket that is full has no key."""
+    left = {"requests": (1000 - requests, 0), "tokens": (100_000 - tokens, 0)}
+    full = {"requests": (1000, 0), "tokens": (100_000, 0)}
+    return {which: one for which, one in left.items() if one != full[which]}
+
+
+def test_requests_are_limited_and_the_refusal_says_until_when(client: httpx.Client) -> None:
+    responses = [chat(client, "sk-requests") for _ in range(4)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429]
+    assert '"key:requests";r=2' in responses[0].headers["RateLimit"]
+    denied = responses[-1]
+    assert "key:requests" in denied.json()["error"]["message"]
+    assert 300 < int(denied.headers["Retry-After"]) <= 360
+    assert '"key:requests";q=3' in denied.headers["RateLimit-Policy"]
+
+
+def test_tokens_are_settled_with_what_the_model_says(client: httpx.Client) -> None:
+    # Held are 700 and the message; used are 6. So it fits again and again, and 2000 never do.
+    assert [chat(client, "sk-tokens", max_tokens=700).status_code for _ in range(5)] == [200] * 5
+    never = chat(client, "sk-tokens", max_tokens=2000)
+    assert never.status_code == 429
+    assert "key:tokens" in never.json()["error"]["message"]
+    assert "Retry-After" not in never.headers, "above the capacity: waiting does not help"
+
+
+def test_no_more_calls_are_in_flight_than_allowed(client: httpx.Client) -> None:
+    words = " ".join(["word"] * 40)
+    with stream(client, "sk-parallel", words, 50) as one, stream(client, "sk-parallel", words, 50) as other:
+        assert (one.status_code, other.status_code) == (200, 200)
+        denied = chat(client, "sk-parallel")
+        assert denied.status_code == 429
+        assert "key:parallel" in denied.json()["error"]["message"]
+    wait_for(lambda: chat(client, "sk-parallel").status_code == 200, "a free slot")
+
+
+def test_many_at_once_get_what_there_is(client: httpx.Client) -> None:
+    with ThreadPoolExecutor(20) as threads:
+        codes = list(threads.map(lambda _: chat(client, "sk-many").status_code, range(40)))
+    assert sorted(codes) == [200] * 10 + [429] * 30
+
+
+def test_a_stream_is_settled_at_its_end(client: httpx.Client, buckets: Any) -> None:
+    with stream(client, "sk-stream", "one two three", 500) as response:
+        assert response.status_code == 200
+        held = buckets()
+        assert held["tokens"][0] < 100_000 - 500
+        assert [holds for _, holds in held.values()] == [1, 1, 1]
+        assert "[DONE]" in response.read().decode()
+    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
+    seen = buckets()
+    assert seen["requests"][0] == 999
+    assert 100_000 - 30 < seen["tokens"][0] < 100_000, "not the estimate"
+
+
+def test_a_caller_who_hangs_up_pays_for_what_came_and_frees_the_slot(
+    client: httpx.Client, buckets: Any
+) -> None:
+    with stream(client, "sk-hang-up", " ".join(["word"] * 300), 500) as response:
+        chunks = response.iter_raw()  # forgotten, it would hang up
+        assert response.status_code == 200, next(chunks)
+        next(chunks)
+        held = buckets()
+        assert held["parallel"] == (999, 1)
+    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
+    seen = buckets()
+    assert "parallel" not in seen
+    assert seen["requests"] == (999, 0)
+    assert held["tokens"][0] <= seen["tokens"][0] < 100_000 - 300, "the message at least"
+
+
+def test_a_call_that_fails_costs_a_request_and_no_tokens(client: httpx.Client, buckets: Any) -> None:
+    for _ in range(3):
+        assert chat(client, "sk-fail", "fail please").status_code == 400
+    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
+    assert buckets() == settled(requests=3, tokens=0)
+
+
+def test_litellms_own_limits_are_taken_where_there_are_no_others(
+    client: httpx.Client, buckets: Any, bucket_server: Process
+) -> None:
+    codes = [chat(client, "sk-litellm").status_code for _ in range(3)]
+    assert codes == [200, 200, 429]
+    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
+        [key] = admin.scan_iter()
+        assert str(key).endswith(":key:requests")
+
+
+def test_who_has_no_limits_is_not_limited(client: httpx.Client, buckets: Any) -> None:
+    assert [chat(client, "sk-none").status_code for _ in range(3)] == [200] * 3
+    assert buckets() == {}
+
+
+def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
+    assert [chat(client, "sk-one").status_code for _ in range(6)] == [200] * 5 + [429]
+    assert [chat(client, "sk-other").status_code for _ in range(2)] == [200, 429]
+
+
+def test_what_a_killed_proxy_held_comes_back(
+    client: httpx.Client, proxy: Process, buckets: Any, bucket_server: Process
+) -> None:
+    with stream(client, "sk-killed", " ".join(["word"] * 300), 500) as response:
+        chunks = response.iter_raw()
+        next(chunks)
+        proxy.signal(signal.SIGKILL)
+        with redis.Redis(port=bucket_server.port) as admin:
+            ask: Any = admin.execute_command
+            for key in admin.scan_iter():
+                [[_, _, expires_in_ms]] = ask("TB.HOLDS", key)
+                assert 0 < expires_in_ms <= 60_000
+
+
+def test_the_readme_says_which_litellm_was_tested() -> None:
+    assert f"| litellm | {version('litellm')} |" in (PACKAGE / "README.md").read_text()

@@ -1,0 +1,122 @@
+"""Which calls are sent again when a connection breaks before the reply, and what renewals repair."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.from_thread
+import pytest
+import redis
+
+from conftest import Make
+from servers import Process
+from tokenbucket import Limit
+
+STILL = "10/h"
+LIMITS = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL), "inflight": Limit(2, 0)}
+AMOUNTS = {"requests": 1, "tokens": 80, "inflight": 1}
+
+pytestmark = pytest.mark.usefixtures("admin")
+
+
+def remaining(limiter: Any) -> Any:
+    """What "a" has left: a hold of nothing changes nothing."""
+    return limiter.hold("a", dict.fromkeys(LIMITS, 0)).remaining
+
+
+@asynccontextmanager
+async def losing_the_reply(port: int, command: bytes) -> AsyncIterator[Process]:
+    """A way to the server on which the first reply to `command` gets lost with its connection."""
+    lost = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        lose = False
+
+        async def answer() -> None:
+            while (reply := await from_server.read(4096)) and not lose:
+                writer.write(reply)
+            writer.close()
+
+        answering = asyncio.create_task(answer())
+        while request := await reader.read(4096):
+            nonlocal lost
+            if command in request and not lost:
+                lost = lose = True
+            to_server.write(request)
+        to_server.close()
+        await answering
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        yield server.sockets[0].getsockname()[1]
+        assert lost
+
+
+def losing(portal: anyio.from_thread.BlockingPortal, server: Process, command: bytes) -> Any:
+    return portal.wrap_async_context_manager(losing_the_reply(server.port, command))
+
+
+def test_a_hold_is_sent_again_and_takes_once(
+    make: Make, server: Process, portal: anyio.from_thread.BlockingPortal
+) -> None:
+    with losing(portal, server, b"TB.MHOLD") as port:
+        unlucky = make(server, LIMITS, client={"port": port})
+        hold = unlucky.hold("a", AMOUNTS)
+        assert hold.allowed
+        assert not hold.decision.degraded
+        assert remaining(make(server, LIMITS)) == {"requests": 4, "tokens": 20, "inflight": 1}
+        close(unlucky)
+
+
+def test_a_take_is_not_sent_again(
+    make: Make, server: Process, portal: anyio.from_thread.BlockingPortal
+) -> None:
+    with losing(portal, server, b"TB.TAKE") as port:
+        unlucky = make(server, Limit(5, STILL), client={"port": port})
+        assert unlucky.take("a").degraded
+        close(unlucky)
+    assert make(server, Limit(5, STILL)).peek("a", 0).remaining == 4
+
+
+def close(limiter: Any) -> None:
+    """Before its way to the server is gone."""
+    (limiter.close if hasattr(type(limiter), "close") else limiter.aclose)()
+
+
+def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Process, admin: redis.Redis) -> None:
+    limiter = make(server, LIMITS)
+    with limiter.hold("a", AMOUNTS, ttl_ms=600) as hold:
+        admin.flushall()
+        deadline = time.monotonic() + 10
+        while remaining(limiter) != {"requests": 4, "tokens": 20, "inflight": 1}:
+            assert time.monotonic() < deadline
+        hold.used = {"requests": 1, "tokens": 30}
+    assert remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
+
+
+def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
+    make: Make, own_server: Process
+) -> None:
+    limiter = make(own_server, LIMITS, retry_every_ms=0)
+    own_server.stop()
+    unasked = [limiter.hold("a", {"requests": 1, "tokens": 80}) for _ in range(2)]
+    assert all(hold.allowed and hold.decision.degraded for hold in unasked)
+
+    own_server.start()
+    renewed, not_renewed = unasked
+    assert renewed.renew().allowed
+    assert remaining(limiter) == {"requests": 4, "tokens": 20, "inflight": 2}
+    for hold in (renewed, not_renewed):
+        hold.settle({"requests": 1, "tokens": 30})
+    assert remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
+
+
+def test_a_new_limit_counts_from_the_next_call(make: Make, server: Process) -> None:
+    assert make(server, Limit(3, STILL)).take("a", 3).allowed
+    assert not make(server, Limit(3, STILL)).take("a").allowed
+    suspended = make(server, Limit(0, STILL)).take("a")
+    assert (suspended.allowed, suspended.retry_after_ms) == (False, -1)

@@ -1,0 +1,56 @@
+"""What is published: the wheel, and the copy of the script in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tokenbucket
+from servers import PACKAGE, REPOSITORY
+
+SCRIPT = "tokenbucket/fallback.lua"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "-q", "--no-isolation", "--outdir", str(folder), str(PACKAGE)]
+    subprocess.run(command, check=True)
+    [archive] = folder.glob("*.tar.gz")
+    assert archive.name == f"tokenbucket-{tokenbucket.__version__}.tar.gz"
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_has_all_that_it_needs(wheel: Path) -> None:
+    sources = {
+        path.relative_to(PACKAGE / "src").as_posix() for path in (PACKAGE / "src/tokenbucket").iterdir()
+    }
+    sources = {path for path in sources if "__pycache__" not in path}
+    assert {"tokenbucket/py.typed", SCRIPT} <= sources
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+        assert sources <= names
+        assert any(name.endswith("licenses/LICENSE") for name in names)
+        assert packed.read(SCRIPT) == (REPOSITORY / "clients/fallback.lua").read_bytes(), (
+            "run `make fallback`"
+        )
+
+
+def test_the_version_is_the_modules() -> None:
+    cargo = (REPOSITORY / "Cargo.toml").read_text()
+    [version] = re.findall(r'^version = "(.*)"', cargo, re.MULTILINE)[:1]
+    assert tokenbucket.__version__ == version
+
+
+def test_the_core_needs_no_drop_in() -> None:
+    code = (
+        "import sys, tokenbucket, tokenbucket.asyncio, tokenbucket.testing\n"
+        "assert not {'limits', 'rest_framework', 'litellm', 'django'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

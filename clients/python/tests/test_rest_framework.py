@@ -1,0 +1,116 @@
+"""Django REST framework with our throttles, as an application that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import django
+import httpx
+import pytest
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.urls import path
+
+from servers import Process
+from serving import wsgi
+
+settings.configure(
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=__name__,
+    SECRET_KEY="test",
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework"],
+    REST_FRAMEWORK={
+        "DEFAULT_THROTTLE_RATES": {"anon": "3/day", "user": "5 10/h", "uploads": "2/day", "none": None},
+        "DEFAULT_THROTTLE_CLASSES": ["tokenbucket.rest_framework.UserRateThrottle"],
+        "DEFAULT_AUTHENTICATION_CLASSES": [],
+    },
+)
+django.setup()
+
+from django.contrib.auth.models import User  # noqa: E402
+from rest_framework.authentication import BaseAuthentication  # noqa: E402
+from rest_framework.response import Response  # noqa: E402
+from rest_framework.views import APIView  # noqa: E402
+
+from tokenbucket import rest_framework  # noqa: E402
+
+
+class ByHeader(BaseAuthentication):  # type: ignore[misc]
+    def authenticate(self, request: Any) -> tuple[Any, None] | None:
+        id = request.headers.get("X-User")
+        return (User(pk=int(id)), None) if id else None
+
+
+class Scopeless(rest_framework.UserRateThrottle):
+    scope = "none"
+
+
+class View(APIView):  # type: ignore[misc]
+    authentication_classes = (ByHeader,)
+
+    def get(self, request: Any) -> Any:
+        return Response({"hello": "world"})
+
+
+def view(*throttles: type[Any], **more: Any) -> Any:
+    limited: Any = type("Limited", (View,), {"throttle_classes": throttles, **more})
+    return limited.as_view()
+
+
+urlpatterns = [
+    path("anon", view(rest_framework.AnonRateThrottle)),
+    path("user", View.as_view()),
+    path("uploads", view(rest_framework.ScopedRateThrottle, throttle_scope="uploads")),
+    path("scopeless", view(rest_framework.ScopedRateThrottle, Scopeless)),
+]
+
+
+@pytest.fixture
+def client(server: Process, admin: Any) -> Iterator[httpx.Client]:
+    settings.TOKENBUCKET = {"URL": f"redis://127.0.0.1:{server.port}/0", "TIMEOUT_MS": 5000}
+    rest_framework.limiter.cache_clear()
+    with wsgi(get_wsgi_application()) as url, httpx.Client(base_url=url) as client:
+        yield client
+    rest_framework.limiter().close()
+    rest_framework.limiter.cache_clear()
+
+
+def codes(client: httpx.Client, path: str, times: int, **headers: str) -> list[int]:
+    return [client.get(path, headers=headers).status_code for _ in range(times)]
+
+
+def test_who_is_not_known_is_limited_by_address(client: httpx.Client) -> None:
+    assert codes(client, "/anon", 4) == [200, 200, 200, 429]
+    assert codes(client, "/anon", 9, **{"X-User": "7"}) == [200] * 9, "users have another limit"
+
+
+def test_each_user_has_a_bucket(client: httpx.Client) -> None:
+    assert codes(client, "/user", 6, **{"X-User": "1"}) == [200] * 5 + [429]
+    assert codes(client, "/user", 1, **{"X-User": "2"}) == [200]
+
+
+def test_retry_after_is_when_the_next_token_is_there(client: httpx.Client) -> None:
+    codes(client, "/user", 5, **{"X-User": "1"})
+    denied = client.get("/user", headers={"X-User": "1"})
+    # Ten an hour; in the framework's own throttles it would be when the oldest request is an hour old.
+    assert 300 < int(denied.headers["Retry-After"]) <= 360
+
+
+def test_a_scope_has_buckets_of_its_own(client: httpx.Client) -> None:
+    assert codes(client, "/uploads", 3) == [200, 200, 429]
+    assert codes(client, "/anon", 1) == [200]
+
+
+def test_no_rate_is_no_limit(client: httpx.Client) -> None:
+    assert codes(client, "/scopeless", 20) == [200] * 20
+
+
+@pytest.mark.parametrize(("on_error", "code"), [("open", 200), ("closed", 429)])
+def test_the_settings_say_what_happens_without_a_server(
+    client: httpx.Client, own_server: Process, on_error: str, code: int
+) -> None:
+    rest_framework.limiter.cache_clear()
+    settings.TOKENBUCKET = {"URL": f"redis://127.0.0.1:{own_server.port}/0", "ON_ERROR": on_error}
+    own_server.stop()
+    assert codes(client, "/anon", 5) == [code] * 5
