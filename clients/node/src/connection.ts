@@ -5,6 +5,8 @@ export interface Connection {
   readonly isReady: boolean;
   /** Called whenever the connection is, or is again, ready to be used. */
   onReady(listener: () => void): void;
+  /** Called with why it could not connect, or was disconnected. */
+  onError(listener: (error: unknown) => void): void;
   send(words: readonly string[]): Promise<unknown>;
   /** All of the commands with nobody in between (MULTI/EXEC); rejects if one of them fails. */
   transaction(commands: readonly (readonly string[])[]): Promise<unknown[]>;
@@ -27,7 +29,7 @@ export interface IoredisClient {
   call(command: string, ...args: string[]): Promise<unknown>;
   multi(commands: unknown[][]): { exec(): Promise<[error: Error | null, result: unknown][] | null> };
   connect(): Promise<unknown>;
-  on(event: "ready", listener: () => void): unknown;
+  on(event: "ready" | "error", listener: (error?: unknown) => void): unknown;
 }
 
 /** What `createClient` of node-redis makes. */
@@ -35,7 +37,7 @@ export interface NodeRedisClient {
   readonly isReady: boolean;
   sendCommand(words: readonly string[]): Promise<unknown>;
   multi(): NodeRedisMulti;
-  on(event: "ready", listener: () => void): unknown;
+  on(event: "ready" | "error", listener: (error?: unknown) => void): unknown;
 }
 
 interface NodeRedisMulti {
@@ -62,6 +64,7 @@ function overIoredis(client: IoredisClient): Connection {
       return client.status === "ready";
     },
     onReady: (listener) => client.on("ready", listener),
+    onError: (listener) => client.on("error", listener),
     send: ([command = "", ...args]) => client.call(command, ...args),
     async transaction(commands) {
       const results = await client.multi(commands.map((words) => ["call", ...words])).exec();
@@ -83,6 +86,7 @@ function overNodeRedis(client: NodeRedisClient): Connection {
       return client.isReady;
     },
     onReady: (listener) => client.on("ready", listener),
+    onError: (listener) => client.on("error", listener),
     send: (words) => client.sendCommand(words),
     async transaction(commands) {
       const multi = client.multi();

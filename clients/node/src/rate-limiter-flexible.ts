@@ -4,8 +4,12 @@
  *     const limiter = new RateLimiterTokenBucket({ storeClient: new Redis(), points: 6, duration: 1 });
  *     limiter.consume(ip, 2).then(passed, refused);
  *
- * `points` is the capacity, and so many flow in over `duration`.
+ * `points` is the capacity, and so many flow in over `duration`. Results are its own RateLimiterRes, and the
+ * limiter is one to its wrappers. `msBeforeNext` is, of a refusal, until the same call would pass (-1: never),
+ * of all else until every point is there again.
  */
+
+import { RateLimiterCompatibleAbstract, RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
 import type { Options } from "./asker.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
@@ -36,48 +40,21 @@ export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | 
   blockOnConsumed?: 0;
 }
 
-/** What an insurance has to offer, as all limiters of rate-limiter-flexible do. */
-export interface RateLimiterLike {
-  consume(key: string | number, points?: number, options?: CallOptions): Promise<unknown>;
-  penalty(key: string | number, points?: number, options?: CallOptions): Promise<unknown>;
-  reward(key: string | number, points?: number, options?: CallOptions): Promise<unknown>;
-  get(key: string | number, options?: CallOptions): Promise<unknown>;
-  set(key: string | number, points: number, secDuration: number, options?: CallOptions): Promise<unknown>;
-  block(key: string | number, secDuration: number, options?: CallOptions): Promise<unknown>;
-  delete(key: string | number, options?: CallOptions): Promise<boolean>;
-}
-
 export interface CallOptions {
   /** Seconds, for this call, instead of `duration`. */
   customDuration?: number;
 }
 
-/** What calls resolve with; and what `consume` rejects with when points do not suffice. */
-export class RateLimiterRes {
-  constructor(
-    readonly remainingPoints = 0,
-    /** Refused: until the same call would pass. Else: until all points are there again. -1: never. */
-    readonly msBeforeNext = 0,
-    readonly consumedPoints = 0,
-    readonly isFirstInDuration = false,
-  ) {}
-
-  toJSON(): object {
-    return { ...this };
-  }
-
-  toString(): string {
-    return JSON.stringify(this);
-  }
-}
+type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
-export class RateLimiterTokenBucket implements RateLimiterLike {
+export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
   points: number;
   duration: number;
-  blockDuration: number;
-  keyPrefix: string;
+  override blockDuration: number;
+  override keyPrefix: string;
+  override execEvenly = false;
   insuranceLimiter: RateLimiterLike | undefined;
   readonly inMemoryBlockOnConsumed: number;
   readonly inMemoryBlockDuration: number;
@@ -85,6 +62,7 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
+    super();
     const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
     const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0, execEvenly, blockOnConsumed } = options;
     if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
@@ -128,7 +106,7 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   }
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error when nobody knows. */
-  async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("consume", [key, points, options], async () => {
       const bucket = this.#bucket(key, options);
       const remembered = this.#denials.recall(bucket.name, bucket.limit, points);
@@ -141,14 +119,14 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   }
 
   /** Takes points in any case. */
-  async penalty(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async penalty(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("penalty", [key, points, options], async () =>
       this.#passed(await this.#buckets.charge(this.#bucket(key, options), points), points),
     );
   }
 
   /** Puts points back, never more than were taken. */
-  async reward(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async reward(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("reward", [key, points, options], async () => {
       const bucket = this.#bucket(key, options);
       const given = await this.#buckets.give(bucket, points);
@@ -158,7 +136,7 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   }
 
   /** What a key has left; null if that is everything. */
-  async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
+  override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
     return this.#insured("get", [key, options], async () => {
       const { bucket, blockedMs } = await this.#buckets.look(this.#bucket(key, options));
       if (blockedMs > 0) return new RateLimiterRes(0, blockedMs, this.points + 1);
@@ -168,7 +146,7 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   }
 
   /** As if so many points had been consumed just now. More than there are: blocked for `secDuration`. */
-  async set(key: string | number, points: number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async set(key: string | number, points: number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("set", [key, points, secDuration, options], async () => {
       const bucket = this.#bucket(key, options);
       this.#denials.forget(bucket.name, bucket.limit);
@@ -179,14 +157,14 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   }
 
   /** Nobody passes for so many seconds; 0: until it is deleted. */
-  async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("block", [key, secDuration, options], () =>
       this.#block(this.#bucket(key, options), this.points + 1, secDuration),
     );
   }
 
   /** Whether there was anything to forget. */
-  async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
+  override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
     return this.#insured("delete", [key, options], async () => {
       const bucket = this.#bucket(key, options);
       this.#denials.forget(bucket.name, bucket.limit);
@@ -238,7 +216,7 @@ export class RateLimiterTokenBucket implements RateLimiterLike {
   }
 
   /** Does `work`; if it fails for the server's sake, lets the insurance do the same. */
-  async #insured<T>(method: keyof RateLimiterLike, args: unknown[], work: () => Promise<T>): Promise<T> {
+  async #insured<T>(method: Method, args: unknown[], work: () => Promise<T>): Promise<T> {
     try {
       return await work();
     } catch (failed) {

@@ -143,7 +143,8 @@ export class Server {
   readonly #circuit: Circuit;
   readonly #script: Script;
   /** What is to be sent once the connection is ready. */
-  readonly #waiting = new Set<() => void>();
+  readonly #waiting = new Set<{ begin: () => void; failed: (error: unknown) => void }>();
+  #connectError: unknown;
   readonly log: Log;
   /** Why the server was last thought to be away. */
   lastError: unknown;
@@ -155,6 +156,7 @@ export class Server {
     this.#circuit = new Circuit(options.retryEveryMs, options.log);
     this.#script = new Script(options.log);
     this.#connection.onReady(() => this.#becameReady());
+    this.#connection.onError((error) => this.#didNotConnect(error));
   }
 
   /** The server's reply, or undefined when it does not decide. Rejects for the caller's mistake. */
@@ -195,27 +197,39 @@ export class Server {
    */
   #inTime(send: () => Promise<unknown>): Promise<unknown> {
     const { timeoutMs } = this.#options;
-    return new Promise((replied, failed) => {
-      const begin = () =>
-        void send()
-          .then(replied, failed)
-          .finally(() => clearTimeout(timer));
-      const timer = setTimeout(() => {
-        const what = this.#waiting.delete(begin) ? "not connected" : "no reply";
+    let timer: NodeJS.Timeout | undefined;
+    const reply = new Promise<unknown>((replied, failed) => {
+      const waiting = { begin: () => void send().then(replied, failed), failed };
+      timer = setTimeout(() => {
+        const what = this.#waiting.delete(waiting) ? this.#notConnected() : "no reply";
         failed(new Error(`${what} within ${timeoutMs} ms`));
       }, timeoutMs);
-      if (this.#connection.isReady) return begin();
-      this.#waiting.add(begin);
+      if (this.#connection.isReady) return waiting.begin();
+      this.#waiting.add(waiting);
       this.#connection.wake?.();
     });
+    return reply.finally(() => clearTimeout(timer));
+  }
+
+  #notConnected(): string {
+    return this.#connectError === undefined ? "not connected" : `not connected (${textOf(this.#connectError)})`;
   }
 
   #becameReady(): void {
+    this.#connectError = undefined;
     this.#circuit.hurry();
     this.#script.lookForModule();
     const waiting = [...this.#waiting];
     this.#waiting.clear();
-    for (const begin of waiting) begin();
+    for (const { begin } of waiting) begin();
+  }
+
+  #didNotConnect(error: unknown): void {
+    this.#connectError = error;
+    // A wrong password, say: to wait longer does not make it right.
+    if (faultOf(error) !== "caller") return;
+    for (const { failed } of this.#waiting) failed(error);
+    this.#waiting.clear();
   }
 
   async #send(command: Command, { script = false }: How): Promise<unknown> {

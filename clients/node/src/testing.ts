@@ -64,6 +64,10 @@ export class FakeServer implements Connection {
     // It always was.
   }
 
+  onError(): void {
+    // There is none.
+  }
+
   async transaction(commands: readonly (readonly string[])[]): Promise<unknown[]> {
     return commands.map((words) => this.#run(words));
   }
@@ -317,7 +321,7 @@ class View {
 /** Millionths per microsecond are tokens per second. */
 function flowOf(rate: string): Flow {
   const { count, period, periodMs, isCalendar } = rateParts(rate);
-  if (isCalendar) throw new Error("the fake knows no rates by the calendar");
+  if (isCalendar) throw new Error("ERR the fake knows no rates by the calendar");
   const [tokens, scale] = exactly(count);
   const [periods, periodScale] = exactly(period);
   const flow = { tokens: tokens * periodScale * 1000n, us: scale * periods * BigInt(periodMs) };

@@ -52,7 +52,7 @@ export class Server {
 
   /** Starts it, again if need be, on the same port and empty. */
   async start(): Promise<this> {
-    const settings = { port: String(this.port), bind: "127.0.0.1", save: "", appendonly: "no", "enable-debug-command": "yes" };
+    const settings = { port: String(this.port), bind: "127.0.0.1", save: "", appendonly: "no" };
     const args = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, value]);
     const log = openSync(join(this.#folder, "log"), "a");
     this.#child = spawn(SERVER, [...args, ...this.args], {
