@@ -551,7 +551,7 @@ for (const { promise, run, expected, bucket } of CASES) {
 test("each deviation has a row in the README, and each row a case", () => {
   const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
   const section = /^### What differs from rate-limiter-flexible\n(.*?)(?=^#)/ms.exec(readme)?.[1] ?? "";
-  const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(2);
+  const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(1);
   assert.deepEqual(rows.sort(), [...new Set(CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])))].sort());
 });
 
