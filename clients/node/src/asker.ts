@@ -37,7 +37,7 @@ export interface Part {
   amount: Amount;
 }
 
-const POLICIES = ["open", "closed", "throw"];
+const POLICIES = new Set(["open", "closed", "throw"]);
 const defaultLog = (line: string) => console.warn(line);
 
 export class Asker {
@@ -52,7 +52,7 @@ export class Asker {
   constructor(client: Client, options: Options) {
     const { prefix = "tb:", onError = "open", timeoutMs = 100, retryEveryMs = 500 } = options;
     const { fallback, log = defaultLog, onDecision } = options;
-    if (!POLICIES.includes(onError)) {
+    if (!POLICIES.has(onError)) {
       throw new TypeError(`onError: '${onError}' is neither 'open' nor 'closed' nor 'throw'`);
     }
     if (!(timeoutMs > 0)) throw new RangeError(`timeoutMs: ${timeoutMs} is not above 0`);

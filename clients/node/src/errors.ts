@@ -22,7 +22,8 @@ const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "U
 const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "EXECABORT"]);
 
 export function faultOf(error: unknown): Fault {
-  if (error instanceof ModuleMissing) return "caller";
+  // A TypeError is a client library's word for arguments, or a mistake of ours: nothing that passes by waiting.
+  if (error instanceof ModuleMissing || error instanceof TypeError) return "caller";
   const code = codeOf(error);
   if (code === undefined || NOT_DECIDING.has(code)) return "away";
   return REFUSING.has(code) ? "refusing" : "caller";

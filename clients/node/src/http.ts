@@ -44,7 +44,8 @@ export async function decide<Request extends { ip?: string | undefined }>(
 
 export function checkOptions({ key, cost, limit }: RateLimitOptions<never>): void {
   if (key !== undefined && typeof key !== "function") throw new TypeError("key: is not a function of the request");
-  if (limit !== undefined && typeof limit !== "function") throw new TypeError("limit: is not a function of the request");
+  if (limit !== undefined && typeof limit !== "function")
+    throw new TypeError("limit: is not a function of the request");
   if (cost !== undefined && typeof cost !== "function" && !(Number(cost) >= 0)) {
     throw new RangeError(`cost: ${cost} is not a number of at least 0`);
   }

@@ -219,7 +219,12 @@ export class JointLimiter {
   }
 
   /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
-  withHold<T>(name: Names, amounts: Amounts, work: (hold: Hold) => T | Promise<T>, options: HoldOptions = {}): Promise<T> {
+  withHold<T>(
+    name: Names,
+    amounts: Amounts,
+    work: (hold: Hold) => T | Promise<T>,
+    options: HoldOptions = {},
+  ): Promise<T> {
     return Hold.during(this.hold(name, amounts, options), work);
   }
 
@@ -239,5 +244,6 @@ export type Names = string | Readonly<Record<string, string>>;
 export type Amounts = Readonly<Record<string, Amount>>;
 
 function checkCount(name: string, count: number): void {
-  if (!Number.isSafeInteger(count) || count < 0) throw new RangeError(`${name}: ${count} is not a whole number of at least 0`);
+  if (!Number.isSafeInteger(count) || count < 0)
+    throw new RangeError(`${name}: ${count} is not a whole number of at least 0`);
 }

@@ -146,7 +146,12 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
   }
 
   /** As if so many points had been consumed just now. More than there are: blocked for `secDuration`. */
-  override async set(key: string | number, points: number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async set(
+    key: string | number,
+    points: number,
+    secDuration: number,
+    options: CallOptions = {},
+  ): Promise<RateLimiterRes> {
     return this.#insured("set", [key, points, secDuration, options], async () => {
       const bucket = this.#bucket(key, options);
       this.#denials.forget(bucket.name, bucket.limit);

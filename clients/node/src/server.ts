@@ -199,7 +199,7 @@ export class Server {
     const { timeoutMs } = this.#options;
     let timer: NodeJS.Timeout | undefined;
     const reply = new Promise<unknown>((replied, failed) => {
-      const waiting = { begin: () => void send().then(replied, failed), failed };
+      const waiting = { begin: () => void (async () => send())().then(replied, failed), failed };
       timer = setTimeout(() => {
         const what = this.#waiting.delete(waiting) ? this.#notConnected() : "no reply";
         failed(new Error(`${what} within ${timeoutMs} ms`));

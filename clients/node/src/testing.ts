@@ -216,7 +216,7 @@ class View {
   ) {
     const level = min(stored?.level ?? capacity, capacity);
     const at = stored?.at ?? now;
-    const holds = [...(stored?.holds ?? [])].sort(([, a], [, b]) => Number(a.endsAt - b.endsAt));
+    const holds = [...(stored?.holds ?? [])].toSorted(([, a], [, b]) => Number(a.endsAt - b.endsAt));
     this.#from = { level, at, holds: holds.map(([, held]) => held) };
     this.holds = new Map(holds.filter(([, held]) => held.endsAt > now));
     const ended = holds.filter(([, held]) => held.endsAt <= now);
@@ -289,7 +289,7 @@ class View {
 
   /** Counts waits from what is there now. */
   #restart(): void {
-    const holds = [...this.holds.values()].sort((a, b) => Number(a.endsAt - b.endsAt));
+    const holds = [...this.holds.values()].toSorted((a, b) => Number(a.endsAt - b.endsAt));
     this.#from = { level: this.level, at: this.#at, holds };
   }
 

@@ -58,7 +58,11 @@ for (const seed of [1, 2, 3, 4, 5]) {
         (one: number) => both[one]!.give(name, amount, { limit }),
         (one: number) => joints[one]!.takeAll("both", { x: amount, y: 1 }),
       ]);
-      assert.deepEqual(await call(1), await call(0), `call ${i} of walk ${seed}: ${call} ${JSON.stringify({ limit, amount })}`);
+      assert.deepEqual(
+        await call(1),
+        await call(0),
+        `call ${i} of walk ${seed}: ${call} ${JSON.stringify({ limit, amount })}`,
+      );
       // Microseconds, too: 0.25 of a millisecond.
       const passedMs = sequence.of([0, 0, 1, 10, 0.25, 333, 2500, 60_000]);
       server.advance(passedMs);

@@ -1,6 +1,8 @@
 /** Holds: on a real server, whose clock the test sets. */
 
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { test, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -91,6 +93,30 @@ test("the tokens of a holder that is gone come back by themselves", async (t) =>
   // Its holder was only slow: what it used is charged all the same.
   await hold.settle(30);
   assert.equal(await new Limiter(client, LIMIT, PATIENT).peek("a", 0).then(({ remaining }) => remaining), 70);
+});
+
+test("so do those of a process that was killed", async (t) => {
+  const { left } = await setUp(t);
+  const code = `
+    import { Redis } from "ioredis";
+    import { Limiter } from "tokenbucket-redis";
+    const limiter = new Limiter(new Redis("${server.url}"), ${JSON.stringify(LIMIT)}, { timeoutMs: 5000 });
+    await limiter.withHold("a", 50, async () => {
+      console.log("held");
+      await new Promise(() => {});
+    }, { ttlMs: 60_000 });`;
+  const child = spawn(process.execPath, ["--input-type=module", "--eval", code], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  t.after(() => child.kill("SIGKILL"));
+  await once(child.stdout!, "data");
+  assert.equal(await left(), 50);
+  child.kill("SIGKILL");
+  await once(child, "exit");
+  server.advance(59_999);
+  assert.equal(await left(), 50);
+  server.advance(1);
+  assert.equal(await left(), 100);
 });
 
 test("it renews itself while it is open", async (t) => {

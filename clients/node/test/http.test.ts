@@ -72,7 +72,10 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     await get(url);
     server.advance(500);
     const denied = await get(url);
-    assert.deepEqual([denied.status, JSON.parse(denied.text)], [429, { error: "rate limit exceeded", retryAfterMs: 1500 }]);
+    assert.deepEqual(
+      [denied.status, JSON.parse(denied.text)],
+      [429, { error: "rate limit exceeded", retryAfterMs: 1500 }],
+    );
     assert.equal(denied.header("ratelimit"), '"default";r=0;t=4');
     assert.equal(denied.header("retry-after"), "2");
     server.advance(2000);
@@ -112,13 +115,22 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
   test(`${framework}: the address is the one that the trusted proxy saw; of IPv6 the /64 counts`, async (t) => {
     const url = await serve(t, await limiterFor(t, { capacity: 1, rate: STILL }));
     const from = async (address: string) => (await get(url, { "x-forwarded-for": address })).status;
-    assert.deepEqual([await from("203.0.113.1"), await from("203.0.113.1"), await from("203.0.113.2")], [200, 429, 200]);
+    assert.deepEqual(
+      [await from("203.0.113.1"), await from("203.0.113.1"), await from("203.0.113.2")],
+      [200, 429, 200],
+    );
     assert.equal(await from("198.51.100.7, 203.0.113.2"), 429, "what the client wrote itself");
-    assert.deepEqual([await from("2001:db8::1"), await from("2001:db8::2"), await from("2001:db8:0:1::1")], [200, 429, 200]);
+    assert.deepEqual(
+      [await from("2001:db8::1"), await from("2001:db8::2"), await from("2001:db8:0:1::1")],
+      [200, 429, 200],
+    );
     assert.equal(await from("::ffff:203.0.113.1"), 429, "an IPv4 address is the same in IPv6 clothes");
   });
 
-  for (const [onError, status] of [["open", 200], ["closed", 503]] as const) {
+  for (const [onError, status] of [
+    ["open", 200],
+    ["closed", 503],
+  ] as const) {
     test(`${framework}: the server is away, ${onError}: ${status}`, async (t) => {
       const own = await serverFor(t);
       const limiter = await limiterFor(t, { capacity: 1, rate: STILL }, { onError, timeoutMs: 1000 }, own);

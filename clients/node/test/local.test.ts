@@ -171,13 +171,16 @@ test("the headers of the draft, and Retry-After rounded up", () => {
   assert.equal(allowed.headers({ capacity: 5, rate: 0 })["RateLimit-Policy"], '"default";q=5', "a pool has no window");
   const never = new Decision({ allowed: false, retryAfterMs: -1 });
   assert.equal(never.headers(limit)["Retry-After"], undefined);
-  assert.deepEqual(new Decision({ allowed: false, degraded: true, retryAfterMs: 500 }).headers(limit), { "Retry-After": "1" });
+  assert.deepEqual(new Decision({ allowed: false, degraded: true, retryAfterMs: 500 }).headers(limit), {
+    "Retry-After": "1",
+  });
 });
 
 test("jitter makes Retry-After longer, never shorter", () => {
   const denied = new Decision({ allowed: false, retryAfterMs: 10_000 });
   const seen = new Set<number>();
-  for (let i = 0; i < 500; i++) seen.add(Number(denied.headers({ capacity: 1, rate: 1 }, { jitter: 0.5 })["Retry-After"]));
+  for (let i = 0; i < 500; i++)
+    seen.add(Number(denied.headers({ capacity: 1, rate: 1 }, { jitter: 0.5 })["Retry-After"]));
   assert.ok(Math.min(...seen) >= 10 && Math.max(...seen) <= 15);
   assert.ok(seen.size > 1);
 });

@@ -140,7 +140,11 @@ const CASES: Case[] = [
       }
       return seen;
     },
-    expected: [["3", "2"], ["3", "1"], ["3", "0"]],
+    expected: [
+      ["3", "2"],
+      ["3", "1"],
+      ["3", "0"],
+    ],
   },
   {
     promise: "X-RateLimit-Reset: when what is counted has expired",
@@ -325,7 +329,7 @@ test("each deviation has a row in the README, and each row a case", () => {
   const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
   const section = /^### What differs from the throttler's own storage\n(.*?)(?=^#)/ms.exec(readme)?.[1] ?? "";
   const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(1);
-  assert.deepEqual(rows.sort(), CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])).sort());
+  assert.deepEqual(rows.toSorted(), CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])).toSorted());
 });
 
 test("apps share what they count, and nothing is blocked for longer because two deny at once", async (t) => {
@@ -337,7 +341,11 @@ test("apps share what they count, and nothing is blocked for longer because two 
   assert.equal((await apps[0]!.get()).header("retry-after"), "60");
 });
 
-for (const [onError, status] of [["open", 200], ["closed", 429], ["throw", 500]] as const) {
+for (const [onError, status] of [
+  ["open", 200],
+  ["closed", 429],
+  ["throw", 500],
+] as const) {
   test(`the server is away, ${onError}: ${status}`, async (t) => {
     const own = await serverFor(t);
     const { client } = await clientFor(t, own);

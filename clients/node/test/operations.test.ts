@@ -16,9 +16,17 @@ for (const library of Object.keys(LIBRARIES)) {
     await send("FLUSHALL");
     const limiter = new Limiter(client, LIMIT, { ...PATIENT, prefix: "p:" });
     const first = await limiter.take("a", 4);
-    assert.deepEqual({ ...first }, {
-      allowed: true, remaining: 6, retryAfterMs: 0, resetAfterMs: 800, degraded: false, granted: 1,
-    });
+    assert.deepEqual(
+      { ...first },
+      {
+        allowed: true,
+        remaining: 6,
+        retryAfterMs: 0,
+        resetAfterMs: 800,
+        degraded: false,
+        granted: 1,
+      },
+    );
     assert.equal(await send("TYPE", "p:a"), "tb-bucket", "the key is prefix and name");
     const denied = await limiter.take("a", 7);
     assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 6, 200]);
@@ -121,7 +129,10 @@ test("onDecision hears of every decision", async (t) => {
 
 test("what cannot be a limiter is refused when it is made", async (t) => {
   const { client } = await clientFor(t, server);
-  const wrong = (limit: object, options: object = {}) => () => new Limiter(client, { ...LIMIT, ...limit }, options);
+  const wrong =
+    (limit: object, options: object = {}) =>
+    () =>
+      new Limiter(client, { ...LIMIT, ...limit }, options);
   for (const capacity of [-1, NaN, Infinity, "ten", undefined]) {
     assert.throws(wrong({ capacity }), /^RangeError: capacity: /);
   }
@@ -152,7 +163,22 @@ test("a lazy client is connected by the first call", async (t) => {
 
 test("rates that are good here are good for the server", async (t) => {
   const { client } = await clientFor(t, server);
-  const rates = ["100/m", "10/10s", "1/250ms", "5000/h", "3/d", 5, 0.25, "1e-3", ".5", "1000@d", "5@10s", "1@mo-03:30", "9@w", "9@y"];
+  const rates = [
+    "100/m",
+    "10/10s",
+    "1/250ms",
+    "5000/h",
+    "3/d",
+    5,
+    0.25,
+    "1e-3",
+    ".5",
+    "1000@d",
+    "5@10s",
+    "1@mo-03:30",
+    "9@w",
+    "9@y",
+  ];
   for (const rate of rates) {
     const limiter = new Limiter(client, { capacity: 1, rate }, PATIENT);
     assert.equal((await limiter.take(`rate:${rate}`)).allowed, true);

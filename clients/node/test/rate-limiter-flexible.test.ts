@@ -105,7 +105,10 @@ const CASES: Case[] = [
       const all = [await limiter.consume("a"), await limiter.consume("a")];
       return all.map(({ consumedPoints, isFirstInDuration }) => [consumedPoints, isFirstInDuration]);
     },
-    expected: [[1, true], [2, false]],
+    expected: [
+      [1, true],
+      [2, false],
+    ],
   },
   {
     promise: "keys can be numbers",
@@ -311,12 +314,7 @@ const CASES: Case[] = [
       const blocked = !(await passes(limiter.consume("a")));
       return [told, blocked, await limiter.delete("a"), await passes(limiter.consume("a"))];
     },
-    expected: [
-      { remainingPoints: 0, msBeforeNext: -1, consumedPoints: 7, isFirstInDuration: false },
-      true,
-      true,
-      true,
-    ],
+    expected: [{ remainingPoints: 0, msBeforeNext: -1, consumedPoints: 7, isFirstInDuration: false }, true, true, true],
   },
   {
     promise: "get of a blocked key: more consumed than points, and how long",
@@ -444,6 +442,19 @@ const CASES: Case[] = [
     expected: [0, 0, true],
   },
   {
+    promise: "inMemoryBlockOnConsumed above points: only after so many, refused ones included",
+    async run({ make, commands }) {
+      const limiter = make({ inMemoryBlockOnConsumed: 8 });
+      await limiter.consume("a", 6);
+      await passes(limiter.consume("a"));
+      const before = await commands();
+      await passes(limiter.consume("a"));
+      return (await commands()) - before > 0;
+    },
+    expected: true,
+    bucket: { expected: false, row: "`inMemoryBlockOnConsumed` above `points`" },
+  },
+  {
     promise: "inMemoryBlockDuration: for so many seconds",
     async run({ make }) {
       const limiter = make({ inMemoryBlockOnConsumed: 6, inMemoryBlockDuration: 10 });
@@ -517,7 +528,9 @@ const CASES: Case[] = [
     async run({ make }) {
       const limiter = make();
       await limiter.consume("a", 6);
-      return outcome(limiter.consume("a", -2)).then((told) => (told as { remainingPoints?: number }).remainingPoints ?? told);
+      return outcome(limiter.consume("a", -2)).then(
+        (told) => (told as { remainingPoints?: number }).remainingPoints ?? told,
+      );
     },
     expected: 2,
     bucket: { expected: { rejected: "Error" }, row: "Negative points" },
@@ -552,7 +565,10 @@ test("each deviation has a row in the README, and each row a case", () => {
   const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
   const section = /^### What differs from rate-limiter-flexible\n(.*?)(?=^#)/ms.exec(readme)?.[1] ?? "";
   const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(1);
-  assert.deepEqual(rows.sort(), [...new Set(CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])))].sort());
+  assert.deepEqual(
+    rows.toSorted(),
+    [...new Set(CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])))].toSorted(),
+  );
 });
 
 for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS })) {
@@ -569,7 +585,8 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
     await until(() => storeClient.status !== "ready");
     assert.equal((await insured.consume("a")).remainingPoints, 0);
     assert.equal(await passes(insured.consume("a")), false);
-    for (const call of [insured.get("a"), insured.penalty("b"), insured.reward("b"), insured.set("c", 1, 5)]) await call;
+    for (const call of [insured.get("a"), insured.penalty("b"), insured.reward("b"), insured.set("c", 1, 5)])
+      await call;
     await insured.block("d", 5);
     assert.equal(await insured.delete("d"), true);
     assert.deepEqual(await outcome(alone.consume("a")), { rejected: "Error" });
@@ -580,7 +597,12 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
   test(`${name}: inside the wrappers of rate-limiter-flexible`, async () => {
     await redis.flushall();
     const limiter = make() as never;
-    const lists = new RLWrapperBlackAndWhite({ limiter, whiteList: ["friend"], blackList: ["foe"], isWhiteListed: (key) => key === "friend" });
+    const lists = new RLWrapperBlackAndWhite({
+      limiter,
+      whiteList: ["friend"],
+      blackList: ["foe"],
+      isWhiteListed: (key) => key === "friend",
+    });
     assert.equal(await times(10, () => lists.consume("friend")), 10);
     assert.equal(await times(10, () => lists.consume("foe")), 0);
     assert.equal(await times(10, () => lists.consume("a")), 6);
@@ -592,7 +614,10 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
 
 test("the union of rate-limiter-flexible takes limiters of both", async () => {
   await redis.flushall();
-  const union = new RateLimiterUnion(ORIGINAL({ keyPrefix: "theirs" }), OURS({ keyPrefix: "ours", points: 4 }) as never);
+  const union = new RateLimiterUnion(
+    ORIGINAL({ keyPrefix: "theirs" }),
+    OURS({ keyPrefix: "ours", points: 4 }) as never,
+  );
   assert.equal(await times(10, () => union.consume("a")), 4);
 });
 

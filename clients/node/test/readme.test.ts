@@ -15,9 +15,28 @@ const run = promisify(execFile);
 const PACKAGE = resolve(import.meta.dirname, "..");
 const FOLDER = join(PACKAGE, "build/readme");
 const README = readFileSync(join(PACKAGE, "README.md"), "utf8");
-const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<string, Record<string, string>>;
+const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<
+  string,
+  Record<string, string>
+>;
 
 const blocks = [...README.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) => code);
+
+/** The same with deadlines for a loaded machine. */
+const PATIENT_PACKAGE = `
+import * as real from "tokenbucket-redis";
+export * from "tokenbucket-redis";
+export class Limiter extends real.Limiter {
+  constructor(client: real.Client, limit: real.Limit, options: real.LimiterOptions = {}) {
+    super(client, limit, { timeoutMs: 20_000, ...options });
+  }
+}
+export class JointLimiter extends real.JointLimiter {
+  constructor(client: real.Client, limits: Record<string, real.Limit>, options: real.Options = {}) {
+    super(client, limits, { timeoutMs: 20_000, ...options });
+  }
+}
+`;
 
 test("the README's code does what it says", async (t) => {
   const server = await serverFor(t);
@@ -26,9 +45,14 @@ test("the README's code does what it says", async (t) => {
   rmSync(FOLDER, { recursive: true, force: true });
   mkdirSync(FOLDER, { recursive: true });
   for (const [at, code] of blocks.entries()) {
-    const here = code.replaceAll("redis://127.0.0.1:6379", server.url).replaceAll("3000", "0");
+    const here = code
+      .replaceAll("redis://127.0.0.1:6379", server.url)
+      .replaceAll("3000", "0")
+      .replace('from "tokenbucket-redis"', 'from "./patient.js"')
+      .replace("{ storeClient,", "{ storeClient, timeoutMs: 20_000,");
     writeFileSync(join(FOLDER, `${at}.ts`), `${here}\nprocess.exit();\n`);
   }
+  writeFileSync(join(FOLDER, "patient.ts"), PATIENT_PACKAGE);
   const compilerOptions = { rootDir: ".", outDir: "out" };
   writeFileSync(
     join(FOLDER, "tsconfig.json"),
@@ -55,7 +79,14 @@ test("the package holds what it needs, and the script of all clients", async () 
   const { stdout } = await run("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: PACKAGE });
   const [packed] = Object.values(JSON.parse(stdout)) as { version: string; files: { path: string }[] }[];
   const files = packed!.files.map(({ path }) => path);
-  for (const needed of ["README.md", "LICENSE", "package.json", "dist/esm/index.js", "dist/cjs/index.js", "dist/cjs/package.json"]) {
+  for (const needed of [
+    "README.md",
+    "LICENSE",
+    "package.json",
+    "dist/esm/index.js",
+    "dist/cjs/index.js",
+    "dist/cjs/package.json",
+  ]) {
     assert.ok(files.includes(needed), needed);
   }
   const strange = files.filter((path) => !/^(dist\/(esm|cjs)\/|README\.md$|LICENSE$|package\.json$)/.test(path));

@@ -8,7 +8,7 @@ const { exports: entries } = require("../package.json");
 for (const entry of Object.keys(entries)) {
   const name = `tokenbucket-redis${entry.slice(1)}`;
   test(`require("${name}") offers what import does`, async () => {
-    assert.deepEqual(Object.keys(require(name)).sort(), Object.keys(await import(name)).sort());
+    assert.deepEqual(Object.keys(require(name)).toSorted(), Object.keys(await import(name)).toSorted());
   });
 }
 
