@@ -101,21 +101,23 @@ export class Asker {
 
   /** The decision about several: `command` is what comes before the arguments of each. */
   async decideAll(parts: readonly Part[], command: Command, how: How = {}): Promise<JointDecision> {
-    for (const { limit, amount } of parts) {
-      checkLimit(limit);
-      checkAmount("amount", amount);
-    }
     const began = this.clock.now();
-    const words = parts.flatMap(({ name, limit, amount }) => [
-      this.prefix + name,
-      ...limitWords(limit),
-      String(amount),
-    ]);
-    const reply = await this.ask([...command, ...words], how);
-    const names = parts.map((part) => part.which);
-    const decision = reply === undefined ? new JointDecision(this.#byPolicy()) : JointDecision.readEach(reply, names);
+    const decision = await this.decideAllQuietly(parts, command, how);
     for (const { which, name, limit } of parts) this.tell(name, limit, decision.each[which] ?? decision, began);
     return decision;
+  }
+
+  /** The same, and `onDecision` hears nothing. */
+  async decideAllQuietly(parts: readonly Part[], command: Command, how: How = {}): Promise<JointDecision> {
+    const words = parts.flatMap(({ name, limit, amount }) => {
+      checkLimit(limit);
+      checkAmount("amount", amount);
+      return [this.prefix + name, ...limitWords(limit), String(amount)];
+    });
+    const reply = await this.ask([...command, ...words], how);
+    if (reply === undefined) return new JointDecision(this.#byPolicy());
+    const names = parts.map((part) => part.which);
+    return JointDecision.readEach(reply, names);
   }
 
   tell(name: string, limit: Limit, decision: Decision, began: number): void {

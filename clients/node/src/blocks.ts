@@ -34,7 +34,8 @@ export class BlockableBuckets {
 
   /** Takes `cost`, unless there is too little or the bucket is blocked. */
   async take({ name, limit }: Bucket, cost: Amount): Promise<Outcome> {
-    const joint = await this.#asker.decideAll(
+    const began = this.#asker.clock.now();
+    const joint = await this.#asker.decideAllQuietly(
       [
         { which: "bucket", name, limit, amount: cost },
         { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
@@ -43,6 +44,7 @@ export class BlockableBuckets {
     );
     const { bucket = joint, block } = joint.each;
     const { allowed, degraded } = joint;
+    this.#asker.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
     return { allowed, degraded, bucket, blockedMs: block?.allowed === false ? block.retryAfterMs : 0 };
   }
 

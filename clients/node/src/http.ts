@@ -28,9 +28,9 @@ export async function decide<Request extends { ip?: string | undefined }>(
 ): Promise<Answer> {
   const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
   const tokens = typeof cost === "function" ? cost(request) : cost;
-  const limit = options.limit?.(request) ?? limiter.limit;
+  const limit = options.limit?.(request);
   const decision = await limiter.take(key(request), tokens, { limit });
-  const headers = decision.headers(limit, options);
+  const headers = limiter.headers(decision, { ...options, limit });
   if (decision.allowed) return { headers, refusal: undefined };
   const { degraded, retryAfterMs } = decision;
   if (degraded) return { headers, refusal: { status: 503, body: { error: "the rate limiter is not available" } } };

@@ -13,9 +13,10 @@ import { RateLimiterCompatibleAbstract, RateLimiterRes, type RateLimiterLike } f
 
 import type { Options } from "./asker.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import type { Client } from "./connection.js";
+import { clockOf, type Client, type Clock } from "./connection.js";
 import type { Decision } from "./decision.js";
 import { Denials } from "./denials.js";
+import { ServerAway } from "./errors.js";
 import type { Limit } from "./limit.js";
 
 export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | "onError"> {
@@ -59,6 +60,7 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
   readonly inMemoryBlockOnConsumed: number;
   readonly inMemoryBlockDuration: number;
   readonly #buckets: BlockableBuckets;
+  readonly #clock: Clock;
   #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
@@ -86,6 +88,7 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
     this.inMemoryBlockDuration = inMemoryBlockDuration;
     this.#buckets = new BlockableBuckets(storeClient, { ...options, onError: "throw" });
+    this.#clock = clockOf(storeClient);
     this.#denials = this.#noDenials();
   }
 
@@ -111,7 +114,7 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
       const bucket = this.#bucket(key, options);
       const remembered = this.#denials.recall(bucket.name, bucket.limit, points);
       if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
-      const askedAt = performance.now();
+      const askedAt = this.#clock.now();
       const outcome = await this.#buckets.take(bucket, points);
       if (outcome.allowed) return this.#passed(outcome.bucket, points);
       throw await this.#refused(bucket, points, outcome, askedAt);
@@ -217,16 +220,16 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
 
   #noDenials(): Denials {
     const size = this.inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
-    return new Denials(size, { now: () => performance.now(), sleep: () => Promise.resolve() });
+    return new Denials(size, this.#clock);
   }
 
-  /** Does `work`; if it fails for the server's sake, lets the insurance do the same. */
+  /** Does `work`; if the server cannot be asked, lets the insurance do the same. */
   async #insured<T>(method: Method, args: unknown[], work: () => Promise<T>): Promise<T> {
     try {
       return await work();
     } catch (failed) {
       const insurance = this.insuranceLimiter;
-      if (!insurance || failed instanceof RateLimiterRes) throw failed;
+      if (!insurance || !(failed instanceof ServerAway)) throw failed;
       return (insurance[method] as (...args: unknown[]) => Promise<T>)(...args);
     }
   }

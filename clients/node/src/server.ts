@@ -33,6 +33,7 @@ class Circuit {
   #away = false;
   #probing = false;
   #nextProbe = 0;
+  #answeredAt = 0;
   #nextRefusalLogged = 0;
 
   constructor(
@@ -50,9 +51,12 @@ class Circuit {
   answered(): void {
     if (this.#away) this.log("tokenbucket: the server is back, limiting again");
     this.#away = this.#probing = false;
+    this.#answeredAt = performance.now();
   }
 
-  failed(error: unknown): void {
+  /** A call that was begun at `began`: one that others have overtaken says nothing about now. */
+  failed(error: unknown, began: number): void {
+    if (began < this.#answeredAt) return;
     if (!this.#away) {
       this.log(`tokenbucket: cannot ask the server, each limit does as its onError says: ${textOf(error)}`);
     }
@@ -174,6 +178,7 @@ export class Server {
 
   async #decided(how: How, send: () => Promise<unknown>): Promise<unknown> {
     if (!this.#circuit.admits() && !how.always) return undefined;
+    const began = performance.now();
     try {
       const reply = await this.#inTime(send);
       this.#circuit.answered();
@@ -185,7 +190,7 @@ export class Server {
         throw error;
       }
       this.lastError = error;
-      if (fault === "away") this.#circuit.failed(error);
+      if (fault === "away") this.#circuit.failed(error, began);
       else this.#circuit.refused(error);
       return undefined;
     }

@@ -1,9 +1,9 @@
 /** A server that goes, hangs, returns, or answers that the call is wrong. */
 
 import assert from "node:assert/strict";
-import { test, type TestContext } from "node:test";
+import { mock, test, type TestContext } from "node:test";
 
-import { Limiter, ServerAway, type LimiterOptions } from "tokenbucket-redis";
+import { Limiter, ServerAway, type Connection, type LimiterOptions } from "tokenbucket-redis";
 
 import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, STILL, until, type Server } from "./servers.js";
 
@@ -87,6 +87,33 @@ test("one call at a time asks whether a server that hangs is back", async (t) =>
   server.signal("SIGCONT");
   await until(async () => !(await limiter.take("a")).degraded);
   assert.equal(lines.length, 2);
+});
+
+test("a call that was overtaken does not make the server go again", async (t) => {
+  const replies: ((reply: unknown) => void)[] = [];
+  const connection: Connection = {
+    isReady: true,
+    onReady() {},
+    onError() {},
+    send: () => new Promise((replied) => replies.push(replied)),
+    transaction: () => Promise.resolve([]),
+  };
+  const lines: string[] = [];
+  const log = (line: string) => lines.push(line);
+  const limiter = new Limiter(connection, LIMIT, { timeoutMs: 100, retryEveryMs: 0, log });
+  mock.timers.enable({ apis: ["setTimeout"] });
+  t.after(() => mock.timers.reset());
+  const first = limiter.take("a");
+  mock.timers.tick(50);
+  const second = limiter.take("a");
+  mock.timers.tick(50);
+  assert.equal((await first).degraded, true);
+  const third = limiter.take("a");
+  replies[2]!([1, 2, 0, 0]);
+  assert.equal((await third).degraded, false);
+  mock.timers.tick(50);
+  assert.equal((await second).degraded, true);
+  assert.equal(lines.length, 2, lines.join("\n"));
 });
 
 test("nothing that the policy answered is sent when the server is back", async (t) => {

@@ -18,6 +18,7 @@ import {
   RLWrapperBlackAndWhite,
   type IRateLimiterStoreOptions,
 } from "rate-limiter-flexible";
+import { FakeServer } from "tokenbucket-redis/testing";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
 import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, until } from "./servers.js";
@@ -611,6 +612,29 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
     assert.equal(await times(20, () => bursty.consume("b")), 8);
   });
 }
+
+test("a mistake is an Error, whatever the insurance says", async () => {
+  await redis.flushall();
+  await redis.lpush("rlflx:a", "something else");
+  const insured = OURS({ insuranceLimiter: new RateLimiterMemory({ points: 1, duration: 60 }) });
+  await assert.rejects(insured.consume("a"), /WRONGTYPE/);
+});
+
+test("in tests of users the fake stands for the server, blocks included", async () => {
+  const fake = new FakeServer();
+  const limiter = new RateLimiterTokenBucket({ storeClient: fake, ...base, blockDuration: 30 });
+  const heard: unknown[] = [];
+  const told = new RateLimiterTokenBucket({
+    storeClient: fake,
+    ...base,
+    onDecision: (name, _limit, { allowed, retryAfterMs }) => heard.push([name, allowed, retryAfterMs]),
+  });
+  assert.equal(await times(7, () => limiter.consume("a")), 6);
+  await passes(told.consume("a"));
+  assert.deepEqual(heard, [["rlflx:a", false, 30_000]], "one decision is told, not that its neighbour was asked, too");
+  fake.advance(30_000);
+  assert.equal(await passes(limiter.consume("a")), true);
+});
 
 test("the union of rate-limiter-flexible takes limiters of both", async () => {
   await redis.flushall();
