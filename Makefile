@@ -203,6 +203,15 @@ examples: build ## Set up and test every application under examples/
 	done
 EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
+.PHONY: clients
+clients: build ## Set up and test every client package under clients/ (about 10 minutes)
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@for client in $(CLIENTS); do \
+		printf '\n\033[1m== client %s\033[0m\n' $$client; \
+		$(MAKE) --no-print-directory -C clients/$$client test SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'; \
+	done
+CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
+
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 BENCH := cargo run --quiet --release -p tokenbucket-bench --
 
