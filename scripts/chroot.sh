@@ -4,20 +4,22 @@
 #   run FOLDER [--bind SOURCE TARGET]... COMMAND...   runs COMMAND in it. What it started ends with it
 set -euo pipefail
 
+# shellcheck source=scripts/debian.sh
+. "$(dirname "$0")/debian.sh"
+
 fail() { echo "error: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || fail "only root can change the root of a process: run it with sudo"
 
-# Debian's packages from the mirror that this machine already uses.
 make_root() { # FOLDER SUITE [PACKAGE...]
     local folder suite=$2 mirror
     folder=$(realpath -m "$1")
     shift 2
     "$(dirname "$0")/install.sh" chroot
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Component: main' | grep -v security | head -1)
+    mirror=$(debian_mirror)
     rm -rf --one-file-system "$folder"
     mkdir -p "$(dirname "$folder")"
     mmdebstrap --quiet --variant=apt --skip=cleanup/apt/lists ${1:+--include="$(IFS=, && echo "$*")"} \
-        "$suite" "$folder" "${mirror:?no Debian mirror is configured}"
+        "$suite" "$folder" "$mirror"
     cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
     # Whom this machine trusts, beside whom Debian does.
     cp -L /etc/ssl/certs/ca-certificates.crt "$folder/etc/machine.crt"

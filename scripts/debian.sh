@@ -2,16 +2,23 @@
 # debian.sh   To be sourced: packages of any Debian suite and machine, unpacked into folders, without root and without touching the
 # machine's own packages. What apt keeps goes to $TREES; $ARCHITECTURE is in Debian's words: amd64, arm64, s390x.
 
+# The mirror that this machine already uses.
+debian_mirror() {
+    local mirror
+    # shellcheck disable=SC2016 # for apt
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Component: main' | grep -v security | head -1)
+    echo "${mirror:?no Debian mirror is configured}"
+}
+
 # A private tree for one suite, so that the machine's own lists stay as they are.
 prepare_suite() { # SUITE
     local suite=$1 tree=$TREES/$1-$ARCHITECTURE mirror kind
     [ -e "$tree/ready" ] && return
     mkdir -p "$tree"/{lists/partial,cache/archives/partial,preferences}
     : >"$tree/status"
-    # The mirror that this machine already uses.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Component: main' | grep -v security | head -1)
+    mirror=$(debian_mirror)
     for kind in deb deb-src; do
-        echo "$kind [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:?no Debian mirror is configured} $suite main"
+        echo "$kind [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main"
     done >"$tree/sources.list"
     cat >"$tree/apt.conf" <<CONF
 #clear APT::Update::Post-Invoke;

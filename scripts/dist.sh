@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dist.sh VERSION [FOLDER]   Writes what a release consists of to FOLDER (target/dist): for each platform a tarball, for those of glibc a
+# dist.sh VERSION [FOLDER]   Writes what a release consists of to FOLDER (target/dist): for each platform (TARGETS) a tarball, for those of glibc a
 # Debian package too, a bill of materials, and the checksums of all. The same commit gives the same bytes, whoever builds it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
