@@ -679,6 +679,8 @@ async function blocks(limiter: RateLimiterTokenBucket): Promise<void> {
   assert.equal(await times(10, () => limiter.consume("a")), 2);
   await Promise.all([limiter.block("a", 10), limiter.block("a", 10), limiter.block("a", 10)]);
   assert.equal(await rejectedFor(limiter.consume("a")), 10_000, "blocks do not add up");
+  await limiter.block("a", 0);
+  assert.equal(await passes(limiter.consume("a")), false);
   await limiter.set("a", 0, 10);
   assert.equal(await times(10, () => limiter.consume("a")), 6);
 }

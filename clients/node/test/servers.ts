@@ -1,6 +1,6 @@
 /** Real servers whose clock a test sets, and clients of each library. */
 
-import { spawn, type ChildProcess } from "node:child_process";
+import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
@@ -16,6 +16,9 @@ import type { Client } from "tokenbucket-redis";
 const HERE = resolve(import.meta.dirname, "..");
 const SERVER = resolve(HERE, process.env.SERVER ?? "../../target/engines/redis-7.0.15/server");
 export const MODULE = resolve(HERE, process.env.MODULE ?? "../../target/release/libtokenbucket.so");
+
+/** What lets a server load modules while it runs; older ones do so anyway. */
+export const MAY_LOAD_MODULES = majorVersion() < 7 ? [] : ["--enable-module-command", "yes"];
 
 /** One token in six minutes: nothing flows in while a test runs. */
 export const STILL = "10/h";
@@ -154,6 +157,11 @@ export async function until(condition: () => Promise<boolean> | boolean, withinM
     if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${condition}`);
     await sleep(10);
   }
+}
+
+function majorVersion(): number {
+  const version = execFileSync(SERVER, ["--version"], { encoding: "utf8" });
+  return Number(/ v=(\d+)/.exec(version)?.[1]);
 }
 
 /** Below those that the kernel gives to clients, so that it is still free for a restart. */
