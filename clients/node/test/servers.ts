@@ -28,6 +28,10 @@ interface ServerOptions {
   args?: string[];
 }
 
+/** What is left when a test program ends early ends with it. */
+const running = new Set<Server>();
+process.once("exit", () => running.forEach((server) => server.abandon()));
+
 /** A server on a port and in a folder of its own, on which the time stands still; ended by its own pid. */
 export class Server {
   #child: ChildProcess | undefined;
@@ -40,6 +44,7 @@ export class Server {
     readonly args: string[],
   ) {
     this.advance(0);
+    running.add(this);
   }
 
   static async start({ module = true, args = [] }: ServerOptions = {}): Promise<Server> {
@@ -89,6 +94,13 @@ export class Server {
 
   async remove(): Promise<void> {
     await this.stop();
+    this.abandon();
+  }
+
+  /** As remove, but waits for nothing. */
+  abandon(): void {
+    this.signal("SIGKILL");
+    running.delete(this);
     closeSync(this.#clock);
     rmSync(this.#folder, { recursive: true, force: true });
   }
