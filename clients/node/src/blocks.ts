@@ -32,12 +32,20 @@ export class BlockableBuckets {
     this.#asker = new Asker(client, { ...options, prefix: "" });
   }
 
+  /**
+   * The key of a name's bucket, which its block's has to share a slot of a cluster with. The script's keys
+   * have an end of their own, so for it both need a tag.
+   */
+  #key(name: string): string {
+    return this.#asker.canScript ? tagged(name) : name;
+  }
+
   /** Takes `cost`, unless there is too little or the bucket is blocked. */
   async take({ name, limit }: Bucket, cost: Amount): Promise<Outcome> {
     const began = this.#asker.clock.now();
     const joint = await this.#asker.decideAllQuietly(
       [
-        { which: "bucket", name, limit, amount: cost },
+        { which: "bucket", name: this.#key(name), limit, amount: cost },
         { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
       ],
       ["TB.MTAKE", "2"],
@@ -51,7 +59,7 @@ export class BlockableBuckets {
   /** What there is; takes nothing. */
   async look({ name, limit }: Bucket): Promise<Outcome> {
     const [bucket, block] = await Promise.all([
-      this.#asker.decide("TB.PEEK", { name, limit }, [0]),
+      this.#asker.decide("TB.PEEK", { name: this.#key(name), limit }, [0]),
       this.#asker.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
     ]);
     const degraded = bucket.degraded || block.degraded;
@@ -60,12 +68,12 @@ export class BlockableBuckets {
   }
 
   /** Takes `amount` in any case, into debt if need be. */
-  charge(bucket: Bucket, amount: Amount): Promise<Decision> {
-    return this.#asker.decide("TB.CHARGE", bucket, [amount]);
+  charge({ name, limit }: Bucket, amount: Amount): Promise<Decision> {
+    return this.#asker.decide("TB.CHARGE", { name: this.#key(name), limit }, [amount]);
   }
 
-  give(bucket: Bucket, amount: Amount): Promise<Decision> {
-    return this.#asker.decide("TB.GIVE", bucket, [amount]);
+  give({ name, limit }: Bucket, amount: Amount): Promise<Decision> {
+    return this.#asker.decide("TB.GIVE", { name: this.#key(name), limit }, [amount]);
   }
 
   /** Nobody passes for `ms` from now, whatever there was before; for 31 years if infinite. */
@@ -74,15 +82,15 @@ export class BlockableBuckets {
   }
 
   /** The bucket is as if `amount` had been taken from a full one, and not blocked. */
-  async set(bucket: Bucket, amount: Amount): Promise<boolean> {
-    const known = await this.#set(bucket, amount);
-    await this.#delete(blockKey(bucket.name));
+  async set({ name, limit }: Bucket, amount: Amount): Promise<boolean> {
+    const known = await this.#set({ name: this.#key(name), limit }, amount);
+    await this.#delete(blockKey(name));
     return known;
   }
 
   /** Fills the bucket, and ends its block. Whether there was anything to forget. */
   async delete({ name }: Bucket): Promise<boolean> {
-    const deleted = await Promise.all([this.#delete(name), this.#delete(blockKey(name))]);
+    const deleted = await Promise.all([this.#delete(this.#key(name)), this.#delete(blockKey(name))]);
     return deleted.includes(true);
   }
 
@@ -102,7 +110,11 @@ export class BlockableBuckets {
   }
 }
 
-/** In the bucket's slot of a cluster. */
 function blockKey(name: string): string {
-  return /\{[^}]+\}/.test(name) ? `${name}:block` : `{${name}}:block`;
+  return `${tagged(name)}:block`;
+}
+
+/** With the slot of a cluster that `name` has. */
+function tagged(name: string): string {
+  return /\{[^}]+\}/.test(name) ? name : `{${name}}`;
 }

@@ -22,7 +22,7 @@ export interface Clock {
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
 }
 
-/** `Redis` of ioredis, or of iovalkey, which is made from it. */
+/** `Redis` or `Cluster` of ioredis, or of iovalkey, which is made from it. */
 export interface IoredisClient {
   readonly status: string;
   readonly options?: { readonly keyPrefix?: string | undefined };

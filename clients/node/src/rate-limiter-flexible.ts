@@ -200,11 +200,13 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
     { bucket: decision, blockedMs }: Outcome,
     askedAt: number,
   ): Promise<RateLimiterRes> {
-    let msBeforeNext = blockedMs > 0 ? Math.max(blockedMs, decision.retryAfterMs) : decision.retryAfterMs;
+    // After a block it is the bucket's turn, which may still lack points.
+    let msBeforeNext = Math.max(blockedMs, decision.retryAfterMs);
     if (blockedMs === 0 && this.blockDuration > 0) {
-      msBeforeNext = this.msBlockDuration;
-      await this.#buckets.block(bucket, msBeforeNext);
+      msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
+      await this.#buckets.block(bucket, this.msBlockDuration);
     }
+    if (decision.retryAfterMs < 0) msBeforeNext = -1;
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
     // Of a block it does not matter how many points are asked for.
     const cost = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0 ? 0 : points;

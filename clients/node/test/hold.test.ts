@@ -3,8 +3,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { test, type TestContext } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
+import { mock, test, type TestContext } from "node:test";
 
 import { Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 
@@ -122,12 +121,17 @@ test("so do those of a process that was killed", async (t) => {
 test("it renews itself while it is open", async (t) => {
   const { limiter, send, held } = await setUp(t);
   const expiresInMs = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][])[0]?.[2];
-  const hold = await limiter.hold("a", 50, { ttlMs: 300 });
-  server.advance(299);
+  mock.timers.enable({ apis: ["setInterval"] });
+  t.after(() => mock.timers.reset());
+  const hold = await limiter.hold("a", 50, { ttlMs: 3000 });
+  server.advance(2999);
+  mock.timers.tick(999);
   assert.equal(await expiresInMs(), 1);
-  await until(async () => (await expiresInMs()) === 300);
+  mock.timers.tick(1);
+  await until(async () => (await expiresInMs()) === 3000);
   await hold.settle();
-  await sleep(300);
+  mock.timers.tick(3000);
+  await send("PING");
   assert.equal(await held(), 0, "and not after its end");
 });
 

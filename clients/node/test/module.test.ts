@@ -5,10 +5,10 @@ import { mock, test } from "node:test";
 
 import { JointLimiter, Limiter, ModuleMissing } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, MODULE, serverFor, STILL, until } from "./servers.js";
+import { clientFor, LIBRARIES, MAY_LOAD_MODULES, MODULE, serverFor, STILL, until } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
-const MAY_GAIN_IT = { module: false, args: ["--enable-module-command", "yes"] };
+const MAY_GAIN_IT = { module: false, args: MAY_LOAD_MODULES };
 const OPTIONS = { timeoutMs: 5000, log: () => {} };
 
 test("without a fallback the error says what to do, whatever onError says", async (t) => {

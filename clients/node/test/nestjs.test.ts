@@ -206,6 +206,18 @@ const CASES: Case[] = [
     expected: ["60", 429, 200],
   },
   {
+    promise: "after a block all of the limit is there, even if it was shorter than ttl",
+    throttlers: [{ ttl: MINUTE, limit: 3, blockDuration: 10_000 }],
+    async run({ get, passed, advance }) {
+      await passed(3);
+      const first = (await get()).header("retry-after");
+      advance(10_001);
+      return [first, await passed(5)];
+    },
+    expected: ["10", 3],
+    bucket: { expected: ["20", 0], row: "A `blockDuration` shorter than `ttl`" },
+  },
+  {
     promise: "blockDuration 0: through again as soon as the oldest hit expires",
     throttlers: [{ ttl: MINUTE, limit: 3, blockDuration: 0 }],
     async run({ get, passed, advance }) {

@@ -341,6 +341,18 @@ const CASES: Case[] = [
     expected: [30_000, 10_000, true],
   },
   {
+    promise: "after a block all points are there, even if it was shorter than duration",
+    async run({ make }) {
+      const limiter = make({ duration: 60, blockDuration: 10 });
+      await limiter.consume("a", 6);
+      const ms = await rejectedFor(limiter.consume("a", 2));
+      server.advance(10_001);
+      return [ms, await times(10, () => limiter.consume("a"))];
+    },
+    expected: [10_000, 6],
+    bucket: { expected: [20_000, 1], row: "A block shorter than `duration`" },
+  },
+  {
     promise: "set: as if so many points were consumed",
     async run({ make }) {
       const limiter = make();
@@ -667,6 +679,8 @@ async function blocks(limiter: RateLimiterTokenBucket): Promise<void> {
   assert.equal(await times(10, () => limiter.consume("a")), 2);
   await Promise.all([limiter.block("a", 10), limiter.block("a", 10), limiter.block("a", 10)]);
   assert.equal(await rejectedFor(limiter.consume("a")), 10_000, "blocks do not add up");
+  await limiter.block("a", 0);
+  assert.equal(await passes(limiter.consume("a")), false);
   await limiter.set("a", 0, 10);
   assert.equal(await times(10, () => limiter.consume("a")), 6);
 }

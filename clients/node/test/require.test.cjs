@@ -3,7 +3,7 @@
 const assert = require("node:assert/strict");
 const { test } = require("node:test");
 
-const { exports: entries } = require("../package.json");
+const { exports: entries, typesVersions } = require("../package.json");
 
 for (const entry of Object.keys(entries)) {
   const name = `tokenbucket-redis${entry.slice(1)}`;
@@ -11,6 +11,11 @@ for (const entry of Object.keys(entries)) {
     assert.deepEqual(Object.keys(require(name)).toSorted(), Object.keys(await import(name)).toSorted());
   });
 }
+
+test("compilers that do not know `exports` find the types of every entry", () => {
+  const names = Object.keys(entries).map((entry) => entry.slice(2));
+  assert.deepEqual(Object.keys(typesVersions["*"]), names.filter(Boolean));
+});
 
 test("it works", async () => {
   const { Limiter } = require("tokenbucket-redis");

@@ -1,6 +1,6 @@
 /** Real servers whose clock a test sets, and clients of each library. */
 
-import { spawn, type ChildProcess } from "node:child_process";
+import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
@@ -17,6 +17,9 @@ const HERE = resolve(import.meta.dirname, "..");
 const SERVER = resolve(HERE, process.env.SERVER ?? "../../target/engines/redis-7.0.15/server");
 export const MODULE = resolve(HERE, process.env.MODULE ?? "../../target/release/libtokenbucket.so");
 
+/** What lets a server load modules while it runs; older ones do so anyway. */
+export const MAY_LOAD_MODULES = majorVersion() < 7 ? [] : ["--enable-module-command", "yes"];
+
 /** One token in six minutes: nothing flows in while a test runs. */
 export const STILL = "10/h";
 
@@ -24,6 +27,10 @@ interface ServerOptions {
   module?: boolean;
   args?: string[];
 }
+
+/** What is left when a test program ends early ends with it. */
+const running = new Set<Server>();
+process.once("exit", () => running.forEach((server) => server.abandon()));
 
 /** A server on a port and in a folder of its own, on which the time stands still; ended by its own pid. */
 export class Server {
@@ -37,6 +44,7 @@ export class Server {
     readonly args: string[],
   ) {
     this.advance(0);
+    running.add(this);
   }
 
   static async start({ module = true, args = [] }: ServerOptions = {}): Promise<Server> {
@@ -86,6 +94,13 @@ export class Server {
 
   async remove(): Promise<void> {
     await this.stop();
+    this.abandon();
+  }
+
+  /** As remove, but waits for nothing. */
+  abandon(): void {
+    this.signal("SIGKILL");
+    running.delete(this);
     closeSync(this.#clock);
     rmSync(this.#folder, { recursive: true, force: true });
   }
@@ -154,6 +169,11 @@ export async function until(condition: () => Promise<boolean> | boolean, withinM
     if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${condition}`);
     await sleep(10);
   }
+}
+
+function majorVersion(): number {
+  const version = execFileSync(SERVER, ["--version"], { encoding: "utf8" });
+  return Number(/ v=(\d+)/.exec(version)?.[1]);
 }
 
 /** Below those that the kernel gives to clients, so that it is still free for a restart. */
