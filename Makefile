@@ -96,12 +96,12 @@ test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=me
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS) $(TESTS)
 
 .PHONY: test-bare
-test-bare: ## Build and run the module in a Debian 13 of make and git alone, with Debian's own Rust (as root, about 5 minutes)
+test-bare: ## Build and run the module in a Debian 13 of make and git alone, with Debian's own Rust (as root)
 	$(call say,'building and running in a bare Debian 13')
 	@scripts/bare.sh trixie
 
 .PHONY: test-container
-test-container: ## Build the Dockerfile's images and run the server, with no registry of images (as root, about 5 minutes)
+test-container: ## Build the Dockerfile's images and run the server, with no registry of images (as root)
 	$(call say,'building containers')
 	@scripts/test-container.sh
 

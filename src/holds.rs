@@ -202,7 +202,16 @@ impl Holds {
         HASHER.hash_one(id)
     }
 
+    #[inline]
     fn find(&self, id: &[u8], hash: u64) -> Option<u32> {
+        // Most buckets are asked before anything is held of them.
+        if self.slots.holds.is_empty() {
+            return None;
+        }
+        self.find_among(id, hash)
+    }
+
+    fn find_among(&self, id: &[u8], hash: u64) -> Option<u32> {
         let is_it = |slot: &u32| self.slots.get(*slot).is_some_and(|hold| *hold.id == *id);
         if self.index.is_empty() {
             return self.slots.occupied().find(is_it);

@@ -215,9 +215,8 @@ impl<'call> BucketKey<'call> {
         }
         let mut holds = Holds::default();
         change(&mut holds);
-        let bucket = self.bucket();
-        let value = data_type::allocate_with_holds(bucket.unwrap_or(Bucket::EMPTY), holds);
-        match bucket {
+        let value = data_type::allocate_to_be_stored(holds).cast();
+        match self.value {
             Some(_) => self.replace(value),
             None => self.set(value),
         }
