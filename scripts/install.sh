@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # install.sh WHAT...   Makes sure that each of these is there, through the machine's package manager if it is not:
-#   cargo   Rust's build tool (never installed here: it has an installer of its own)
+#   cargo   Rust's build tool, as new as Cargo.toml asks for
 #   cc      a C compiler, for the linker and for headers
 #   c++     a C++ compiler, for libFuzzer
 #   libclang   which reads the server's header when the module is built
 #   redis   redis-server and redis-cli
 #   engines what scripts/engines.sh needs
+#   chroot  what scripts/chroot.sh needs
+#   dist    what scripts/dist.sh needs
 #   valgrind   for the benchmark that counts instructions
 set -euo pipefail
 
@@ -23,12 +25,27 @@ has_libclang() {
     return 1
 }
 has_redis() { has redis-cli && { has redis-server || has redis-check-rdb; }; }
+# The oldest Rust that builds the module, in every package of this project.
+RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+is_new_enough() { [ "$(printf '%s\n' "$RUST" "${1:-0}" | sort -V | head -1)" = "$RUST" ]; } # VERSION
+rust_version() { cargo --version 2>/dev/null | cut -d ' ' -f 2; }
+# Debian has a newer Rust beside its own, for browsers.
+debian_cargo() {
+    local name version
+    for name in cargo cargo-web; do
+        version=$(LC_ALL=C apt-cache policy "$name" | sed -n 's/^  Candidate: //p')
+        if is_new_enough "$version"; then echo "$name"; return; fi
+    done
+    fail "no cargo of this system is as new as $RUST: install Rust by https://rustup.rs"
+}
 has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 
 # The packages of each package manager. Debian's redis-server package would start a service on port 6379; its
 # redis-tools holds the same program and starts nothing.
 packages() { # MANAGER WHAT
     case "$1:$2" in
+        apt-get:cargo) debian_cargo && echo ca-certificates ;;
+        *:cargo) echo cargo ;;
         apt-get:cc) echo gcc libc6-dev ;;
         apt-get:c++) echo g++ ;;
         dnf:c++) echo gcc-c++ ;;
@@ -42,6 +59,8 @@ packages() { # MANAGER WHAT
         apk:libclang) echo clang-libclang ;;
         apt-get:redis) echo redis-tools ;;
         *:redis) echo redis ;;
+        apt-get:dist) echo python3 python3-pip git ca-certificates debian-archive-keyring ;;
+        apt-get:chroot) echo mmdebstrap debian-archive-keyring ;;
         apt-get:engines) echo python3 python3-pip ca-certificates debian-archive-keyring ;;
         *:valgrind) echo valgrind libc6-dbg ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
@@ -58,16 +77,18 @@ manager() {
 install() { # WHAT
     local manager names as_root=()
     manager=$(manager "$1")
-    # shellcheck disable=SC2046 # one word per package
-    names=($(packages "$manager" "$1"))
     if [ "$(id -u)" != 0 ]; then
-        has sudo || fail "$1 is missing and there is no sudo: run '$manager install ${names[*]}' as root"
+        has sudo || fail "$1 is missing and there is no sudo: run 'scripts/install.sh $1' as root"
         as_root=(sudo)
     fi
+    # Which packages there are is known only then.
+    if [ "$manager" = apt-get ]; then "${as_root[@]}" apt-get -qq update; fi
+    names=$(packages "$manager" "$1")
+    # shellcheck disable=SC2206 # one word per package
+    names=($names)
     echo "installing ${names[*]} with $manager"
     case "$manager" in
         apt-get)
-            "${as_root[@]}" apt-get -qq update
             "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${names[@]}" >/dev/null
             ;;
         dnf) "${as_root[@]}" dnf -q -y install "${names[@]}" ;;
@@ -78,12 +99,17 @@ install() { # WHAT
 
 for what in "$@"; do
     case "$what" in
-        cargo) has cargo || fail "cargo is missing: install Rust, https://rustup.rs" ;;
+        cargo)
+            has cargo || install cargo
+            is_new_enough "$(rust_version)" || fail "cargo $(rust_version) is older than $RUST: install Rust by https://rustup.rs"
+            ;;
         cc) has cc || install cc ;;
         c++) has c++ || install c++ ;;
         libclang) has_libclang || install libclang ;;
         redis) has_redis || install redis ;;
         valgrind) has valgrind || install valgrind ;;
+        chroot) has mmdebstrap || install chroot ;;
+        dist) { has dpkg-deb && has git && has_pip; } || install dist ;;
         engines)
             has apt-get && has dpkg-deb ||
                 fail "the servers are fetched from Debian's packages, which needs apt-get: on other systems test one server with 'make test SERVER=/path/to/redis-server'"

@@ -29,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::cast::signed;
 use crate::holds::Holds;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
 use crate::rate::Rate;
@@ -519,8 +520,8 @@ impl<'limit, R: Returns> View<'limit, R> {
     /// Milliseconds from now to `at_us`, rounded up, 0 for the past.
     #[inline]
     fn ms_until(&self, at_us: i64) -> i64 {
-        let wait_us = at_us.wrapping_sub(self.now_us).max(0).cast_unsigned();
-        (wait_us.wrapping_add(999) / 1000).cast_signed()
+        let wait_us = at_us.wrapping_sub(self.now_us).max(0).unsigned_abs();
+        signed(wait_us.wrapping_add(999) / 1000)
     }
 }
 

@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+use crate::cast::signed;
 use crate::number::{micro_tokens, Decimal, Rounding};
 use crate::rate::{saturate, unit, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, MOST};
 
 const SECOND_US: i64 = 1_000_000;
 const MINUTE_US: i64 = 60 * SECOND_US;
 const DAY_US: i64 = 86_400 * SECOND_US;
+const WEEK_US: i64 = 7 * DAY_US;
 
 /// From the first Monday of 1970 to the first moment of that year.
 const MONDAY_US: i64 = 4 * DAY_US;
@@ -80,14 +82,15 @@ impl Calendar {
         saturate(periods.max(0).unsigned_abs().saturating_mul(self.count_micro))
     }
 
-    /// When `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates at 2^62.
+    /// When `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates 2^62 later.
     #[must_use]
     pub fn reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
         if micro == 0 {
             return since_us;
         }
         let periods = saturate(self.periods_for(micro));
-        self.begins_at_us(self.number_at(since_us).saturating_add(periods))
+        let at_us = self.begins_at_us(self.number_at(since_us).saturating_add(periods));
+        at_us.min(since_us.saturating_add(MOST))
     }
 
     /// Whether a bucket of `capacity_micro` refills from empty within 100 years of usual periods.
@@ -105,7 +108,7 @@ impl Calendar {
     fn usual_us(&self) -> u64 {
         self.units.saturating_mul(match self.anchor.unit {
             Unit::Microsecond => 1,
-            Unit::Week => 7 * DAY_US.unsigned_abs(),
+            Unit::Week => WEEK_US.unsigned_abs(),
             Unit::Month => CENTURY_US / 1200,
         })
     }
@@ -115,21 +118,21 @@ impl Calendar {
         let local_us = at_us.saturating_add(self.anchor.offset_us());
         let units = match self.anchor.unit {
             Unit::Microsecond => local_us,
-            Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(7 * DAY_US),
+            Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
             Unit::Month => month_of(local_us.div_euclid(DAY_US)),
         };
-        units.checked_div_euclid(self.units.cast_signed()).unwrap_or(0)
+        units.checked_div_euclid(signed(self.units)).unwrap_or(0)
     }
 
-    /// When the period of that number begins; saturates at 2^62.
+    /// When the period of that number begins; saturates.
     fn begins_at_us(&self, number: i64) -> i64 {
-        let units = number.saturating_mul(self.units.cast_signed());
+        let units = number.saturating_mul(signed(self.units));
         let local_us = match self.anchor.unit {
             Unit::Microsecond => units,
-            Unit::Week => units.saturating_mul(7 * DAY_US).saturating_add(MONDAY_US),
+            Unit::Week => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
             Unit::Month => first_day_of(units).saturating_mul(DAY_US),
         };
-        local_us.saturating_sub(self.anchor.offset_us()).min(MOST)
+        local_us.saturating_sub(self.anchor.offset_us())
     }
 }
 

@@ -62,7 +62,7 @@ pub enum Error {
     /// The `COUNT` of `TB.TOP` is not a number of keys.
     TopCount,
     /// The effect given to `TB.RESTORE` is malformed.
-    State,
+    Effect,
     /// The `max_burst` of `CL.THROTTLE` is out of bounds.
     MaxBurst,
     /// The `count` of `CL.THROTTLE` is not a number of tokens.
@@ -117,7 +117,7 @@ impl Error {
             Self::DuplicateKey => c"ERR key must not be given twice in one call",
             Self::TopOption => c"ERR options of TB.TOP are COUNT n and RESET, each at most once",
             Self::TopCount => c"ERR COUNT must be a whole number of keys from 1 to 100000",
-            Self::State => c"ERR state must be a bucket state as this module replicates it",
+            Self::Effect => c"ERR effect must be one as this module replicates it",
             Self::MaxBurst => c"ERR max_burst must be a whole number of tokens from -1 to 999999999999",
             Self::Count => c"ERR count must be a whole number of tokens from 1 to 1e12",
             Self::Period => c"ERR period must be a whole number of seconds from 1 to 3155760000",

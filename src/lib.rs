@@ -19,6 +19,7 @@
 //! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
 //! | [`top`] | the keys that are denied most, in a bounded number of counters |
 //! | [`error`] | every error that a client can see |
+//! | `cast` | integers taken as signed or unsigned |
 //! | `command` | one file per command, and what they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
@@ -31,6 +32,7 @@
 
 pub mod bucket;
 pub mod calendar;
+mod cast;
 mod command;
 pub mod effect;
 pub mod error;

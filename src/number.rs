@@ -9,6 +9,8 @@
 
 #![forbid(unsafe_code)]
 
+use crate::cast::signed;
+
 /// Micro-tokens in a token: the resolution at which amounts and levels are kept.
 pub const MICRO_PER_TOKEN: i64 = 1_000_000;
 
@@ -182,7 +184,7 @@ fn signed_power(bytes: &[u8]) -> Option<i64> {
 #[must_use]
 pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
     match short_whole(bytes) {
-        Some((tokens, [])) => Some(tokens.wrapping_mul(MICRO_PER_TOKEN.unsigned_abs()).cast_signed()),
+        Some((tokens, [])) => Some(signed(tokens.wrapping_mul(MICRO_PER_TOKEN.unsigned_abs()))),
         Some((tokens, [b'.', fraction @ ..])) => {
             short_micro(tokens, fraction).or_else(|| general_micro(bytes, rounding))
         }
@@ -197,7 +199,7 @@ fn short_micro(tokens: u64, fraction: &[u8]) -> Option<i64> {
     let micro_per_part = micro_per_token.checked_div(power)?;
     // 12 digits before the point, and 6 behind it.
     let micro = tokens.wrapping_mul(micro_per_token).wrapping_add(parts.wrapping_mul(micro_per_part));
-    rest.is_empty().then_some(micro.cast_signed())
+    rest.is_empty().then_some(signed(micro))
 }
 
 #[cold]
@@ -209,7 +211,7 @@ fn general_micro(bytes: &[u8], rounding: Rounding) -> Option<i64> {
 #[must_use]
 pub fn whole(bytes: &[u8], max: i64) -> Option<i64> {
     let value = match short_whole(bytes) {
-        Some((value, [])) => value.cast_signed(),
+        Some((value, [])) => signed(value),
         _ => Decimal::parse(bytes)?.whole()?,
     };
     (value <= max).then_some(value)

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::calendar::{Anchor, Calendar};
+use crate::cast::signed;
 use crate::number::{short_fraction, short_whole, Decimal, MAX_TOKENS};
 
 /// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
@@ -331,7 +332,7 @@ impl Rate {
 /// The number, or [`MOST`] if it is larger.
 #[inline]
 pub(crate) fn saturate(value: u64) -> i64 {
-    value.min(MOST.unsigned_abs()).cast_signed()
+    signed(value.min(MOST.unsigned_abs()))
 }
 
 fn saturate_wide(value: u128) -> i64 {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bucket::{Limit, Operation};
+use crate::cast::signed;
 use crate::effect::Effect;
 use crate::error::Error;
 use crate::holds::MAX_ID_LEN;
@@ -16,7 +17,7 @@ use crate::rate::{Rate, RateError, CENTURY_S};
 pub const MAX_BUCKETS: i64 = 1024;
 
 /// The longest wait that can be accepted: 100 years, in milliseconds.
-pub const MAX_WAIT_MS: i64 = CENTURY_S.cast_signed() * 1000;
+pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
 
 /// The longest time that a hold lasts: 30 days, in milliseconds.
 pub const MAX_TTL_MS: i64 = 2_592_000_000;
@@ -300,15 +301,15 @@ fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
 /// `key effect [key effect …]`, of `TB.RESTORE`.
 ///
 /// # Errors
-/// [`Error::State`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
+/// [`Error::Effect`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Error> {
-    if arguments.is_empty() || !arguments.len().is_multiple_of(2) {
+    if arguments.is_empty() || arguments.len() % 2 != 0 {
         return Err(Error::WrongArity);
     }
     let effects = arguments
         .chunks_exact(2)
         .map(|pair| match pair {
-            [key, effect] => Ok((key, Effect::decode(effect.as_ref()).ok_or(Error::State)?)),
+            [key, effect] => Ok((key, Effect::decode(effect.as_ref()).ok_or(Error::Effect)?)),
             _ => Err(Error::WrongArity),
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -317,7 +318,7 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Err
 }
 
 /// The longest period of `CL.THROTTLE`: 100 years, in seconds.
-pub const MAX_PERIOD_S: i64 = CENTURY_S.cast_signed();
+pub const MAX_PERIOD_S: i64 = signed(CENTURY_S);
 
 /// `key max_burst count period [quantity]`, of `CL.THROTTLE`.
 ///

@@ -29,7 +29,7 @@ mod world;
 
 use books::Books;
 use client::Client;
-use common::{environment, Random, Server};
+use common::{environment, Random};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,65 +44,41 @@ const CALM_PART: u32 = 5;
 /// What an empty server may use more than a while ago, in bytes.
 const MEMORY_SLACK: i64 = 32 * 1024;
 
-/// Another one at every run, unless one is asked for.
-fn seed() -> u64 {
-    let of_the_moment = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
-    environment("CHAOS_SEED", of_the_moment.into())
-}
-
 #[test]
 fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice() {
-    let seed = seed();
+    // Another one at every run, unless one is asked for.
+    let of_the_moment = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    let seed = environment("CHAOS_SEED", of_the_moment.into());
     let duration = Duration::from_secs(environment("CHAOS_SECONDS", 30));
     println!("CHAOS_SEED={seed} CHAOS_SECONDS={}", duration.as_secs());
-    let primary = storm::primary();
-    let world = World::new(seed, primary.port(), primary.clock().now_us());
+    let master = storm::master();
+    let world = World::new(seed, master.port(), master.clock().now_us());
     let mut random = Random::new(CLIENTS);
     let books: Vec<Mutex<Books>> =
         (0..CLIENTS).map(|client| Mutex::new(client::new_books(&mut random, client))).collect();
     thread::scope(|scope| {
         for (books, number) in books.iter().zip(0..) {
             let world = &world;
-            scope.spawn(move || work(world, books, number));
+            let work = move || {
+                world.guard(&format!("client {number}"), Client::new(world, books, number), Client::work)
+            };
+            scope.spawn(work);
         }
-        scope.spawn(|| report(&world));
-        rage(&world, &books, primary, duration);
+        world.guard("the server", Storm::new(&world, &books, master), |storm| rage(storm, duration));
     });
-    println!("{:5.0} s  {}", world.elapsed().as_secs_f64(), world.summary());
+    println!("{}", world.summary());
     if let Some(failure) = world.failure() {
         panic!("{failure}");
     }
 }
 
-fn work(world: &World, books: &Mutex<Books>, number: u64) {
-    let mut client = Client::new(world, books, number);
-    world.guard(&format!("client {number}"), &mut client, Client::work, Client::tail);
-}
-
 /// Lets everything happen, and then nothing that ends a process, so that its memory can be watched.
-fn rage(world: &World, books: &[Mutex<Books>], primary: Server, duration: Duration) {
-    let mut storm = Storm::new(world, books, primary);
+fn rage(storm: &mut Storm, duration: Duration) {
     let calm = duration / CALM_PART;
-    let whole = |storm: &mut Storm| {
-        storm.rage(duration - calm);
-        let (before, after) = storm.calm(calm);
-        println!("an empty server used {before} bytes, and {after} bytes later");
-        assert!(after - before < MEMORY_SLACK, "the server grew from {before} to {after} bytes");
-        storm.assert_well();
-    };
-    world.guard("the server", &mut storm, whole, Storm::tail);
-    world.end();
-}
-
-/// Says how far it is.
-fn report(world: &World) {
-    const EVERY: Duration = Duration::from_secs(10);
-    let mut next = EVERY;
-    while !world.is_over() {
-        thread::sleep(Duration::from_millis(50));
-        if world.elapsed() >= next {
-            println!("{:5.0} s  {}", world.elapsed().as_secs_f64(), world.summary());
-            next += EVERY;
-        }
-    }
+    storm.rage(duration - calm);
+    let (before, after) = storm.calm(calm);
+    println!("an empty server used {before} bytes, and {after} bytes later");
+    assert!(after - before < MEMORY_SLACK, "the server grew from {before} to {after} bytes");
+    storm.assert_well();
+    storm.world.end();
 }

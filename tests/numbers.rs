@@ -19,57 +19,11 @@ use tokenbucket::number::{
 };
 use tokenbucket::rate::{Rate, RateError};
 
-// What the contract says, in examples.
-
-#[test]
-fn amounts_are_read_in_every_way_that_clients_print_them() {
-    #[rustfmt::skip]
-    let examples = [
-        ("10", 10_000_000), ("0.5", 500_000), ("1e3", 1_000_000_000), ("1E-2", 10_000), ("+7", 7_000_000),
-        ("+1.5e+1", 15_000_000), ("1.25E2", 125_000_000), ("007", 7_000_000),
-        ("0000000000000000000000000000000000000000001", 1_000_000), ("5.", 5_000_000), (".5", 500_000),
-        ("0", 0), ("0.000", 0), ("0e999999999999999999999999", 0),
-        ("1.000000000000000000000000000000000000000000", 1_000_000), ("0.000001", 1),
-        ("999999999999.999999", MAX_MICRO - 1), ("1000000000000", MAX_MICRO), ("1e12", MAX_MICRO),
-        ("0.0000000000000000000000000000000000000001e52", MAX_MICRO),
-        ("10000000000000000000000000000000000000000e-28", MAX_MICRO),
-    ];
-    for (text, micro) in examples {
-        assert_amount(text, Some(micro), Some(micro));
-    }
-}
-
 #[track_caller]
 fn assert_amount(text: &str, down: Option<i64>, up: Option<i64>) {
     assert_eq!(micro_tokens(text.as_bytes(), Rounding::Down), down, "{text} down");
     assert_eq!(micro_tokens(text.as_bytes(), Rounding::Up), up, "{text} up");
     assert_amount_read_as_meant(text.as_bytes());
-}
-
-/// Floats print like this what was a whole number of micro-tokens.
-#[test]
-fn what_is_all_but_a_whole_micro_token_is_one() {
-    #[rustfmt::skip]
-    let examples = [
-        ("0.29999999999999999", 300_000), ("0.30000000000000004", 300_000),
-        ("2.9999999999999999999e-1", 300_000), ("0.000000999999", 1), ("0.000001000001", 1),
-        ("3.00000000000000000000000000000000000000000000001", 3_000_000),
-        ("0.99999999999999999999999999999999999999999999999", 1_000_000), ("1e-12", 0), ("1e-39", 0),
-        ("1.00000000000100000000000000000000000000", 1_000_000),
-        ("1e-999999999999999999999999", 0), ("999999999999.9999999999995", MAX_MICRO),
-        ("1000000000000.0000000000005", MAX_MICRO),
-    ];
-    for (text, micro) in examples {
-        assert_amount(text, Some(micro), Some(micro));
-    }
-    #[rustfmt::skip]
-    let examples = [
-        ("0.29999999999999999", 3, 10), ("0.30000000000000004", 3, 10), ("0.30000000000000004/m", 1, 200),
-        ("99.99999999999999999/m", 5, 3), ("0.000001000001/m", 1, 60_000_000),
-    ];
-    for (text, numerator, denominator) in examples {
-        assert_rate(text, &Exact::new(numerator.into(), denominator.into()));
-    }
 }
 
 #[track_caller]
@@ -79,27 +33,43 @@ fn assert_rate(text: &str, per_second: &Exact) {
     assert_rate_read_as_meant(text.as_bytes());
 }
 
+/// In micro-tokens. The second half is what floats print that were a whole number of them.
+#[rustfmt::skip]
+const AMOUNTS: [(&str, i64); 34] = [
+    ("10", 10_000_000), ("0.5", 500_000), ("1e3", 1_000_000_000), ("1E-2", 10_000), ("+7", 7_000_000),
+    ("+1.5e+1", 15_000_000), ("1.25E2", 125_000_000), ("007", 7_000_000),
+    ("0000000000000000000000000000000000000000001", 1_000_000), ("5.", 5_000_000), (".5", 500_000),
+    ("0", 0), ("0.000", 0), ("0e999999999999999999999999", 0),
+    ("1.000000000000000000000000000000000000000000", 1_000_000), ("0.000001", 1),
+    ("999999999999.999999", MAX_MICRO - 1), ("1000000000000", MAX_MICRO), ("1e12", MAX_MICRO),
+    ("0.0000000000000000000000000000000000000001e52", MAX_MICRO),
+    ("10000000000000000000000000000000000000000e-28", MAX_MICRO),
+
+    ("0.29999999999999999", 300_000), ("0.30000000000000004", 300_000),
+    ("2.9999999999999999999e-1", 300_000), ("0.000000999999", 1), ("0.000001000001", 1),
+    ("3.00000000000000000000000000000000000000000000001", 3_000_000),
+    ("0.99999999999999999999999999999999999999999999999", 1_000_000), ("1e-12", 0), ("1e-39", 0),
+    ("1.00000000000100000000000000000000000000", 1_000_000), ("1e-999999999999999999999999", 0),
+    ("999999999999.9999999999995", MAX_MICRO), ("1000000000000.0000000000005", MAX_MICRO),
+];
+
+/// What is finer than a micro-token: the one below, which is given; one more is taken.
+#[rustfmt::skip]
+const FINER: [(&str, i64); 11] = [
+    ("0.0000001", 0), ("0.9999999", 999_999), ("1.0000005", 1_000_000), ("1e-7", 0), ("1.1e-12", 0),
+    ("0.0000010000011", 1), ("0.0000019999989", 1), ("1.0000000000010000000000000000000000001", 1_000_000),
+    ("123456789012.3456789", 123_456_789_012_345_678), ("999999999999.9999999", MAX_MICRO - 1),
+    ("123456789012.34567800000100000000000000000000000001", 123_456_789_012_345_678),
+];
+
+const TOO_LARGE: &str = "1000000000001 1000000000000.000001 1.000000000000000001e12 1e13 1e38 \
+    1e999999999999999999999999 99999999999999999999999999999999999999999999";
+
 #[test]
-fn what_is_finer_than_a_micro_token_never_favours_the_taker() {
-    for (text, down, up) in [
-        ("0.0000001", 0, 1),
-        ("0.9999999", 999_999, 1_000_000),
-        ("1.0000005", 1_000_000, 1_000_001),
-        ("1e-7", 0, 1),
-        ("1.1e-12", 0, 1),
-        ("0.0000010000011", 1, 2),
-        ("0.0000019999989", 1, 2),
-        ("123456789012.3456789", 123_456_789_012_345_678, 123_456_789_012_345_679),
-        (
-            "123456789012.34567800000100000000000000000000000001",
-            123_456_789_012_345_678,
-            123_456_789_012_345_679,
-        ),
-        ("1.0000000000010000000000000000000000001", 1_000_000, 1_000_001),
-        ("999999999999.9999999", MAX_MICRO - 1, MAX_MICRO),
-    ] {
-        assert_amount(text, Some(down), Some(up));
-    }
+fn amounts_are_read_in_every_way_that_clients_print_them() {
+    AMOUNTS.iter().for_each(|(text, micro)| assert_amount(text, Some(*micro), Some(*micro)));
+    FINER.iter().for_each(|(text, below)| assert_amount(text, Some(*below), Some(below + 1)));
+    TOO_LARGE.split(' ').for_each(|text| assert_amount(text, None, None));
 }
 
 /// What is no non-negative decimal.
@@ -119,34 +89,21 @@ fn what_is_no_decimal_is_refused() {
 }
 
 #[test]
-fn amounts_above_the_largest_are_refused() {
-    #[rustfmt::skip]
-    let examples = [
-        "1000000000001", "1000000000000.000001", "1.000000000000000001e12", "1e13", "1e38",
-        "1e999999999999999999999999", "99999999999999999999999999999999999999999999",
-    ];
-    for text in examples {
-        assert_amount(text, None, None);
-    }
-}
-
-#[test]
 fn whole_numbers_are_whole_in_any_spelling() {
     #[rustfmt::skip]
     let examples = [
-        ("0", 0), ("0.0", 0), ("5", 5), ("5.0", 5), ("5e0", 5), ("0.5e1", 5), ("500e-2", 5), ("+5", 5),
-        ("1e12", MAX_TOKENS), ("5.0000000000000000000000000001", 5), ("2.9999999999999996", 3),
+        ("0", MAX_TOKENS, Some(0)), ("0.0", MAX_TOKENS, Some(0)), ("5", MAX_TOKENS, Some(5)),
+        ("5.0", MAX_TOKENS, Some(5)), ("5e0", MAX_TOKENS, Some(5)), ("0.5e1", MAX_TOKENS, Some(5)),
+        ("500e-2", MAX_TOKENS, Some(5)), ("+5", MAX_TOKENS, Some(5)), ("1e12", MAX_TOKENS, Some(MAX_TOKENS)),
+        ("5.0000000000000000000000000001", MAX_TOKENS, Some(5)), ("2.9999999999999996", MAX_TOKENS, Some(3)),
+        ("0.5", MAX_TOKENS, None), ("1e-1", MAX_TOKENS, None), ("5.00000000001", MAX_TOKENS, None),
+        ("1000000000001", MAX_TOKENS, None), ("1e13", MAX_TOKENS, None), ("1e99999999999999999999", MAX_TOKENS, None),
+        ("7", 7, Some(7)), ("8", 7, None), ("9223372036854775807", i64::MAX, Some(i64::MAX)),
+        ("9223372036854775808", i64::MAX, None),
     ];
-    for (text, value) in examples {
-        assert_eq!(whole(text.as_bytes(), MAX_TOKENS), Some(value), "{text}");
+    for (text, max, value) in examples {
+        assert_eq!(whole(text.as_bytes(), max), value, "{text} up to {max}");
     }
-    for text in ["0.5", "1e-1", "5.00000000001", "1000000000001", "1e13", "1e99999999999999999999"] {
-        assert_eq!(whole(text.as_bytes(), MAX_TOKENS), None, "{text}");
-    }
-    assert_eq!(whole(b"7", 7), Some(7));
-    assert_eq!(whole(b"8", 7), None);
-    assert_eq!(whole(b"9223372036854775807", i64::MAX), Some(i64::MAX));
-    assert_eq!(whole(b"9223372036854775808", i64::MAX), None);
 }
 
 #[test]
@@ -159,49 +116,37 @@ fn rates_are_exact_ratios() {
         ("1e3/1e-3m", 50_000, 3), ("+1/+2s", 1, 2),
         ("999999999999/999999999997d", 999_999_999_999, 86_399_999_999_740_800),
         ("1/36525d", 1, number::CENTURY_S.into()), ("1e0/36525d", 1, number::CENTURY_S.into()),
-        ("1e0/10s", 1, 10),
-        ("1e12", MAX_TOKENS.into(), 1),
-        ("1e9/ms", MAX_TOKENS.into(), 1), ("1/1e-12s", MAX_TOKENS.into(), 1), ("2.1e-3/1e3ms", 21, 10_000),
-        ("21e4/1e11ms", 21, 10_000),
+        ("1e0/10s", 1, 10), ("1e12", MAX_TOKENS.into(), 1), ("1e9/ms", MAX_TOKENS.into(), 1),
+        ("1/1e-12s", MAX_TOKENS.into(), 1), ("2.1e-3/1e3ms", 21, 10_000), ("21e4/1e11ms", 21, 10_000),
         ("999999999999e14/999999999989d", 999_999_999_999_000_000_000_000_i128, 999_999_999_989 * 864),
+        // All but whole micro-tokens, as of amounts.
+        ("0.29999999999999999", 3, 10), ("0.30000000000000004", 3, 10), ("0.30000000000000004/m", 1, 200),
+        ("99.99999999999999999/m", 5, 3), ("0.000001000001/m", 1, 60_000_000),
     ];
     for (text, numerator, denominator) in examples {
         assert_rate(text, &Exact::new(numerator.into(), denominator.into()));
     }
 }
 
+const NO_RATES: &str =
+    "0/s|1/0s|1/0.0ms|/|/s|1/|1/1|1/S|1/x|1/1x|1/sec|1/min|1//s|1/s/s|1/1/s|1/ s|1 /s|1/s |1/-1s|-1/s|\
+    1/1mss|1/1sm|1/us|1/e3s|1/.s|1/y|1/w";
+
+const OUT_OF_RANGE: &str = "1.00000000001e12|1e13|1e99|1e999999999999999999999|1000000001/ms|18446744073.709552/ms|\
+    1/1e-13s|1/36525.0001d|1/3155760001s|1/36526d|0.99999999999/36525d|3.1688e-10|1e-99|1e-999999999999999999999|\
+    1/1e999999999999999999999s";
+
 #[test]
 fn what_is_no_rate_is_refused() {
-    let malformed = [
-        "0/s", "1/0s", "1/0.0ms", "/", "/s", "1/", "1/1", "1/S", "1/x", "1/1x", "1/sec", "1/min", "1//s",
-        "1/s/s", "1/1/s", "1/ s", "1 /s", "1/s ", "1/-1s", "-1/s", "1/1mss", "1/1sm", "1/us", "1/e3s",
-        "1/.s", "1/y", "1/w",
+    let refused = [
+        (NO_RATES, RateError::Malformed),
+        ("0|0.0|0e9|+0", RateError::Zero),
+        (OUT_OF_RANGE, RateError::OutOfRange),
     ];
-    for text in malformed {
-        assert_eq!(Rate::parse(text.as_bytes()), Err(RateError::Malformed), "{text}");
-    }
-    for text in ["0", "0.0", "0e9", "+0"] {
-        assert_eq!(Rate::parse(text.as_bytes()), Err(RateError::Zero), "{text}");
-    }
-    let out_of_range = [
-        "1.00000000001e12",
-        "1e13",
-        "1e99",
-        "1e999999999999999999999",
-        "1000000001/ms",
-        "18446744073.709552/ms",
-        "1/1e-13s",
-        "1/36525.0001d",
-        "1/3155760001s",
-        "1/36526d",
-        "0.99999999999/36525d",
-        "3.1688e-10",
-        "1e-99",
-        "1e-999999999999999999999",
-        "1/1e999999999999999999999s",
-    ];
-    for text in out_of_range {
-        assert_eq!(Rate::parse(text.as_bytes()), Err(RateError::OutOfRange), "{text}");
+    for (text, error) in
+        refused.iter().flat_map(|(texts, error)| texts.split('|').map(move |text| (text, error)))
+    {
+        assert_eq!(Rate::parse(text.as_bytes()).as_ref(), Err(error), "{text}");
     }
 }
 
@@ -227,25 +172,24 @@ fn exponents_that_fit_no_machine_word_are_not_taken_for_others() {
         "1e9223372036854775807/1e9223372036854775817s", "1e-9223372036854775818/1e-9223372036854775808s",
         "1e99999999999999999999/1e99999999999999999998s", "0.1e9223372036854775808/1e9223372036854775807s",
     ];
-    for text in examples {
-        assert_rate_read_as_meant(text.as_bytes());
-    }
+    examples.iter().for_each(|text| assert_rate_read_as_meant(text.as_bytes()));
 }
 
 #[test]
 fn a_bucket_refills_within_a_century_or_is_none() {
-    let limit =
-        |capacity_micro, rate: &str| Limit::new(capacity_micro, Rate::parse(rate.as_bytes()).unwrap());
-    assert!(limit(MICRO_PER_TOKEN, "1/36525d").is_some());
-    assert!(limit(MICRO_PER_TOKEN + 1, "1/36525d").is_none());
-    assert!(limit(36_525 * MICRO_PER_TOKEN, "1/d").is_some());
-    assert!(limit(36_525 * MICRO_PER_TOKEN + 1, "1/d").is_none());
-    assert!(limit(MAX_MICRO, "316.9").is_some());
-    assert!(limit(MAX_MICRO, "316.8").is_none());
-    assert!(limit(6_627_096_000, "2.10000000001e-9/ms").is_some());
-    assert!(limit(6_627_096_001, "2.10000000001e-9/ms").is_none());
-    assert!(limit(0, "1/36525d").is_some());
-    assert!(limit(MAX_MICRO, "1e12").is_some());
+    for (most_micro, rate) in [
+        (MICRO_PER_TOKEN, "1/36525d"),
+        (36_525 * MICRO_PER_TOKEN, "1/d"),
+        (6_627_096_000, "2.10000000001e-9/ms"),
+        (999_744_768 * MICRO_PER_TOKEN * 1000, "316.8"),
+    ] {
+        let limit = |capacity_micro| Limit::new(capacity_micro, Rate::parse(rate.as_bytes()).unwrap());
+        assert!(
+            limit(0).is_some() && limit(most_micro).is_some() && limit(most_micro + 1).is_none(),
+            "{rate}"
+        );
+    }
+    assert!(Limit::new(MAX_MICRO, Rate::parse(b"316.9").unwrap()).is_some());
 }
 
 #[test]

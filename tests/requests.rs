@@ -15,7 +15,7 @@ use tokenbucket::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
 use tokenbucket::error::Error;
 use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::{MAX_MICRO, MICRO_PER_TOKEN};
-use tokenbucket::request;
+use tokenbucket::request::{self, HoldWish};
 
 /// `TAKE key 10 100/m` as a command and its arguments.
 fn words(line: &str) -> (&str, Vec<&[u8]>) {
@@ -25,6 +25,7 @@ fn words(line: &str) -> (&str, Vec<&[u8]>) {
 
 #[test]
 fn each_command_reads_its_arguments() {
+    let reserve = |max_wait_ms| Operation::Reserve { cost_micro: 3_000_000, max_wait_ms };
     for (line, operation) in [
         ("TAKE k 10 100/m", Operation::Take { cost_micro: 1_000_000 }),
         ("TAKE k 10 100/m 2.5", Operation::Take { cost_micro: 2_500_000 }),
@@ -32,11 +33,8 @@ fn each_command_reads_its_arguments() {
         ("TAKE k 10 100/m 0.0000001", Operation::Take { cost_micro: 1 }),
         ("TAKEUPTO k 10 100/m 7", Operation::TakeUpTo { max_tokens: 7 }),
         ("TAKEUPTO k 10 100/m 1e12", Operation::TakeUpTo { max_tokens: 1_000_000_000_000 }),
-        ("RESERVE k 10 100/m 3 0", Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 0 }),
-        (
-            "RESERVE k 10 100/m 3 3155760000000",
-            Operation::Reserve { cost_micro: 3_000_000, max_wait_ms: 3_155_760_000_000 },
-        ),
+        ("RESERVE k 10 100/m 3 0", reserve(0)),
+        ("RESERVE k 10 100/m 3 3155760000000", reserve(3_155_760_000_000)),
         ("CHARGE k 10 100/m 0.0000001", Operation::Charge { amount_micro: 1 }),
         ("GIVE k 10 100/m 0.0000019", Operation::Give { amount_micro: 1 }),
     ] {
@@ -46,9 +44,74 @@ fn each_command_reads_its_arguments() {
         assert_eq!((*read[0].key, read[0].operation), (b"k".as_slice(), operation), "{line}");
         assert_read_as_meant(command, &arguments);
     }
+    let (_, arguments) = words("PEEK k 10 0 2");
+    let read = request::peek(&arguments).unwrap();
+    assert!(read.limit.is_pool() && read.operation == Operation::Take { cost_micro: 2_000_000 });
     let (command, arguments) = words("MTAKE 2 k 10 100/m 1 l 0 1 0");
     let keys: Vec<&[u8]> = parse(command, &arguments).unwrap().iter().map(|request| *request.key).collect();
     assert_eq!(keys, [b"k", b"l"]);
+}
+
+/// What a command on holds reads: of each bucket the key, the capacity, the name, and what is wanted.
+fn read_holds(line: &str) -> Result<String, Error> {
+    let (command, arguments) = words(line);
+    let requests = match command {
+        "HOLD" => vec![request::hold(&arguments)?],
+        "SETTLE" => vec![request::settle(&arguments)?],
+        "MHOLD" => request::multi_hold(&arguments)?,
+        _ => request::multi_settle(&arguments)?,
+    };
+    let shown = requests.iter().map(|request| {
+        let [key, id] = [*request.key, *request.id].map(|bytes| bytes.escape_ascii().to_string());
+        let kind = if request.limit.is_pool() { "pool" } else { "bucket" };
+        let wish = match request.wish {
+            HoldWish::Set { amount_micro, ttl_ms } => format!("{amount_micro} for {ttl_ms}"),
+            HoldWish::Settle { used_micro } => format!("{used_micro} used"),
+        };
+        format!("{kind} {key} of {}: {id}, {wish}", request.limit.capacity_micro())
+    });
+    Ok(shown.collect::<Vec<_>>().join("; "))
+}
+
+#[test]
+fn commands_on_holds_read_their_arguments() {
+    for (line, read) in [
+        ("HOLD k 10 1/m 2.5 60000 id", "bucket k of 10000000: id, 2500000 for 60000"),
+        ("HOLD k 1 0 0.0000001 1e0 id", "pool k of 1000000: id, 1 for 1"),
+        ("HOLD k 1 1 0 2592000000 id", "bucket k of 1000000: id, 0 for 2592000000"),
+        ("SETTLE k 10 1 id 0.0000001", "bucket k of 10000000: id, 1 used"),
+        ("SETTLE k 10 0 id 0", "pool k of 10000000: id, 0 used"),
+        (
+            "MHOLD 2 7 id k 1 1 2 l 0 0 1",
+            "bucket k of 1000000: id, 2000000 for 7; pool l of 0: id, 1000000 for 7",
+        ),
+        (
+            "MSETTLE 2 id k 1 1 2 l 2 0 0",
+            "bucket k of 1000000: id, 2000000 used; pool l of 2000000: id, 0 used",
+        ),
+    ] {
+        assert_eq!(read_holds(line).as_deref(), Ok(read), "{line}");
+    }
+    #[rustfmt::skip]
+    let wrong = [
+        ("HOLD k 10 1 1 1", Error::WrongArity), ("HOLD k x x x 0 id", Error::Capacity), ("HOLD k 1 x x 0 id", Error::Rate),
+        ("HOLD k 1 1 x 0 id", Error::Amount), ("HOLD k 1 1 1 0 id", Error::Ttl), ("HOLD k 1 1 1 0.5 id", Error::Ttl),
+        ("HOLD k 1 1 1 2592000001 id", Error::Ttl), ("SETTLE k 1 1 id", Error::WrongArity),
+        ("SETTLE k 1 x id x", Error::Rate), ("SETTLE k 1 1 id x", Error::Used), ("SETTLE k 1 0 id 1", Error::UsedOfPool),
+        ("MHOLD 1 7", Error::WrongArity), ("MHOLD 1 0 id k x 1 1", Error::Ttl), ("MHOLD 0 7 id", Error::NumKeys),
+        ("MHOLD 2 7 id k 1 1 1", Error::NumKeysOfAmounts), ("MHOLD 1 7 id k 1 1 x", Error::Amount),
+        ("MHOLD 2 7 id k 1 1 1 k 1 1 1", Error::DuplicateKey), ("MSETTLE 1", Error::WrongArity),
+        ("MSETTLE 2 id k 1 1 1", Error::NumKeysOfUsed), ("MSETTLE 1 id k 1 0 1", Error::UsedOfPool),
+    ];
+    for (line, error) in wrong {
+        assert_eq!(read_holds(line), Err(error), "{line}");
+    }
+    for (length, is_one) in [(0, false), (1, true), (MAX_ID_LEN, true), (MAX_ID_LEN + 1, false)] {
+        let id = vec![0; length];
+        let read =
+            request::hold(&[b"k".as_slice(), b"1", b"1", b"1", b"1", &id]).map(|request| request.id.len());
+        assert_eq!(read, if is_one { Ok(length) } else { Err(Error::Id) });
+    }
 }
 
 #[test]
@@ -104,23 +167,18 @@ fn numkeys_is_read_in_plain_digits_only() {
     }
 }
 
-/// A group for each of the keys.
-fn groups<'a>(numkeys: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
-    let groups = keys.iter().flat_map(|key| [key.as_slice(), b"10", b"100/m", b"1"]);
-    std::iter::once(numkeys).chain(groups).collect()
+/// Mostly right words, and now and then a wrong one.
+fn mostly(right: &'static str, wrong: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    let one_of = |words: &'static str| select(words.split('|').collect::<Vec<_>>());
+    prop_oneof![9 => one_of(right), 1 => one_of(wrong)].prop_map(|word| word.as_bytes().to_vec())
 }
 
-/// Words that stand where a number is expected: right ones, and wrong ones of every kind.
 fn numbers() -> impl Strategy<Value = Vec<u8>> {
-    let right = select(vec!["0", "1", "10", "2.5", "1e3", "1e12", "0.0000001", "+7", "1.9999999"]);
-    let wrong = select(vec!["", "x", "-1", "1e13", "inf", "1 ", "0x1", "1e", "１"]);
-    prop_oneof![9 => right, 1 => wrong].prop_map(|word| word.as_bytes().to_vec())
+    mostly("0|1|10|2.5|1e3|1e12|0.0000001|+7|1.9999999", "|x|-1|1e13|inf|1 |0x1|1e|１")
 }
 
 fn rates() -> impl Strategy<Value = Vec<u8>> {
-    let right = select(vec!["5", "0.25", "100/m", "10/10s", "1/250ms", "1e12", "1/36525d", "317"]);
-    let wrong = select(vec!["", "0", "1/", "1/w", "1e13", "1/36526d", "-1", "nan"]);
-    prop_oneof![9 => right, 1 => wrong].prop_map(|word| word.as_bytes().to_vec())
+    mostly("5|0.25|100/m|10/10s|1/250ms|1e12|1/36525d|317", "|0|1/|1/w|1e13|1/36526d|-1|nan")
 }
 
 fn keys() -> impl Strategy<Value = Vec<u8>> {
@@ -163,24 +221,20 @@ fn calls() -> impl Strategy<Value = (&'static str, Vec<Vec<u8>>)> {
 
 fn effects() -> impl Strategy<Value = Effect> {
     let level_micro = prop_oneof![-MAX_MICRO..=MAX_MICRO, select(vec![-MAX_MICRO, -1, 0, 1, MAX_MICRO])];
-    let refilled_at_us = prop_oneof![0..=MAX_TIME_US, select(vec![0, 1, MAX_TIME_US])];
-    let expire_at_ms =
-        prop::option::of(prop_oneof![0..=MAX_EXPIRE_AT_MS, select(vec![0, 1, MAX_EXPIRE_AT_MS])]);
-    let stored = (level_micro, refilled_at_us, expire_at_ms).prop_map(
-        |(level_micro, refilled_at_us, expire_at_ms)| Effect::Stored {
-            bucket: Bucket { level_micro, refilled_at_us },
-            expire_at_ms,
-        },
-    );
-    let changed = (stored.clone(), 0..=MAX_TIME_US, prop::collection::vec(hold_changes(), 0..4)).prop_map(
-        |(stored, until_us, changes)| match stored {
-            Effect::Stored { bucket, expire_at_ms } => {
-                Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { until_us, changes } }
-            }
-            other => other,
-        },
-    );
-    prop_oneof![6 => stored, 3 => changed, 1 => Just(Effect::Cleared)]
+    let refilled_at_us = || prop_oneof![0..=MAX_TIME_US, select(vec![0, 1, MAX_TIME_US])];
+    let expiries = prop_oneof![0..=MAX_EXPIRE_AT_MS, select(vec![0, 1, MAX_EXPIRE_AT_MS])];
+    let holds = (refilled_at_us(), prop::collection::vec(hold_changes(), 0..4))
+        .prop_map(|(until_us, changes)| HoldChanges { until_us, changes });
+    let fields = (level_micro, refilled_at_us(), prop::option::of(expiries));
+    let written = (fields, prop::option::weighted(0.3, holds)).prop_map(|(fields, holds)| {
+        let (level_micro, refilled_at_us, expire_at_ms) = fields;
+        let bucket = Bucket { level_micro, refilled_at_us };
+        match holds {
+            Some(holds) => Effect::Changed { bucket, expire_at_ms, holds },
+            None => Effect::Stored { bucket, expire_at_ms },
+        }
+    });
+    prop_oneof![9 => written, 1 => Just(Effect::Cleared)]
 }
 
 fn hold_changes() -> impl Strategy<Value = HoldChange> {
@@ -194,16 +248,10 @@ fn sent(effect: &Effect) -> Vec<u8> {
     effect.encode().as_ref().to_vec()
 }
 
-/// An effect with any three numbers in it, as somebody might send who is no primary of ours.
+/// An effect with any three numbers in it, as somebody might send who is no master of ours.
 fn forged(level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> Vec<u8> {
     let fields = [level_micro, refilled_at_us, expire_at_ms].map(i64::to_le_bytes);
     std::iter::once(1).chain(fields.into_iter().flatten()).collect()
-}
-
-fn is_valid(level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> bool {
-    (-MAX_MICRO..=MAX_MICRO).contains(&level_micro)
-        && (0..=MAX_TIME_US).contains(&refilled_at_us)
-        && (-1..=MAX_EXPIRE_AT_MS).contains(&expire_at_ms)
 }
 
 /// Numbers around every bound that a field has.
@@ -270,7 +318,9 @@ proptest! {
         let different: HashSet<&Vec<u8>> = keys.iter().collect();
         let expected = (different.len() < keys.len()).then_some(Error::DuplicateKey);
         let numkeys = keys.len().to_string();
-        prop_assert_eq!(request::multi_take(&groups(numkeys.as_bytes(), &keys)).err(), expected);
+        let groups = keys.iter().flat_map(|key| [key.as_slice(), b"10", b"100/m", b"1"]);
+        let arguments: Vec<&[u8]> = std::iter::once(numkeys.as_bytes()).chain(groups).collect();
+        prop_assert_eq!(request::multi_take(&arguments).err(), expected);
         let effect = forged(0, 0, -1);
         let pairs: Vec<&[u8]> = keys.iter().flat_map(|key| [key.as_slice(), effect.as_slice()]).collect();
         prop_assert_eq!(request::restore(&pairs).err(), expected);
@@ -300,7 +350,10 @@ proptest! {
     fn an_effect_with_a_field_that_no_bucket_has_is_refused(level in fields(), refilled_at in fields(), expire_at in fields()) {
         let bytes = forged(level, refilled_at, expire_at);
         let decoded = Effect::decode(&bytes);
-        prop_assert_eq!(decoded.is_some(), is_valid(level, refilled_at, expire_at));
+        let can_be = (-MAX_MICRO..=MAX_MICRO).contains(&level)
+            && (0..=MAX_TIME_US).contains(&refilled_at)
+            && (-1..=MAX_EXPIRE_AT_MS).contains(&expire_at);
+        prop_assert_eq!(decoded.is_some(), can_be);
         if let Some(effect) = decoded {
             prop_assert_eq!(sent(&effect), bytes);
         }

@@ -1,18 +1,23 @@
 //! The calls whose cost is measured one by one, and what has to be there before.
 
-use crate::approaches::{SCRIPT_TAKE, TAKE, WINDOW_COUNT};
-use crate::arguments::Peer;
-use crate::server::ask;
-use crate::template::{key, Limit, Template};
-use anyhow::{ensure, Context, Result};
+use crate::approaches::{CELL_THROTTLE, FALLBACK_TAKE, SCRIPT_TAKE, TAKE, WINDOW_COUNT};
+use crate::common::Connection;
+use crate::server::{Module, CELL_NAME};
+use crate::template::{commands, key, Limit};
 use fastrand::Rng;
-use redis::{Connection, Pipeline, Value};
+use redis::{Pipeline, Value};
 use std::ops::Range;
-use std::path::PathBuf;
 
 pub const INCR: &str = "INCR";
 pub const INCREX: &str = "INCREX";
 pub const ALLOWED: &str = "TB.TAKE, allowed";
+pub const DENIED: &str = "TB.TAKE, denied";
+pub const SCRIPT: &str = "Lua script, EVALSHA";
+pub const FALLBACK: &str = "clients/fallback.lua, EVALSHA";
+pub const UNCOUNTED: &str = "TB.TAKE, denied, top-keys 0";
+pub const DAILY: &str = "TB.TAKE, rate 1000@d";
+pub const MONTHLY: &str = "TB.TAKE, rate 1000@mo";
+pub const FIRST: &str = "TB.HOLD, the first";
 pub const RENEWED: &str = "TB.HOLD, renewed";
 pub const BESIDE_1: &str = "TB.HOLD + TB.SETTLE beside 1 hold";
 pub const BESIDE_1000: &str = "TB.HOLD + TB.SETTLE beside 1,000";
@@ -25,66 +30,97 @@ const SLOW: Limit = Limit { capacity: 10, count: 10, period_s: 3600 };
 /// A limit that holds never reach.
 const WIDE: Limit = Limit { capacity: 1_000_000_000, count: 1000, period_s: 1 };
 
-/// A call, and how to bring a key into the state in which the call finds it. Either may be several commands on one key,
-/// with ` ; ` between them.
-struct Row {
-    name: &'static str,
-    call: &'static str,
-    /// What prepares a key, if not the call itself. Its cost is `BEFORE`.
-    before: &'static str,
-    limit: Limit,
+/// A call, and how to bring a key into the state in which the call finds it. Either may be several commands on one key.
+#[derive(Clone, Copy)]
+pub struct Call {
+    pub name: &'static str,
+    pub call: &'static str,
+    /// What prepares a key, if not the call itself.
+    pub before: &'static str,
+    pub limit: Limit,
+    /// What the server is told before that.
+    pub setting: &'static str,
     /// How many keys are prepared, if not as many as the measurement has.
-    keys: Option<u64>,
+    pub keys: Option<u64>,
+    /// Whether each call is on a key of its own, rather than on a random one.
+    pub once_a_key: bool,
     /// The first element of the reply whose cost is to be measured.
-    first: Option<i64>,
+    pub first: Option<i64>,
     /// How many times the work of a plain command it is, about: so many fewer are needed to measure it.
-    weight: usize,
+    pub weight: usize,
+    /// What the server has to have.
+    pub module: Module,
 }
 
-/// What a bucket in use has been taken from before.
-const BEFORE: &str = "30";
-const TEN_BUCKETS: [&str; 10] = ["{key} {capacity} {rate} {cost}"; 10];
-
-const PLAIN: Row = Row { name: "", call: "", before: "", limit: USER, keys: None, first: None, weight: 1 };
-const USED: Row = Row { before: "TB.TAKE {key} {capacity} {rate} {cost}", first: Some(1), ..PLAIN };
+/// A call of which nothing is expected but that it succeeds.
+pub const PLAIN: Call = Call {
+    name: "",
+    call: "",
+    before: "",
+    setting: "",
+    limit: USER,
+    keys: None,
+    once_a_key: false,
+    first: None,
+    weight: 1,
+    module: Module::Own,
+};
+const USED: Call = Call { before: "TB.TAKE {key} {capacity} {rate} 30", first: Some(1), ..PLAIN };
 /// Not full again while anything is counted.
-const DRAINED: Row = Row { before: "TB.TAKE {key} {capacity} 17 900", ..USED };
-const EMPTY: Row =
-    Row { before: "TB.TAKE {key} {capacity} {rate} {capacity}", limit: SLOW, first: Some(0), ..PLAIN };
+const DRAINED: Call = Call { before: "TB.TAKE {key} {capacity} 17 900", ..USED };
+const EMPTY: Call =
+    Call { before: "TB.TAKE {key} {capacity} {rate} {capacity}", limit: SLOW, first: Some(0), ..PLAIN };
+const TEN_BUCKETS: &str =
+    "TB.MTAKE 10 {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket}";
+const SCRIPT_PREPARES: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens_s} 30";
+const FALLBACK_PREPARES: &str = "EVALSHA {fallback} 1 {key} TAKE {capacity} {rate} 30";
 
-const HELD: Row =
-    Row { call: "TB.HOLD {key} {capacity} {rate} 5 5400000 {id}", limit: WIDE, first: Some(1), ..PLAIN };
+const HELD: Call =
+    Call { call: "TB.HOLD {key} {capacity} {rate} 5 5400000 {id}", limit: WIDE, first: Some(1), ..PLAIN };
 /// One bucket for all calls, and what is prepared are the holds beside the counted one: half of them end before it, half
 /// of them after it.
-const SETTLED: Row = Row {
+const SETTLED: Call = Call {
     call: "TB.HOLD held {capacity} {rate} 5 5400000 {id} ; TB.SETTLE held {capacity} {rate} {id} 2",
     before: "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted ; \
              TB.HOLD held {capacity} {rate} 5 7200000 {key}-ends-behind-the-counted",
     weight: 2,
     ..HELD
 };
+/// On a bucket that a take has emptied for longer than the hold lasts, so that its key may stay as long as it did.
+const FIRST_HOLD: Call = Call {
+    name: FIRST,
+    call: "TB.HOLD {key} {capacity} {rate} 5 60000 {id}",
+    before: "TB.TAKE {key} {capacity} {rate} 900000",
+    once_a_key: true,
+    ..HELD
+};
 const ONE_BEFORE: &str = "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted";
 
-const ROWS: [Row; 19] = [
-    Row { name: "PING", call: "PING", ..PLAIN },
-    Row { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
-    Row { name: "SET", call: "SET {key} 1", ..PLAIN },
-    Row { name: INCR, call: "INCR {key}", ..PLAIN },
-    Row { name: INCREX, call: WINDOW_COUNT, ..PLAIN },
-    Row { name: ALLOWED, call: TAKE, ..USED },
-    Row { name: "TB.TAKE, denied", call: TAKE, ..EMPTY },
-    Row { name: "TB.TAKE, rate 17", call: "TB.TAKE {key} {capacity} 17", ..DRAINED },
-    Row { name: "TB.TAKE, rate 16.6667", call: "TB.TAKE {key} {capacity} 16.6667", ..DRAINED },
-    Row { name: "TB.TAKE, cost 2", call: "TB.TAKE {key} {capacity} {rate} 2", ..USED },
-    Row { name: "TB.TAKE, cost 0.5", call: "TB.TAKE {key} {capacity} {rate} 0.5", ..USED },
-    Row { name: "TB.PEEK", call: "TB.PEEK {key} {capacity} {rate}", ..USED },
-    Row { name: "TB.PEEK, denied", call: "TB.PEEK {key} {capacity} {rate}", ..EMPTY },
-    Row { name: "TB.MTAKE of 10", call: "TB.MTAKE 10 {buckets}", weight: 10, ..USED },
-    Row { name: RENEWED, ..HELD },
-    Row { name: BESIDE_1, before: ONE_BEFORE, keys: Some(1), ..SETTLED },
-    Row { name: BESIDE_1000, keys: Some(500), ..SETTLED },
-    Row { name: BESIDE_10000, keys: Some(5000), ..SETTLED },
-    Row { name: "Lua script, EVALSHA", call: SCRIPT_TAKE, before: SCRIPT_TAKE, weight: 10, ..USED },
+pub const CALLS: [Call; 24] = [
+    Call { name: "PING", call: "PING", ..PLAIN },
+    Call { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
+    Call { name: "SET", call: "SET {key} 1", ..PLAIN },
+    Call { name: INCR, call: "INCR {key}", ..PLAIN },
+    Call { name: INCREX, call: WINDOW_COUNT, ..PLAIN },
+    Call { name: ALLOWED, call: TAKE, ..USED },
+    Call { name: DENIED, call: TAKE, setting: "CONFIG SET tokenbucket.top-keys 128", ..EMPTY },
+    Call { name: UNCOUNTED, call: TAKE, setting: "CONFIG SET tokenbucket.top-keys 0", ..EMPTY },
+    Call { name: "TB.TAKE, rate 17", call: "TB.TAKE {key} {capacity} 17", ..DRAINED },
+    Call { name: "TB.TAKE, rate 16.6667", call: "TB.TAKE {key} {capacity} 16.6667", ..DRAINED },
+    Call { name: DAILY, call: "TB.TAKE {key} {capacity} 1000@d", ..USED },
+    Call { name: MONTHLY, call: "TB.TAKE {key} {capacity} 1000@mo", ..USED },
+    Call { name: "TB.TAKE, cost 2", call: "TB.TAKE {key} {capacity} {rate} 2", ..USED },
+    Call { name: "TB.TAKE, cost 0.5", call: "TB.TAKE {key} {capacity} {rate} 0.5", ..USED },
+    Call { name: "TB.PEEK", call: "TB.PEEK {key} {capacity} {rate}", ..USED },
+    Call { name: "TB.PEEK, denied", call: "TB.PEEK {key} {capacity} {rate}", ..EMPTY },
+    Call { name: "TB.MTAKE of 10", call: TEN_BUCKETS, weight: 10, ..USED },
+    FIRST_HOLD,
+    Call { name: RENEWED, ..HELD },
+    Call { name: BESIDE_1, before: ONE_BEFORE, keys: Some(1), ..SETTLED },
+    Call { name: BESIDE_1000, keys: Some(500), ..SETTLED },
+    Call { name: BESIDE_10000, keys: Some(5000), ..SETTLED },
+    Call { name: SCRIPT, call: SCRIPT_TAKE, before: SCRIPT_PREPARES, weight: 10, ..USED },
+    Call { name: FALLBACK, call: FALLBACK_TAKE, before: FALLBACK_PREPARES, weight: 20, ..USED },
 ];
 
 /// Which keys, and how many calls in one write to the server.
@@ -94,122 +130,85 @@ pub struct Shape {
     pub pipeline: usize,
 }
 
-/// One kind of call.
-#[derive(Clone)]
-pub struct Call {
-    pub name: String,
-    pub weight: usize,
-    call: Vec<Template>,
-    before: Vec<Template>,
-    keys: Option<u64>,
-    first: Option<i64>,
-    /// The module of a peer, if it is not our own that is called.
-    pub module: Option<PathBuf>,
-}
-
 impl Call {
     /// A row of the table.
-    pub fn named(name: &str) -> Result<Self> {
-        let row = ROWS.iter().find(|row| row.name == name).with_context(|| format!("no call is {name}"))?;
-        let call = row.call.replace("{buckets}", &TEN_BUCKETS.join(" "));
-        let before = if row.before.is_empty() { &call } else { row.before }.replace("{cost}", BEFORE);
-        let (weight, keys, first) = (row.weight, row.keys, row.first);
-        Ok(Self { weight, keys, first, ..Self::new(name, &call, &before, row.limit) })
+    pub fn named(name: &str) -> Self {
+        *CALLS.iter().find(|call| call.name == name).unwrap_or_else(|| panic!("no call is {name}"))
     }
 
-    pub fn all_named(names: &[&str]) -> Result<Vec<Self>> {
-        names.iter().map(|name| Self::named(name)).collect()
-    }
-
-    /// A call of which nothing is expected but that it succeeds.
-    pub fn new(name: &str, call: &str, before: &str, limit: Limit) -> Self {
-        let templates = |text: &str| text.split(" ; ").map(|text| Template::new(text, limit)).collect();
-        let (call, before) = (templates(call), templates(before));
-        Self { name: name.to_owned(), weight: 1, call, before, keys: None, first: None, module: None }
-    }
-
-    pub fn of_peer(peer: &Peer) -> Self {
-        Self {
-            weight: 4,
-            module: Some(peer.module.clone()),
-            ..Self::new(&peer.label(), &peer.call, &peer.call, USER)
-        }
+    /// That of redis-cell.
+    pub fn of_redis_cell() -> Self {
+        Self { name: &CELL_NAME, call: CELL_THROTTLE, weight: 4, module: Module::RedisCell, ..PLAIN }
     }
 
     /// The command alone.
-    pub fn command(&self) -> &str {
-        self.call[0].command()
+    pub fn command(&self) -> &'static str {
+        self.call.split(' ').next().unwrap_or_default()
     }
 
     /// Empties the server and prepares all keys.
-    pub fn prepare(&self, connection: &mut Connection, shape: Shape) -> Result<()> {
-        ask::<()>(connection, &["FLUSHALL"])?;
-        self.prepare_keys(connection, 0..self.keys.unwrap_or(shape.keys))
+    pub fn prepare(&self, client: &mut Connection, shape: Shape) {
+        client.say("FLUSHALL");
+        if !self.setting.is_empty() {
+            client.say(self.setting);
+        }
+        self.prepare_keys(client, 0..self.keys.unwrap_or(shape.keys));
     }
 
     /// Gives keys the state in which the call finds them.
-    pub fn prepare_keys(&self, connection: &mut Connection, mut numbers: Range<u64>) -> Result<()> {
+    pub fn prepare_keys(&self, client: &mut Connection, mut numbers: Range<u64>) {
         const AT_ONCE: usize = 500;
+        let text = if self.before.is_empty() { self.call } else { self.before };
         while !numbers.is_empty() {
             let mut batch = Pipeline::new();
             for number in numbers.by_ref().take(AT_ONCE) {
-                for before in &self.before {
-                    batch.add_command(before.on(|| key(number)));
-                }
+                self.add(&mut batch, text, || key(number));
             }
-            batch.exec(connection)?;
+            batch.exec(client.inner()).expect("keys are prepared");
         }
-        Ok(())
     }
 
-    /// Makes a number of calls on random keys and judges each reply.
-    pub fn make(
-        &self,
-        connection: &mut Connection,
-        shape: Shape,
-        calls: usize,
-        random: &mut Rng,
-    ) -> Result<()> {
+    /// Makes calls, of which so many have been made before, and judges each reply.
+    pub fn make(&self, client: &mut Connection, shape: Shape, calls: Range<usize>, random: &mut Rng) {
         for batch in self.batches(shape, calls, random) {
-            let replies: Vec<Value> = batch.query(connection)?;
-            replies.into_iter().try_for_each(|reply| self.judge(reply))?;
+            let replies: Vec<Value> = batch.query(client.inner()).expect("the calls succeed");
+            replies.iter().for_each(|reply| self.judge(reply));
         }
-        Ok(())
     }
 
-    /// A number of calls on random keys, as they are sent.
+    /// The same as they are sent.
     pub fn batches<'a>(
         &'a self,
         shape: Shape,
-        calls: usize,
+        calls: Range<usize>,
         random: &'a mut Rng,
     ) -> impl Iterator<Item = Pipeline> + 'a {
-        (0..calls).step_by(shape.pipeline).map(move |first| {
+        // Keys of one call are equally far from each other, so that none is there twice.
+        let apart = shape.keys / self.call.matches("{bucket}").count().max(1) as u64;
+        let last = calls.end;
+        calls.step_by(shape.pipeline).map(move |first| {
             let mut batch = Pipeline::new();
-            for _ in first..calls.min(first + shape.pipeline) {
-                self.on_random_keys(shape.keys, random, &mut batch);
+            for made in first..last.min(first + shape.pipeline) {
+                let number = if self.once_a_key { made as u64 } else { random.u64(0..shape.keys) };
+                let mut numbers = (number..).step_by(apart as usize);
+                self.add(&mut batch, self.call, || key(numbers.next().unwrap_or_default() % shape.keys));
             }
             batch
         })
     }
 
-    /// On keys that are equally far from each other, so that none is there twice.
-    fn on_random_keys(&self, keys: u64, random: &mut Rng, batch: &mut Pipeline) {
-        let first = random.u64(0..keys);
-        for call in &self.call {
-            let apart = keys / call.keys().max(1);
-            let mut numbers = (first..).step_by(apart as usize);
-            batch.add_command(call.on(|| key(numbers.next().unwrap_or_default() % keys)));
+    fn add(&self, batch: &mut Pipeline, text: &str, key: impl FnMut() -> String) {
+        const HOLD: &str = "1d0e8c5a-0b1c-4b1e-9f65-3a0f7d1c2b4e";
+        for command in commands(text, self.limit, HOLD, key) {
+            batch.add_command(command);
         }
     }
 
-    /// Fails unless the reply is the one whose cost is to be measured.
-    pub fn judge(&self, reply: Value) -> Result<()> {
-        let reply = reply.extract_error()?;
-        let Some(expected) = self.first else { return Ok(()) };
-        let first = if let Value::Array(fields) = &reply { fields.first() } else { None };
+    /// Panics unless the reply is the one whose cost is to be measured.
+    pub fn judge(&self, reply: &Value) {
+        let Some(expected) = self.first else { return };
+        let first = if let Value::Array(fields) = reply { fields.first() } else { None };
         let as_expected = first == Some(&Value::Int(expected));
-        ensure!(as_expected, "{} should have replied {expected} first: {reply:?}", self.name);
-        Ok(())
+        assert!(as_expected, "{} should have replied {expected} first: {reply:?}", self.name);
     }
 }

@@ -1,61 +1,55 @@
 //! What the figures were measured on: they mean nothing without it.
 
-use crate::arguments::Arguments;
-use crate::server::{ask, Server, Setup};
-use anyhow::{Context, Result};
-use redis::InfoDict;
+use crate::common::engine::executable;
+use crate::common::reply::text;
+use crate::common::Server;
+use crate::server::{redis_cell, REDIS_CELL};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::thread::available_parallelism;
 
 /// The machine and the programs.
-pub fn caption(arguments: &Arguments) -> Result<String> {
-    let peers: Vec<&str> = arguments.peers.iter().map(|peer| peer.name.as_str()).collect();
-    let peers = if peers.is_empty() { String::new() } else { format!(", peers: {}", peers.join(", ")) };
+pub fn caption() -> String {
     let memory_kb: u64 =
         line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();
     let load = line("/proc/loadavg", "");
-    let caption = format!(
-        "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}{peers}. {}. {}",
+    let (peers, note) = match redis_cell() {
+        None => (String::new(), String::new()),
+        Some(_) => (
+            format!(", peers: {}", *REDIS_CELL),
+            format!(" {} is what crates.io has; the newest release is 0.5.0.", *REDIS_CELL),
+        ),
+    };
+    format!(
+        "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}{peers}. {}.{note}",
         line("/proc/cpuinfo", "model name").trim_start_matches([':', ' ']),
-        available_parallelism()?,
+        available_parallelism().unwrap(),
         memory_kb.div_ceil(1 << 20),
         line("/proc/sys/kernel/osrelease", ""),
         load.split(' ').next().unwrap_or_default(),
-        version(&arguments.server)?,
-        module_version(arguments)?,
-        String::from_utf8(Command::new("date").arg("+%Y-%m-%d").output()?.stdout)?.trim(),
-        arguments.note,
-    );
-    Ok(caption.trim_end().to_owned())
+        server_release(),
+        module_version(),
+        output_of(Command::new("date").arg("+%Y-%m-%d")).trim(),
+    )
 }
 
-/// A server's name and version, like `redis 7.0.15`.
-pub fn version(executable: &Path) -> Result<String> {
-    let server = Server::start(&Setup::new(executable, None))?;
-    let report: InfoDict = ask(&mut server.connect()?, &["INFO", "server"])?;
-    // Forks report the version of Redis that they are compatible with, too.
-    let own = ["valkey", "redict", "redis"].into_iter().find_map(|name| {
-        let version: String = report.get(&format!("{name}_version"))?;
-        Some(format!("{name} {version}"))
-    });
-    own.context("the server does not say its version")
-}
-
-fn module_version(arguments: &Arguments) -> Result<String> {
-    let server = Server::start(&Setup::new(&arguments.server, Some(&arguments.module)))?;
-    let report: String = ask(&mut server.connect()?, &["INFO", "modules"])?;
-    version_in(&report).context("the server does not say the module's version")
+/// The server's name and release, like `redis 7.0.15`.
+pub fn server_release() -> String {
+    let line = output_of(Command::new(executable()).arg("--version"));
+    let name = line.split(' ').next().unwrap_or_default().to_lowercase();
+    let release =
+        line.split(' ').find_map(|word| word.strip_prefix("v=")).expect("the server says its release");
+    format!("{name} {release}")
 }
 
 /// As the module has told the server, which may have modules of its own: a number with two digits for each part but
 /// the first.
-fn version_in(report: &str) -> Option<String> {
-    let own = report.lines().find(|line| line.contains("name=tokenbucket,"))?;
-    let version = own.split(',').find_map(|field| field.strip_prefix("ver="))?;
-    let version: u32 = version.parse().ok()?;
-    Some(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
+fn module_version() -> String {
+    let report = text(&Server::start().connect().say("INFO modules"));
+    let own = report.lines().find(|line| line.contains("name=tokenbucket,"));
+    let version = own.and_then(|own| own.split(',').find_map(|field| field.strip_prefix("ver=")));
+    let version: u32 = version.and_then(|version| version.parse().ok()).expect("the server says it");
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
 /// What follows the name on the first line of a file that begins with it.
@@ -65,15 +59,6 @@ fn line(file: &str, name: &str) -> String {
     rest.unwrap_or("unknown").trim().to_owned()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::version_in;
-
-    #[test]
-    fn the_version_is_the_modules_own() {
-        let report =
-            "# Modules\r\nmodule:name=tokenbucket,ver=10203,api=1\r\nmodule:name=vectorset,ver=1,api=1\r\n";
-        assert_eq!(version_in(report).as_deref(), Some("1.2.3"));
-        assert_eq!(version_in("module:name=vectorset,ver=1,api=1"), None);
-    }
+fn output_of(command: &mut Command) -> String {
+    String::from_utf8(command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).stdout).unwrap()
 }

@@ -1,41 +1,82 @@
-//! Compares the module with other ways to limit, on real servers. `tokenbucket-bench --help` says how to call it.
+//! Compares the module with other ways to limit, on real servers. The environment says which: `SERVER`, the executable,
+//! `MODULE`, and `REDIS_CELL`, the library of redis-cell, which takes part if it is there.
 //!
 //! | file | what is done there |
 //! |---|---|
 //! | `compare/*` | the comparison: one file per measurement, each ends in a section of the report |
-//! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `approaches`; what takes several has a file |
-//! | `load` | concurrent clients that make decisions by an approach |
+//! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `approaches` |
+//! | `client`, `load` | one client, and many at once that make decisions by an approach |
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
-//! | `server`, `replies` | real servers, and reading what they say without delay |
+//! | `server` | servers with one rate limiter or another, started as the tests start theirs |
 //! | `template` | commands with places for keys and limits |
 //! | `report`, `plot`, `machine` | what comes out |
 
 mod approaches;
-mod arguments;
 mod callgrind;
 mod calls;
+mod client;
 mod compare;
 mod guard;
 mod instructions;
 mod load;
 mod machine;
 mod plot;
-mod replies;
 mod report;
 mod server;
 mod template;
 
-use arguments::{Arguments, Measurement};
-use clap::Parser;
+/// The launcher of the tests.
+#[path = "../../tests/common"]
+#[allow(dead_code)] // Tests use the rest.
+mod common {
+    pub mod clock;
+    pub mod engine;
+    pub mod patience;
+    pub mod reply;
+    pub mod server;
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    match arguments.measurement {
-        Measurement::Compare => compare::run(&arguments),
-        Measurement::Instructions => instructions::run(&arguments),
-        Measurement::Commandstats => compare::run_commandstats(&arguments),
-        Measurement::Guard if arguments.record => guard::record(&arguments),
-        Measurement::Guard => guard::check(&arguments),
+    pub use server::{Connection, Server, ServerBuilder};
+}
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// Compares the module with other ways to limit, on real servers
+#[derive(Parser)]
+struct Arguments {
+    measurement: Measurement,
+    /// Measure for a tenth of the time
+    #[arg(long)]
+    quick: bool,
+    /// The folder that the report is written to
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+    /// Let the guard record what it measures instead
+    #[arg(long)]
+    record: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Measurement {
+    /// Every approach side by side: speed, over-grant, latency, memory, growth, replication, holds
+    Compare,
+    /// Instructions of each call, by callgrind
+    Instructions,
+    /// Microseconds of each call, as the server counts them
+    Commandstats,
+    /// Fails if a call costs more instructions than recorded
+    Guard,
+}
+
+fn main() -> Result<(), String> {
+    let Arguments { measurement, quick, out, record } = Arguments::parse();
+    match measurement {
+        Measurement::Compare => compare::run(quick, &out),
+        Measurement::Instructions => instructions::run(&out),
+        Measurement::Commandstats => compare::run_commandstats(quick, &out),
+        Measurement::Guard if record => guard::record(),
+        Measurement::Guard => return guard::check(),
     }
+    Ok(())
 }

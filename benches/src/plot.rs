@@ -1,6 +1,6 @@
 //! Plots as SVG: horizontal bars, and lines over a few places.
 
-use anyhow::Result;
+use crate::report::whole;
 use plotters::coord::ranged1d::SegmentValue;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -18,51 +18,36 @@ const CAPTION_LETTERS: usize = 160;
 /// Where the drawing begins, below its title.
 const TOP: i32 = 74;
 
+/// Only what cannot be written fails, and a text can be.
+type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// One bar.
-pub struct Bar {
-    label: String,
-    value: f64,
-    /// What stands at its end.
-    text: String,
+/// Bars below each other: what each is of, and how long it is in a unit.
+pub fn bars(title: &str, caption: &str, bars: &[(String, f64)], unit: &str) -> String {
+    const LEFT: i32 = 250;
+    const RIGHT: i32 = 260;
+    const STEP: i32 = 32;
+    let most = bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    let bottom = TOP + STEP * bars.len() as i32;
+    svg(title, caption, bottom, |canvas| {
+        for ((label, value), y) in bars.iter().zip((TOP..).step_by(STEP as usize)) {
+            let end = LEFT + (value / most * f64::from(WIDTH - LEFT - RIGHT)).max(1.0) as i32;
+            let own = is_own(label);
+            let (fill, shown) = (if own { colour(0) } else { OTHERS }, shown(*value));
+            text(canvas, label, (LEFT - 10, y + 13), HPos::Right, own)?;
+            canvas.draw(&Rectangle::new([(LEFT, y + 3), (end, y + 23)], fill.filled()))?;
+            text(canvas, &format!("{shown}{unit}"), (end + 8, y + 13), HPos::Left, own)?;
+        }
+        Ok(())
+    })
 }
 
-impl Bar {
-    pub fn new(label: &str, value: f64, text: impl Fn(f64) -> String) -> Self {
-        Self { label: label.to_owned(), value, text: text(value) }
-    }
-
-    /// Bars below each other, with an optional mark at a value that they are to be compared with.
-    pub fn plot(
-        title: &str,
-        caption: &str,
-        bars: impl Iterator<Item = Self>,
-        mark: Option<(f64, String)>,
-    ) -> Result<String> {
-        const LEFT: i32 = 250;
-        const RIGHT: i32 = 260;
-        const STEP: i32 = 32;
-        let bars: Vec<Self> = bars.collect();
-        let values = bars.iter().map(|bar| bar.value).chain(mark.as_ref().map(|(value, _)| *value));
-        let most = values.fold(f64::MIN_POSITIVE, f64::max);
-        let end = |value: f64| LEFT + (value / most * f64::from(WIDTH - LEFT - RIGHT)).max(1.0) as i32;
-        let bottom = TOP + STEP * bars.len() as i32;
-        svg(title, caption, bottom, |canvas| {
-            for (bar, y) in bars.iter().zip((TOP..).step_by(STEP as usize)) {
-                let own = is_own(&bar.label);
-                let (fill, end) = (if own { colour(0) } else { OTHERS }, end(bar.value));
-                text(canvas, &bar.label, (LEFT - 10, y + 13), HPos::Right, own)?;
-                canvas.draw(&Rectangle::new([(LEFT, y + 3), (end, y + 23)], fill.filled()))?;
-                text(canvas, &bar.text, (end + 8, y + 13), HPos::Left, own)?;
-            }
-            if let Some((value, name)) = &mark {
-                let x = end(*value);
-                canvas.draw(&PathElement::new([(x, TOP - 8), (x, bottom)], INK))?;
-                text(canvas, name, (x, TOP - 16), HPos::Center, false)?;
-            }
-            Ok(())
-        })
+/// With so many digits as say something.
+fn shown(value: f64) -> String {
+    if value < 10.0 && value.fract() != 0.0 {
+        format!("{value:.2}")
+    } else {
+        whole(value)
     }
 }
 
@@ -82,7 +67,7 @@ pub struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    pub fn plot(&self, title: &str, caption: &str) -> Result<String> {
+    pub fn plot(&self, title: &str, caption: &str) -> String {
         const HEIGHT: i32 = 340;
         const LEGEND: i32 = 250;
         let most = self.panels.iter().flat_map(|(_, lines)| lines).flat_map(|line| &line.values);
@@ -104,7 +89,7 @@ impl Lines<'_> {
         })
     }
 
-    fn panel(&self, area: &Canvas, title: &str, lines: &[Series], most: f64) -> Result<()> {
+    fn panel(&self, area: &Canvas, title: &str, lines: &[Series], most: f64) -> Drawn {
         let mut chart = ChartBuilder::on(area)
             .caption(title, ("sans-serif", 14).into_font().style(FontStyle::Bold).color(&INK))
             .x_label_area_size(46)
@@ -138,26 +123,27 @@ impl Lines<'_> {
 }
 
 /// A drawing with a title above and a caption below.
-fn svg(title: &str, caption: &str, bottom: i32, draw: impl FnOnce(&Canvas) -> Result<()>) -> Result<String> {
+fn svg(title: &str, caption: &str, bottom: i32, draw: impl FnOnce(&Canvas) -> Drawn) -> String {
     const LINE: i32 = 15;
-    let lines = wrapped(caption, CAPTION_LETTERS);
-    let height = bottom + 32 + LINE * lines.len() as i32;
-    let mut svg = String::new();
-    {
-        let canvas = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
+    let lines = textwrap::wrap(caption, CAPTION_LETTERS);
+    let size = (WIDTH as u32, (bottom + 32 + LINE * lines.len() as i32) as u32);
+    let draw_all = |svg: &mut String| -> Drawn {
+        let canvas = SVGBackend::with_string(svg, size).into_drawing_area();
         canvas.fill(&WHITE)?;
         let bold = ("sans-serif", 19).into_font().style(FontStyle::Bold);
         canvas.draw(&Text::new(title, (10, 14), bold.color(&INK)))?;
         draw(&canvas.split_vertically(bottom).0)?;
         for (line, y) in lines.iter().zip((bottom + 24..).step_by(LINE as usize)) {
-            canvas.draw(&Text::new(line.as_str(), (10, y), ("sans-serif", 11).into_font().color(&INK)))?;
+            canvas.draw(&Text::new(line.as_ref(), (10, y), ("sans-serif", 11).into_font().color(&INK)))?;
         }
-        canvas.present()?;
-    }
-    Ok(svg)
+        Ok(canvas.present()?)
+    };
+    let mut svg = String::new();
+    draw_all(&mut svg).expect("a text can be written");
+    svg
 }
 
-fn text(canvas: &Canvas, text: &str, at: (i32, i32), side: HPos, strong: bool) -> Result<()> {
+fn text(canvas: &Canvas, text: &str, at: (i32, i32), side: HPos, strong: bool) -> Drawn {
     let style = if strong { FontStyle::Bold } else { FontStyle::Normal };
     let font = ("sans-serif", 13).into_font().style(style).color(&INK);
     Ok(canvas.draw(&Text::new(text.to_owned(), at, font.pos(Pos::new(side, VPos::Center))))?)
@@ -171,26 +157,4 @@ fn is_own(label: &str) -> bool {
 fn colour(place: usize) -> RGBColor {
     let [_, red, green, blue] = COLOURS[place % COLOURS.len()].to_be_bytes();
     RGBColor(red, green, blue)
-}
-
-/// Lines of at most so many letters, broken between words.
-fn wrapped(text: &str, letters: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + word.len() < letters => *line += &format!(" {word}"),
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_caption_is_broken_between_words() {
-        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
-    }
 }

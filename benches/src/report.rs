@@ -1,6 +1,6 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
-use anyhow::{Context, Result};
+use crate::plot::bars;
 use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
@@ -32,6 +32,14 @@ impl Table {
         }
     }
 
+    /// What the rows that begin with these cells are called, and their numbers in a column.
+    pub fn numbers(&self, group: &[&str], column: &str) -> Vec<(String, f64)> {
+        let place = self.columns.iter().position(|name| name == column).expect("there is the column");
+        let rows = self.rows.iter().filter(|row| row.iter().zip(group).all(|(cell, wanted)| cell == wanted));
+        let number = |cell: &str| cell.replace(',', "").parse().expect("the column is of numbers");
+        rows.map(|row| (row[group.len()].clone(), number(&row[place]))).collect()
+    }
+
     /// For people. Numbers stand to the right.
     fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
@@ -45,16 +53,17 @@ impl Table {
     }
 
     /// For programs.
-    fn csv(&self, file: &Path) -> Result<()> {
-        let mut csv = csv::Writer::from_path(file).with_context(|| file.display().to_string())?;
-        csv.write_record(&self.columns)?;
+    fn csv(&self, file: &Path) {
+        let mut csv = csv::Writer::from_path(file).unwrap();
+        csv.write_record(&self.columns).unwrap();
         for row in &self.rows {
             csv.write_record(row.iter().map(|cell| {
                 let thousands = if is_numeric(cell) { "," } else { "\0" };
                 cell.replace(thousands, "")
-            }))?;
+            }))
+            .unwrap();
         }
-        Ok(csv.flush()?)
+        csv.flush().unwrap();
     }
 }
 
@@ -90,11 +99,23 @@ impl Section {
         self
     }
 
+    /// Adds a plot of a column's numbers, those of a group of rows, each in a unit.
+    pub fn bars(
+        self,
+        (name, title): (&'static str, &str),
+        group: &[&str],
+        (column, unit): (&str, &str),
+        caption: &str,
+    ) -> Self {
+        let svg = bars(title, caption, &self.table.numbers(group, column), unit);
+        self.plot(name, svg)
+    }
+
     /// A page of its own, which is also printed.
-    pub fn write_page(self, folder: &Path, caption: &str) -> Result<()> {
+    pub fn write_page(self, folder: &Path, caption: &str) {
         print!("{}", self.table.markdown());
         let page = format!("{}.md", self.name);
-        write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), &[self])
+        write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), &[self]);
     }
 
     fn markdown(&self) -> String {
@@ -115,16 +136,16 @@ impl Section {
 }
 
 /// Writes the tables and plots of all sections, and a page that shows them.
-pub fn write_all(folder: &Path, page: &str, heading: &str, sections: &[Section]) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+pub fn write_all(folder: &Path, page: &str, heading: &str, sections: &[Section]) {
+    fs::create_dir_all(folder).unwrap();
     for section in sections {
-        section.table.csv(&folder.join(format!("{}.csv", section.name)))?;
+        section.table.csv(&folder.join(format!("{}.csv", section.name)));
         for (name, svg) in &section.plots {
-            fs::write(folder.join(format!("{name}.svg")), svg)?;
+            fs::write(folder.join(format!("{name}.svg")), svg).unwrap();
         }
     }
     let sections: Vec<String> = sections.iter().map(Section::markdown).collect();
-    Ok(fs::write(folder.join(page), format!("{heading}\n{}", sections.join("\n")))?)
+    fs::write(folder.join(page), format!("{heading}\n{}", sections.join("\n"))).unwrap();
 }
 
 /// Says on standard error what is being done.
@@ -136,14 +157,8 @@ pub fn note(what: impl Display) {
 /// A whole number with its thousands apart: `1,234,567`.
 pub fn whole(number: f64) -> String {
     let digits = format!("{number:.0}");
-    let mut apart = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            apart.push(',');
-        }
-        apart.push(digit);
-    }
-    apart
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 /// A multiple: `1.25 x`.
@@ -156,6 +171,16 @@ pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// The least of several.
+pub fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The most of several.
+pub fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -177,7 +202,7 @@ mod tests {
         let group = table.behind(&["16".to_owned()]);
         assert_eq!(group.markdown(), "| approach | a second |\n| --- | --: |\n| A, b | 2,000 |\n");
         let file = tempfile::NamedTempFile::new().unwrap();
-        table.csv(file.path()).unwrap();
+        table.csv(file.path());
         let csv = fs::read_to_string(file.path()).unwrap();
         assert_eq!(csv, "clients,approach,a second\n1,\"A, b\",1000\n16,\"A, b\",2000\n");
     }

@@ -1,10 +1,16 @@
 //! Commands with places for keys and limits.
 
-use redis::Cmd;
+use redis::{Cmd, Script};
 use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The token bucket as a Lua script: what is used where no module can be loaded.
-pub const SCRIPT: &str = include_str!("token_bucket.lua");
+/// The token bucket as a Lua script, as people copy it.
+pub static TOKEN_BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("token_bucket.lua")));
+/// What clients decide by where no module can be loaded.
+pub static FALLBACK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../clients/fallback.lua")));
+/// The semaphore as people copy it.
+pub static SEMAPHORE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("semaphore.lua")));
 
 /// So many tokens at once, and so many in so many seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,55 +41,39 @@ impl Limit {
     }
 }
 
-/// A command of which only the keys are left open.
-#[derive(Clone, Debug)]
-pub struct Template {
-    words: Vec<String>,
-}
-
-impl Template {
-    /// Reads a command in which `{capacity}`, `{burst}` (one less), `{count}`, `{period_s}`, `{rate}` (as the module reads
-    /// it), `{tokens_s}` and `{window_ms}` stand for the limit, `{cost}` for one token, `{id}` for the name of a hold, as long
-    /// as a UUID, `{script}` for what EVALSHA calls the script by, and `{key}` for a key.
-    pub fn new(text: &str, limit: Limit) -> Self {
-        let places = [
-            ("{capacity}", limit.capacity.to_string()),
-            ("{burst}", (limit.capacity - 1).to_string()),
-            ("{count}", limit.count.to_string()),
-            ("{period_s}", limit.period_s.to_string()),
-            ("{rate}", limit.rate_argument()),
-            ("{tokens_s}", limit.rate().to_string()),
-            ("{window_ms}", limit.window_ms().to_string()),
-            ("{cost}", "1".to_owned()),
-            ("{id}", "1d0e8c5a-0b1c-4b1e-9f65-3a0f7d1c2b4e".to_owned()),
-            ("{script}", script_sha().to_owned()),
-        ];
-        let filled = places.iter().fold(text.to_owned(), |text, (place, value)| text.replace(place, value));
-        Self { words: filled.split_whitespace().map(str::to_owned).collect() }
-    }
-
-    /// The command's name.
-    pub fn command(&self) -> &str {
-        &self.words[0]
-    }
-
-    /// How many keys it takes.
-    pub fn keys(&self) -> u64 {
-        self.words.iter().filter(|word| word.contains("{key}")).count() as u64
-    }
-
-    /// The command on keys.
-    pub fn on(&self, mut key: impl FnMut() -> String) -> Cmd {
-        let mut command = Cmd::new();
-        for word in &self.words {
-            if word.contains("{key}") {
-                command.arg(word.replace("{key}", &key()));
-            } else {
-                command.arg(word);
-            }
+/// The commands of a text, between ` ; `. In it the names of what a limit has stand for that, `{id}` for who decides,
+/// `{key}` for the next key, `{bucket}` for the arguments of a take from one, and `{now_ms}` for the time of the client.
+pub fn commands<'a>(
+    text: &'a str,
+    limit: Limit,
+    id: &'a str,
+    mut key: impl FnMut() -> String + 'a,
+) -> impl Iterator<Item = Cmd> + 'a {
+    text.split(" ; ").filter(|command| !command.is_empty()).map(move |command| {
+        let mut filled = Cmd::new();
+        for word in command.split(' ') {
+            match word {
+                "{bucket}" => filled.arg(key()).arg(limit.capacity).arg(limit.rate_argument()).arg(1),
+                "{capacity}" => filled.arg(limit.capacity),
+                "{burst}" => filled.arg(limit.capacity - 1),
+                "{count}" => filled.arg(limit.count),
+                "{period_s}" => filled.arg(limit.period_s),
+                "{rate}" => filled.arg(limit.rate_argument()),
+                "{tokens_s}" => filled.arg(limit.rate().to_string()),
+                "{window_ms}" => filled.arg(limit.window_ms()),
+                "{token-bucket}" => filled.arg(TOKEN_BUCKET.get_hash()),
+                "{fallback}" => filled.arg(FALLBACK.get_hash()),
+                "{semaphore}" => filled.arg(SEMAPHORE.get_hash()),
+                "{now_us}" => filled.arg(now_us()),
+                "{now_ms}" => filled.arg(now_us() / 1000),
+                "{window_begin_us}" => filled.arg(now_us().saturating_sub(limit.window_ms() * 1000)),
+                "{id}" => filled.arg(id),
+                word if word.contains("{key}") => filled.arg(word.replace("{key}", &key())),
+                word => filled.arg(word),
+            };
         }
-        command
-    }
+        filled
+    })
 }
 
 /// The key of a user: 12 bytes, up to ten million of them.
@@ -91,9 +81,10 @@ pub fn key(number: u64) -> String {
     format!("user:{number:07}")
 }
 
-fn script_sha() -> &'static str {
-    static SHA: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
-    &SHA
+/// The time of a client, in Unix microseconds.
+pub fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    since.as_micros() as u64
 }
 
 #[cfg(test)]
@@ -101,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_filled_in() {
+    fn commands_are_filled_in() {
         let limit = Limit { capacity: 10, count: 5, period_s: 60 };
-        let template = Template::new("CL.THROTTLE {key} {burst} {count} {period_s}", limit);
-        let packed = template.on(|| "user:1".to_owned()).get_packed_command();
-        let words = "*5\r\n$11\r\nCL.THROTTLE\r\n$6\r\nuser:1\r\n$1\r\n9\r\n$1\r\n5\r\n$2\r\n60\r\n";
-        assert_eq!(String::from_utf8_lossy(&packed), words);
-        assert_eq!((template.command(), template.keys()), ("CL.THROTTLE", 1));
+        let text = "CL.THROTTLE {key} {burst} {count} {period_s} ; PEXPIRE {key} {window_ms}";
+        let packed: Vec<_> =
+            commands(text, limit, "", || "k".to_owned()).map(|it| it.get_packed_command()).collect();
+        let expected = [vec!["CL.THROTTLE", "k", "9", "5", "60"], vec!["PEXPIRE", "k", "120000"]];
+        assert_eq!(packed, expected.map(|words| Cmd::new().arg(words).get_packed_command()));
     }
 }

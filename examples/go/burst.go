@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"tokenbucket"
 )
 
 // errOverGranted is what burst exists to look for.
@@ -33,9 +35,10 @@ func burst(ctx context.Context, args []string, out io.Writer) error {
 		return usageError{"burst: every number must be above 0"}
 	}
 
-	limiter := NewLimiter(*address, *connections, time.Second)
-	defer limiter.Close()
-	limit := Limit{Capacity: *capacity, Rate: fmt.Sprint(*perSecond)}
+	pool := newPool(*address, *connections)
+	defer pool.Close()
+	silent := tokenbucket.LogTo(func(string, ...any) {}) // an error ends the test, and is printed
+	limiter := newLimiter(pool, tokenbucket.Limit{Capacity: float64(*capacity), Rate: fmt.Sprint(*perSecond)}, silent)
 	key := fmt.Sprintf("burst:%d", time.Now().UnixNano()) // a bucket that nobody has touched yet is full
 
 	fmt.Fprintf(out, "%d goroutines on %d connections, a bucket of %d refilled at %d/s, for %v\n",
@@ -47,14 +50,14 @@ func burst(ctx context.Context, args []string, out io.Writer) error {
 		take func(context.Context) (bool, error)
 	}{
 		{"TB.TAKE", func(ctx context.Context) (bool, error) {
-			decision, err := limiter.Take(ctx, key, limit, 1)
+			decision, err := limiter.Take(ctx, key, 1)
 			return decision.Allowed, err
 		}},
 		{"read-compute-write", func(ctx context.Context) (bool, error) {
-			return naiveTake(ctx, limiter.pool, key+":naive", *capacity, *perSecond)
+			return naiveTake(ctx, pool, key+":naive", *capacity, *perSecond)
 		}},
 	} {
-		result, err := hammer(ctx, limiter.pool, *goroutines, *duration, way.take)
+		result, err := hammer(ctx, pool, *goroutines, *duration, way.take)
 		if err != nil {
 			return err
 		}

@@ -2,4 +2,9 @@ module tokenbucket-example
 
 go 1.19
 
-require github.com/gomodule/redigo v1.9.3
+require (
+	github.com/gomodule/redigo v1.9.3
+	tokenbucket v0.1.0
+)
+
+replace tokenbucket => ../../clients/go

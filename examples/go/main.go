@@ -10,6 +10,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"tokenbucket"
+	"tokenbucket/redigo"
 )
 
 const usage = `usage:
@@ -85,4 +91,25 @@ func defaultAddress() string {
 		return address
 	}
 	return "127.0.0.1:6379"
+}
+
+// newPool connects lazily: a server that is away is an error of the first call, not of this one. At most maxConnections
+// are open; callers beyond that wait for one that is free.
+func newPool(address string, maxConnections int) *redis.Pool {
+	return &redis.Pool{
+		MaxActive:   maxConnections,
+		MaxIdle:     maxConnections,
+		IdleTimeout: 5 * time.Minute,
+		Wait:        true,
+		DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", address) },
+	}
+}
+
+// retryWhenAway is how soon a server that is away is asked again. Well under a second, so that work goes on soon.
+const retryWhenAway = 100 * time.Millisecond
+
+// newLimiter lets nothing through unseen: without the server, both programs have something better to do.
+func newLimiter(pool *redis.Pool, limit tokenbucket.Limit, log tokenbucket.ServerOption) *tokenbucket.Limiter {
+	server := tokenbucket.NewServer(redigo.From(pool), tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(retryWhenAway), log)
+	return tokenbucket.NewLimiter(server, limit, tokenbucket.Prefix(""), tokenbucket.OnError(tokenbucket.FailWithError))
 }

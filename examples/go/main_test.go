@@ -13,11 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"tokenbucket"
 )
 
 var program string // the built example, run as a user runs it
@@ -64,121 +63,13 @@ func runProgram(t *testing.T, args ...string) (stdout, stderr string, code int) 
 	return out.String(), errOut.String(), command.ProcessState.ExitCode()
 }
 
-func newTestLimiter(t *testing.T, s *server, connections int) *Limiter {
-	limiter := NewLimiter(s.address(), connections, time.Second)
-	t.Cleanup(func() { _ = limiter.Close() })
-	return limiter
-}
+// hourly has one token, and none that comes during a test.
+var hourly = tokenbucket.Limit{Capacity: 1, Rate: "1/h"}
 
-func mustTake(t *testing.T, limiter *Limiter, key string, limit Limit, cost int64) Decision {
-	t.Helper()
-	decision, err := limiter.Take(context.Background(), key, limit, cost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return decision
-}
-
-func TestBurstPassesThenDeniedThenPassesAfterRetryAfter(t *testing.T) {
-	limiter := newTestLimiter(t, startServer(t), 1)
-	limit := Limit{Capacity: 3, Rate: "1"}
-	start := time.Now()
-	allowed, denied := 0, Decision{}
-	for {
-		if denied = mustTake(t, limiter, "user:1", limit, 1); !denied.Allowed {
-			break
-		}
-		if allowed++; denied.RetryAfter != 0 {
-			t.Fatalf("allowed, but to be retried: %+v", denied)
-		}
-	}
-	// A slow machine may have let some more tokens in: one a second.
-	if most := 3 + int(time.Since(start)/time.Second); allowed < 3 || allowed > most {
-		t.Fatalf("%d allowed, want 3 to %d", allowed, most)
-	}
-	if denied.RetryAfter <= 0 || denied.RetryAfter > time.Second || denied.ResetAfter > 3*time.Second {
-		t.Fatalf("denied: %+v", denied)
-	}
-	time.Sleep(denied.RetryAfter)
-	if got := mustTake(t, limiter, "user:1", limit, 1); !got.Allowed {
-		t.Fatalf("after RetryAfter: %+v", got)
-	}
-	if got := mustTake(t, limiter, "user:2", limit, 4); got.Allowed || got.RetryAfter != Never {
-		t.Fatalf("more than the capacity at once: %+v", got)
-	}
-}
-
-func TestParallelCallsNeverOverGrant(t *testing.T) {
-	limiter := newTestLimiter(t, startServer(t), 10)
-	limit := Limit{Capacity: 20, Rate: "1/h"} // nothing to speak of flows in during the test
-	var granted int64
-	var wait sync.WaitGroup
-	for i := 0; i < 50; i++ {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			decision, err := limiter.Take(context.Background(), "shared", limit, 1)
-			if err != nil {
-				t.Error(err)
-			}
-			if decision.Allowed {
-				atomic.AddInt64(&granted, 1)
-			}
-		}()
-	}
-	wait.Wait()
-	if granted != 20 {
-		t.Fatalf("50 parallel calls on a bucket of 20: %d granted", granted)
-	}
-}
-
-func TestServerStoppedIsAnErrorAndLimitingResumes(t *testing.T) {
-	s := startServer(t)
-	limiter := newTestLimiter(t, s, 2)
-	limit := Limit{Capacity: 1, Rate: "1/h"}
-	mustTake(t, limiter, "user:1", limit, 1)
-
-	s.stop()
-	start := time.Now()
-	if decision, err := limiter.Take(context.Background(), "user:1", limit, 1); err == nil || decision.Allowed {
-		t.Fatalf("without a server: %+v, %v", decision, err)
-	}
-	if elapsed := time.Since(start); elapsed > 5*time.Second {
-		t.Fatalf("took %v to see that the server is away", elapsed)
-	}
-
-	s.start()
-	back := time.Now()
-	for {
-		_, err := limiter.Take(context.Background(), "user:1", limit, 1)
-		if err == nil {
-			break
-		}
-		if time.Since(back) > time.Second {
-			t.Fatalf("a second after its return: %v", err)
-		}
-	}
-	if got := mustTake(t, limiter, "user:1", limit, 1); got.Allowed {
-		t.Fatalf("back, but not limiting: %+v", got)
-	}
-}
-
-func TestWrongLimitsAreTheServersErrors(t *testing.T) {
-	limiter := newTestLimiter(t, startServer(t), 1)
-	for _, wrong := range []struct {
-		limit Limit
-		names string
-	}{
-		{Limit{-1, "5"}, "capacity"},
-		{Limit{5, "0"}, "rate"},
-		{Limit{5, "5/fortnight"}, "rate"},
-	} {
-		_, err := limiter.Take(context.Background(), "user:1", wrong.limit, 1)
-		var answer redis.Error
-		if !errors.As(err, &answer) || !strings.Contains(err.Error(), wrong.names) {
-			t.Errorf("%+v: %v", wrong.limit, err)
-		}
-	}
+func newTestLimiter(t *testing.T, s *server, connections int, limit tokenbucket.Limit) *tokenbucket.Limiter {
+	pool := newPool(s.address(), connections)
+	t.Cleanup(func() { _ = pool.Close() })
+	return newLimiter(pool, limit, tokenbucket.LogTo(t.Logf))
 }
 
 var burstLine = regexp.MustCompile(`(?m)^(\S+) +asked (\d+)  granted (\d+)  possible (\d+)  (.+)$`)
@@ -261,9 +152,9 @@ func TestWorkersKeepTheSharedPace(t *testing.T) {
 }
 
 func TestEveryJobWaitsForItsToken(t *testing.T) {
-	limiter := newTestLimiter(t, startServer(t), 4)
 	const capacity, perSecond, jobs = 2, 20, 16
-	pacer := &Pacer{Limiter: limiter, Key: "upstream", Limit: Limit{capacity, fmt.Sprint(perSecond)}, MaxWait: time.Minute}
+	limiter := newTestLimiter(t, startServer(t), 4, tokenbucket.Limit{Capacity: capacity, Rate: fmt.Sprint(perSecond)})
+	pacer := &Pacer{Limiter: limiter, Key: "upstream", MaxWait: time.Minute}
 	var mutex sync.Mutex
 	var acted []time.Duration
 	var wait sync.WaitGroup
@@ -289,20 +180,21 @@ func TestEveryJobWaitsForItsToken(t *testing.T) {
 }
 
 func TestInterruptedReservationGoesBack(t *testing.T) {
-	limiter := newTestLimiter(t, startServer(t), 2)
-	limit := Limit{Capacity: 1, Rate: "1/h"}
-	mustTake(t, limiter, "upstream", limit, 1)
+	limiter := newTestLimiter(t, startServer(t), 2, hourly)
+	if _, err := limiter.Take(context.Background(), "upstream", 1); err != nil {
+		t.Fatal(err)
+	}
 
 	ctx, cancel := context.WithCancel(context.Background())
-	pacer := &Pacer{Limiter: limiter, Key: "upstream", Limit: limit, MaxWait: 2 * time.Hour}
+	pacer := &Pacer{Limiter: limiter, Key: "upstream", MaxWait: 2 * time.Hour}
 	result := make(chan error)
 	go func() { result <- pacer.Wait(ctx) }()
-	waitFor(t, "the reservation", func() bool { return remaining(t, limiter, "upstream", limit) < 0 })
+	waitFor(t, "the reservation", func() bool { return remaining(t, limiter, "upstream") < 0 })
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if got := remaining(t, limiter, "upstream", limit); got != 0 {
+	if got := remaining(t, limiter, "upstream"); got != 0 {
 		t.Fatalf("after the interruption: %d tokens, want 0", got)
 	}
 }
@@ -328,7 +220,7 @@ func TestWorkerProgramWaitsForTheServerAndGoesOn(t *testing.T) {
 
 	next(t, lines, "job 1")
 	s.stop()
-	next(t, lines, "waiting for the server")
+	next(t, lines, "cannot ask the server")
 	time.Sleep(time.Second) // the outage; jobs that had reserved their token before it act within 0.2 s
 	drain(lines)
 	s.start()
@@ -348,10 +240,9 @@ func TestWorkerProgramStopsWhenInterrupted(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	limiter := newTestLimiter(t, s, 1)
-	limit := Limit{Capacity: 1, Rate: "1/h"}
+	limiter := newTestLimiter(t, s, 1, hourly)
 	// One job took the token that there was, the other four workers' jobs have reserved the next four.
-	waitFor(t, "the reservations", func() bool { return remaining(t, limiter, "upstream-api", limit) == -4 })
+	waitFor(t, "the reservations", func() bool { return remaining(t, limiter, "upstream-api") == -4 })
 	if err := command.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +250,7 @@ func TestWorkerProgramStopsWhenInterrupted(t *testing.T) {
 	if code := command.ProcessState.ExitCode(); code != 130 || strings.TrimSpace(stderr.String()) != "interrupted" {
 		t.Fatalf("exit %d: %s", code, &stderr)
 	}
-	if got := remaining(t, limiter, "upstream-api", limit); got != 0 {
+	if got := remaining(t, limiter, "upstream-api"); got != 0 {
 		t.Fatalf("%d tokens after the interruption, want 0", got)
 	}
 }
@@ -393,15 +284,13 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 }
 
 // remaining looks without taking.
-func remaining(t *testing.T, limiter *Limiter, key string, limit Limit) int64 {
+func remaining(t *testing.T, limiter *tokenbucket.Limiter, key string) int64 {
 	t.Helper()
-	conn := limiter.pool.Get()
-	defer conn.Close()
-	reply, err := redis.Int64s(conn.Do("TB.PEEK", key, limit.Capacity, limit.Rate, 0))
+	decision, err := limiter.Peek(context.Background(), key, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reply[1]
+	return decision.Remaining
 }
 
 func waitFor(t *testing.T, what string, happened func() bool) {

@@ -16,6 +16,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     // These have no exact reader; they must not panic, whatever they are given.
     let _ = request::throttle(&arguments);
+    let _ = request::hold(&arguments);
+    let _ = request::settle(&arguments);
+    let _ = request::multi_hold(&arguments);
+    let _ = request::multi_settle(&arguments);
+    let _ = request::top(&arguments);
     let _ = request::restore(&arguments);
     let _ = request::key(&arguments);
 });

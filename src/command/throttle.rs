@@ -9,6 +9,7 @@
 
 use super::execute;
 use crate::bucket::{Bucket, Change, Limit, NoReturns, Operation, Outcome, Returns};
+use crate::cast::signed;
 use crate::error::Error;
 use crate::number::MICRO_PER_TOKEN;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
@@ -190,5 +191,5 @@ impl Verdict {
 
 /// Seconds as redis-cell counts them since 0.5: rounded up, except that less than a millisecond is nothing.
 fn whole_seconds(us: i64) -> i64 {
-    (us / 1000).unsigned_abs().div_ceil(1000).cast_signed()
+    signed((us / 1000).unsigned_abs().div_ceil(1000))
 }

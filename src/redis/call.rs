@@ -3,6 +3,7 @@
 use super::api::server;
 use super::clock::now_us;
 use crate::bucket::Decision;
+use crate::cast::unsigned_32;
 use crate::error::Error;
 use redis_module::raw;
 use std::ffi::{c_int, c_long, CStr};
@@ -87,7 +88,7 @@ impl<'call> Call<'call> {
     #[inline]
     pub(super) fn flags(&self) -> u32 {
         // SAFETY: the context is valid for the call.
-        unsafe { server!(RedisModule_GetContextFlags)(self.context) }.cast_unsigned()
+        unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(self.context) })
     }
 
     /// Whether the call comes from a master or a file rather than from a client: it has been decided already.

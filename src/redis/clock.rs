@@ -21,6 +21,6 @@ pub(super) fn system_now_us() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing. The call cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    let tv_us = time.tv_nsec.cast_unsigned() / 1000;
+    let tv_us = time.tv_nsec.unsigned_abs() / 1000;
     time.tv_sec.wrapping_mul(1_000_000).wrapping_add_unsigned(tv_us).max(0)
 }

@@ -9,6 +9,7 @@ use super::api::server;
 use super::clock::system_now_us;
 use super::info;
 use crate::bucket::{Bucket, MAX_TIME_US};
+use crate::cast::unsigned_32;
 use crate::effect::{self, Effect, HoldChange, HoldChanges};
 use crate::holds::Holds;
 use redis_module::raw;
@@ -261,7 +262,7 @@ fn is_loading(io: *mut raw::RedisModuleIO) -> bool {
         let context = server!(RedisModule_GetContextFromIO)(io);
         server!(RedisModule_GetContextFlags)(context)
     };
-    flags.cast_unsigned() & loading != 0
+    unsigned_32(flags) & loading != 0
 }
 
 fn log(io: *mut raw::RedisModuleIO, message: &std::ffi::CStr) {

@@ -6,6 +6,7 @@ use super::clock::now_us;
 use super::data_type::{self, WithHolds};
 use super::{info, memory};
 use crate::bucket::Bucket;
+use crate::cast::signed_32;
 use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use crate::error::Error;
 use crate::holds::Holds;
@@ -81,8 +82,7 @@ impl<'call> BucketKey<'call> {
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
         // SAFETY: context and name are valid for the call.
-        let key =
-            unsafe { server!(RedisModule_OpenKey)(call.context, name.string, mode.cast_signed()).cast() };
+        let key = unsafe { server!(RedisModule_OpenKey)(call.context, name.string, signed_32(mode)).cast() };
         Self { call, name, key, value: None }
     }
 
@@ -118,7 +118,7 @@ impl<'call> BucketKey<'call> {
             if server!(RedisModule_KeyType)(self.key) != STRING {
                 return None;
             }
-            let read = raw::REDISMODULE_READ.cast_signed();
+            let read = signed_32(raw::REDISMODULE_READ);
             let bytes = server!(RedisModule_StringDMA)(self.key, &raw mut len, read);
             (!bytes.is_null()).then(|| slice::from_raw_parts(bytes.cast::<u8>(), len))
         }

@@ -26,6 +26,7 @@
 
 use super::api::server;
 use super::call::Call;
+use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -95,7 +96,7 @@ unsafe extern "C" fn on_cron_loop(
     }
     let loops = LOOPS.load(Ordering::Relaxed).wrapping_add(1);
     LOOPS.store(loops, Ordering::Relaxed);
-    if loops.is_multiple_of(LOOPS_BETWEEN_LOOKS) && nobody_listens(context) {
+    if loops % LOOPS_BETWEEN_LOOKS == 0 && nobody_listens(context) {
         MAY_EXIST.store(false, Ordering::Relaxed);
     }
 }
@@ -108,7 +109,7 @@ fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
         | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
     // SAFETY: the context is valid during the event.
     let flags = unsafe { server!(RedisModule_GetContextFlags)(context) };
-    let alone = flags.cast_unsigned() & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
+    let alone = unsigned_32(flags) & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
     alone && has_no_stream(context)
 }
 

@@ -15,6 +15,7 @@ use super::api::{missing, server};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register};
+use crate::cast::signed_32;
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
@@ -22,7 +23,16 @@ use std::ptr;
 const NAME: &CStr = c"tokenbucket";
 
 /// The module's version as servers show it: one number, two digits each for major, minor and patch.
-const VERSION: c_int = 100;
+const VERSION: c_int = (part(env!("CARGO_PKG_VERSION_MAJOR")) * 100 + part(env!("CARGO_PKG_VERSION_MINOR")))
+    * 100
+    + part(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// One of the three numbers, while the module is compiled: below 100, or it would run into the one before it.
+const fn part(digits: &str) -> c_int {
+    let Ok(number) = c_int::from_str_radix(digits, 10) else { return 0 };
+    assert!(number < 100);
+    number
+}
 
 const LOADED: c_int = 0;
 const FAILED: c_int = 1;
@@ -38,7 +48,7 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let api_version = raw::REDISMODULE_APIVER_1.cast_signed();
+    let api_version = signed_32(raw::REDISMODULE_APIVER_1);
     // SAFETY: the context is the one that the server gave for this; it copies the name.
     let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
     if initialised != 0 {
@@ -105,7 +115,7 @@ fn set_options(context: *mut raw::RedisModuleCtx) {
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
     let valkey = if is_valkey() { VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
     // SAFETY: the context is valid while the module is being loaded.
-    unsafe { server!(RedisModule_SetModuleOptions)(context, everywhere.cast_signed() | valkey) };
+    unsafe { server!(RedisModule_SetModuleOptions)(context, signed_32(everywhere) | valkey) };
 }
 
 /// Whether the server offers its functions under Valkey's names too.

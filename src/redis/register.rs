@@ -4,6 +4,7 @@ use super::api::server;
 use super::call::Call;
 use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use super::{info, listeners, log};
+use crate::cast::signed_32;
 use crate::request;
 use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
@@ -259,7 +260,7 @@ fn argument(spec: &ArgumentSpec, groups: &mut Vec<CArguments>) -> raw::RedisModu
             raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
         }
     };
-    argument.flags = flags.cast_signed();
+    argument.flags = signed_32(flags);
     argument
 }
 
@@ -281,7 +282,7 @@ fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool
     let categories = match spec.audience {
         Audience::Readers => format!("read fast{own}"),
         Audience::Writers => format!("write fast{own}"),
-        Audience::Operators => format!("read admin dangerous{own}"),
+        Audience::Operators => "admin dangerous".to_owned(),
         Audience::Servers => "write admin dangerous".to_owned(),
     };
     let categories = CString::new(categories).unwrap_or_default();

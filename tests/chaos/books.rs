@@ -6,6 +6,7 @@ use super::step::Step;
 use super::world::{Memory, Now};
 use crate::common::exact::{operation, Bucket as State, Holding, Limit, Model, Operation};
 use crate::common::is_before;
+use crate::common::stored::Stored;
 use crate::common::walk::{self, ShownHolds};
 use num_traits::Signed;
 
@@ -21,20 +22,10 @@ pub struct Bucket {
     pub has_key: bool,
 }
 
-/// What is found of a bucket.
-#[derive(Debug, Default)]
-pub struct Found {
-    pub state: Option<State>,
-    pub holds: ShownHolds,
-    /// Unix milliseconds.
-    pub expires_at_ms: Option<i64>,
-}
-
 /// The buckets of one client.
 pub type Page = Vec<Bucket>;
 
 /// All that the buckets of a client may hold: one page, unless a call was cut off.
-#[derive(Debug)]
 pub struct Books {
     possible: Vec<Page>,
 }
@@ -62,9 +53,7 @@ impl Books {
     /// The server is empty: every bucket is full.
     pub fn reset(&mut self) {
         self.possible.truncate(1);
-        for bucket in self.page() {
-            bucket.model = Model::default();
-        }
+        self.page().iter_mut().for_each(|bucket| bucket.model = Model::default());
     }
 
     /// The steps may have been done as one, or none of them.
@@ -76,52 +65,48 @@ impl Books {
         self.possible.extend(done);
     }
 
-    /// Ends all doubt by what is stored, which must be one of the possibilities as a whole. Says whether what was
-    /// cut off had been done, if anything was.
-    pub fn settle(&mut self, now: &Now, found: impl Fn(&str) -> Found) -> Option<bool> {
-        let found: Vec<Found> = self.possible[0].iter().map(|bucket| found(&bucket.key)).collect();
-        let fits = |page: &Page| page.iter().zip(&found).all(|(bucket, found)| bucket.may_be(now, found));
-        let Some(fitting) = self.possible.iter().position(fits) else {
-            panic!("{}", self.describe_misfits(now, &found));
+    /// Ends all doubt by what is stored, which must be one of the possibilities as a whole. Says what became of what
+    /// was cut off, if anything was.
+    pub fn settle(&mut self, now: &Now, found: impl Fn(&str) -> Option<Stored>) -> Option<&'static str> {
+        let found: Vec<_> = self.possible[0].iter().map(|bucket| found(&bucket.key)).collect();
+        let misfits = |page: &Page| -> Vec<_> {
+            let misfits =
+                page.iter().zip(&found).filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
+            misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
-        let was_done = (!self.is_settled()).then_some(fitting > 0);
+        let Some(fitting) = self.possible.iter().position(|page| misfits(page).is_empty()) else {
+            let all: Vec<_> = self.possible.iter().map(misfits).collect();
+            panic!("what is stored at {} is none of the {} that may be: {all:#?}", now.us, all.len());
+        };
+        let fate = if fitting > 0 { "cut off and done" } else { "cut off and not done" };
+        let fate = (!self.is_settled()).then_some(fate);
         self.possible = vec![self.possible.swap_remove(fitting)];
         for (bucket, found) in self.possible[0].iter_mut().zip(&found) {
-            bucket.see(now, found.state);
+            bucket.see(now, state(found.as_ref()));
         }
-        was_done
+        fate
     }
+}
 
-    fn describe_misfits(&self, now: &Now, found: &[Found]) -> String {
-        let mut lines = vec![format!(
-            "what is stored at {} is none of the {} states that it may be in:",
-            now.us,
-            self.possible.len()
-        )];
-        for (number, page) in self.possible.iter().enumerate() {
-            for (bucket, found) in page.iter().zip(found).filter(|(bucket, found)| !bucket.may_be(now, found))
-            {
-                lines.push(format!("{number}: found {found:?}, expected {bucket:?}"));
-            }
-        }
-        lines.join("\n")
-    }
+fn state(found: Option<&Stored>) -> Option<State> {
+    walk::stored(found.map(|found| (found.level.clone(), found.refilled_at_us)))
 }
 
 impl Bucket {
     /// Whether it may be stored like this. No key goes before its bucket is full, nor much later: a hold that was made
     /// and has ended may leave no other mark.
-    fn may_be(&self, now: &Now, found: &Found) -> bool {
-        let expires_in_time = match (self.model.expires_ms(), found.expires_at_ms) {
+    fn may_be(&self, now: &Now, found: Option<&Stored>) -> bool {
+        let expires_in_time = match (self.model.expires_ms(), found.and_then(|found| found.expires_at_ms)) {
             // Before 6.2 a key that is read from a file after its time stays for a millisecond.
             (Some((earliest_ms, _)), Some(at_ms)) if is_before(6, 2) && at_ms == now.us / 1000 + 1 => {
                 earliest_ms <= at_ms
             }
             (Some((earliest_ms, latest_ms)), Some(at_ms)) => (earliest_ms..=latest_ms).contains(&at_ms),
-            (_, at_ms) => at_ms.is_none() && found.state.is_none(),
+            (_, at_ms) => at_ms.is_none() && found.is_none(),
         };
-        self.model.may_be(&self.limit, now.us, found.state)
-            && found.holds == walk::holds_to_show(&self.model, now.us)
+        let held = walk::holds_to_show(&self.model, now.us);
+        self.model.may_be(&self.limit, now.us, state(found))
+            && found.map_or(held.is_empty(), |found| found.holds == held)
             && expires_in_time
     }
 
@@ -160,7 +145,7 @@ impl Bucket {
     }
 
     /// Follows a reply by the model, or judges it only, where there was no memory to store anything.
-    pub fn model_to_follow(&mut self, lacks_memory: bool, follow: impl FnOnce(&mut Model, &Limit)) {
+    pub fn follow(&mut self, lacks_memory: bool, follow: impl FnOnce(&mut Model, &Limit)) {
         let before = lacks_memory.then(|| self.model.clone());
         follow(&mut self.model, &self.limit);
         if let Some(before) = before {

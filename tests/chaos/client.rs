@@ -1,11 +1,12 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::{Books, Found};
-use super::judge::hear;
-use super::step::{self, draw, Step, Wrapping};
-use super::world::{Memory, Now, World};
+use super::books::Books;
+use super::judge::{hear, is_out_of_memory};
+use super::step::{self, draw, Act, Step, Wrapping};
+use super::world::{Memory, Now, Worker, World};
 use crate::common::exact::Holding;
-use crate::common::walk::{shown_holds, stored};
+use crate::common::stored::Stored;
+use crate::common::walk::shown_holds;
 use crate::common::{integer, reply, Connection, Random};
 use redis::{Cmd, ConnectionLike, Value};
 use std::collections::VecDeque;
@@ -14,6 +15,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const BUCKETS: usize = 12;
+
+/// Those of which redis-cell's command takes too.
+const THROTTLED: usize = 3;
 
 /// Calls that a failure shows.
 const REMEMBERED: usize = 25;
@@ -52,7 +56,7 @@ enum Answer {
 /// The buckets of a client, all of them full.
 pub fn new_books(random: &mut Random, client: u64) -> Books {
     let key = |place| format!("client:{client}:{place}");
-    Books::new((0..BUCKETS).map(|place| step::new_bucket(random, key(place), place, BUCKETS)).collect())
+    Books::new((0..BUCKETS).map(|place| step::new_bucket(random, key(place), place < THROTTLED)).collect())
 }
 
 impl<'a> Client<'a> {
@@ -68,12 +72,6 @@ impl<'a> Client<'a> {
             self.turn();
             assert!(self.answered.elapsed() < PATIENCE, "no answer for {PATIENCE:?}");
         }
-    }
-
-    /// The last calls and what was replied.
-    pub fn tail(&self) -> String {
-        let lines: Vec<_> = self.tail.iter().cloned().collect();
-        format!("its last calls:\n{}", lines.join("\n"))
     }
 
     fn turn(&mut self) {
@@ -109,16 +107,18 @@ impl<'a> Client<'a> {
             let [state, holds, left_ms] = &replies[3 * place..][..3] else { panic!("too few replies") };
             let expires_at_ms = Some(integer(left_ms)).filter(|ms| *ms >= 0).map(|ms| now.us / 1000 + ms);
             let holds = shown_holds(holds.clone(), now.us);
-            Found { state: stored(reply::state(state)), holds, expires_at_ms }
+            let (level, refilled_at_us) = reply::state(state)?;
+            Some(Stored { level, refilled_at_us, expires_at_ms, holds })
         };
-        self.world.count_fate(books.settle(now, found));
+        books.settle(now, found).into_iter().for_each(|fate| self.world.count(fate));
         true
     }
 
     fn call(&mut self, books: &mut Books, now: &Now) {
         let (steps, wrapping) = self.plan(books, now);
-        let looks_first =
-            now.memory != Memory::Free || matches!(steps[0], Step::NewLimit { .. }) || self.random.once_in(8);
+        let looks_first = now.memory != Memory::Free
+            || matches!(steps[0], Step::One(_, Act::NewLimit(..)))
+            || self.random.once_in(8);
         if looks_first && !self.look(books, &steps, now) {
             return;
         }
@@ -142,8 +142,8 @@ impl<'a> Client<'a> {
     }
 
     fn look(&mut self, books: &mut Books, steps: &[Step], now: &Now) -> bool {
-        let mut buckets = steps.iter().flat_map(Step::buckets);
-        buckets.all(|bucket| self.make(books, &[Step::Look { bucket }], Wrapping::None, now))
+        let mut places = steps.iter().flat_map(Step::places);
+        places.all(|place| self.make(books, &[Step::One(place, Act::Look)], Wrapping::None, now))
     }
 
     /// Sends steps as one, and judges what comes back. False if nothing did.
@@ -174,75 +174,68 @@ impl<'a> Client<'a> {
         let answer = match replies {
             Ok(replies) => unwrap(replies, wrapping, now),
             Err(error) => {
-                assert!(!error.is_timeout(), "no reply: {error}");
-                assert!(error.is_io_error(), "no reply: {error}");
+                assert!(error.is_io_error() && !error.is_timeout(), "no reply: {error}");
                 self.connection = None;
                 Answer::Lost
             }
         };
-        self.note(&answer);
-        answer
-    }
-
-    fn note(&mut self, answer: &Answer) {
-        let note = match answer {
+        self.tail.push_back(match &answer {
             Answer::Replies(replies) => format!("    {replies:?}"),
             Answer::Refused => "    refused".to_owned(),
             Answer::Lost => "    cut off".to_owned(),
-        };
+        });
         if !matches!(answer, Answer::Lost) {
             self.answered = Instant::now();
         }
-        self.tail.push_back(note);
-        while self.tail.len() > 2 * REMEMBERED {
-            self.tail.pop_front();
-        }
+        self.tail.drain(..self.tail.len().saturating_sub(2 * REMEMBERED));
+        answer
+    }
+}
+
+impl Worker for Client<'_> {
+    fn tail(&self) -> String {
+        format!("its last calls:\n{}", self.tail.iter().cloned().collect::<Vec<_>>().join("\n"))
     }
 }
 
 /// What a reply is counted as.
 fn kind(step: &Step, reply: &Value) -> &'static str {
-    let told = |is_allowed| if is_allowed { "allowed" } else { "denied" };
-    match (step, reply) {
-        (_, Value::ServerError(error)) if error.code() == "OOM" => "out of memory",
+    let [yes, no] = match step {
+        Step::One(_, Act::Hold(Holding::Set { .. })) => ["held", "not held"],
+        Step::One(_, Act::Hold(Holding::Settle { .. })) => ["settled", "settled late"],
         // The other way round than ours: whether it is limited.
-        (Step::Throttle { .. }, Value::Array(fields)) => told(fields[0] == Value::Int(0)),
-        (Step::Call { .. } | Step::NewLimit { .. } | Step::MultiTake(_), Value::Array(fields)) => {
-            told(fields[0] != Value::Int(0))
-        }
-        (Step::Hold { holding, .. }, Value::Array(fields)) => match (holding, fields[0] != Value::Int(0)) {
-            (Holding::Set { .. }, true) => "held",
-            (Holding::Set { .. }, false) => "not held",
-            (Holding::Settle { .. }, true) => "settled",
-            (Holding::Settle { .. }, false) => "settled late",
-        },
-        (Step::Reset { .. }, _) => "reset",
-        _ => "looked at",
+        Step::One(_, Act::Throttle(_)) => ["denied", "allowed"],
+        Step::One(_, Act::Call(_) | Act::NewLimit(..)) | Step::MultiTake(_) => ["allowed", "denied"],
+        Step::One(_, Act::Reset(_)) => return "reset",
+        Step::One(_, Act::Peek(_) | Act::Look | Act::LookAtHolds) => return "looked at",
+    };
+    match reply {
+        Value::Array(fields) if fields[0] == Value::Int(0) => no,
+        Value::Array(_) => yes,
+        _ => "out of memory",
     }
 }
 
 /// Commands as bytes, and how many replies come back.
 fn pack(words: &[String], wrapping: Wrapping) -> (Vec<u8>, usize) {
     let command = |words: &str| words.split(' ').fold(Cmd::new(), |mut cmd, word| cmd.arg(word).take());
-    let mut commands: Vec<Cmd> = Vec::new();
+    let mut commands: Vec<Cmd> = words.iter().map(|words| command(words)).collect();
     match wrapping {
-        Wrapping::None => commands.extend(words.iter().map(|words| command(words))),
+        Wrapping::None => {}
         Wrapping::Transaction => {
-            commands.push(command("MULTI"));
-            commands.extend(words.iter().map(|words| command(words)));
+            commands.insert(0, command("MULTI"));
             commands.push(command("EXEC"));
         }
         Wrapping::Script => {
-            let mut eval = Cmd::new();
-            eval.arg("EVAL").arg(SCRIPT).arg(0);
+            let mut eval = redis::cmd("EVAL");
+            eval.arg(SCRIPT).arg(0);
             for words in words {
                 eval.arg(words.split(' ').count()).arg(words.split(' ').collect::<Vec<_>>());
             }
-            commands.push(eval);
+            commands = vec![eval];
         }
     }
-    let packed = commands.iter().flat_map(Cmd::get_packed_command).collect();
-    (packed, commands.len())
+    (commands.iter().flat_map(Cmd::get_packed_command).collect(), commands.len())
 }
 
 /// The replies to the commands themselves.
@@ -263,6 +256,6 @@ fn unwrap(mut replies: Vec<Value>, wrapping: Wrapping, now: &Now) -> Answer {
 /// Whether the reply to a command of a transaction says why there can be none. While memory is full, a server
 /// queues nothing.
 fn may_abort(reply: &Value, now: &Now) -> bool {
-    matches!(reply, Value::ServerError(error)
-        if error.code() == "LOADING" || (error.code() == "OOM" && now.memory != Memory::Free))
+    let is_loading = matches!(reply, Value::ServerError(error) if error.code() == "LOADING");
+    is_loading || (is_out_of_memory(reply) && now.memory != Memory::Free)
 }

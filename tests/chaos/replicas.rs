@@ -24,26 +24,25 @@ fn replica_of(origin: &Server, clock: &Server, random: &mut Random) -> Server {
 }
 
 impl Replicas {
-    /// Those that run.
     pub fn running(&self) -> &[Server] {
         &self.0
     }
 
     /// A replica comes, goes, is cut off for a moment, or forgets whom it follows and has to start anew.
-    pub fn change(&mut self, primary: &Server, random: &mut Random, world: &World) {
+    pub fn change(&mut self, master: &Server, random: &mut Random, world: &World) {
         let Some(replica) = self.0.first() else {
             world.remember("a replica comes");
-            return self.0.push(replica_of(primary, primary, random));
+            return self.0.push(replica_of(master, master, random));
         };
         match random.below(4) {
             0 => {
                 world.remember("a replica is cut off");
-                primary.connect().run(&["CLIENT", "KILL", "TYPE", "replica"]);
+                master.connect().run(&["CLIENT", "KILL", "TYPE", "replica"]);
             }
             1 => {
                 world.remember("a replica becomes a master and a replica again");
                 replica.connect().run(&["REPLICAOF", "NO", "ONE"]);
-                begin_to_follow(replica, primary);
+                begin_to_follow(replica, master);
             }
             _ => {
                 world.remember("the replicas are killed");
@@ -53,11 +52,11 @@ impl Replicas {
     }
 
     /// A replica of the replica comes or goes.
-    pub fn change_sub_replica(&mut self, primary: &Server, random: &mut Random, world: &World) {
+    pub fn change_sub_replica(&mut self, master: &Server, random: &mut Random, world: &World) {
         match self.0.as_slice() {
             [replica] => {
                 world.remember("a replica of the replica comes");
-                self.0.push(replica_of(replica, primary, random));
+                self.0.push(replica_of(replica, master, random));
             }
             _ => self.0.truncate(1),
         }
@@ -75,13 +74,13 @@ impl Replicas {
     }
 
     /// Compares every bucket of every replica, while nobody writes. Returns how many replicas there were.
-    pub fn compare(&self, primary: &Server, now: &mut Now) -> usize {
+    pub fn compare(&self, master: &Server, now: &mut Now) -> usize {
         for server in self.running() {
-            wait_until_replicated(server, primary);
+            wait_until_replicated(server, master);
             // The wait may have moved the clock.
-            now.us = primary.clock().now_us();
+            now.us = master.clock().now_us();
         }
-        let expected = buckets(&mut primary.connect());
+        let expected = buckets(&mut master.connect());
         for server in self.running() {
             assert_same_buckets(&buckets(&mut server.connect()), &expected, "on a replica");
         }

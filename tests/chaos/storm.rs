@@ -1,10 +1,10 @@
 //! What happens to the server while its clients call.
 
-use super::books::{Books, Found};
+use super::books::Books;
 use super::replicas::{leaping, Replicas};
-use super::world::{Memory, Now, World};
+use super::world::{Memory, Now, Worker, World};
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
-use crate::common::{is_before, wait_until, walk, Connection, Random, Server};
+use crate::common::{is_before, wait_until, Connection, Random, Server};
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -32,9 +32,9 @@ const BUSY: &[&str] = &["in progress", "is active"];
 const EVENTS: [Event; 13] = [
     event("kill", 4, false, |storm| storm.kill()),
     event("disconnect", 2, false, |storm| storm.try_say("CLIENT KILL TYPE normal", &[])),
-    event("replica", 2, false, |storm| storm.replicas.change(&storm.primary, &mut storm.random, storm.world)),
+    event("replica", 2, false, |storm| storm.replicas.change(&storm.master, &mut storm.random, storm.world)),
     event("replica of the replica", 1, false, |storm| {
-        storm.replicas.change_sub_replica(&storm.primary, &mut storm.random, storm.world);
+        storm.replicas.change_sub_replica(&storm.master, &mut storm.random, storm.world);
     }),
     event("compare", 2, false, |storm| storm.compare()),
     event("snapshot", 2, true, |storm| storm.try_say("BGSAVE", BUSY)),
@@ -50,20 +50,25 @@ const EVENTS: [Event; 13] = [
 /// How often the clock leaps.
 const TICK: Duration = Duration::from_millis(15);
 
+/// How often it is said how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
 /// The longest pause between two events.
 const MOST_TICKS: u64 = 60;
 
 /// The server that is called, its replicas, and what its clients believe to be in it.
 pub struct Storm<'a> {
-    world: &'a World,
+    pub world: &'a World,
     books: &'a [Mutex<Books>],
     random: Random,
-    primary: Server,
+    master: Server,
     replicas: Replicas,
+    /// When it was last said how far it is.
+    told: Instant,
 }
 
 /// A server that has in its append-only file whatever it has acknowledged.
-pub fn primary() -> Server {
+pub fn master() -> Server {
     leaping()
         .option("appendonly", "yes")
         .option("appendfsync", "always")
@@ -74,8 +79,9 @@ pub fn primary() -> Server {
 }
 
 impl<'a> Storm<'a> {
-    pub fn new(world: &'a World, books: &'a [Mutex<Books>], primary: Server) -> Self {
-        Self { world, books, random: Random::new(u64::MAX), primary, replicas: Replicas::default() }
+    pub fn new(world: &'a World, books: &'a [Mutex<Books>], master: Server) -> Self {
+        let (random, replicas, told) = (Random::new(u64::MAX), Replicas::default(), Instant::now());
+        Self { world, books, random, master, replicas, told }
     }
 
     /// One event after the other until the time is over, each at least once.
@@ -113,7 +119,7 @@ impl<'a> Storm<'a> {
         let ticks = self.random.below(MOST_TICKS);
         for _ in 0..ticks {
             thread::sleep(TICK);
-            self.world.tick(self.primary.clock(), &mut self.random);
+            self.world.tick(self.master.clock(), &mut self.random);
         }
     }
 
@@ -122,16 +128,20 @@ impl<'a> Storm<'a> {
         self.world.remember(event.name);
         (event.happen)(self);
         self.world.count(event.name);
+        if self.told.elapsed() >= PROGRESS {
+            self.told = Instant::now();
+            println!("{}", self.world.summary());
+        }
     }
 
     /// A power cut, whatever the server is doing.
     fn kill(&mut self) {
         self.assert_well();
         self.world.is_down.store(true, Ordering::SeqCst);
-        self.primary.kill();
+        self.master.kill();
         // With this lock nobody has a call in flight any more.
         let mut now = self.world.now.write().unwrap();
-        self.primary.start_again();
+        self.master.start_again();
         now.memory = Memory::Free;
         if self.random.once_in(2) {
             self.audit(&mut now);
@@ -141,33 +151,21 @@ impl<'a> Storm<'a> {
 
     /// Panics if a server has ended by itself, or one of its children crashed.
     pub fn assert_well(&self) {
-        for server in self.replicas.running().iter().chain([&self.primary]) {
+        for server in self.replicas.running().iter().chain([&self.master]) {
             let log = server.log();
             let crashed = tells_of_a_crash(&log) || log.lines().any(tells_of_a_crashed_child);
             assert!(!crashed && is_alive(server.process_id()), "a server has crashed:\n{}", end_of(&log));
         }
     }
 
-    /// The end of the server's log.
-    pub fn tail(&self) -> String {
-        format!("the server's log ends with:\n{}", end_of(&self.primary.log()))
-    }
-
     /// Compares every bucket of every client with what is stored.
     fn audit(&self, now: &mut Now) {
-        let stored = buckets(&mut self.primary.connect());
+        let stored = buckets(&mut self.master.connect());
         let mut known = 0;
         for books in self.books {
             let mut books = books.lock().unwrap();
-            let found = |key: &str| match stored.get(key) {
-                Some(one) => Found {
-                    state: walk::stored(Some((one.level.clone(), one.refilled_at_us))),
-                    holds: one.holds.clone(),
-                    expires_at_ms: one.expires_at_ms,
-                },
-                None => Found::default(),
-            };
-            self.world.count_fate(books.settle(now, found));
+            let fate = books.settle(now, |key| stored.get(key).cloned());
+            fate.into_iter().for_each(|fate| self.world.count(fate));
             known += books.page().iter().filter(|bucket| stored.contains_key(&bucket.key)).count();
         }
         assert_eq!(known, stored.len(), "there are buckets that nobody made: {:?}", stored.keys());
@@ -175,19 +173,19 @@ impl<'a> Storm<'a> {
     }
 
     fn compare(&mut self) {
-        let (clock, random, world) = (self.primary.clock(), &mut self.random, self.world);
+        let (clock, random, world) = (self.master.clock(), &mut self.random, self.world);
         if self.replicas.running().is_empty() {
-            self.replicas.change(&self.primary, random, world);
+            self.replicas.change(&self.master, random, world);
         }
         self.replicas.wait_until_linked(|| world.tick(clock, random));
         let mut now = self.world.now.write().unwrap();
-        for _ in 0..self.replicas.compare(&self.primary, &mut now) {
+        for _ in 0..self.replicas.compare(&self.master, &mut now) {
             self.world.count("replicas compared");
         }
     }
 
     fn client(&self) -> Connection {
-        self.primary.connect()
+        self.master.connect()
     }
 
     /// Sends a command that may be refused for one of these reasons alone.
@@ -198,30 +196,17 @@ impl<'a> Storm<'a> {
     }
 
     fn change_a_setting(&mut self) {
+        #[rustfmt::skip]
         let setting = *self.random.pick(&[
-            "hz 1",
-            "hz 100",
-            "hz 500",
-            "activedefrag yes",
-            "activedefrag no",
-            "notify-keyspace-events KEA",
-            "notify-keyspace-events Ed",
-            "rdb-key-save-delay 0",
-            "rdb-key-save-delay 3000",
-            "repl-diskless-sync yes",
-            "repl-diskless-sync no",
-            "aof-use-rdb-preamble yes",
-            "aof-use-rdb-preamble no",
-            "lazyfree-lazy-expire yes",
-            "lazyfree-lazy-user-del yes",
-            "active-expire-effort 10",
+            "hz 1", "hz 100", "hz 500", "activedefrag yes", "activedefrag no", "active-expire-effort 10",
+            "notify-keyspace-events KEA", "notify-keyspace-events Ed", "rdb-key-save-delay 0", "rdb-key-save-delay 3000",
+            "repl-diskless-sync yes", "repl-diskless-sync no", "aof-use-rdb-preamble yes", "aof-use-rdb-preamble no",
+            "lazyfree-lazy-expire yes", "lazyfree-lazy-user-del yes",
         ]);
         self.world.remember(setting);
         // Not every server has been built with an allocator that can, and the oldest have no events of modules.
-        self.try_say(
-            &format!("CONFIG SET {setting}"),
-            &["Active defragmentation cannot be enabled", "DISABLED", "Invalid argument 'Ed'"],
-        );
+        let excuses = ["Active defragmentation cannot be enabled", "DISABLED", "Invalid argument 'Ed'"];
+        self.try_say(&format!("CONFIG SET {setting}"), &excuses);
     }
 
     /// No memory for new buckets, for a moment.
@@ -271,6 +256,12 @@ impl<'a> Storm<'a> {
         }
         wait_until("all buckets are freed", || buckets_alive(&mut client) == 0);
         client.info("memory", "used_memory").parse().unwrap()
+    }
+}
+
+impl Worker for Storm<'_> {
+    fn tail(&self) -> String {
+        format!("the server's log ends with:\n{}", end_of(&self.master.log()))
     }
 }
 

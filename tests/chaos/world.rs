@@ -81,9 +81,9 @@ impl World {
     }
 
     /// Remembers an event, for the case of a failure.
-    pub fn remember(&self, event: impl Into<String>) {
+    pub fn remember(&self, event: &str) {
         let mut history = self.history.lock().unwrap();
-        history.push_back(format!("{:9.3} s  {}", self.elapsed().as_secs_f64(), event.into()));
+        history.push_back(format!("{:9.3?}  {event}", self.elapsed()));
         if history.len() > REMEMBERED {
             history.pop_front();
         }
@@ -93,56 +93,38 @@ impl World {
         *self.tally.lock().unwrap().entry(what.to_owned()).or_default() += 1;
     }
 
-    /// Counts what became of a call that was cut off, if any was.
-    pub fn count_fate(&self, was_done: Option<bool>) {
-        match was_done {
-            None => {}
-            Some(true) => self.count("cut off and done"),
-            Some(false) => self.count("cut off and not done"),
-        }
-    }
-
     pub fn counted(&self, what: &str) -> u64 {
         self.tally.lock().unwrap().get(what).copied().unwrap_or_default()
     }
 
-    /// What was counted, in one line.
+    /// How far it is and what was counted, in one line.
     pub fn summary(&self) -> String {
         let tally = self.tally.lock().unwrap();
         let counted: Vec<_> = tally.iter().map(|(what, times)| format!("{what} {times}")).collect();
-        counted.join(", ")
+        format!("{:5.0?}  {}", self.elapsed(), counted.join(", "))
     }
 
-    /// Lets somebody work. A first panic is the failure, with what `tail` tells of its worker, and ends everything.
-    pub fn guard<T, R>(
-        &self,
-        who: &str,
-        worker: &mut T,
-        work: impl FnOnce(&mut T) -> R,
-        tail: impl FnOnce(&T) -> String,
-    ) -> Option<R> {
-        let panic = match panic::catch_unwind(AssertUnwindSafe(|| work(worker))) {
-            Ok(result) => return Some(result),
-            Err(panic) => panic,
-        };
+    /// Lets somebody work. A first panic is the failure, with the worker's tail, and ends everything.
+    pub fn guard<T: Worker>(&self, who: &str, mut worker: T, work: impl FnOnce(&mut T)) {
+        let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| work(&mut worker))) else { return };
         let message = panic.downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-        let at_s = self.elapsed().as_secs_f64();
-        let failure = format!("{who}, after {at_s:.3} s: {message}\n{}", tail(worker));
+        let failure = format!("{who}, after {:?}: {message}\n{}", self.elapsed(), worker.tail());
         self.failure.lock().unwrap().get_or_insert(failure);
         self.end();
-        None
     }
 
     /// What went wrong, with all that is needed to look into it.
     pub fn failure(&self) -> Option<String> {
         let failure = self.failure.lock().unwrap().clone()?;
-        let history: Vec<_> = self.history.lock().unwrap().iter().cloned().collect();
-        Some(format!(
-            "CHAOS_SEED={} {failure}\nwhat happened last:\n{}\nin all: {}",
-            self.seed,
-            history.join("\n"),
-            self.summary()
-        ))
+        let history = self.history.lock().unwrap().make_contiguous().join("\n");
+        let (seed, summary) = (self.seed, self.summary());
+        Some(format!("CHAOS_SEED={seed} {failure}\nwhat happened last:\n{history}\nin all: {summary}"))
     }
+}
+
+/// Somebody whose failure ends everything.
+pub trait Worker {
+    /// What it did last.
+    fn tail(&self) -> String;
 }

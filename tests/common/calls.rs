@@ -21,11 +21,25 @@ pub enum Audience {
     /// Whoever may look: it changes nothing, and read-only replicas answer it.
     Readers,
     Writers,
+    /// Whoever runs the server, also on read-only replicas.
+    Operators,
     /// Masters and files.
     Servers,
 }
 
-use Audience::{Readers, Servers, Writers};
+use Audience::{Operators, Readers, Servers, Writers};
+
+impl Audience {
+    /// Whether what is for them changes nothing.
+    pub fn only_reads(self) -> bool {
+        matches!(self, Readers | Operators)
+    }
+
+    /// Whether applications are among them.
+    pub fn are_clients(self) -> bool {
+        matches!(self, Readers | Writers)
+    }
+}
 
 const fn command(
     name: &'static str,
@@ -54,6 +68,7 @@ pub const COMMANDS: &[Command] = &[
     command("TB.MSETTLE", -7, Writers, &["numkeys integer", "id string", "bucket block multiple"]),
     command("TB.HOLDS", 2, Readers, &["key key"]),
     command("TB.STATE", 2, Readers, &["key key"]),
+    command("TB.TOP", -1, Operators, &["count integer optional", "reset pure-token optional"]),
     command("TB.RESTORE", -3, Servers, &["bucket block multiple"]),
     command("cl.throttle", -5, Writers, &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"]),
 ];
@@ -163,7 +178,11 @@ pub const CALLS: &[Call] = &[
     call("TB.STATE k", "[\"4\" 1767225600000007]", Asked),
     call("TB.STATE d", "[\"-5\" 1767225600000007]", Asked),
     call("TB.STATE n", "nil", Asked),
-    call("TB.RESTORE k x", "ERR state must be a bucket state as this module replicates it", Refused),
+    call("TB.TOP COUNT 1", "[]", Asked),
+    call("TB.TOP", "[]", Asked),
+    call("TB.TOP RESET", "[]", Asked),
+    call("TB.TOP 10", "ERR options of TB.TOP are COUNT n and RESET, each at most once", Refused),
+    call("TB.RESTORE k x", "ERR effect must be one as this module replicates it", Refused),
     call("CL.THROTTLE k 9 1 1", "[0 10 3 -1 7]", Took(1)),
     call("CL.THROTTLE n 9 1 1 4", "[0 10 6 -1 4]", Took(4)),
     call("CL.THROTTLE k 9 1 1 5", "[1 10 4 1 6]", Denied),
@@ -174,9 +193,10 @@ pub const CALLS: &[Call] = &[
 
 const CAPACITY_ERROR: &str = "ERR capacity must be a decimal number of tokens from 0 to 1e12";
 
-/// Leaves `k` with 4 of 10 tokens at one a second, `d` 5 tokens in debt, and nothing else.
+/// Leaves `k` with 4 of 10 tokens at one a second, `d` 5 tokens in debt, and nothing else: no denial is counted.
 pub fn prepare(client: &mut Connection) {
     client.say("FLUSHALL");
+    client.say("TB.TOP RESET");
     client.say("TB.TAKE k 10 1 6");
     client.say("TB.CHARGE d 10 1 15");
 }

@@ -33,7 +33,7 @@ impl Clock {
     }
 
     pub fn set_us(&self, now_us: i64) {
-        self.file.write_all_at(&now_us.to_ne_bytes(), 0).unwrap();
+        self.file.write_all_at(&now_us.to_be_bytes(), 0).unwrap();
         self.now_us.store(now_us, Ordering::SeqCst);
     }
 
@@ -45,20 +45,25 @@ impl Clock {
         self.advance_us(by_ms * 1000);
     }
 
-    /// Lets a server that is about to be started obey this clock.
-    pub fn govern(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", library()).env("FAKECLOCK", &self.path);
+    /// Lets a server that is about to be started obey this clock. `compiler` is that of a server which is foreign to
+    /// this machine: what starts it is not, and hands the library on.
+    pub fn govern(&self, command: &mut Command, compiler: Option<&Path>) {
+        let variable = if compiler.is_some() { "SERVER_PRELOAD" } else { "LD_PRELOAD" };
+        command.env(variable, library(compiler)).env("FAKECLOCK", &self.path);
     }
 }
 
-/// The library that replaces a server's clock, compiled once per test program.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/fakeclock.c");
-        let library =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fakeclock-{}.so", std::process::id()));
-        let status = Command::new("cc")
+/// The library that replaces a server's clock, compiled once per test program for this machine, and once for another.
+fn library(compiler: Option<&Path>) -> &'static Path {
+    static NATIVE: OnceLock<PathBuf> = OnceLock::new();
+    static FOREIGN: OnceLock<PathBuf> = OnceLock::new();
+    let (library, machine) = if compiler.is_some() { (&FOREIGN, "foreign") } else { (&NATIVE, "native") };
+    library.get_or_init(|| {
+        let program = std::env::current_exe().unwrap();
+        let source = program.with_file_name(format!("fakeclock-{machine}-{}.c", std::process::id()));
+        let library = source.with_extension("so");
+        std::fs::write(&source, include_str!("fakeclock.c")).unwrap();
+        let status = Command::new(compiler.unwrap_or(Path::new("cc")))
             .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
             .args([&library, &source])
             .arg("-ldl")

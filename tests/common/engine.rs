@@ -9,6 +9,11 @@ pub fn executable() -> PathBuf {
     std::env::var_os("SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
 }
 
+/// The C compiler for what is preloaded into the server under test, if that is not for this machine: `SERVER_CC`.
+pub fn foreign_compiler() -> Option<PathBuf> {
+    std::env::var_os("SERVER_CC").map(PathBuf::from)
+}
+
 /// The `redis-cli` on the path, or what `REDIS_CLI` says.
 pub fn redis_cli() -> PathBuf {
     std::env::var_os("REDIS_CLI").map_or_else(|| PathBuf::from("redis-cli"), PathBuf::from)

@@ -2,48 +2,32 @@
 //!
 //! Which server is said by two environment variables, that the Makefile sets:
 //! `SERVER`, the executable (default: `redis-server` on the path), and `MODULE`, the module to load (default: what
-//! `cargo build --release` makes).
+//! `cargo build --release` makes). `SERVER_CC` is a C compiler for a server that is not for this machine.
 
 pub mod calls;
 pub mod clock;
 pub mod engine;
 #[path = "../exact/mod.rs"]
 pub mod exact;
+pub mod patience;
 pub mod payload;
 pub mod random;
 pub mod reply;
+pub mod script;
 pub mod server;
 pub mod stored;
 pub mod walk;
 
 pub use clock::Clock;
 pub use engine::{is_before, Engine};
+pub use patience::{wait_until, PATIENCE};
 pub use random::Random;
 pub use reply::{array, decision, integer, integers, multi_decision, shown, text, texts, unix_us, Decision};
 pub use server::{Connection, Server, ServerBuilder};
 
-use std::time::{Duration, Instant};
-
 pub const HOUR_MS: i64 = 3_600_000;
-
-/// How long anything may take that a healthy server does at once. Generous: machines are busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A whole number that the environment may say.
 pub fn environment(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
-}
-
-/// Waits until `condition` holds; panics with `what` if it never does.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// A level as `TB.STATE` shows it, that was written now.
-pub fn written_now(server: &Server, level: &str) -> Option<(String, i64)> {
-    Some((level.to_owned(), server.clock().now_us()))
 }

@@ -1,7 +1,9 @@
 //! One server.
 
-use super::engine::{executable, is_before};
-use super::{array, decision, integer, text, unix_us, wait_until, Clock, Decision};
+use super::clock::Clock;
+use super::engine::{executable, foreign_compiler, is_before};
+use super::patience::wait_until;
+use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -19,6 +21,14 @@ pub fn module() -> PathBuf {
     let module = std::env::var_os("MODULE").map_or_else(built, PathBuf::from);
     assert!(module.exists(), "{} is missing: run 'cargo build --release' first", module.display());
     module
+}
+
+/// A server for this machine beside one under test that is not, and the module for it.
+#[derive(Clone, Debug)]
+#[allow(dead_code)] // For tests/machines.
+pub struct Native {
+    pub server: PathBuf,
+    pub module: PathBuf,
 }
 
 /// A port that is free, and the one of a cluster bus 10,000 above it too. Never the same one twice, and none that the
@@ -46,6 +56,13 @@ const CONFIGURATION_FILE: &str = "redis.conf";
 pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
+    /// Makes it this server rather than the one under test.
+    #[allow(dead_code)] // For tests/machines.
+    pub fn native(mut self, native: &Native) -> Self {
+        self.0.native = Some(native.clone());
+        self
+    }
+
     /// Gives it a configuration file, `redis.conf` in its folder, whose lines count less than the options.
     pub fn configuration_file(self, lines: &str) -> Self {
         fs::write(self.0.folder().join(CONFIGURATION_FILE), lines).unwrap();
@@ -121,6 +138,7 @@ pub fn copy_data_files(from: &Path, to: &Path) {
 
 /// A running server in a folder of its own. Ended when it goes out of scope.
 pub struct Server {
+    native: Option<Native>,
     child: Option<Child>,
     port: u16,
     folder: TempDir,
@@ -133,6 +151,7 @@ impl Server {
     /// A server with the module and nothing else: no file is written unless a test asks for it.
     pub fn builder() -> ServerBuilder {
         ServerBuilder(Self {
+            native: None,
             child: None,
             port: 0,
             folder: tempfile::tempdir().unwrap(),
@@ -245,26 +264,26 @@ impl Server {
     /// Starts a server that was killed, on its files and its port.
     pub fn start_again(&mut self) {
         self.spawn();
-        assert!(self.answers(), "the server did not come back:\n{}", self.log());
-        self.wait_until_loaded();
+        assert!(self.is_up(), "the server did not come back:\n{}", self.log());
     }
 
     fn start_on_a_free_port(&mut self) {
         const TRIES: u32 = 5;
-        for _ in 0..TRIES {
+        let is_up = (0..TRIES).any(|_| {
             self.port = free_port();
             self.spawn();
-            if self.answers() {
-                self.wait_until_loaded();
-                return;
-            }
-        }
-        panic!("{} did not start:\n{}", executable().display(), self.log());
+            self.is_up()
+        });
+        assert!(is_up, "{} did not start:\n{}", self.executable().display(), self.log());
+    }
+
+    fn executable(&self) -> PathBuf {
+        self.native.as_ref().map_or_else(executable, |native| native.server.clone())
     }
 
     fn spawn(&mut self) {
         let log = File::options().create(true).append(true).open(self.folder().join("log")).unwrap();
-        let mut command = Command::new(executable());
+        let mut command = Command::new(self.executable());
         let configuration_file = self.folder().join(CONFIGURATION_FILE);
         if configuration_file.exists() {
             command.arg(configuration_file);
@@ -283,38 +302,39 @@ impl Server {
             command.arg(format!("--{name}")).arg(value);
         }
         if let Some(arguments) = &self.module_arguments {
-            command.arg("--loadmodule").arg(module()).args(arguments);
+            let module = self.native.as_ref().map_or_else(module, |native| native.module.clone());
+            command.arg("--loadmodule").arg(module).args(arguments);
         }
         if let Some(clock) = &self.clock {
             // This thread sleeps until a time of the clock, and would not sleep at all by one that is behind.
             command.args(["--jemalloc-bg-thread", "no"]);
-            clock.govern(&mut command);
+            let compiler = if self.native.is_some() { None } else { foreign_compiler() };
+            clock.govern(&mut command, compiler.as_deref());
         }
         self.child = Some(command.spawn().unwrap_or_else(|error| {
-            panic!("{} cannot be run: {error}; say which server with SERVER=path", executable().display())
+            panic!(
+                "{} cannot be run: {error}; say which server with SERVER=path",
+                self.executable().display()
+            )
         }));
     }
 
-    /// Waits until the process accepts connections. False if it has ended, as it does where its port was taken.
-    fn answers(&mut self) -> bool {
-        let mut answers = None;
-        wait_until("the server answers or ends", || {
-            let has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
-            answers = if has_ended { Some(false) } else { self.holds_its_port().then_some(true) };
-            answers.is_some()
+    /// Waits until the process has loaded its data. False if it has ended, as it does where its port was taken.
+    fn is_up(&mut self) -> bool {
+        let mut has_ended = false;
+        wait_until("the server is up or ends", || {
+            has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
+            has_ended || self.answers()
         });
-        answers.unwrap()
+        !has_ended
     }
 
-    /// Whether it is our process that listens, and not another test's server that took the port a moment before.
-    fn holds_its_port(&self) -> bool {
-        Connection::try_open(self.port)
-            .is_ok_and(|mut client| client.count("server", "process_id") == i64::from(self.process_id()))
-    }
-
-    fn wait_until_loaded(&self) {
-        let mut connection = self.connect();
-        wait_until("the data is loaded", || connection.try_run(&["PING"]).is_ok());
+    /// Whether it is our process that answers, and not another test's server that took the port a moment before.
+    fn answers(&self) -> bool {
+        Connection::try_open(self.port).is_ok_and(|mut client| {
+            client.try_run(&["PING"]).is_ok()
+                && client.count("server", "process_id") == i64::from(self.process_id())
+        })
     }
 }
 
@@ -337,10 +357,7 @@ pub fn reply_or_error(reply: redis::RedisResult<Value>) -> Result<Value, String>
 }
 
 /// A client's connection.
-pub struct Connection {
-    connection: redis::Connection,
-    _client: redis::Client,
-}
+pub struct Connection(redis::Connection);
 
 impl Connection {
     /// A connection to whatever listens on a port, or why there is none.
@@ -354,19 +371,18 @@ impl Connection {
         let connection = client.get_connection_with_timeout(Duration::from_secs(5));
         let connection = connection.map_err(|error| error.to_string())?;
         connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Ok(Self { connection, _client: client })
+        Ok(Self(connection))
     }
 
     /// The connection itself, for what is not offered here (pipelines, subscriptions).
     pub fn inner(&mut self) -> &mut redis::Connection {
-        &mut self.connection
+        &mut self.0
     }
 
     /// Sends a command; panics on an error reply.
     pub fn run<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Value {
         self.try_run(command).unwrap_or_else(|error| {
-            let shown: Vec<_> =
-                command.iter().map(|a| String::from_utf8_lossy(a.as_ref()).into_owned()).collect();
+            let shown: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect();
             panic!("{shown:?} failed: {error}")
         })
     }
@@ -377,7 +393,7 @@ impl Connection {
         for argument in command {
             packed.arg(argument.as_ref());
         }
-        reply_or_error(self.connection.req_command(&packed))
+        reply_or_error(self.0.req_command(&packed))
     }
 
     /// Sends a command given as words; panics on an error reply.
@@ -396,7 +412,7 @@ impl Connection {
         for command in commands {
             assert_eq!(text(&self.say(command)), "QUEUED", "{command}");
         }
-        array(self.connection.req_command(&redis::cmd("EXEC")).unwrap())
+        array(self.0.req_command(&redis::cmd("EXEC")).unwrap())
     }
 
     /// Sends a command given as words; returns its decision.
@@ -414,7 +430,7 @@ impl Connection {
 
     /// `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
     pub fn state(&mut self, key: &str) -> Option<(String, i64)> {
-        super::reply::state(&self.run(&["TB.STATE", key]))
+        reply::state(&self.run(&["TB.STATE", key]))
     }
 
     /// When the key expires, in Unix milliseconds; `None` if it does not, or is not there.

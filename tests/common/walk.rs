@@ -5,7 +5,7 @@ use super::exact::{
     milliseconds, number, operation, whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace,
     MILLION,
 };
-use super::{array, multi_decision, texts, Connection, Decision, Random, Server};
+use super::{array, multi_decision, script, texts, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
 use redis::Value;
 use std::collections::BTreeMap;
@@ -32,6 +32,12 @@ pub const RATES: &[&str] = &[
     "0.7/1.1m",
     "999999/7h",
     "1/365d",
+    "10@d",
+    "3@10s",
+    "0.5@15m",
+    "100@w-05:30",
+    "1e3@mo+14:00",
+    "5@y",
 ];
 
 /// A limit at one of the rates, that fills within 100 years.
@@ -164,8 +170,23 @@ pub fn holds_to_show(model: &Model, now_us: i64) -> ShownHolds {
     model.holds(now_us).into_iter().map(|(id, end)| (id, shown(end))).collect()
 }
 
+/// How buckets are asked and looked at.
+#[derive(Clone, Copy)]
+pub struct Way {
+    /// What is sent instead of the words of a command.
+    words: fn(&str) -> String,
+    stored: fn(&mut Connection, &str) -> Option<Bucket>,
+}
+
+impl Way {
+    pub const MODULE: Self = Self { words: str::to_owned, stored: |client, key| stored(client.state(key)) };
+    /// On a server that has the script.
+    pub const SCRIPT: Self = Self { words: script::words, stored: script::stored };
+}
+
 /// One bucket of a server with a controlled clock, and its model.
 pub struct Walk<'a> {
+    way: Way,
     server: &'a Server,
     client: Connection,
     key: String,
@@ -175,7 +196,12 @@ pub struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// A bucket of its own for each `number`.
     pub fn new(server: &'a Server, number: u64) -> Self {
-        Self { server, client: server.connect(), key: format!("walk:{number}"), model: Model::default() }
+        Self::by(Way::MODULE, server, number)
+    }
+
+    /// The same, asked in some way.
+    pub fn by(way: Way, server: &'a Server, number: u64) -> Self {
+        Self { way, server, client: server.connect(), key: format!("walk:{number}"), model: Model::default() }
     }
 
     /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, and when the
@@ -183,8 +209,8 @@ impl<'a> Walk<'a> {
     pub fn call(&mut self, limit: &Limit, operation: Operation) -> Decision {
         let before = self.look(limit);
         let foreseen = matches!(operation, Operation::Take { .. }).then(|| self.peek(limit, operation));
-        assert_eq!(stored(self.client.state(&self.key)), before, "a trace of TB.PEEK");
-        let decision = self.client.decide(&operation::words(operation, &self.key, limit));
+        assert_eq!(self.stored(), before, "a trace of TB.PEEK");
+        let decision = self.decide(&operation::words(operation, &self.key, limit));
         assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
         let trace = self.model.follow(limit, operation, self.now_us(), told(decision));
         self.look_behind(limit, trace, before);
@@ -200,7 +226,7 @@ impl<'a> Walk<'a> {
         if matches!(holding, Holding::Set { .. }) && decision.allowed == 1 && trace == Trace::Written {
             assert_eq!(self.client.decide(&holding.words(&self.key, limit)), decision, "{holding:?} again");
         }
-        let after = stored(self.client.state(&self.key));
+        let after = self.stored();
         // A renewal moves the end alone.
         if trace != Trace::Written || after != before {
             self.model.see_trace(limit, self.now_us(), trace, [before, after]);
@@ -218,7 +244,7 @@ impl<'a> Walk<'a> {
 
     /// What a take would be told.
     pub fn peek(&mut self, limit: &Limit, take: Operation) -> Decision {
-        self.client.decide(&format!("TB.PEEK {}", operation::arguments(take, &self.key, limit)))
+        self.decide(&format!("TB.PEEK {}", operation::arguments(take, &self.key, limit)))
     }
 
     /// Takes from several buckets together, and judges all of it. Says whether they allowed it.
@@ -228,6 +254,7 @@ impl<'a> Walk<'a> {
         for ((walk, limit), take) in walks.iter().zip(limits).zip(takes) {
             words += &format!(" {}", operation::arguments(*take, &walk.key, limit));
         }
+        let words = (walks[0].way.words)(&words);
         let (binding, own) = multi_decision(&walks[0].client.say(&words));
         let own: Vec<_> = own.into_iter().map(told).collect();
         assert_eq!(own.len(), walks.len(), "{words}");
@@ -241,18 +268,26 @@ impl<'a> Walk<'a> {
         binding.allowed == 1
     }
 
+    fn decide(&mut self, words: &str) -> Decision {
+        self.client.decide(&(self.way.words)(words))
+    }
+
+    fn stored(&mut self) -> Option<Bucket> {
+        (self.way.stored)(&mut self.client, &self.key)
+    }
+
     fn now_us(&self) -> i64 {
         self.server.clock().now_us()
     }
 
     fn look(&mut self, limit: &Limit) -> Option<Bucket> {
-        let state = stored(self.client.state(&self.key));
+        let state = self.stored();
         self.model.see(limit, self.now_us(), state);
         state
     }
 
     fn look_behind(&mut self, limit: &Limit, trace: Trace, before: Option<Bucket>) {
-        let after = stored(self.client.state(&self.key));
+        let after = self.stored();
         self.model.see_trace(limit, self.now_us(), trace, [before, after]);
         self.model.see_expiry(self.client.expires_at_ms(&self.key));
     }

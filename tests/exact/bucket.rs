@@ -134,7 +134,7 @@ impl Model {
         if let Err(objection) = judge_decision(limit, operation, &before, &ends, now_us, told) {
             panic!("{objection}: {operation:?} of {limit:?} at {now_us}: {told:?}, {self:?}");
         }
-        self.move_on(limit, operation, before, now_us, told.allowed, told.reset_after_ms == 0)
+        self.apply(limit, operation, now_us, told.allowed, told.reset_after_ms == 0)
     }
 
     /// Judges a decision that changes nothing.
@@ -183,18 +183,7 @@ impl Model {
         allowed: i64,
         is_full: bool,
     ) -> Trace {
-        self.move_on(limit, operation, self.level(limit, now_us), now_us, allowed, is_full)
-    }
-
-    fn move_on(
-        &mut self,
-        limit: &Limit,
-        operation: Operation,
-        before: Range,
-        now_us: i64,
-        allowed: i64,
-        is_full: bool,
-    ) -> Trace {
+        let before = self.level(limit, now_us);
         let moved = moved(operation, allowed);
         if moved.is_zero() {
             return self.untouched(allowed == 0, now_us);
@@ -288,8 +277,10 @@ impl Model {
             (None, None) => true,
             (None, Some(stored)) => now_us / 1000 >= stored.expires_ms.0,
             (Some(Bucket { level_micro, refilled_at_us }), _) => {
-                let returned =
-                    self.stored.as_ref().map_or_else(Exact::zero, |stored| ended(&stored.holds, now_us));
+                // What had ended before the bucket was written is in its level.
+                let returned = self.stored.as_ref().map_or_else(Exact::zero, |stored| {
+                    ended(&stored.holds, now_us) - ended(&stored.holds, refilled_at_us)
+                });
                 let shown = limit.level_at(&(whole(level_micro) + returned), refilled_at_us, now_us);
                 self.level(limit, now_us).contains(&shown)
             }
@@ -306,9 +297,12 @@ impl Model {
         [before, after]: [Option<Bucket>; 2],
     ) {
         let counts_on = after.is_some_and(|after| after.refilled_at_us <= now_us);
+        // A gift to a bucket that its holds keep may find it full already, within what is known here, and writes nothing.
+        let is_still_full =
+            after == before && after.is_some_and(|after| whole(after.level_micro) == limit.capacity);
         let right = match trace {
             Trace::None => after == before,
-            Trace::Written => counts_on && after != before,
+            Trace::Written => is_still_full || (counts_on && after != before),
             // What was left over of a micro-token may be dated back to before the step.
             Trace::Anchored => {
                 counts_on

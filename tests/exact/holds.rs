@@ -43,96 +43,102 @@ impl Holding {
     }
 }
 
+/// What a call on a hold comes to.
+struct Meant {
+    /// A hold is set, which may be denied; settling is not.
+    is_set: bool,
+    held: Option<End>,
+    others: Holds,
+    /// A larger amount takes the difference, a smaller one gives it back; so does what was used.
+    taken: Exact,
+    /// The holds behind it: nothing held ends a hold, as settling does.
+    holds: Holds,
+}
+
+impl Meant {
+    fn allowed(&self, level: &Exact) -> i64 {
+        i64::from(!self.is_set || !self.taken.is_positive() || self.taken <= *level)
+    }
+
+    /// The level behind it, and what a write of that may lose.
+    fn after(&self, limit: &Limit, before: &Range) -> (Range, Exact) {
+        let after = before.map(|level| (level - &self.taken).min(limit.capacity.clone()));
+        let lost = if after.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
+        (after, lost)
+    }
+}
+
 impl Model {
+    /// `None` if there is nothing to do.
+    fn meant(&self, holding: &Holding, now_us: i64) -> Option<Meant> {
+        let mut others = self.holds(now_us);
+        let (Holding::Set { id, .. } | Holding::Settle { id, .. }) = holding;
+        let held = others.remove(id);
+        let mut holds = others.clone();
+        let (is_set, amount) = match holding {
+            Holding::Settle { used_micro, .. } => (false, whole(*used_micro)),
+            Holding::Set { amount_micro, ttl_ms, .. } => {
+                let end = End { at_us: now_us + ttl_ms * 1000, micro: whole(*amount_micro) };
+                holds.extend((*amount_micro > 0).then(|| (id.clone(), end)));
+                (true, whole(*amount_micro))
+            }
+        };
+        if held.is_none() && (!is_set || amount.is_zero()) {
+            return None;
+        }
+        let taken = amount - held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
+        Some(Meant { is_set, held, others, taken, holds })
+    }
+
+    /// Whether it may be refused, as much more was used than was held.
+    pub fn refuses(&self, limit: &Limit, holding: &Holding, now_us: i64) -> bool {
+        let least = self.level(limit, now_us).low;
+        self.meant(holding, now_us).is_some_and(|meant| !meant.is_set && is_too_deep(&(least - meant.taken)))
+    }
+
     /// Judges the reply to a call on a hold, and does what it says.
     #[track_caller]
     pub fn follow_holding(&mut self, limit: &Limit, holding: &Holding, now_us: i64, told: Decision) -> Trace {
-        let judged = match holding {
-            Holding::Set { id, amount_micro, ttl_ms } => {
-                self.follow_set(limit, id, &whole(*amount_micro), now_us + ttl_ms * 1000, now_us, told)
-            }
-            Holding::Settle { id, used_micro } => {
-                self.follow_settle(limit, id, &whole(*used_micro), now_us, told)
-            }
-        };
-        judged.unwrap_or_else(|objection| {
+        self.judge_holding(limit, holding, now_us, told).unwrap_or_else(|objection| {
             panic!("{objection}: {holding:?} of {limit:?} at {now_us}: {told:?}, {self:?}")
         })
     }
 
-    /// A larger amount takes the difference, a smaller one gives it back, none ends the hold.
-    fn follow_set(
+    fn judge_holding(
         &mut self,
         limit: &Limit,
-        id: &str,
-        amount: &Exact,
-        ends_at_us: i64,
+        holding: &Holding,
         now_us: i64,
         told: Decision,
     ) -> Judgement<Trace> {
         let before = self.level(limit, now_us);
-        let mut holds = self.holds(now_us);
-        let held = holds.remove(id);
-        let difference = amount - held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
-        let is_allowed = |level: &Exact| i64::from(!difference.is_positive() || difference <= *level);
-        let (least, most) = (is_allowed(&before.low), is_allowed(&before.high));
+        let judge_as_it_is = |model: &Self| {
+            judge_level(limit, &before, &Exact::zero(), &ends(&model.holds(now_us)), now_us, told)
+        };
+        let Some(meant) = self.meant(holding, now_us) else {
+            let expected = if matches!(holding, Holding::Set { .. }) { (1, 0) } else { (0, -1) };
+            let is_right = (told.allowed, told.retry_after_ms) == expected;
+            ensure(is_right, || "something was done about a hold that is not there".to_owned())?;
+            return judge_as_it_is(self).map(|()| Trace::None);
+        };
+        let (least, most) = (meant.allowed(&before.low), meant.allowed(&before.high));
         ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;
         if told.allowed == 0 {
-            judge_denial(limit, &before, &holds, held.as_ref(), amount, now_us, told)?;
-            let as_it_is = ends(&self.holds(now_us));
-            judge_level(limit, &before, &Exact::zero(), &as_it_is, now_us, told)?;
-            return Ok(self.untouched(true, now_us));
+            judge_denial(limit, &before, &meant, now_us, told)?;
+            return judge_as_it_is(self).map(|()| self.untouched(true, now_us));
         }
-        ensure(told.retry_after_ms == 0, || "a wait for what was granted".to_owned())?;
-        if amount.is_zero() && held.is_none() {
-            judge_level(limit, &before, &Exact::zero(), &ends(&holds), now_us, told)?;
-            return Ok(Trace::None);
+        let (after, lost) = meant.after(limit, &before);
+        let ends = ends(&meant.holds);
+        if meant.is_set {
+            ensure(told.retry_after_ms == 0, || "a wait for what was granted".to_owned())?;
+        } else {
+            ensure(!is_too_deep(&after.high), || "a debt that is too deep".to_owned())?;
+            let stored = after.clone().lower_by(&lost);
+            judge_wait(limit, &stored, &ends, now_us, &Exact::zero(), told.retry_after_ms)
+                .map_err(|objection| format!("retry {objection}"))?;
         }
-        if amount.is_positive() {
-            holds.insert(id.to_owned(), End { at_us: ends_at_us, micro: amount.clone() });
-        }
-        self.change(limit, before.map(|level| level - &difference), holds, now_us, told)
-    }
-
-    /// What was held and not used comes back, what was used beyond it is charged.
-    fn follow_settle(
-        &mut self,
-        limit: &Limit,
-        id: &str,
-        used: &Exact,
-        now_us: i64,
-        told: Decision,
-    ) -> Judgement<Trace> {
-        let before = self.level(limit, now_us);
-        let mut holds = self.holds(now_us);
-        let Some(held) = holds.remove(id) else {
-            ensure(told.allowed == 0 && told.retry_after_ms == -1, || {
-                "settled what is not there".to_owned()
-            })?;
-            judge_level(limit, &before, &Exact::zero(), &ends(&holds), now_us, told)?;
-            return Ok(Trace::None);
-        };
-        ensure(told.allowed == 1, || "did not settle what is there".to_owned())?;
-        let after = before.map(|level| (level + &held.micro - used).min(limit.capacity.clone()));
-        ensure(!is_too_deep(&after.high), || "a debt that is too deep".to_owned())?;
-        let stored = after.clone().lower_by(&limit.flow.loss());
-        judge_wait(limit, &stored, &ends(&holds), now_us, &Exact::zero(), told.retry_after_ms)
-            .map_err(|objection| format!("retry {objection}"))?;
-        self.change(limit, after, holds, now_us, told)
-    }
-
-    fn change(
-        &mut self,
-        limit: &Limit,
-        after: Range,
-        holds: Holds,
-        now_us: i64,
-        told: Decision,
-    ) -> Judgement<Trace> {
-        let after = after.map(|level| level.clone().min(limit.capacity.clone()));
-        let lost = if after.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
-        judge_level(limit, &after, &lost, &ends(&holds), now_us, told)?;
-        Ok(self.leave(limit, after, &lost, holds, now_us, told.reset_after_ms == 0))
+        judge_level(limit, &after, &lost, &ends, now_us, told)?;
+        Ok(self.leave(limit, after, &lost, meant.holds, now_us, told.reset_after_ms == 0))
     }
 
     fn leave(
@@ -155,32 +161,17 @@ impl Model {
 
     /// What a call may leave, whatever is told of it.
     pub fn outcomes(&self, limit: &Limit, holding: &Holding, now_us: i64) -> Vec<Self> {
+        let Some(meant) = self.meant(holding, now_us) else { return vec![self.clone()] };
         let before = self.level(limit, now_us);
-        let mut holds = self.holds(now_us);
-        let (Holding::Set { id, .. } | Holding::Settle { id, .. }) = holding;
-        let held = holds.remove(id).map(|held| held.micro);
-        let (is_set, amount) = match holding {
-            Holding::Set { amount_micro, .. } => (true, whole(*amount_micro)),
-            Holding::Settle { used_micro, .. } => (false, whole(*used_micro)),
-        };
-        if held.is_none() && (!is_set || amount.is_zero()) {
-            return vec![self.clone()];
-        }
-        if let Holding::Set { ttl_ms, amount_micro: 1.., .. } = holding {
-            holds.insert(id.clone(), End { at_us: now_us + ttl_ms * 1000, micro: amount.clone() });
-        }
-        let taken = amount - held.unwrap_or_else(Exact::zero);
-        let is_denied = |level: &Exact| is_set && taken.is_positive() && taken > *level;
         let mut outcomes = Vec::new();
-        if is_denied(&before.low) {
+        if meant.allowed(&before.low) == 0 {
             outcomes.push(self.clone());
         }
-        if !is_denied(&before.high) {
-            let after = before.map(|level| (level - &taken).min(limit.capacity.clone()));
-            let lost = if after.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
+        if meant.allowed(&before.high) == 1 {
+            let (after, lost) = meant.after(limit, &before);
             for is_full in [false, true] {
                 let mut model = self.clone();
-                model.leave(limit, after.clone(), &lost, holds.clone(), now_us, is_full);
+                model.leave(limit, after.clone(), &lost, meant.holds.clone(), now_us, is_full);
                 outcomes.push(model);
             }
         }
@@ -209,29 +200,25 @@ fn judge_level(
 fn judge_denial(
     limit: &Limit,
     before: &Range,
-    others: &Holds,
-    held: Option<&End>,
-    amount: &Exact,
+    Meant { held, others, taken: wanted, .. }: &Meant,
     now_us: i64,
     told: Decision,
 ) -> Judgement<()> {
-    let wanted = amount - held.map_or_else(Exact::zero, |held| held.micro.clone());
-    let reached_at = |level| {
-        let in_us = limit.reaches_with_us(level, now_us, &wanted, &ends(others))?;
-        Some(in_us + whole(now_us)).filter(|_| wanted <= limit.capacity)
+    let ends = ends(others);
+    let held_micro = held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
+    let is_larger = wanted + held_micro > limit.capacity;
+    // Whether it may be asked for again in time, which is at a whole millisecond.
+    let has_hope = |level| {
+        let reached_in_us = limit.reaches_with_us(level, now_us, wanted, &ends);
+        let asked_at_us = reached_in_us.map(|us| whole(now_us) + whole(milliseconds(&us)) * whole(1000));
+        let ends_at_us = held.as_ref().map_or(i64::MIN, |held| held.at_us);
+        *wanted <= limit.capacity && asked_at_us.is_some_and(|at_us| !is_larger || at_us < whole(ends_at_us))
     };
-    // The first millisecond at which it may be asked for.
-    let asked_at_us =
-        |at_us: &Exact| whole(now_us) + whole(milliseconds(&(at_us - whole(now_us)))) * whole(1000);
-    let in_time = |at_us: &Exact| {
-        *amount <= limit.capacity || held.is_some_and(|held| asked_at_us(at_us) < whole(held.at_us))
-    };
-    let hope =
-        [&before.low, &before.high].map(|level| reached_at(level).is_some_and(|at_us| in_time(&at_us)));
+    let hope = [has_hope(&before.low), has_hope(&before.high)];
     if told.retry_after_ms == -1 {
         return ensure(hope != [true, true], || "no hope where there is some".to_owned());
     }
     ensure(hope != [false, false], || "hope where there is none".to_owned())?;
-    judge_wait(limit, before, &ends(others), now_us, &wanted, told.retry_after_ms)
+    judge_wait(limit, before, &ends, now_us, wanted, told.retry_after_ms)
         .map_err(|objection| format!("retry {objection}"))
 }

@@ -1,5 +1,6 @@
 //! What comes with a call: how much a bucket holds, and how tokens flow into it.
 
+use super::calendar::Calendar;
 use super::number;
 use super::{whole, Exact, MILLION};
 use num_bigint::BigInt;
@@ -14,20 +15,40 @@ use tokenbucket::rate::{Rate, RateError};
 pub enum Flow {
     /// So many micro-tokens in each microsecond, which is tokens in each second.
     Steady(Exact),
+    /// All at once, at moments.
+    Calendar(Calendar),
 }
 
 impl Flow {
+    /// What the words of a rate mean.
+    pub fn read(rate: &[u8]) -> Result<Self, RateError> {
+        match rate.iter().position(|byte| matches!(byte, b'/' | b'@')) {
+            Some(at) if rate[at] == b'@' => Calendar::read(&rate[..at], &rate[at + 1..]).map(Self::Calendar),
+            _ => Ok(Self::Steady(number::rate(rate)?.per_second)),
+        }
+    }
+
+    /// Micro-tokens that flow in within 100 years, or as many as a bucket may hold.
+    fn largest_capacity_micro(&self) -> i64 {
+        match self {
+            Self::Steady(per_second) => number::largest_capacity_micro(per_second),
+            Self::Calendar(calendar) => calendar.largest_capacity_micro(),
+        }
+    }
+
     /// Micro-tokens that flow in between two moments; none if the clock stepped back.
     pub fn between(&self, from_us: i64, to_us: i64) -> Exact {
         match self {
             Self::Steady(rate) => rate * whole((to_us - from_us).max(0)),
+            Self::Calendar(calendar) => calendar.between(from_us, to_us),
         }
     }
 
     /// How long after a moment so many micro-tokens have flowed in, in microseconds; `None` if they never do.
-    fn lasts_us(&self, _from_us: i64, micro: &Exact) -> Option<Exact> {
+    fn lasts_us(&self, from_us: i64, micro: &Exact) -> Option<Exact> {
         match self {
             Self::Steady(rate) => (!rate.is_zero()).then(|| micro / rate),
+            Self::Calendar(calendar) => Some(calendar.lasts_us(from_us, micro)),
         }
     }
 
@@ -37,13 +58,24 @@ impl Flow {
         match self {
             Self::Steady(rate) if rate.is_integer() => Exact::zero(),
             Self::Steady(rate) => rate.clone().min(Exact::one()),
+            Self::Calendar(_) => Exact::zero(),
         }
     }
 
     /// What the rest of a micro-token that a write leaves over may come to when it is looked at under another flow: how
     /// much less, and how much more. At less than a token a second the rest is kept as the time in which it flowed.
     pub fn rest_under(&self, next: &Self) -> (Exact, Exact) {
-        let (Self::Steady(written), Self::Steady(next)) = (self, next);
+        let Self::Steady(written) = self else {
+            return (Exact::zero(), Exact::zero());
+        };
+        let next = match next {
+            Self::Steady(next) => next,
+            // The time may reach back over boundaries.
+            Self::Calendar(next) if *written < Exact::one() && !written.is_zero() => {
+                return (Exact::one(), next.most_within(&written.recip()));
+            }
+            Self::Calendar(_) => return (Exact::zero(), Exact::zero()),
+        };
         if *written >= Exact::one() || next == written || written.is_zero() {
             (Exact::zero(), Exact::zero())
         } else if next > written {
@@ -56,8 +88,8 @@ impl Flow {
     /// What of that rest is lost when the clock steps back.
     pub fn rest(&self) -> Exact {
         match self {
-            Self::Steady(rate) if *rate < Exact::one() => Exact::one(),
-            Self::Steady(_) => Exact::zero(),
+            Self::Steady(rate) if !rate.is_zero() && *rate < Exact::one() => Exact::one(),
+            Self::Steady(_) | Self::Calendar(_) => Exact::zero(),
         }
     }
 }
@@ -95,24 +127,24 @@ impl Limit {
 
     /// The same with a capacity in micro-tokens; one that would take too long to refill is made smaller.
     pub fn of_micro(capacity_micro: i64, rate: &str) -> Self {
-        let meant = number::rate(rate.as_bytes()).unwrap_or_else(|error| panic!("{rate}: {error:?}"));
-        let largest = number::largest_capacity_micro(&meant.per_second);
+        let flow = Flow::read(rate.as_bytes()).unwrap_or_else(|error| panic!("{rate}: {error:?}"));
+        let largest = flow.largest_capacity_micro();
         Self::new(&format!("{}e-6", capacity_micro.min(largest)), rate)
     }
 
     /// What a capacity and a rate mean, or the error of the first that is wrong.
     pub fn read(capacity: &[u8], rate: &[u8]) -> Result<Self, Error> {
         let capacity_micro = number::amount(capacity, Rounding::Down).ok_or(Error::Capacity)?;
-        let meant = number::rate(rate).map_err(|error| match error {
+        let flow = Flow::read(rate).map_err(|error| match error {
             RateError::Malformed => Error::Rate,
             RateError::Zero => Error::RateOfPool,
             RateError::OutOfRange => Error::RateOutOfRange,
         })?;
-        if capacity_micro > number::largest_capacity_micro(&meant.per_second) {
+        if capacity_micro > flow.largest_capacity_micro() {
             return Err(Error::RefillTooSlow);
         }
         let words = format!("{} {}", capacity.escape_ascii(), rate.escape_ascii());
-        Ok(Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(meant.per_second) })
+        Ok(Self { words, capacity: whole(capacity_micro), flow })
     }
 
     /// A pool, into which nothing flows: the rate `0`.

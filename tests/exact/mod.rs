@@ -7,6 +7,7 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `number` | what the bytes of a number or a rate mean |
+//! | `calendar` | calendar rates, by a calendar of somebody else's |
 //! | `limit` | what flows in between two moments, and when a level is reached |
 //! | `operation` | each operation: its words, what it does to a level, and what may be told of it |
 //! | `bucket` | what a key holds, as far as one can know it from outside, and when the key may go |
@@ -16,6 +17,7 @@
 #![allow(dead_code, unused_imports)] // Each test program and each fuzz target uses its own part of this.
 
 pub mod bucket;
+pub mod calendar;
 pub mod holds;
 pub mod judged;
 pub mod limit;

@@ -20,7 +20,7 @@ const ABSURD: i32 = 1000;
 
 /// `digits * 10^exponent`, without trailing zeros in the digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Decimal {
+pub(super) struct Decimal {
     digits: BigInt,
     exponent: BigInt,
 }
@@ -175,7 +175,7 @@ fn unbounded_rate(bytes: &[u8]) -> Result<Rate, RateError> {
     })
 }
 
-fn positive(bytes: &[u8]) -> Result<Decimal, RateError> {
+pub(super) fn positive(bytes: &[u8]) -> Result<Decimal, RateError> {
     Decimal::read(bytes).filter(|decimal| !decimal.digits.is_zero()).ok_or(RateError::Malformed)
 }
 
@@ -251,7 +251,7 @@ fn one_minus_a_digit() -> Exact {
 pub fn assert_is_exactly(text: &str, rate: rate::Rate, per_second: &Exact) {
     for time_us in times_us(per_second) {
         let flowed = per_second * whole(time_us);
-        let flow = rate.flow(time_us);
+        let flow = rate.flow(0, time_us);
         assert_eq!(flow.micro, saturated(&flowed.floor()), "{text} flows in {time_us} us");
         if flow.micro < MOST {
             let rest_us = (&flowed - flowed.floor()) / per_second;
@@ -260,7 +260,7 @@ pub fn assert_is_exactly(text: &str, rate: rate::Rate, per_second: &Exact) {
     }
     for micro in amounts_micro(per_second) {
         let time_us = (whole(micro) / per_second).ceil();
-        assert_eq!(rate.time_us(micro), saturated(&time_us), "{micro} at {text}");
+        assert_eq!(rate.reaches_at_us(0, micro), saturated(&time_us), "{micro} at {text}");
     }
 }
 
@@ -268,13 +268,13 @@ fn assert_is_barely_below(text: &str, rate: rate::Rate, per_second: &Exact) {
     for time_us in times_us(per_second) {
         let flowed = per_second * whole(time_us);
         let least = saturated(&(&flowed * one_minus_a_digit()).floor());
-        let read = rate.flow(time_us).micro;
+        let read = rate.flow(0, time_us).micro;
         assert!((least..=saturated(&flowed)).contains(&read), "{text} lets {read} flow in {time_us} us");
     }
     for micro in amounts_micro(per_second) {
         let time_us = whole(micro) / per_second;
         let most = saturated(&(&time_us / one_minus_a_digit()).ceil());
-        let read = rate.time_us(micro);
+        let read = rate.reaches_at_us(0, micro);
         assert!((saturated(&time_us.ceil())..=most).contains(&read), "{micro} at {text} take {read} us");
     }
 }

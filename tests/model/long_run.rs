@@ -59,15 +59,16 @@ impl LongRun {
     }
 }
 
+impl LongRun {
+    /// Takes of so many millionths of a token at `parts_per_us` by `parts`.
+    fn new(limit: Limit, cost_micro: i64, [parts_per_us, parts]: [i64; 2], longest_pause_us: i64) -> Self {
+        Self { limit, cost_micro, parts_per_us, parts, longest_pause_us }
+    }
+}
+
 #[test]
 fn ten_million_takes_at_3_7_a_second_drift_by_less_than_the_bound() {
-    let run = LongRun {
-        limit: Limit::new("1e6", "3.7"),
-        cost_micro: MILLION,
-        parts_per_us: 37,
-        parts: 10,
-        longest_pause_us: 530_000,
-    };
+    let run = LongRun::new(Limit::new("1e6", "3.7"), MILLION, [37, 10], 530_000);
     let drift = run.walk(10_000_000);
     let bound = drift.granted * run.parts;
     assert!((0..=bound).contains(&drift.parts), "{drift:?}");
@@ -77,26 +78,13 @@ fn ten_million_takes_at_3_7_a_second_drift_by_less_than_the_bound() {
 /// At less than a token a second, a write loses less than what flows in a microsecond.
 #[test]
 fn a_million_takes_at_1000_an_hour_drift_by_less_than_a_microsecond_each() {
-    let run = LongRun {
-        limit: Limit::new("1e5", "1000/h"),
-        cost_micro: MILLION / 10,
-        parts_per_us: 5,
-        parts: 18,
-        longest_pause_us: 700_000,
-    };
+    let run = LongRun::new(Limit::new("1e5", "1000/h"), MILLION / 10, [5, 18], 700_000);
     let drift = run.walk(1_000_000);
     assert!((0..=drift.granted * run.parts_per_us).contains(&drift.parts), "{drift:?}");
 }
 
 #[test]
 fn a_million_takes_at_a_whole_rate_do_not_drift() {
-    let run = LongRun {
-        limit: Limit::new("1e6", "180/m"),
-        cost_micro: MILLION,
-        parts_per_us: 3,
-        parts: 1,
-        longest_pause_us: 650_000,
-    };
-    let drift = run.walk(1_000_000);
+    let drift = LongRun::new(Limit::new("1e6", "180/m"), MILLION, [3, 1], 650_000).walk(1_000_000);
     assert_eq!((drift.parts, drift.granted), (0, drift.due));
 }

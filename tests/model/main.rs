@@ -1,6 +1,7 @@
 //! The algorithm against the exact model (`tests/exact`), for any sequence of calls, limits and times that a server can
 //! see. No server takes part.
 
+mod calendar;
 #[path = "../exact/mod.rs"]
 mod exact;
 mod long_run;
@@ -8,6 +9,7 @@ mod one_call;
 mod scenario;
 mod sequences;
 mod settings;
+mod split;
 mod waits;
 
 use exact::{Limit, Operation, MILLION};

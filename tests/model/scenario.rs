@@ -1,8 +1,9 @@
 //! Limits, calls and clocks for the properties: any that a client or a server can bring about.
 
 use super::exact::operation::LONGEST_WAIT_MS;
-use super::exact::{number, Bucket, Limit, Operation, MILLION};
+use super::exact::{number, Bucket, Flow, Limit, Operation, MILLION};
 use proptest::prelude::*;
+use std::fmt::Debug;
 use tokenbucket::bucket::MAX_TIME_US;
 use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
 use tokenbucket::rate::RateError;
@@ -26,21 +27,40 @@ pub fn whole_rates() -> impl Strategy<Value = String> {
     })
 }
 
-/// All rates, `count/period`; some with more decimal places than fit a machine word.
+/// Rates by the calendar.
+pub fn calendar_rates() -> impl Strategy<Value = String> {
+    let usual =
+        proptest::sample::select(vec!["1000@d", "10@mo", "5@10s", "3@w", "100@15m", "1@y", "1000@d+09:00"]);
+    let count = (spread(MAX_TOKENS), prop_oneof![Just(""), Just("e-6"), Just(".5")]);
+    let period = prop_oneof![1 => "[1-9][0-9]{0,4}(ms|s|m|h|d)", 2 => "(ms|s|m|h|d|w|mo|y)"];
+    let offset = prop_oneof![1 => Just(String::new()), 2 => "[+-](0[0-9]|1[0-3]):[0-5][0-9]"];
+    let any = (count, period, offset);
+    let any =
+        any.prop_map(|((count, decimals), period, offset)| format!("{count}{decimals}@{period}{offset}"));
+    prop_oneof![1 => usual.prop_map(str::to_owned), 3 => any].prop_map(|words| {
+        match Flow::read(words.as_bytes()) {
+            Ok(_) => words,
+            Err(_) => "1@d-14:00".to_owned(),
+        }
+    })
+}
+
+/// All rates; some with more decimal places than fit a machine word.
 pub fn rates() -> impl Strategy<Value = String> {
     let usual = proptest::sample::select(vec!["100/m", "1/250ms", "5000/h", "37/10s", "1/d", "7/3s"]);
     let power = || prop_oneof![8 => Just(String::new()), 1 => (0..=20).prop_map(|power| format!("e{power}"))];
     let size = || spread(MAX_TOKENS - 1).prop_map(|size| size.max(1));
     let any = (size(), power(), size(), prop_oneof![power(), "e-[1-9]"], "(ms|s|m|h|d)");
     let any = any.prop_map(|(count, up, number, down, unit)| format!("{count}{up}/{number}{down}{unit}"));
-    prop_oneof![1 => usual.prop_map(str::to_owned), 3 => any].prop_map(|words| {
+    let steady = prop_oneof![1 => usual.prop_map(str::to_owned), 3 => any].prop_map(|words| {
         let is_fast = || words.len() % 2 == 0;
         match number::rate(words.as_bytes()) {
             Err(RateError::OutOfRange) if is_fast() => "1e12".to_owned(),
             Err(RateError::OutOfRange) => "1/36525d".to_owned(),
             _ => words,
         }
-    })
+    });
+    prop_oneof![3 => steady, 1 => calendar_rates()]
 }
 
 /// At any capacity in micro-tokens: usual ones, and all others.
@@ -205,35 +225,30 @@ pub fn starts() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// One call of a sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct Step {
-    tick: Tick,
-    wish: Wish,
-    /// Which of the sequence's limits comes with the call.
-    limit: prop::sample::Index,
-}
+/// What the clock does before a call of a sequence, what is wanted then, and which of the sequence's limits comes with
+/// the call.
+pub type Step<W> = (Tick, W, prop::sample::Index);
 
-pub fn steps(
+pub fn steps<W: Debug + Clone>(
     ticks: impl Strategy<Value = Tick>,
-    wishes: impl Strategy<Value = Wish>,
-) -> impl Strategy<Value = Vec<Step>> {
-    let step = (ticks, wishes, any::<prop::sample::Index>());
-    prop::collection::vec(step.prop_map(|(tick, wish, limit)| Step { tick, wish, limit }), 1..40)
+    wishes: impl Strategy<Value = W>,
+) -> impl Strategy<Value = Vec<Step<W>>> {
+    prop::collection::vec((ticks, wishes, any::<prop::sample::Index>()), 1..40)
 }
 
-/// Walks a sequence: at each step, the limit, the operation and the time; back comes what was told to wait.
-pub fn walk(
+/// Walks a sequence: at each step, the limit, what is wanted, the time, and what was told to wait last, in milliseconds;
+/// back comes what is told now.
+pub fn walk<W: Clone>(
     limits: &[Limit],
     start_us: i64,
-    steps: &[Step],
-    mut call: impl FnMut(&Limit, Operation, i64) -> i64,
+    steps: &[Step<W>],
+    mut call: impl FnMut(&Limit, W, i64, i64) -> i64,
 ) {
     let (mut now_us, mut told_ms) = (start_us, 0);
-    for step in steps {
-        let limit = step.limit.get(limits);
-        now_us = step.tick.after(now_us, limit, told_ms);
-        told_ms = call(limit, step.wish.of(limit, told_ms), now_us);
+    for (tick, wish, limit) in steps {
+        let limit = limit.get(limits);
+        now_us = tick.after(now_us, limit, told_ms);
+        told_ms = call(limit, wish.clone(), now_us, told_ms);
     }
 }
 

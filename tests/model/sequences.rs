@@ -1,60 +1,96 @@
-//! Sequences of calls, with clocks that run, stand and are set back, and keys that expire.
+//! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
 use super::exact::operation::{allowed, moved};
-use super::exact::{whole, Exact, Judged, Limit, Model, Operation};
-use super::scenario::{self, walk, Step, Wish};
+use super::exact::{whole, Exact, Holding, Judged, Limit, Model, Operation};
+use super::scenario::{self, walk, Amount, Tick, Wish};
 use num_traits::{Signed, Zero};
+use proptest::collection::vec;
 use proptest::prelude::*;
-use tokenbucket::bucket::NoReturns;
+use tokenbucket::bucket::{NoReturns, MAX_TIME_US};
 
-/// Judges every call, and what is stored and when it expires behind it. Returns whether all was exact.
-fn is_exact_for_ever(limits: &[Limit], start_us: i64, steps: &[Step], expires_late: bool) -> bool {
-    let mut judged = Judged::default();
-    judged.expires_late = expires_late;
-    let mut is_exact = true;
-    walk(limits, start_us, steps, |limit, operation, now_us| {
-        let outcome = judged.call(limit, operation, now_us);
-        let level = judged.model.level(limit, now_us);
-        is_exact &= level.low == level.high;
+/// Anything that can be wanted of a bucket, or of a few holds.
+#[derive(Clone, Debug)]
+enum Call {
+    Hold(u8, Amount, Tick),
+    Settle(u8, Amount),
+    Other(Wish),
+}
+
+fn calls() -> impl Strategy<Value = Call> {
+    let holds =
+        (0..12u8, scenario::amounts(), prop_oneof![3 => scenario::ticks(), 1 => Just(Tick::Forward(0))]);
+    prop_oneof![
+        3 => holds.prop_map(|(id, amount, lasts)| Call::Hold(id, amount, lasts)),
+        1 => (0..12u8, scenario::amounts()).prop_map(|(id, used)| Call::Settle(id, used)),
+        4 => scenario::wishes().prop_map(Call::Other),
+    ]
+}
+
+impl Call {
+    /// Makes it. Returns what was told to wait, in milliseconds.
+    fn make(self, judged: &mut Judged, limit: &Limit, now_us: i64, told_ms: i64) -> i64 {
+        let id = |number| format!("request:{number}");
+        let outcome = match self {
+            // No hold could end any more.
+            Self::Hold(..) if now_us > MAX_TIME_US - 1000 => return told_ms,
+            Self::Hold(number, amount, lasts) => {
+                let ttl_ms = ((lasts.after(now_us, limit, told_ms) - now_us) / 1000).max(1);
+                let amount_micro = amount.micro(limit);
+                judged.hold(limit, &Holding::Set { id: id(number), amount_micro, ttl_ms }, now_us)
+            }
+            Self::Settle(number, used) => {
+                let used_micro = if limit.is_pool() { 0 } else { used.micro(limit) };
+                judged.hold(limit, &Holding::Settle { id: id(number), used_micro }, now_us)
+            }
+            // Nobody outside can tell whether it found the bucket full, so that nothing was written.
+            Self::Other(Wish::Give(_)) if judged.is_held_and_rounded(limit, now_us) => return told_ms,
+            // Of a pool tokens are held, but not taken.
+            Self::Other(_) if limit.is_pool() => {
+                judged.call(limit, Operation::Give { amount_micro: 1 }, now_us)
+            }
+            Self::Other(wish) => judged.call(limit, wish.of(limit, told_ms), now_us),
+        };
         outcome.map_or(0, |outcome| outcome.decision.retry_after_ms)
-    });
-    is_exact
+    }
+}
+
+fn pools() -> impl Strategy<Value = Limit> {
+    scenario::limits(Just("1e12".to_owned()))
+        .prop_map(|limit| Limit::pool(&format!("{}e-6", limit.capacity_micro())))
+}
+
+proptest! {
+    #![proptest_config(super::config(16))]
+
+    /// No rate ever grants more than the model nor loses more than the bound, and whole rates are exact for ever, also
+    /// while limits change from call to call.
+    ///
+    /// A new rate counts from the last write. What that write left over of a micro-token, at a rate below one token
+    /// a second, is kept as the time in which it flowed, and that time is counted at the new rate.
+    #[test]
+    fn all_that_a_life_brings_is_what_the_model_says(
+        limits in prop_oneof![
+            2 => vec(scenario::limits(scenario::whole_rates()), 1..4),
+            4 => vec(scenario::limits(scenario::rates()), 1..4),
+            1 => vec(pools(), 1..3),
+        ],
+        start_us in scenario::starts(),
+        steps in scenario::steps(scenario::unsteady_ticks(), prop_oneof![calls(), scenario::wishes().prop_map(Call::Other)]),
+        expires_late in any::<bool>(),
+    ) {
+        let mut judged = Judged { expires_late, ..Judged::default() };
+        let is_exact = limits.iter().all(Limit::is_whole);
+        walk(&limits, start_us, &steps, |limit, call, now_us, told_ms| {
+            let told_ms = call.make(&mut judged, limit, now_us, told_ms);
+            let level = judged.model.level(limit, now_us);
+            assert!(!is_exact || level.low == level.high, "{level:?}");
+            told_ms
+        });
+    }
 }
 
 proptest! {
     #![proptest_config(super::config(8))]
-
-    /// Also while limits change from call to call, and the clock is set back.
-    #[test]
-    fn whole_rates_are_exact_for_ever(
-        limits in prop::collection::vec(scenario::limits(scenario::whole_rates()), 1..4),
-        start_us in scenario::starts(),
-        steps in scenario::steps(scenario::unsteady_ticks(), scenario::wishes()),
-        late in any::<bool>(),
-    ) {
-        prop_assert!(is_exact_for_ever(&limits, start_us, &steps, late));
-    }
-
-    #[test]
-    fn no_rate_ever_grants_more_than_the_model_nor_loses_more_than_the_bound(
-        limit in scenario::limits(scenario::rates()),
-        start_us in scenario::starts(),
-        steps in scenario::steps(scenario::unsteady_ticks(), scenario::wishes()),
-        late in any::<bool>(),
-    ) {
-        is_exact_for_ever(&[limit], start_us, &steps, late);
-    }
-
-    /// The new rate counts from the last write. What that write left over of a micro-token, at a rate below one token
-    /// a second, is kept as the time in which it flowed, and that time is counted at the new rate.
-    #[test]
-    fn a_changed_rate_counts_from_the_last_write(
-        limits in prop::collection::vec(scenario::limits(scenario::rates()), 2..4),
-        start_us in scenario::starts(),
-        steps in scenario::steps(scenario::unsteady_ticks(), scenario::wishes()),
-    ) {
-        is_exact_for_ever(&limits, start_us, &steps, true);
-    }
 
     /// Between any two moments, nobody obtains more than a full bucket, what has flowed in since, and what was given.
     #[test]
@@ -68,7 +104,8 @@ proptest! {
     ) {
         let mut judged = Judged::default();
         let mut moves: Vec<(i64, i64, i64)> = Vec::new();
-        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, operation, now_us| {
+        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, wish, now_us, told_ms| {
+            let operation = wish.of(limit, told_ms);
             let outcome = judged.call(limit, operation, now_us).unwrap();
             let given_micro = if let Operation::Give { amount_micro } = operation { amount_micro } else { 0 };
             moves.push((now_us, outcome.granted_micro, given_micro));

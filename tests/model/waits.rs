@@ -1,7 +1,7 @@
 //! What callers are told to wait, and what they find when they did.
 
 use super::exact::operation::{moved, LONGEST_WAIT_MS};
-use super::exact::{whole, Bucket, Exact, Judged, Limit, Model, Operation};
+use super::exact::{whole, Bucket, Exact, Flow, Judged, Limit, Model, Operation};
 use super::scenario::{self, walk};
 use super::{take, take_all};
 use num_traits::Zero;
@@ -104,7 +104,8 @@ proptest! {
     ) {
         let mut judged = Judged::default();
         let mut acts: Vec<(i64, Exact, i64)> = Vec::new();
-        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, operation, now_us| {
+        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, wish, now_us, told_ms| {
+            let operation = wish.of(limit, told_ms);
             let told = judged.call(limit, operation, now_us).unwrap().decision;
             let cost = moved(operation, told.allowed);
             if !cost.is_zero() {
@@ -113,11 +114,13 @@ proptest! {
             told.retry_after_ms
         });
         for (first, (from_us, _, rounded_us)) in acts.iter().enumerate() {
+            // What comes all at once has come within the millisecond that the wait was rounded up to.
+            let since_us = if matches!(limit.flow, Flow::Calendar(_)) { from_us - rounded_us } else { *from_us };
             let mut spent = Exact::zero();
             for (to_us, cost, _) in &acts[first..] {
                 prop_assert!(*to_us > from_us - 1000, "served before those who asked earlier: {:?}", acts);
                 spent += cost;
-                let flowed = limit.flow.between(*from_us, *to_us.max(from_us) + rounded_us);
+                let flowed = limit.flow.between(since_us, *to_us.max(from_us) + rounded_us);
                 prop_assert!(spent <= &limit.capacity + flowed, "{:?}", acts);
             }
         }

@@ -1,9 +1,10 @@
-//! redis-cell on a server of its own, and what it means by its replies.
+//! redis-cell on a server of its own, and what it means by its replies. Nothing of it is part of this project:
+//! `REDIS_CELL` says which library to load.
 
-use crate::common::{exact, integers, text, Clock, Connection, Server, ServerBuilder};
-use crate::library::redis_cell;
+use crate::common::{exact, integers, text, Connection, Server, ServerBuilder};
 use redis::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Nanoseconds in a microsecond, a millisecond and a second.
 pub const US: i64 = 1000;
@@ -47,6 +48,12 @@ impl Limit {
     /// The words behind the key.
     pub fn words(&self) -> String {
         format!("{} {} {}", self.burst, self.count, self.period_s)
+    }
+
+    /// A call.
+    pub fn call(&self, key: &str, quantity: Option<i64>) -> String {
+        let quantity = quantity.map_or(String::new(), |quantity| quantity.to_string());
+        format!("{key} {} {quantity}", self.words())
     }
 }
 
@@ -97,28 +104,15 @@ impl Cell {
         Self { server, client, rounds_up: probe[4] == 1, full_at_ns: BTreeMap::new() }
     }
 
-    /// Kills the server and starts it again on its files.
-    pub fn restart(&mut self) {
-        self.server.kill_and_restart();
-        self.client = self.server.connect();
-    }
-
-    pub fn clock(&self) -> &Clock {
-        self.server.clock()
-    }
-
-    /// What it stores: when the bucket is full, in Unix nanoseconds.
-    pub fn stored_ns(&mut self, key: &str) -> Option<i64> {
-        match self.client.run(&["GET", key]) {
-            Value::Nil => None,
-            value => Some(text(&value).parse().unwrap()),
-        }
-    }
-
     /// Sends a call and accounts for its reply by what was stored before it.
     pub fn throttle(&mut self, key: &str, limit: &Limit, quantity: Option<i64>) -> Told {
         let now_ns = self.server.clock().now_us() * US;
-        let (stored_ns, reply) = self.look_and_throttle(key, &call(key, limit, quantity));
+        // With nothing in between: servers also look for expired keys when nobody asks.
+        let call = format!("CL.THROTTLE {}", limit.call(key, quantity));
+        let replies = self.client.transaction(&[&format!("GET {key}"), &call]);
+        let [stored, reply] = replies.as_slice() else { panic!("not two replies: {replies:?}") };
+        let stored_ns: Option<i64> = (*stored != Value::Nil).then(|| text(stored).parse().unwrap());
+        let reply = fields(reply);
         let known_ns = self.full_at_ns.remove(key).unwrap_or(now_ns);
         let before_ns = stored_ns.map_or(0, |full_at_ns| (full_at_ns - now_ns).max(0));
         let lost_ns = if stored_ns.is_none() { (known_ns - now_ns).max(0) } else { 0 };
@@ -137,14 +131,6 @@ impl Cell {
         })
     }
 
-    /// What is stored, and a call, with nothing in between: servers also look for expired keys when nobody asks.
-    fn look_and_throttle(&mut self, key: &str, words: &str) -> (Option<i64>, Reply) {
-        let replies = self.client.transaction(&[&format!("GET {key}"), &format!("CL.THROTTLE {words}")]);
-        let [stored, reply] = replies.as_slice() else { panic!("not two replies: {replies:?}") };
-        let stored_ns = (*stored != Value::Nil).then(|| text(stored).parse().unwrap());
-        (stored_ns, fields(reply))
-    }
-
     /// Asserts that the seconds are those that are stored, rounded as this release does; puts the newest's instead.
     fn account(&self, told: Told) -> Told {
         let [limited, limit, remaining, retry_after, reset_after] = told.reply;
@@ -156,20 +142,25 @@ impl Cell {
     }
 }
 
+/// The library that servers load.
+pub fn redis_cell() -> String {
+    let library = std::env::var_os("REDIS_CELL").map(PathBuf::from);
+    let library = library.expect("REDIS_CELL has to name a library: benches/build-redis-cell.sh builds one");
+    library
+        .canonicalize()
+        .unwrap_or_else(|error| panic!("{}: {error}", library.display()))
+        .display()
+        .to_string()
+}
+
 /// A server with redis-cell instead of the module.
 pub fn with_redis_cell() -> ServerBuilder {
-    Server::builder().without_module().option("loadmodule", redis_cell().display())
+    Server::builder().without_module().option("loadmodule", redis_cell())
 }
 
 /// Seconds as release 0.5 counts them: whole milliseconds, rounded up.
 pub fn seconds(ns: i64) -> i64 {
     (ns / MS + 999) / 1000
-}
-
-/// The words of a call.
-pub fn call(key: &str, limit: &Limit, quantity: Option<i64>) -> String {
-    let quantity = quantity.map_or(String::new(), |quantity| quantity.to_string());
-    format!("{key} {} {quantity}", limit.words())
 }
 
 /// Sends `CL.THROTTLE` with arguments given as words.

@@ -14,10 +14,10 @@ pub fn limited(server: &Server, rules: &str) -> Connection {
 
 const READERS: &[Audience] = &[Audience::Readers];
 const WRITERS: &[Audience] = &[Audience::Writers];
-const SERVERS: &[Audience] = &[Audience::Servers];
+const ADMIN: &[Audience] = &[Audience::Operators, Audience::Servers];
 const CLIENTS: &[Audience] = &[Audience::Readers, Audience::Writers];
 const WITH_WRITE: &[Audience] = &[Audience::Writers, Audience::Servers];
-const ALL: &[Audience] = &[Audience::Readers, Audience::Writers, Audience::Servers];
+const ALL: &[Audience] = &[Audience::Readers, Audience::Writers, Audience::Operators, Audience::Servers];
 
 /// Holds against `expected` for whom the commands are that a user with `rules` may call.
 fn assert_may_call(server: &Server, rules: &str, expected: &[Audience]) {
@@ -35,14 +35,15 @@ fn acl_categories_let_an_operator_say_who_may_do_what() {
     assert_may_call(&server, "+@all", ALL);
     assert_may_call(&server, "-@all", &[]);
     assert_may_call(&server, "+tb.peek +tb.state +tb.holds", READERS);
-    assert_may_call(&server, "+@all -tb.restore", CLIENTS);
+    assert_may_call(&server, "+@all -tb.restore -tb.top", CLIENTS);
+    assert_may_call(&server, "+info +tb.top", &[Audience::Operators]);
     if !is_before(7, 2) {
         assert_may_call(&server, "+@read", READERS);
         assert_may_call(&server, "+@write", WITH_WRITE);
         assert_may_call(&server, "+@write -@admin", WRITERS);
         assert_may_call(&server, "+@fast", CLIENTS);
         assert_may_call(&server, "+@all -@dangerous", CLIENTS);
-        assert_may_call(&server, "+@admin", SERVERS);
+        assert_may_call(&server, "+@admin", ADMIN);
     } else {
         // Before 7.2 a module's commands are in no category: only named, or as part of all.
         for category in ["+@read", "+@write", "+@fast", "+@admin", "+@dangerous"] {
@@ -58,12 +59,12 @@ fn the_module_has_an_acl_category_of_its_own_where_it_can() {
     let mut client = server.connect();
     if Engine::under_test().has_module_categories() {
         assert_may_call(&server, "+@tokenbucket", CLIENTS);
-        assert_may_call(&server, "+@all -@tokenbucket", SERVERS);
+        assert_may_call(&server, "+@all -@tokenbucket", ADMIN);
         assert!(texts(client.say("ACL CAT")).contains(&"tokenbucket".to_owned()));
         for command in COMMANDS {
             let categories = texts(command_info(&mut client, command.name).remove(6));
             let is_in_it = categories.contains(&"@tokenbucket".to_owned());
-            assert_eq!(is_in_it, command.audience != Audience::Servers, "{}", command.name);
+            assert_eq!(is_in_it, command.audience.are_clients(), "{}", command.name);
         }
     } else {
         let refused = client.refusal("ACL SETUSER limited +@tokenbucket");
@@ -101,8 +102,7 @@ fn a_user_who_may_only_read_or_only_write_a_key_may_not_take_from_it() {
     }
     for (patterns, may_read) in [("%R~*", true), ("%W~*", false)] {
         let mut client = limited(&server, &format!("+@all {patterns}"));
-        for call in COMMANDS.iter().filter(|command| command.audience != Audience::Servers).flat_map(Call::of)
-        {
+        for call in COMMANDS.iter().filter(|command| command.audience.are_clients()).flat_map(Call::of) {
             let is_refused = client.attempt(call.words).is_err_and(|error| error.starts_with("NOPERM"));
             let may = may_read && call.command().audience == Audience::Readers;
             assert_eq!(is_refused, !may, "{} with {patterns}", call.words);

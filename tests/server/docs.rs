@@ -20,12 +20,13 @@
 //! lines that let time pass, and shows 2026-01-01 00:00:00 UTC at the start, so that what depends on the time can
 //! be printed as it is: 1767225600000000 microseconds.
 //!
-//! `UPDATE_DOCS=1 cargo test --test server docs::` writes what the server says into the pages. It fails where it had to.
+//! `UPDATE_EXPECT=1 cargo test --test server docs::` writes what the server says into the pages.
 
+use super::stories::passing_us;
 use crate::common::calls::{Audience, COMMANDS};
 use crate::common::clock::START_US;
 use crate::common::engine::redis_cli;
-use crate::common::exact::{number::exact, whole};
+use crate::common::stored::buckets;
 use crate::common::{array, is_before, text, wait_until, Server};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,22 +53,9 @@ const TRANSCRIPT_START_US: i64 = START_US - START_US % 1_000_000;
 
 #[test]
 fn every_transcript_holds() {
-    let mut wrong = Vec::new();
     for page in pages() {
-        let played = page.play();
-        let differs = |(shown, printed): &(&String, &String)| shown != printed;
-        if let Some((number, (shown, printed))) =
-            page.lines.iter().zip(&played).enumerate().find(|(_, pair)| differs(pair))
-        {
-            wrong.push(format!("{}: the page says\n{shown}\nthe server says\n{printed}\n", page.at(number)));
-        } else if page.lines.len() != played.len() {
-            wrong.push(format!("{}: the server says more or less than the page", page.at(0)));
-        }
-        if played != page.lines && std::env::var_os("UPDATE_DOCS").is_some() {
-            fs::write(&page.path, played.join("\n") + "\n").unwrap();
-        }
+        expect_test::expect_file![&page.path].assert_eq(&(page.play().join("\n") + "\n"));
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -106,14 +94,22 @@ fn every_error_is_what_its_example_gets() {
                 continue;
             }
             let mut session = Session::start("", &page);
-            let printed = commands.iter().fold(None, |_, command| Some(session.terminal.enter(command)));
-            let printed = printed.unwrap_or_default().join("\n");
+            let mut client = session.server.connect();
+            let (last, first) = commands.split_last().expect("an example");
+            first.iter().for_each(|command| drop(session.terminal.enter(command)));
+            let before = (buckets(&mut client), client.changes());
+            let printed = session.terminal.enter(last).join("\n");
             let expected = format!("(error) {error}");
             let holds = match expected.strip_suffix('…') {
                 Some(start) => printed.starts_with(start),
                 None => printed == expected,
             };
             assert!(holds, "{name}: {error}: {commands:?} printed\n{printed}");
+            assert_eq!(
+                (buckets(&mut client), client.changes()),
+                before,
+                "{name}: {last} has changed something"
+            );
             shown.insert(error.trim_end_matches(" for …").to_owned());
         }
     }
@@ -147,6 +143,7 @@ fn every_command_has_a_page_with_every_section() {
         let categories: &[&str] = match command.audience {
             Audience::Readers => &["@read", "@fast", "@tokenbucket"],
             Audience::Writers => &["@write", "@fast", "@tokenbucket"],
+            Audience::Operators => &["@admin", "@dangerous"],
             Audience::Servers => &["@write", "@admin", "@dangerous"],
         };
         assert_eq!(page.categories(), categories, "{at}: the ACL categories");
@@ -351,46 +348,13 @@ fn script_name<'a>(script: &[&'a str]) -> Option<&'a str> {
 
 // ---- Transcripts --------------------------------------------------------------------------------------------
 
-/// What is typed into `redis-cli`, or into a shell.
-enum Input<'a> {
-    Command(&'a str),
-    Shell(&'a str),
-}
-
-impl<'a> Input<'a> {
-    fn read(line: &'a str) -> Option<Self> {
-        let shell = line.strip_prefix("$ ").map(Self::Shell);
-        shell.or_else(|| command_after_prompt(line).map(Self::Command))
-    }
-}
+const SHELL_PROMPT: &str = "$ ";
 
 /// `TB.TAKE k 10 1` of `127.0.0.1:6379(TX)> TB.TAKE k 10 1`.
 fn command_after_prompt(line: &str) -> Option<&str> {
     let (port, command) = line.strip_prefix("127.0.0.1:")?.split_once("> ")?;
     let port = port.strip_suffix("(TX)").unwrap_or(port);
     port.chars().all(|c| c.is_ascii_digit() || "[]".contains(c)).then_some(command)
-}
-
-/// The microseconds of `(2 seconds later)`, or, negative, of `(2 seconds earlier)`.
-fn wait_us(line: &str) -> Option<i64> {
-    let remark = line.trim().strip_prefix('(')?.strip_suffix(')')?;
-    let [number, unit, direction] = remark.split(' ').collect::<Vec<_>>().try_into().ok()?;
-    let sign = match direction {
-        "later" => 1,
-        "earlier" => -1,
-        _ => return None,
-    };
-    let unit_us = match unit.strip_suffix('s').unwrap_or(unit) {
-        "microsecond" => 1i64,
-        "millisecond" => 1000,
-        "second" => 1_000_000,
-        "minute" => 60_000_000,
-        "hour" => 3_600_000_000,
-        "day" => 86_400_000_000,
-        _ => return None,
-    };
-    let us = exact(number) * whole(sign * unit_us);
-    Some(us.to_integer().try_into().expect("a wait that fits"))
 }
 
 impl Page {
@@ -463,7 +427,10 @@ impl Session {
 
     /// Types what a transcript types, and returns it with what is printed.
     fn play(&mut self, transcript: &[&str]) -> Vec<String> {
-        let is_typed = |line: &str| Input::read(line).is_some() || wait_us(line).is_some();
+        let is_typed = |line: &str| {
+            let is_command = line.starts_with(SHELL_PROMPT) || command_after_prompt(line).is_some();
+            is_command || passing_us(line).is_some()
+        };
         let mut played = Vec::new();
         let mut rest = transcript;
         while let Some((line, behind)) = rest.split_first() {
@@ -471,13 +438,13 @@ impl Session {
             let shown_len = behind.iter().position(|line| is_typed(line)).unwrap_or(behind.len());
             let (shown, next) = behind.split_at(shown_len);
             rest = next;
-            if let Some(us) = wait_us(line) {
+            if let Some(us) = passing_us(line) {
                 self.server.clock().advance_us(us);
             }
-            let printed = match Input::read(line) {
-                Some(Input::Command(command)) => self.terminal.enter(command),
-                Some(Input::Shell(command)) => self.run_in_shell(command),
-                None => Vec::new(),
+            let printed = match (command_after_prompt(line), line.strip_prefix(SHELL_PROMPT)) {
+                (Some(command), _) => self.terminal.enter(command),
+                (None, Some(command)) => self.run_in_shell(command),
+                (None, None) => Vec::new(),
             };
             let with_remark = |(place, line): (usize, &String)| match shown.get(place) {
                 Some(shown) if without_remark(shown) == line.trim_end() => (*shown).to_owned(),

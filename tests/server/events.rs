@@ -19,13 +19,12 @@ impl Listener {
         Self { client, other }
     }
 
-    /// What a call made known after [`prepare`], each as `event key`; both channels must say the same.
-    fn events_of(&mut self, call: &Call) -> Vec<String> {
-        prepare(&mut self.other);
+    /// What a call made known, each as `event key`; both channels must say the same.
+    fn events_of(&mut self, call: &str) -> Vec<String> {
         self.heard();
-        let _ = self.other.attempt(call.words);
+        let _ = self.other.attempt(call);
         let (by_key, by_event) = self.heard();
-        assert_eq!(by_key, by_event, "{}", call.words);
+        assert_eq!(by_key, by_event, "{call}");
         by_event
     }
 
@@ -95,7 +94,30 @@ fn they_tell_who_takes_gives_and_is_denied_and_nothing_else() {
             let (own, generic) = expected(call);
             let mut all = if tells_own { own } else { Vec::new() };
             all.extend(if tells_generic { generic } else { Vec::new() });
-            assert_eq!(listener.events_of(call), all, "{} with {classes}", call.words);
+            prepare(&mut listener.other);
+            assert_eq!(listener.events_of(call.words), all, "{} with {classes}", call.words);
         }
+    }
+}
+
+#[test]
+fn they_tell_which_holds_are_set_and_settled() {
+    if !has_module_events() {
+        return;
+    }
+    let server = Server::with_clock();
+    let mut listener = Listener::new(&server, "KEd");
+    for (call, expected) in [
+        ("TB.HOLD k 10 0 4 5000 a", &["tb.hold k"] as &[&str]),
+        ("TB.HOLD k 10 0 4 5000 a", &["tb.hold k"]),
+        ("TB.HOLD k 10 0 7 5000 b", &["tb.deny k"]),
+        ("TB.HOLD k 10 0 0 5000 none", &[]),
+        ("TB.SETTLE k 10 0 a 0", &["tb.settle k"]),
+        ("TB.SETTLE k 10 0 a 0", &[]),
+        ("TB.MHOLD 2 5000 x k 10 0 1 l 10 0 11", &["tb.deny l"]),
+        ("TB.MHOLD 2 5000 x k 10 0 1 l 10 0 10", &["tb.hold k", "tb.hold l"]),
+        ("TB.HOLD l 10 0 0 5000 x", &["tb.hold l"]),
+    ] {
+        assert_eq!(listener.events_of(call), expected, "{call}");
     }
 }

@@ -12,17 +12,12 @@ fn full_at_us((level, refilled_at_us): &(String, i64), limit: &Limit) -> i64 {
 }
 
 /// Holds the expiry of a bucket that was just written against the promise. `before_ms` is the one that it had.
-fn assert_expires_in_time(
-    client: &mut Connection,
-    key: &str,
-    limit: &Limit,
-    now_us: i64,
-    before_ms: Option<i64>,
-) {
+fn assert_expires_in_time(server: &Server, key: &str, limit: &Limit, before_ms: Option<i64>) {
+    let (mut client, now_us) = (server.connect(), server.clock().now_us());
     let state = client.state(key).unwrap();
     let full_at_us = full_at_us(&state, limit);
     let expires_at_ms = client.expires_at_ms(key).unwrap_or_else(|| panic!("{key} {state:?} never expires"));
-    let earliest_ms = full_at_us.unsigned_abs().div_ceil(1000).cast_signed();
+    let earliest_ms = i64::try_from(full_at_us.unsigned_abs().div_ceil(1000)).unwrap();
     let latest_ms = earliest_ms + (full_at_us - now_us) / 4 / 1000 + 1000;
     // It is only ever lengthened.
     let (earliest_ms, latest_ms) = match before_ms {
@@ -63,13 +58,7 @@ fn an_expiry_that_is_right_is_not_written_again() {
     let first = client.expires_at_ms("user:1").unwrap();
     client.say("TB.TAKE user:1 100 1/h 0.001");
     assert_eq!(client.expires_at_ms("user:1").unwrap(), first);
-    assert_expires_in_time(
-        &mut client,
-        "user:1",
-        &Limit::new("100", "1/h"),
-        server.clock().now_us(),
-        Some(first),
-    );
+    assert_expires_in_time(&server, "user:1", &Limit::new("100", "1/h"), Some(first));
     client.say("TB.TAKE user:1 100 1/h 40");
     assert!(client.expires_at_ms("user:1").unwrap() > first);
 }
@@ -83,14 +72,13 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
         server.clock().advance_us(clock_us);
         client.say("TB.CHARGE twin 100 1/3s 50.12345");
         let full_at_us = full_at_us(&client.state("twin").unwrap(), &limit);
-        let full_at_ms = full_at_us.unsigned_abs().div_ceil(1000).cast_signed();
+        let full_at_ms = i64::try_from(full_at_us.unsigned_abs().div_ceil(1000)).unwrap();
         let latest_ms = client.expires_at_ms("twin").unwrap();
         for expires_at_ms in [full_at_ms - 1, full_at_ms, latest_ms, latest_ms + 1] {
             client.say("TB.CHARGE user:1 100 1/3s 50");
             client.say(&format!("PEXPIREAT user:1 {expires_at_ms}"));
             client.say("TB.CHARGE user:1 100 1/3s 0.12345");
-            let now_us = server.clock().now_us();
-            assert_expires_in_time(&mut client, "user:1", &limit, now_us, Some(expires_at_ms));
+            assert_expires_in_time(&server, "user:1", &limit, Some(expires_at_ms));
             client.say("DEL user:1");
         }
         client.say("DEL twin");
@@ -108,11 +96,7 @@ fn the_next_write_repairs_an_expiry() {
             client.restore("k", &dump).unwrap();
         },
         |client| {
-            drop((
-                client.say("TB.TAKE source 10 1 6"),
-                client.say("RENAME source k"),
-                client.say("PERSIST k"),
-            ))
+            let _ = ["TB.TAKE source 10 1 6", "RENAME source k", "PERSIST k"].map(|call| client.say(call));
         },
     ];
     let (server, mut client) = Server::with_clock_and_client();
@@ -126,7 +110,7 @@ fn the_next_write_repairs_an_expiry() {
             let meddled = client.expires_at_ms("k");
             call.make(&mut client);
             if call.outcome.writes() {
-                assert_expires_in_time(&mut client, "k", &per_second, server.clock().now_us(), meddled);
+                assert_expires_in_time(&server, "k", &per_second, meddled);
             } else {
                 assert_eq!(client.expires_at_ms("k"), meddled, "{} has written", call.words);
             }

@@ -72,6 +72,29 @@ fn it_counts_buckets_wherever_they_come_from_and_go_to() {
 }
 
 #[test]
+fn it_counts_holds_and_those_that_expired() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let count = |client: &mut Connection| {
+        ["holds", "holds_expired", "settled_late", "decisions_denied"]
+            .map(|field| client.count("tokenbucket", &format!("tokenbucket_{field}")))
+    };
+    for hold in ["k 10 0 1 5000 a", "k 10 0 1 5000 b", "k 10 0 1 60000 c", "other 10 0 1 60000 a"] {
+        client.say(&format!("TB.HOLD {hold}"));
+    }
+    assert_eq!(count(&mut client), [4, 0, 0, 0]);
+    assert!(counters(&mut client)[5] > 200, "the bytes of the holds are not counted");
+    client.say("TB.SETTLE k 10 0 a 0");
+    server.clock().advance_ms(5000);
+    client.say("TB.SETTLE k 10 0 b 0");
+    client.say("TB.HOLD k 10 0 1 5000 d");
+    assert_eq!(count(&mut client), [3, 1, 1, 0]);
+    client.say("DEL other");
+    client.say("FLUSHALL");
+    wait_until("all is freed", || count(&mut client) == [0, 1, 1, 0]);
+    assert_eq!(counters(&mut client)[5], 0);
+}
+
+#[test]
 fn it_is_a_section_of_its_own_and_among_all_others() {
     let server = Server::start();
     let mut client = server.connect();

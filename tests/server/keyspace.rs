@@ -1,20 +1,28 @@
 //! What the server offers for keys of its own types works for buckets, and nothing that a payload can contain
 //! does harm.
 
+use super::holds::{digest, fill};
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    assert_same_buckets, buckets, buckets_alive, fill, wait_while_time_passes, Buckets,
+    assert_same_buckets, buckets, buckets_alive, wait_while_time_passes, Buckets, Stored,
 };
 use crate::common::{array, integer, is_before, text, texts, Connection, Engine, Server, HOUR_MS};
 use redis::Value;
 
-/// A server with one bucket, `user:1`, of an odd level.
+/// A server with one bucket, `user:1`, of an odd level, with a hold that lasts and another that has ended.
 fn with_one_bucket() -> (Server, Connection) {
     let (server, mut client) = Server::with_clock_and_client();
     client.say("TB.TAKE user:1 10 1/h 3.141592");
+    client.say("TB.HOLD user:1 10 1/h 2 86400000 lasts");
+    client.say("TB.HOLD user:1 10 1/h 1 1000 has:ended");
     server.clock().advance_us(1_234_567);
     client.say("TB.TAKE user:1 10 1/h 2.718281");
     (server, client)
+}
+
+/// All that is stored of one bucket.
+fn stored(client: &mut Connection, key: &str) -> Stored {
+    buckets(client).remove(key).unwrap_or_else(|| panic!("no {key}"))
 }
 
 fn restore(
@@ -91,8 +99,7 @@ fn scan_finds_buckets_by_their_type() {
 #[test]
 fn dump_and_restore_bring_a_bucket_back() {
     let (server, mut client) = with_one_bucket();
-    let state = client.state("user:1");
-    let expires_at_ms = client.expires_at_ms("user:1");
+    let original = stored(&mut client, "user:1");
     let payload = client.dump("user:1");
     let now_ms = server.clock().now_us() / 1000;
 
@@ -105,18 +112,22 @@ fn dump_and_restore_bring_a_bucket_back() {
     client.say("SET string 1");
     restore(&mut client, "string", "0", &payload, &["REPLACE"]).unwrap();
 
-    for key in ["user:1", "forever", "relative", "absolute", "replaced", "string"] {
-        assert_eq!(client.state(key), state, "{key}");
+    for (key, expires_at_ms) in [
+        ("user:1", original.expires_at_ms),
+        ("forever", None),
+        ("relative", Some(now_ms + 5000)),
+        ("absolute", Some(now_ms + 7000)),
+        ("replaced", None),
+        ("string", None),
+    ] {
+        assert_eq!(stored(&mut client, key), Stored { expires_at_ms, ..original.clone() }, "{key}");
+        assert_eq!(client.dump(key), payload, "{key}");
     }
-    assert_eq!(client.expires_at_ms("user:1"), expires_at_ms);
-    assert_eq!(client.expires_at_ms("forever"), None);
-    assert_eq!(client.expires_at_ms("relative"), Some(now_ms + 5000));
-    assert_eq!(client.expires_at_ms("absolute"), Some(now_ms + 7000));
     assert_eq!(buckets_alive(&mut client), 6);
     // A payload knows no time: later it is the same bucket, which has refilled meanwhile.
     server.clock().advance_ms(HOUR_MS);
     restore(&mut client, "later", "0", &payload, &[]).unwrap();
-    assert_eq!(client.state("later"), state);
+    assert_eq!(stored(&mut client, "later"), Stored { expires_at_ms: None, ..original });
     assert_eq!(client.decide("TB.PEEK later 10 1/h"), client.decide("TB.PEEK user:1 10 1/h"));
 }
 
@@ -128,37 +139,35 @@ fn a_copy_is_a_bucket_of_its_own() {
         assert!(client.refusal("COPY user:1 copy").starts_with("ERR unknown command"));
         return;
     }
-    let state = client.state("user:1");
-    let expires_at_ms = client.expires_at_ms("user:1");
+    let original = stored(&mut client, "user:1");
     assert_eq!(text(&client.say("COPY user:1 copy")), "1");
     assert_eq!(text(&client.say("COPY user:1 copy")), "0");
     assert_eq!(text(&client.say("COPY user:1 user:1 DB 3")), "1");
-    assert_eq!((client.state("copy"), client.expires_at_ms("copy")), (state.clone(), expires_at_ms));
-    assert_eq!(client.decide("TB.TAKE copy 10 1/h 1").allowed, 1);
-    assert_eq!(client.state("user:1"), state, "a take from the copy");
-    assert_ne!(client.state("copy"), state);
+    assert_eq!(stored(&mut client, "copy"), original);
+    assert_eq!(client.decide("TB.SETTLE copy 10 1/h lasts 1").allowed, 1);
+    assert_eq!(stored(&mut client, "user:1"), original, "after a call on the copy");
+    assert_ne!(stored(&mut client, "copy"), original);
     assert_eq!(text(&client.say("COPY user:1 copy REPLACE")), "1");
-    assert_eq!(client.state("copy"), state);
+    assert_eq!(stored(&mut client, "copy"), original);
     assert_eq!(buckets_alive(&mut client), 3);
     client.say("SELECT 3");
-    assert_eq!((client.state("user:1"), client.expires_at_ms("user:1")), (state, expires_at_ms));
+    assert_eq!(stored(&mut client, "user:1"), original);
 }
 
 #[test]
 fn rename_move_and_swapdb_carry_the_bucket_and_its_expiry() {
     let (_server, mut client) = with_one_bucket();
-    let bucket = |client: &mut Connection, key: &str| (client.state(key), client.expires_at_ms(key));
-    let original = bucket(&mut client, "user:1");
+    let original = stored(&mut client, "user:1");
     client.say("TB.TAKE other 10 1/h 9");
     client.say("RENAME user:1 other");
-    assert_eq!(bucket(&mut client, "other"), original);
+    assert_eq!(stored(&mut client, "other"), original);
     assert_eq!(text(&client.say("RENAMENX other user:2")), "1");
-    assert_eq!(bucket(&mut client, "user:2"), original);
+    assert_eq!(stored(&mut client, "user:2"), original);
     assert_eq!(text(&client.say("MOVE user:2 5")), "1");
     assert_eq!(client.state("user:2"), None);
     client.say("SWAPDB 5 6");
     client.say("SELECT 6");
-    assert_eq!(bucket(&mut client, "user:2"), original);
+    assert_eq!(stored(&mut client, "user:2"), original);
     assert_eq!(buckets_alive(&mut client), 1);
     assert_eq!(client.decide("TB.TAKE user:2 10 1/h 1").allowed, 1);
 }
@@ -204,11 +213,10 @@ fn digests_are_equal_for_equal_buckets_only() {
     let (mut client, mut twin) = (one.connect(), other.connect());
     fill(&mut client, one.clock());
     fill(&mut twin, other.clock());
-    let whole = |client: &mut Connection| text(&client.say("DEBUG DIGEST"));
-    assert_eq!(whole(&mut client), whole(&mut twin));
-    assert_ne!(whole(&mut client), "0".repeat(40));
+    assert_eq!(digest(&mut client), digest(&mut twin));
+    assert_ne!(digest(&mut client), "0".repeat(40));
     twin.say("TB.TAKE take 1000 1/h 0.000001");
-    assert_ne!(whole(&mut client), whole(&mut twin));
+    assert_ne!(digest(&mut client), digest(&mut twin));
 
     let payload = client.dump("take");
     let left_ms = text(&client.say("PTTL take"));

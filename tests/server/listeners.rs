@@ -7,6 +7,7 @@
 //!
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
+use super::persistence::wait_for_children;
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
     replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
@@ -42,28 +43,22 @@ fn forgetful() -> ServerBuilder {
 /// A replica that has asked for a snapshot, and waits for it as long as the master's clock stands.
 ///
 /// Meanwhile the master has a backlog, and its replication offset shows what it would send.
-struct WaitingReplica {
-    _stream: TcpStream,
-}
-
-impl WaitingReplica {
-    fn of(server: &Server) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        let mut answer = [0; 5];
-        stream.write_all(b"REPLCONF capa eof capa psync2\r\n").unwrap();
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"+OK\r\n");
-        stream.write_all(b"PSYNC ? -1\r\n").unwrap();
-        let mut client = server.connect();
-        wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
-        Self { _stream: stream }
-    }
+fn waiting_replica(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let mut answer = [0; 5];
+    stream.write_all(b"REPLCONF capa eof capa psync2\r\n").unwrap();
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+OK\r\n");
+    stream.write_all(b"PSYNC ? -1\r\n").unwrap();
+    let mut client = server.connect();
+    wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
+    stream
 }
 
 /// Whether the server builds results. To be asked while it has neither replicas nor other clients.
 fn builds_results(server: &Server) -> bool {
     const CALL: &str = "TB.TAKE probe:for:listeners 1000000 1";
-    let _replica = WaitingReplica::of(server);
+    let _replica = waiting_replica(server);
     let mut client = server.connect();
     client.say(CALL);
     let before = replicated_bytes(&mut client);
@@ -108,9 +103,7 @@ fn no_results_are_built_while_nobody_listens() {
     wait_until_results_are_not_built(&server);
 
     client.say("CONFIG SET appendonly yes");
-    wait_while_time_passes(&[server.clock()], "the append-only file is complete", || {
-        !is_writing_files(&mut client)
-    });
+    wait_for_children(&server, &mut client);
     assert!(builds_results(&server), "not built although there is an append-only file");
     client.say("CONFIG SET appendonly no");
     wait_until_results_are_not_built(&server);
@@ -147,7 +140,7 @@ fn a_replica_that_starts_from_a_saved_file_misses_nothing() {
     wait_until_results_are_not_built(&master);
     let mut client = master.connect();
     client.say("TB.TAKE user:1 100 1/h");
-    let waiting = WaitingReplica::of(&master);
+    let waiting = waiting_replica(&master);
     client.say("TB.TAKE user:1 100 1/h");
     client.say("SAVE");
     client.say("TB.TAKE user:1 100 1/h");
@@ -344,7 +337,7 @@ fn replicas_come_and_go(lane: u64, settings: &[(&str, &str)]) {
             wait_until_forgotten(load, &master);
             if round % 3 == 1 {
                 // A backlog without a replica, begun while no results were built.
-                load.pause(|| drop(WaitingReplica::of(&master)));
+                load.pause(|| drop(waiting_replica(&master)));
             }
             if round % 3 == 2 {
                 master.connect().say("BGSAVE");

@@ -1,9 +1,12 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
+use super::holds::uuid;
+use super::stories::{play, tell};
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_linked};
-use crate::common::{array, decision, is_before, shown, texts, wait_until, Connection, Engine, Server};
+use crate::common::{array, decision, is_before, texts, wait_until, Connection, Engine, Server};
 use redis::Value;
+use std::ops::Range;
 use tokenbucket::error::Error;
 
 fn set_maxmemory(client: &mut Connection, bytes: i64) {
@@ -11,11 +14,7 @@ fn set_maxmemory(client: &mut Connection, bytes: i64) {
 }
 
 /// Sends a call for each number in `numbers`, a thousand at once; returns the replies.
-fn send_all(
-    client: &mut Connection,
-    numbers: std::ops::Range<u32>,
-    call: impl Fn(u32) -> String,
-) -> Vec<Value> {
+pub fn send_all(client: &mut Connection, numbers: Range<u32>, call: impl Fn(u32) -> String) -> Vec<Value> {
     let numbers: Vec<_> = numbers.collect();
     let mut replies = Vec::with_capacity(numbers.len());
     for chunk in numbers.chunks(1000) {
@@ -52,12 +51,20 @@ fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
             } else {
                 assert_eq!(told, call.reply, "{}", call.words);
                 assert!(!creates || client.keys() == 2, "{} has made a bucket", call.words);
+                let is_held = matches!(call.outcome, Outcome::Held(_));
+                assert!(!is_held || buckets(&mut client) == before, "{} is held", call.words);
             }
             set_maxmemory(&mut client, 0);
         }
         prepare(&mut client);
         client.decide("TB.TAKE n 10 1 4");
         assert!(client.state("n").is_some(), "stored again as soon as there is memory");
+        client.say("TB.HOLD pool 10 0 4 5000 a");
+        set_maxmemory(&mut client, 1);
+        let story = "TB.HOLD pool 10 0 6 6000 a => [1 4 0 6000]
+            TB.HOLD pool 10 0 1 6000 a => [1 9 0 6000]
+            TB.SETTLE pool 10 0 a 0 => [1 10 0 0]";
+        play(&server, &mut client, story);
     }
 }
 
@@ -138,10 +145,6 @@ fn told_of_new_buckets(client: &mut Connection) -> Vec<String> {
         return told";
     told.extend(texts(client.run(&["EVAL", script, "0"])));
     told
-}
-
-fn tell(reply: Result<Value, String>) -> String {
-    reply.map_or_else(|error| error, |reply| shown(&reply))
 }
 
 /// The loss by eviction is smallest where the buckets nearest to full go first.
@@ -251,6 +254,32 @@ fn a_bucket_costs_at_most_150_bytes_and_two_small_blocks_more_than_an_integer_th
         bucket - integer <= 2.0 * block + 2.0,
         "{bucket} a bucket, {integer} an integer with {allocator}"
     );
+}
+
+#[test]
+fn a_hold_costs_at_most_150_bytes() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let fill = |count| {
+        // A client of its own, whose buffers go with it.
+        let hold = |n| format!("TB.HOLD k 1e6 0 1 {} {}", 3_600_000 + n * 7919 % 10_000, uuid(n));
+        send_all(&mut server.connect(), 0..count, hold);
+    };
+    // The first time, the server makes room for what it keeps.
+    fill(10_000);
+    client.say("DEL k");
+    let empty = settled_memory(&mut client);
+    for count in [1000, 10_000] {
+        fill(count);
+        let said = client.count("tokenbucket", "tokenbucket_bucket_bytes") / i64::from(count);
+        let each = (settled_memory(&mut client) - empty) / i64::from(count);
+        println!("{:?}: {count} holds of {each} bytes each, {said} by INFO", Engine::under_test());
+        assert!(each <= 150, "{each} bytes a hold");
+        assert!((each * 7 / 10..=each * 11 / 10).contains(&said), "{said} by INFO, {each} in truth");
+        client.say("DEL k");
+        let left = settled_memory(&mut client) - empty;
+        assert!(left < 20_000, "{left} bytes are gone with {count} holds");
+    }
 }
 
 /// The module looks for listeners now and then, by asking the server for a report.

@@ -1,10 +1,10 @@
 //! `TB.MTAKE`: several buckets, all or nothing.
 
 use super::acl::limited;
+use super::stories::play_all;
 use crate::common::exact::{Limit, Operation};
-use crate::common::stored::buckets;
 use crate::common::walk::Walk;
-use crate::common::{multi_decision, texts, walk, Connection, Decision, Random, Server, HOUR_MS};
+use crate::common::{multi_decision, texts, walk, Connection, Decision, Random, Server};
 use tokenbucket::error::Error;
 
 /// A call on all groups, each the words `key capacity rate cost`.
@@ -22,22 +22,29 @@ fn many(count: usize, group: &str) -> Vec<String> {
     (0..count).map(|number| format!("key:{number} {group}")).collect()
 }
 
+const STORIES: &str = r#"
+# denied it changes no bucket, and describes as it is what would have been allowed
+TB.MTAKE 3 a 10 1 4 b 10 2 9 c 10 5 8 => [1 1 0 4500 [[1 6 0 4000] [1 1 0 4500] [1 2 0 1600]]]
+(100 milliseconds later)
+TB.MTAKE 4 a 10 1 6 b 10 2 2 c 10 5 3 d 7 1 7 => [0 1 400 4400 [[1 6 0 3900] [0 1 400 4400] [0 2 100 1500] [1 7 0 0]]]
+(399 milliseconds later)
+TB.MTAKE 4 a 10 1 6 b 10 2 2 c 10 5 3 d 7 1 7 => [0 1 1 …
+(1 millisecond later)
+TB.MTAKE 4 a 10 1 6 b 10 2 2 c 10 5 3 d 7 1 7 => [1 0 0 9500 …
+
+# denied after a step back all buckets count on from the new time, also one that only waited for another
+TB.MTAKE 3 a 10 1 10 b 10 1 5 c 10 1 0 => [1 0 0 10000 [[1 0 0 10000] [1 5 0 5000] [1 10 0 0]]]
+(1 hour earlier)
+TB.MTAKE 3 a 10 1 1 b 10 1 1 c 10 1 1 => [0 0 1000 10000 [[0 0 1000 10000] [1 5 0 5000] [1 10 0 0]]]
+(2 seconds later)
+TB.PEEK a 10 1 => [1 1 0 9000]
+TB.PEEK b 10 1 0 => [1 7 0 3000]
+TB.STATE c => nil
+"#;
+
 #[test]
-fn denied_it_changes_no_bucket_and_says_which_of_them_would_have_allowed() {
-    let (server, mut client) = Server::with_clock_and_client();
-    take_all(&mut client, &["a 10 1 4", "b 10 2 9", "c 10 5 8"]);
-    server.clock().advance_ms(100);
-    let before = buckets(&mut client);
-    let groups = ["a 10 1 6", "b 10 2 2", "c 10 5 3", "d 7 1 7"];
-    let (binding, own) = take_all(&mut client, &groups);
-    // What would have been allowed is described as it is: nothing is gone from it.
-    assert_eq!(own, [[1, 6, 0, 3900], [0, 1, 400, 4400], [0, 2, 100, 1500], [1, 7, 0, 0]]);
-    assert_eq!(binding, [0, 1, 400, 4400]);
-    assert_eq!(buckets(&mut client), before);
-    server.clock().advance_ms(399);
-    assert_eq!(take_all(&mut client, &groups).0.retry_after_ms, 1);
-    server.clock().advance_ms(1);
-    assert_eq!(take_all(&mut client, &groups).0, [1, 0, 0, 9500]);
+fn stories_of_several_buckets() {
+    play_all(STORIES);
 }
 
 /// Whenever all buckets allow: as one take after the other. Otherwise nothing, but that each of them counts on from a
@@ -122,24 +129,4 @@ fn whatever_numkeys_says_no_key_slips_past_the_acl() {
         }
     }
     assert_eq!(anybody.keys(), 0);
-}
-
-/// A bucket that only waited for another one counts on too, or it would stand still for as long as the step was.
-#[test]
-fn denied_after_a_step_back_all_buckets_count_on_from_the_new_time() {
-    let (server, mut client) = Server::with_clock_and_client();
-    take_all(&mut client, &["empty 10 1 10", "half 10 1 5", "full 10 1 0"]);
-    server.clock().advance_ms(-HOUR_MS);
-    let (binding, own) = take_all(&mut client, &["empty 10 1 1", "half 10 1 1", "full 10 1 1"]);
-    assert_eq!(
-        (binding, own),
-        (
-            [0, 0, 1000, 10_000].into(),
-            vec![[0, 0, 1000, 10_000].into(), [1, 5, 0, 5000].into(), [1, 10, 0, 0].into(),]
-        )
-    );
-    server.clock().advance_ms(2000);
-    assert_eq!(client.decide("TB.PEEK empty 10 1"), [1, 2 - 1, 0, 9000]);
-    assert_eq!(client.decide("TB.PEEK half 10 1 0"), [1, 7, 0, 3000]);
-    assert_eq!(client.state("full"), None);
 }

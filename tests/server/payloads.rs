@@ -4,18 +4,24 @@
 use super::hostile::{assert_nothing_leaked, assert_well};
 use crate::common::payload::{content, Payload, ENCODING};
 use crate::common::stored::{
-    append_only_file, buckets, buckets_alive, copy_of_files, tells_of_a_crash, with_append_only_file,
+    append_only_file, assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash,
+    with_append_only_file,
 };
-use crate::common::{environment, is_before, text, Connection, Random, Server};
+use crate::common::{array, environment, is_before, shown, text, texts, Connection, Random, Server};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use tempfile::TempDir;
+use tokenbucket::bucket::MAX_TIME_US;
+use tokenbucket::error::Error;
+use tokenbucket::number::MAX_MICRO;
 
-const MAX_MICRO: i64 = 1_000_000_000_000_000_000;
-
-/// The latest time that a bucket may bear.
-const MAX_TIME_US: i64 = 1 << 60;
+const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];
+const BUCKET_WITH_HOLDS: &[&str] = &[
+    "TB.HOLD template 10 0 1 5000 a",
+    "TB.HOLD template 10 0 1 5000 b",
+    "TB.HOLD template 10 0 1 5000 longer",
+];
 
 /// A server that is offered payloads.
 struct Target {
@@ -25,9 +31,10 @@ struct Target {
 }
 
 impl Target {
-    fn start() -> Self {
+    /// The payloads are made from one of a bucket that `calls` have made.
+    fn start(calls: &[&str]) -> Self {
         let (server, mut client) = Server::with_clock_and_client();
-        client.say("TB.TAKE template 10 1/h 5");
+        calls.iter().for_each(|call| drop(client.say(call)));
         let payload = Payload::of(&mut client, "template");
         client.say("DEL template");
         Self { server, client, payload }
@@ -59,10 +66,15 @@ impl Target {
         let (level, refilled_at_us) = self.client.state("hostile").unwrap();
         assert!(level.parse::<f64>().unwrap().abs() <= 1e12, "{level}");
         assert!((0..=MAX_TIME_US).contains(&refilled_at_us), "{refilled_at_us}");
+        for hold in array(self.client.say("TB.HOLDS hostile")).into_iter().map(texts) {
+            assert!(!hold[1].starts_with('-') && hold[2].parse::<i64>().unwrap() > 0, "{hold:?}");
+        }
+        let before = buckets(&mut self.client);
         let again = self.client.dump("hostile");
         self.client.restore("hostile", &again).unwrap();
-        assert_eq!(self.client.state("hostile"), Some((level, refilled_at_us)));
+        assert_same_buckets(&buckets(&mut self.client), &before, "restored again");
         self.client.say("TB.TAKE hostile 10 1/h");
+        self.client.say("TB.HOLD hostile 10 1 1 5000 new");
         self.client.say("TB.PEEK hostile 1e12 1e12 1e12");
         self.client.say("DEL hostile");
         assert_eq!(buckets_alive(&mut self.client), 0);
@@ -71,7 +83,7 @@ impl Target {
 
 #[test]
 fn fields_within_bounds_are_taken_and_others_refused() {
-    let mut target = Target::start();
+    let mut target = Target::start(BUCKET);
     let now_us = target.server.clock().now_us();
     for level_micro in [0, 1, -1, 9_000_000, MAX_MICRO, -MAX_MICRO] {
         for refilled_at_us in [0, 1, now_us, MAX_TIME_US] {
@@ -96,18 +108,92 @@ fn fields_within_bounds_are_taken_and_others_refused() {
 fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     // Each payload that is refused costs a server of 6.0.
     let count = environment("HOSTILE_PAYLOADS", if is_before(6, 2) { 30 } else { 5000 });
-    let mut target = Target::start();
-    let mut random = Random::new(2);
-    let memory_before = target.client.used_memory();
-    let mut taken = 0;
-    for _ in 0..count {
-        let version = if random.once_in(10) { random.bytes(1)[0] & 3 } else { ENCODING };
-        let content = target.payload.spoiled_content(&mut random);
-        taken += u64::from(target.takes(version, &content));
+    for calls in [BUCKET, BUCKET_WITH_HOLDS] {
+        let mut target = Target::start(calls);
+        let mut random = Random::new(2);
+        let memory_before = target.client.used_memory();
+        let mut taken = 0;
+        for _ in 0..count {
+            let version = if random.once_in(10) { random.bytes(1)[0] & 3 } else { ENCODING };
+            let content = target.payload.spoiled_content(&mut random);
+            taken += u64::from(target.takes(version, &content));
+        }
+        assert!(taken > count / 20 && taken < count * 9 / 10, "{taken} of {count} were taken: too one-sided");
+        assert_eq!(target.client.count("tokenbucket", "tokenbucket_holds"), 0);
+        assert_nothing_leaked(&mut target.client, memory_before);
+        assert_well(&target.server, &mut target.client);
     }
-    assert!(taken > count / 20 && taken < count * 9 / 10, "{taken} of {count} were taken: too one-sided");
-    assert_nothing_leaked(&mut target.client, memory_before);
-    assert_well(&target.server, &mut target.client);
+}
+
+/// All of its holds, or nothing: what no hold can be is not left out in silence.
+#[test]
+fn a_payload_with_one_bad_byte_is_refused_or_has_every_hold() {
+    let mut target = Target::start(BUCKET_WITH_HOLDS);
+    let original = target.payload.content().to_vec();
+    // Each payload that is refused costs a server of 6.0.
+    for place in (0..original.len()).step_by(if is_before(6, 2) { 20 } else { 1 }) {
+        let mut content = original.clone();
+        content[place] ^= 0x80;
+        let sealed = target.payload.with(ENCODING, &content);
+        if target.takes(ENCODING, &content) {
+            target.client.restore("again", &sealed).unwrap();
+            assert_eq!(target.client.count("tokenbucket", "tokenbucket_holds"), 3, "byte {place}");
+            target.client.say("DEL again");
+        }
+    }
+}
+
+/// Files of buckets that never had a hold, or have none any more, are those of a module that knows none.
+#[test]
+fn without_holds_a_payload_is_what_it_always_was() {
+    let (server, mut client) = Server::with_clock_and_client();
+    client.say("TB.CHARGE k 10 1/h 1e9");
+    let always_was = content(-999_999_990_000_000, server.clock().now_us());
+    assert_eq!(Payload::of(&mut client, "k").content(), always_was);
+    client.say("TB.GIVE k 10 1/h 1e9");
+    client.say("TB.HOLD k 10 1/h 3 5000 a");
+    assert_ne!(Payload::of(&mut client, "k").content().len(), always_was.len());
+    client.say("TB.SETTLE k 10 1/h a 1e9");
+    assert_eq!(Payload::of(&mut client, "k").content(), always_was);
+}
+
+/// Which effects on holds there can be: `tests/requests.rs`.
+#[test]
+fn an_effect_that_no_holds_can_have_had_is_refused() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let effect = |version: u8, fields: &[i64], changes: &[u8]| {
+        let fields: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+        [&[version], fields.as_slice(), changes].concat()
+    };
+    let set = |ends_at_us: i64, amount_micro: i64, id: &[u8]| {
+        let len = u8::try_from(id.len()).unwrap();
+        [&[1], &ends_at_us.to_le_bytes()[..], &amount_micro.to_le_bytes(), &[len], id].concat()
+    };
+    let future_us = server.clock().now_us() + 5_000_000;
+    let changing = |changes: &[u8]| effect(2, &[5_000_000, 0, -1, 0], changes);
+    client.run(&[b"TB.RESTORE".as_slice(), b"k", &changing(&set(future_us, 2_000_000, b"a"))]);
+    let before = buckets(&mut client);
+    for bad in [
+        effect(2, &[5_000_000, 0, -1, -1], &[]),
+        effect(2, &[5_000_000, 0, -1, i64::MAX], &[]),
+        effect(3, &[5_000_000, 0, -1, 0], &[]),
+        changing(&[2, 0]),
+        changing(&[3, 1, b'z']),
+        changing(&set(future_us, 0, b"a")),
+        changing(&set(future_us, -1, b"a")),
+        changing(&set(-1, 1, b"a")),
+        changing(&set(i64::MAX, 1, b"a")),
+        changing(&set(future_us, 1, b"")),
+        changing(&set(future_us, 1, &[b'x'; 129])),
+    ] {
+        let refused = client.try_run(&[b"TB.RESTORE".as_slice(), b"k", &bad]).unwrap_err();
+        assert_eq!(refused, Error::Effect.to_string(), "{bad:?}");
+    }
+    assert_same_buckets(&buckets(&mut client), &before, "after what was refused");
+    // One of a bucket without holds replaces all.
+    client.run(&[b"TB.RESTORE".as_slice(), b"k", &effect(1, &[3_000_000, 0, -1], &[])]);
+    assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
+    assert_eq!(client.state("k"), Some(("3".to_owned(), 0)));
 }
 
 /// A snapshot, without a checksum, in which a bucket has been given other fields.

@@ -1,10 +1,11 @@
 //! A replica is sent results, not calls: whatever its clock says, it has every bucket of its master to the
 //! micro-token, and expires it at the same millisecond.
 
+use super::persistence::wait_for_children;
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    append_only_file, assert_same_buckets, buckets, buckets_alive, fill, follow, is_writing_files,
-    on_the_wire, quiet, wait_until_replicated, wait_while_time_passes, with_append_only_file,
+    append_only_file, assert_same_buckets, buckets, buckets_alive, fill, follow, on_the_wire, quiet,
+    wait_until_replicated, wait_while_time_passes, with_append_only_file,
 };
 use crate::common::{is_before, text, texts, wait_until, Connection, Engine, Server, HOUR_MS};
 use std::fs::{self, File};
@@ -122,19 +123,12 @@ fn the_append_only_file_of_a_replica_has_every_bucket() {
         follow(&replica, &master);
         fill(&mut master.connect(), master.clock());
         assert_same(&replica, &master);
-        wait_for_rewrite(&replica);
+        wait_for_children(&replica, &mut replica.connect());
         replica.kill_and_restart();
         assert_eq!(replica.connect().info("replication", "role"), "master");
         let expected = buckets(&mut master.connect());
         assert_same_buckets(&buckets(&mut replica.connect()), &expected, "in the file of a replica");
     }
-}
-
-fn wait_for_rewrite(server: &Server) {
-    let mut client = server.connect();
-    wait_while_time_passes(&[server.clock()], "the append-only file is complete", || {
-        !is_writing_files(&mut client)
-    });
 }
 
 /// What expires on the master goes from the replica at the same moment, although it has another clock.

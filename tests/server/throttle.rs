@@ -1,9 +1,11 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
+use super::persistence::wait_for_children;
+use super::stories::play_all;
 use super::traces::is_seen_by_watch;
 use crate::common::stored::{
-    append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, is_writing_files,
-    on_the_wire, wait_until_replicated, wait_while_time_passes, with_append_only_file,
+    append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, on_the_wire,
+    wait_until_replicated, with_append_only_file,
 };
 use crate::common::{integers, text, Connection, Random, Server};
 use std::fs;
@@ -28,59 +30,67 @@ fn type_of(client: &mut Connection, key: &str) -> String {
     text(&client.run(&["TYPE", key]))
 }
 
-// ---- The command --------------------------------------------------------------------------------------------
+const STORIES: &str = r#"
+# it is the same bucket for all commands
+CL.THROTTLE k 9 1 1 4 => [0 10 6 -1 4]
+TB.STATE k => ["6" 1767225600000007]
+TB.TAKE k 10 1 5 => [1 1 0 9000]
+CL.THROTTLE k 9 1 1 2 => [1 10 1 1 9]
+TB.GIVE k 10 1 1 => [1 2 0 8000]
+CL.THROTTLE k 9 1 1 2 => [0 10 0 -1 10]
+DEL k => 1
+CL.THROTTLE k 9 1 1 10 => [0 10 0 -1 10]
+
+# more than the limit, a limit of nothing, and what refills in more than 100 years store nothing
+CL.THROTTLE k 9 1 1 11 => [1 10 10 -1 0]
+CL.THROTTLE k 9 1 1 1000000000000 => [1 10 10 -1 0]
+CL.THROTTLE k -1 30 60 => [1 0 0 -1 0]
+CL.THROTTLE k -1 30 60 0 => [0 0 0 -1 0]
+CL.THROTTLE k 9223372036854775807 1 1 => ERR …
+CL.THROTTLE k 9223372036 1 1 => ERR …
+CL.THROTTLE k 300000000000 1 3155760000 => ERR …
+EXISTS k => 0
+
+# at the edges nothing overflows: whole again within a millisecond, and in 79 years
+CL.THROTTLE a 6000 6000 1 => [0 6001 6000 -1 0]
+CL.THROTTLE b 9 7000000 1 => [0 10 9 -1 0]
+CL.THROTTLE c 999999999999 1000000000000 1 => [0 1000000000000 999999999999 -1 0]
+CL.THROTTLE d 9999999999 4 1 10000000000 => [0 10000000000 0 -1 2500000000]
+
+# what redis-cell left is no new bucket above maxmemory
+SET left 1767225604000007000 => +OK
+CONFIG SET maxmemory 1 => +OK
+CL.THROTTLE left 9 1 1 => [0 10 5 -1 5]
+CL.THROTTLE new 9 1 1 => OOM …
+CONFIG SET maxmemory 0 => +OK
+
+# only CL.THROTTLE takes over
+SET k 1767225604000007000 => +OK
+TB.TAKE k 10 1 => WRONGTYPE …
+TB.PEEK k 10 1 => WRONGTYPE …
+TB.STATE k => WRONGTYPE …
+TB.GIVE k 10 1 1 => WRONGTYPE …
+GET k => "1767225604000007000"
+
+# every moment that redis-cell can store is taken over: 2001, the present, and the year 2262, which is a debt that is
+# paid off then, or at the fastest rate one that is deeper than debts go
+SET k 978307200000000000 => +OK
+CL.THROTTLE k 9 1 1 3 => [0 10 7 -1 3]
+TB.STATE k => ["7" 1767225600000007]
+SET k 1767225600000000000 => +OK
+CL.THROTTLE k 9 1 1 3 => [0 10 7 -1 3]
+TB.STATE k => ["7" 1767225600000007]
+SET k 9223372036854775807 => +OK
+CL.THROTTLE k 9 1 1 => [1 10 0 7456146428 7456146437]
+SET k 9223372036854775807 => +OK
+CL.THROTTLE k 9 1000000000000 1 => [1 10 0 …
+TB.STATE k => ["-1000000000000" …
+"#;
 
 #[test]
-fn it_is_the_same_bucket_for_all_commands() {
-    let (server, mut client) = Server::with_clock_and_client();
-    assert_eq!(throttle(&mut client, "k 9 1 1 4"), [0, 10, 6, -1, 4]);
-    assert_eq!(client.state("k"), Some(("6".to_owned(), server.clock().now_us())));
-    assert_eq!(type_of(&mut client, "k"), "tb-bucket");
-    assert_eq!(client.decide("TB.TAKE k 10 1 5"), [1, 1, 0, 9000]);
-    assert_eq!(throttle(&mut client, "k 9 1 1 2"), [1, 10, 1, 1, 9]);
-    client.decide("TB.GIVE k 10 1 1");
-    assert_eq!(throttle(&mut client, "k 9 1 1 2"), [0, 10, 0, -1, 10]);
-    client.say("DEL k");
-    assert_eq!(throttle(&mut client, "k 9 1 1 10"), [0, 10, 0, -1, 10]);
+fn stories_of_limits_as_redis_cell_has_them() {
+    play_all(STORIES);
 }
-
-#[test]
-fn at_the_edges_nothing_overflows_and_nothing_is_stored_in_vain() {
-    const TRILLION: i64 = 1_000_000_000_000;
-    let (_server, mut client) = Server::with_clock_and_client();
-    for (call, reply) in [
-        // More than the limit, and a limit of nothing.
-        ("k 9 1 1 11", [1, 10, 10, -1, 0]),
-        ("k 9 1 1 1000000000000", [1, 10, 10, -1, 0]),
-        ("k -1 30 60", [1, 0, 0, -1, 0]),
-        ("k -1 30 60 0", [0, 0, 0, -1, 0]),
-        // Whole again within a millisecond.
-        ("a 6000 6000 1", [0, 6001, 6000, -1, 0]),
-        ("b 9 7000000 1", [0, 10, 9, -1, 0]),
-        ("c 999999999999 1000000000000 1", [0, TRILLION, TRILLION - 1, -1, 0]),
-        // 9,999,999,999 tokens at 4 a second refill in 79 years.
-        ("d 9999999999 4 1 10000000000", [0, 10_000_000_000, 0, -1, 2_500_000_000]),
-    ] {
-        assert_eq!(throttle(&mut client, call), reply, "{call}");
-    }
-    // What is more than 100 years is an error, and what is far more too.
-    for limit in ["9223372036854775807 1 1", "9223372036 1 1", "300000000000 1 3155760000"] {
-        assert!(refusal(&mut client, &format!("k {limit}")).starts_with("ERR "), "{limit}");
-    }
-    assert_eq!(type_of(&mut client, "k"), "none");
-}
-
-/// What redis-cell left is no new bucket.
-#[test]
-fn a_key_of_redis_cell_is_taken_over_above_maxmemory_too() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.run(&["SET", "left", &left_by_redis_cell(&server, 4000)]);
-    client.say("CONFIG SET maxmemory 1");
-    assert_eq!(throttle(&mut client, "left 9 1 1"), [0, 10, 5, -1, 5]);
-    assert!(refusal(&mut client, "new 9 1 1").starts_with("OOM "));
-}
-
-// ---- Where redis-cell is wrong ------------------------------------------------------------------------------
 
 #[test]
 fn only_what_redis_cell_writes_is_taken_over() {
@@ -103,8 +113,6 @@ fn only_what_redis_cell_writes_is_taken_over() {
         assert_eq!(client.run(&["GET", "k"]), redis::Value::BulkString(value));
     }
 }
-
-// ---- Taking over what redis-cell left -----------------------------------------------------------------------
 
 #[test]
 fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
@@ -143,24 +151,6 @@ fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
         let latest_ms = whole_at_ms + expected[4] * 250 + 1002;
         assert!((whole_at_ms - 999..=latest_ms).contains(&expires_at_ms), "{case}: {expires_at_ms}");
     }
-}
-
-#[test]
-fn every_moment_that_redis_cell_can_store_is_taken_over() {
-    let (server, mut client) = Server::with_clock_and_client();
-    for past in ["978307200000000000", "1767225600000000000"] {
-        client.run(&["SET", "k", past]);
-        assert_eq!(throttle(&mut client, "k 9 1 1 3"), [0, 10, 7, -1, 3], "{past}");
-        assert_eq!(client.state("k"), Some(("7".to_owned(), server.clock().now_us())), "{past}");
-    }
-    client.run(&["SET", "k", "9223372036854775807"]);
-    // The year 2262, in seconds: a debt that is paid off then.
-    let whole_after_s = 9_223_372_036 - server.clock().now_us() / 1_000_000;
-    assert_eq!(throttle(&mut client, "k 9 1 1"), [1, 10, 0, whole_after_s - 9 + 1, whole_after_s + 1]);
-    // The same at the fastest rate: deeper than debts go.
-    client.run(&["SET", "k", "9223372036854775807"]);
-    assert_eq!(throttle(&mut client, "k 9 1000000000000 1")[..3], [1, 10, 0]);
-    assert_eq!(client.state("k").unwrap().0, "-1000000000000");
 }
 
 #[test]
@@ -234,16 +224,6 @@ fn watchers_see_the_take_over_and_not_the_peek() {
     }
 }
 
-#[test]
-fn only_cl_throttle_takes_over() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.run(&["SET", "k", &left_by_redis_cell(&server, 4000)]);
-    for command in ["TB.TAKE k 10 1", "TB.PEEK k 10 1", "TB.STATE k", "TB.GIVE k 10 1 1"] {
-        assert_eq!(client.refusal(command), Error::WrongType.to_string(), "{command}");
-    }
-    assert_eq!(type_of(&mut client, "k"), "string");
-}
-
 /// redis-cell appends its calls. Such a file is read once, with the clock of that moment.
 #[test]
 fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
@@ -262,7 +242,7 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     throttle(&mut client, "k 99 1 1 5");
     let before = buckets(&mut client);
     client.say("BGREWRITEAOF");
-    wait_while_time_passes(&[server.clock()], "the file is rewritten", || !is_writing_files(&mut client));
+    wait_for_children(&server, &mut client);
     server.kill_and_restart();
     assert_same_buckets(&buckets(&mut server.connect()), &before, "after the rewrite");
 }

@@ -1,7 +1,7 @@
 //! What changes nothing leaves no trace, and a change is seen by all who look: `WATCH`, client-side caches, counters,
 //! files, replicas.
 
-use crate::common::calls::{prepare, prepared, Audience, Call, CALLS};
+use crate::common::calls::{prepare, prepared, Call, CALLS};
 use crate::common::clock::START_US;
 use crate::common::stored::{
     append_only_bytes, assert_same_buckets, buckets, follow, quiet, replicated_bytes, wait_until_replicated,
@@ -164,7 +164,7 @@ fn a_read_only_replica_answers_questions_and_refuses_the_rest() {
     let mut reader = replica.connect();
     let before = buckets(&mut reader);
     for call in CALLS {
-        if call.command().audience == Audience::Readers {
+        if call.command().audience.only_reads() {
             call.make(&mut reader);
         } else {
             assert!(reader.refusal(call.words).starts_with("READONLY "), "{}", call.words);

@@ -1,27 +1,24 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::Bench;
+use super::{in_turns, Bench};
 use crate::approaches::Approach;
 use crate::load::{run, Load, Outcome};
-use crate::plot::{Bar, Lines, Series};
-use crate::report::{note, times, whole, Section, Table};
+use crate::plot::{Lines, Series};
+use crate::report::{whole, Section, Table};
 use crate::template::Limit;
-use anyhow::{ensure, Result};
 use std::time::Duration;
 
-const CLIENTS: [usize; 4] = [1, 16, 64, 256];
-
-/// The load whose processor time is drawn.
-const DRAWN_CLIENTS: usize = 64;
+const CLIENTS: [(usize, &str); 4] =
+    [(1, "1 client"), (16, "16 clients"), (64, "64 clients"), (256, "256 clients")];
 
 /// Which buckets decisions are wanted on. Everything is allowed, so that every approach does all of its work.
-struct Keys {
-    name: &'static str,
+pub struct Keys {
+    pub name: &'static str,
     buckets: u64,
-    limit: Limit,
+    pub limit: Limit,
 }
 
-const KEYS: [Keys; 2] = [
+pub const KEYS: [Keys; 2] = [
     Keys {
         name: "one hot key",
         buckets: 1,
@@ -34,19 +31,19 @@ const KEYS: [Keys; 2] = [
     },
 ];
 
-/// One approach under one load.
-struct Score {
-    keys: &'static str,
-    clients: usize,
-    approach: String,
-    outcome: Outcome,
-}
-
-pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let mut scores = Vec::new();
+pub fn measure(bench: &mut Bench) -> Section {
+    let mut table = Table::new("keys | clients | approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
+    let approaches = bench.approaches.clone();
     for keys in &KEYS {
-        for clients in CLIENTS {
-            scores.extend(compete(bench, keys, clients)?);
+        for (clients, shown) in CLIENTS {
+            let what = format!("{}, {shown}", keys.name);
+            let rounds = bench.pick(3, 1);
+            let outcomes =
+                in_turns(rounds, &what, &approaches, |approach| decide(bench, approach, keys, clients));
+            for (approach, outcomes) in approaches.iter().zip(outcomes) {
+                let group = [keys.name, shown, &approach.name].map(str::to_owned);
+                table.row(group.into_iter().chain(figures(&middle(outcomes))));
+            }
         }
     }
     let text = "Each client has a connection of its own and wants one decision after the other, without pipelining; all of \
@@ -54,99 +51,66 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
         retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
         is most of it, for every approach.";
-    Ok(Section::new("decisions", "Decisions by concurrent clients", text, table(&scores))
+    let speed = speed(&table, &bench.caption);
+    let title = "Server processor time for a decision: 64 clients, a key per user";
+    Section::new("decisions", "Decisions by concurrent clients", text, table)
         .grouped_by(2)
-        .plot("decisions", speed(&scores, &bench.caption)?)
-        .plot("server-cpu", processor_time(&scores, &bench.caption)?))
+        .plot("decisions", speed)
+        .bars(
+            ("server-cpu", title),
+            &[KEYS[1].name, "64 clients"],
+            ("server CPU µs/decision", " µs"),
+            &bench.caption,
+        )
 }
 
-/// All approaches in turn, several times over: what disturbs the machine for a while disturbs all of them.
-fn compete(bench: &mut Bench, keys: &'static Keys, clients: usize) -> Result<Vec<Score>> {
-    let approaches = bench.approaches.clone();
-    let mut rounds: Vec<Vec<Outcome>> = approaches.iter().map(|_| Vec::new()).collect();
-    for round in 1..=bench.pick(3, 1) {
-        note(format_args!("{}, {clients} clients, round {round}", keys.name));
-        for (approach, outcomes) in approaches.iter().zip(&mut rounds) {
-            outcomes.push(decide(bench, approach.as_ref(), keys, clients)?);
-        }
-    }
-    let scores = approaches.iter().zip(rounds).map(|(approach, outcomes)| Score {
-        keys: keys.name,
-        clients,
-        approach: approach.name().to_owned(),
-        outcome: middle(outcomes),
-    });
-    Ok(scores.collect())
-}
-
-fn decide(bench: &mut Bench, approach: &dyn Approach, keys: &Keys, clients: usize) -> Result<Outcome> {
+fn decide(bench: &mut Bench, approach: &Approach, keys: &Keys, clients: usize) -> Outcome {
     let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
     let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: Some(duration) };
-    let server = bench.server(approach.module())?;
-    run(server, approach, Load { duration: Some(duration / 10), ..load })?;
-    let outcome = run(server, approach, load)?;
+    let server = bench.server(approach.module);
+    run(server, approach, Load { duration: Some(duration / 10), ..load });
+    let outcome = run(server, approach, load);
     // A denial is less work than a decision that is allowed: nobody may get away with it.
     let denied = outcome.decisions - outcome.allowed - outcome.errors;
-    ensure!(denied == 0 || !approach.has_any_limit(), "{} denied {denied} decisions", approach.name());
-    Ok(outcome)
+    assert_eq!(denied, 0, "{} denied some", approach.name);
+    outcome
 }
 
 /// The round of median speed.
-fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
+pub fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
     outcomes.sort_by(|one, other| one.decisions_a_second().total_cmp(&other.decisions_a_second()));
     outcomes.swap_remove(outcomes.len() / 2)
 }
 
-fn table(scores: &[Score]) -> Table {
-    let mut table = Table::new("keys | clients | approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
-    for Score { keys, clients, approach, outcome } in scores {
-        let quantiles = [0.5, 0.99, 0.999].map(|quantile| format!("{:.0}", outcome.latency_us(quantile)));
-        let [p50, p99, p999] = quantiles;
-        table.row([
-            (*keys).to_owned(),
-            if *clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") },
-            approach.clone(),
-            whole(outcome.decisions_a_second()),
-            whole(1e9 / outcome.decisions_a_second()),
-            p50,
-            p99,
-            p999,
-            format!("{:.2}", outcome.commands_per_decision()),
-            whole(outcome.retries as f64),
-            whole(outcome.errors as f64),
-            format!("{:.2}", outcome.cpu_us_per_decision()),
-        ]);
-    }
-    table
+fn figures(outcome: &Outcome) -> [String; 9] {
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| format!("{:.0}", outcome.latency_us(quantile)));
+    [
+        whole(outcome.decisions_a_second()),
+        whole(1e9 / outcome.decisions_a_second()),
+        p50,
+        p99,
+        p999,
+        format!("{:.2}", outcome.commands_per_decision()),
+        whole(outcome.retries as f64),
+        whole(outcome.errors as f64),
+        format!("{:.2}", outcome.cpu_us_per_decision()),
+    ]
 }
 
-fn speed(scores: &[Score], caption: &str) -> Result<String> {
+fn speed(table: &Table, caption: &str) -> String {
     let panel = |keys: &Keys| {
-        let of_keys = scores.iter().filter(|score| score.keys == keys.name);
-        let names = of_keys.clone().filter(|score| score.clients == CLIENTS[0]);
-        let lines = names.map(|Score { approach, .. }| {
-            let values = of_keys.clone().filter(|score| score.approach == *approach);
-            let values = values.map(|score| score.outcome.decisions_a_second()).collect();
-            Series { name: approach.clone(), values }
-        });
-        lines.collect()
+        let columns = CLIENTS.map(|(_, shown)| table.numbers(&[keys.name, shown], "decisions/s"));
+        let line = |place: usize| Series {
+            name: columns[0][place].0.clone(),
+            values: columns.iter().map(|column| column[place].1).collect(),
+        };
+        (keys.name, (0..columns[0].len()).map(line).collect())
     };
     let lines = Lines {
-        places: CLIENTS.map(|clients| clients.to_string()).to_vec(),
+        places: CLIENTS.map(|(clients, _)| clients.to_string()).to_vec(),
         places_are: "concurrent clients",
         values_are: "decisions a second",
-        panels: KEYS.iter().map(|keys| (keys.name, panel(keys))).collect(),
+        panels: KEYS.iter().map(panel).collect(),
     };
     lines.plot("Decisions a second, without pipelining", caption)
-}
-
-fn processor_time(scores: &[Score], caption: &str) -> Result<String> {
-    let drawn = |score: &&Score| score.clients == DRAWN_CLIENTS && score.keys == KEYS[1].name;
-    let costs = scores.iter().filter(drawn);
-    let costs = costs.map(|score| (&score.approach, score.outcome.cpu_us_per_decision()));
-    let own = costs.clone().next().map_or(1.0, |(_, cost)| cost);
-    let bars = costs.map(|(approach, cost)| {
-        Bar::new(approach, cost, |cost| format!("{cost:.1} µs, {}", times(cost / own)))
-    });
-    Bar::plot("Server processor time for a decision: 64 clients, a key per user", caption, bars, None)
 }

@@ -1,12 +1,12 @@
 //! Holding one of so many places, by clients that may die meanwhile.
 
-use super::Bench;
-use crate::approaches::{decide, Approach, Places, Then, COUNTER};
+use super::{in_turns, tidy, Bench};
+use crate::approaches::{Places, COUNTER};
+use crate::client::{block_on, Client};
 use crate::load::{run, Load};
 use crate::report::{median, note, times, whole, Section, Table};
-use crate::server::{info, Server};
+use crate::server::{wait_for_hash_tables, Module};
 use crate::template::{key, Limit};
-use anyhow::{ensure, Context, Result};
 use std::time::{Duration, Instant};
 
 const BUCKETS: u64 = 100;
@@ -18,42 +18,43 @@ const DEAD: u64 = 1000;
 const RIVALS: usize = 64;
 const FEW_PLACES: u64 = 10;
 /// How long a place is given for where that is waited for, and where not.
-const SHORT_MS: u64 = 1000;
-const LONG_MS: u64 = 600_000;
+const SHORT_S: u64 = 1;
+const LONG_S: u64 = 600;
 /// Well after some of them have ended.
-const CONTEST_MS: u64 = 3 * SHORT_MS + SHORT_MS / 2;
+const CONTEST: Duration = Duration::from_millis(3 * SHORT_S * 1000 + 500);
 
-pub fn measure(bench: &mut Bench) -> Result<Section> {
-    let module = bench.arguments.module.clone();
-    let (lasting, fleeting) = (Places::all(&module, LONG_MS), Places::all(&module, SHORT_MS));
-    let speeds = speeds(bench, &lasting)?;
+pub fn measure(bench: &mut Bench) -> Section {
+    let ways = Places::all();
+    let speeds = speeds(bench, &ways);
     let mut table = Table::new("way | speed | bytes a hold | leaked of 1,000 | in flight of 10");
-    for ((lasting, fleeting), speed) in lasting.iter().zip(&fleeting).zip(speeds) {
-        note(format_args!("memory, leaks and over-grant of places: {}", lasting.name()));
-        let bytes = bytes_a_hold(bench, lasting)?;
-        ensure!(lasting.module().is_none() || bytes <= MOST_BYTES, "a hold takes up {bytes:.0} bytes");
-        let (leaked, in_flight) = (leaked(bench, fleeting)?, most_in_flight(bench, fleeting)?);
+    for (way, speed) in ways.iter().zip(speeds) {
+        note(format_args!("memory, leaks and over-grant of places: {}", way.name));
+        let bytes = bytes_a_hold(way);
+        assert!(way.module == Module::None || bytes <= MOST_BYTES, "a hold takes up {bytes:.0} bytes");
+        let (leaked, in_flight) = (leaked(bench, way), most_in_flight(bench, way));
         let figures = [times(speed), format!("{bytes:.1}"), leaked.to_string(), in_flight.to_string()];
-        table.row([lasting.name().to_owned()].into_iter().chain(figures));
+        table.row([way.name.to_owned()].into_iter().chain(figures));
     }
     let text = format!(
         "A pool of places (rate 0) beside counters and the script that is copied most. *Speed*: how many times as often as with \
          *{COUNTER}* {CLIENTS} clients are given a place and give it back, in {BUCKETS} pools with room for all; the median of \
          {} rounds in which all take turns. *Bytes a hold*: `used_memory` for {} places held in {BUCKETS} pools, under names \
          of 36 bytes, divided by their number. A counter knows no names, and a sorted set is packed while it has at most 128 \
-         members. *Leaked*: {} clients die holding a place while another goes on; what is still taken after the {SHORT_MS} ms \
+         members. *Leaked*: {} clients die holding a place while another goes on; what is still taken after the {} ms \
          for which places are given. *In flight*: the most of {RIVALS} clients that held a place of {FEW_PLACES} at once, each \
          for a few milliseconds, in {} s.",
         rounds(bench),
         whole(HOLDS as f64),
         whole(DEAD as f64),
-        CONTEST_MS as f64 / 1000.0
+        SHORT_S * 1000,
+        CONTEST.as_secs_f64()
     );
-    Ok(Section::new("holding", "Holding a place", text, table))
+    Section::new("holding", "Holding a place", text, table)
 }
 
-fn pool(places: u64) -> Limit {
-    Limit { capacity: places, count: 1, period_s: 3600 }
+/// So many places, each for so many seconds: the window of the limit.
+fn pool(places: u64, period_s: u64) -> Limit {
+    Limit { capacity: places, count: places, period_s }
 }
 
 /// Many and short ones: what disturbs the machine disturbs all ways alike.
@@ -62,66 +63,66 @@ fn rounds(bench: &Bench) -> usize {
 }
 
 /// How many times as fast as the counter each way is.
-fn speeds(bench: &mut Bench, ways: &[Places]) -> Result<Vec<f64>> {
+fn speeds(bench: &mut Bench, ways: &[Places]) -> Vec<f64> {
     let duration = Duration::from_millis(bench.pick(500, 100));
-    let load = Load { clients: CLIENTS, buckets: BUCKETS, limit: pool(1000), duration: Some(duration) };
-    let counter = ways.iter().position(|way| way.name() == COUNTER).context("no counter")?;
-    let mut ratios = vec![Vec::new(); ways.len()];
-    for round in 1..=rounds(bench) {
-        note(format_args!("places, {CLIENTS} clients, round {round}"));
-        let mut speeds = Vec::new();
-        for way in ways {
-            let outcome = run(bench.server(way.module())?, way, load)?;
-            ensure!(outcome.allowed == outcome.decisions, "{} denied or failed", way.name());
-            speeds.push(outcome.decisions_a_second());
-        }
-        ratios.iter_mut().zip(&speeds).for_each(|(ratios, speed)| ratios.push(speed / speeds[counter]));
-    }
-    Ok(ratios.iter().map(|ratios| median(ratios)).collect())
+    let limit = pool(1000, LONG_S);
+    let load = Load { clients: CLIENTS, buckets: BUCKETS, limit, duration: Some(duration) };
+    let counter = ways.iter().position(|way| way.name == COUNTER).expect("one is the counter");
+    let speeds = in_turns(rounds(bench), "places", ways, |way| {
+        let outcome = run(bench.server(way.module), &way.approach(), load);
+        assert_eq!(outcome.allowed, outcome.decisions, "{} denied or failed", way.name);
+        outcome.decisions_a_second()
+    });
+    let ratios = |of_way: &Vec<f64>| {
+        of_way.iter().zip(&speeds[counter]).map(|(own, base)| own / base).collect::<Vec<_>>()
+    };
+    speeds.iter().map(|of_way| median(&ratios(of_way))).collect()
 }
 
-fn bytes_a_hold(bench: &Bench, way: &Places) -> Result<f64> {
-    let server = Server::start(&bench.inspectable(way.module())?)?;
-    let mut connection = server.connect()?;
-    // What the server keeps for the connection is there by then.
-    decide(&mut connection, way.client(0, pool(1)).as_mut(), &key(BUCKETS))?;
-    let before: f64 = info(&mut connection, "memory", "used_memory")?;
-    for number in 0..HOLDS {
-        let mut client = way.and_then(Then::Die).client(number as usize, pool(HOLDS));
-        ensure!(decide(&mut connection, client.as_mut(), &key(number % BUCKETS))?, "no place for {number}");
-    }
-    server.wait_for_hash_tables()?;
-    let after: f64 = info(&mut connection, "memory", "used_memory")?;
-    Ok((after - before) / HOLDS as f64)
+fn bytes_a_hold(way: &Places) -> f64 {
+    let server = tidy(way.module);
+    let mut control = server.connect();
+    block_on(async {
+        let mut client = Client::open(server.port(), 0, pool(HOLDS, LONG_S)).await;
+        // What the server keeps for the connection is there by then.
+        way.approach().decide(&mut client, &key(BUCKETS)).await.unwrap();
+        let before = control.used_memory();
+        for number in 0..HOLDS {
+            assert!(way.keep(&mut client, &key(number % BUCKETS)).await.unwrap(), "no place for {number}");
+        }
+        wait_for_hash_tables(&server);
+        (control.used_memory() - before) as f64 / HOLDS as f64
+    })
 }
 
 /// Places that nobody holds and nobody is given, after the time for which they were given.
-fn leaked(bench: &mut Bench, way: &Places) -> Result<u64> {
-    let (dying, limit) = (way.and_then(Then::Die), pool(2 * DEAD));
-    let mut connection = bench.server(way.module())?.connect()?;
-    let mut numbers = 0..;
-    let mut is_placed = |way: &Places| {
-        let mut client = way.client(numbers.next().unwrap_or_default(), limit);
-        decide(&mut connection, client.as_mut(), &key(0))
-    };
-    for _ in 0..DEAD {
-        ensure!(is_placed(&dying)?, "{} has no place for all who die", way.name());
-    }
-    let last = Instant::now();
-    while last.elapsed() <= Duration::from_millis(SHORT_MS + 1) {
-        ensure!(is_placed(way)?, "{} has no place for who lives on", way.name());
-    }
-    let mut free = 0;
-    while is_placed(&dying)? {
-        free += 1;
-    }
-    Ok(limit.capacity.saturating_sub(free))
+fn leaked(bench: &mut Bench, way: &Places) -> u64 {
+    let limit = pool(2 * DEAD, SHORT_S);
+    let port = bench.server(way.module).port();
+    let living = way.approach();
+    block_on(async {
+        let mut client = Client::open(port, 0, limit).await;
+        for _ in 0..DEAD {
+            let is_placed = way.keep(&mut client, &key(0)).await.unwrap();
+            assert!(is_placed, "{} has no place for all who die", way.name);
+        }
+        let last = Instant::now();
+        while last.elapsed() <= Duration::from_millis(SHORT_S * 1000 + 1) {
+            let is_placed = living.decide(&mut client, &key(0)).await.unwrap();
+            assert!(is_placed, "{} has no place for who lives on", way.name);
+        }
+        let mut free = 0;
+        while way.keep(&mut client, &key(0)).await.unwrap() {
+            free += 1;
+        }
+        limit.capacity.saturating_sub(free)
+    })
 }
 
-fn most_in_flight(bench: &mut Bench, way: &Places) -> Result<u64> {
-    let duration = Duration::from_millis(CONTEST_MS);
-    let load = Load { clients: RIVALS, buckets: 1, limit: pool(FEW_PLACES), duration: Some(duration) };
-    let way = way.and_then(Then::Work(5));
-    run(bench.server(way.module())?, &way, load)?;
-    Ok(way.most_in_flight())
+fn most_in_flight(bench: &mut Bench, way: &Places) -> u64 {
+    let limit = pool(FEW_PLACES, SHORT_S);
+    let load = Load { clients: RIVALS, buckets: 1, limit, duration: Some(CONTEST) };
+    let way = way.with_work(5);
+    run(bench.server(way.module), &way.approach(), load);
+    way.most_in_flight()
 }

@@ -5,61 +5,62 @@ mod contest;
 mod growth;
 mod holding;
 mod latency;
+mod local;
 mod memory;
 mod over_grant;
 mod pipelined;
 mod replication;
 
 use crate::approaches::{self, Approach};
-use crate::arguments::Arguments;
-use crate::calls::Call;
+use crate::calls::INCREX;
+use crate::common::engine::executable;
+use crate::common::Server;
 use crate::machine;
 use crate::report::{note, write_all};
-use crate::server::{ask, Server, Setup};
+use crate::server::{start, start_under, wait_until_settled, Module};
 use crate::template::Limit;
-use anyhow::Result;
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
+use tempfile::TempDir;
 
 /// Buckets that are not refilled while anything is measured.
 const SLOW: Limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
 
 /// What every measurement works with.
-struct Bench<'a> {
-    arguments: &'a Arguments,
-    approaches: Rc<Vec<Box<dyn Approach>>>,
+struct Bench {
+    is_quick: bool,
+    approaches: Rc<Vec<Approach>>,
     /// Rounds of measurements of which the median is given.
     rounds: usize,
     /// What plots say below.
     caption: String,
-    /// What precedes the commands that start servers, to keep them off the clients' core.
-    apart: Vec<OsString>,
-    fleet: HashMap<Option<PathBuf>, Server>,
+    fleet: HashMap<Module, Server>,
+    /// What starts servers apart from clients.
+    _apart: Option<TempDir>,
 }
 
 /// Makes all measurements and writes what they found.
-pub fn run(arguments: &Arguments) -> Result<()> {
-    let mut bench = Bench::new(arguments)?;
+pub fn run(is_quick: bool, folder: &Path) {
+    let mut bench = Bench::new(is_quick);
     let sections = [
-        contest::measure(&mut bench)?,
-        over_grant::measure(&mut bench)?,
-        pipelined::measure(&mut bench)?,
-        latency::measure(&mut bench)?,
-        memory::measure(&mut bench)?,
-        growth::measure(&mut bench)?,
-        replication::measure(&mut bench)?,
-        holding::measure(&mut bench)?,
+        contest::measure(&mut bench),
+        over_grant::measure(&mut bench),
+        local::measure(&mut bench),
+        pipelined::measure(&mut bench),
+        latency::measure(&mut bench),
+        memory::measure(&bench),
+        growth::measure(&bench),
+        replication::measure(&bench),
+        holding::measure(&mut bench),
     ];
-    let out = &arguments.out;
-    write_all(out, "README.md", &heading(&bench.caption, out), &sections)
+    write_all(folder, "README.md", &heading(&bench.caption, folder), &sections);
 }
 
 /// Measures what the server itself counts, and writes a page of it.
-pub fn run_commandstats(arguments: &Arguments) -> Result<()> {
-    let mut bench = Bench::new(arguments)?;
-    commandstats::measure(&mut bench)?.write_page(&arguments.out, &bench.caption)
+pub fn run_commandstats(is_quick: bool, folder: &Path) {
+    let mut bench = Bench::new(is_quick);
+    commandstats::measure(&mut bench).write_page(folder, &bench.caption);
 }
 
 fn heading(caption: &str, folder: &Path) -> String {
@@ -73,87 +74,70 @@ fn heading(caption: &str, folder: &Path) -> String {
     )
 }
 
-/// Moves this thread to one core, and says how servers are started on another: sharing one, they would measure how the
-/// scheduler takes turns. `None` on a machine with one core.
-fn cores_apart() -> Option<Vec<OsString>> {
-    let cores = core_affinity::get_core_ids()?;
-    let (servers, clients) = (cores.iter().min()?, cores.iter().max()?);
-    let apart = servers != clients && core_affinity::set_for_current(*clients);
-    apart.then(|| vec!["taskset".into(), "--cpu-list".into(), servers.id.to_string().into()])
+/// Moves this thread to one core, and servers that are started from now on to another: sharing one, they would measure
+/// how the scheduler takes turns. Done by a script in the folder; `None` on a machine with one core.
+fn move_apart() -> Option<TempDir> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let (Some(servers), Some(clients)) = (cores.iter().min(), cores.iter().max()) else { return None };
+    let is_apart = servers != clients && core_affinity::set_for_current(*clients);
+    is_apart.then(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let command = format!("taskset --cpu-list {} '{}'", servers.id, executable().display());
+        start_under(folder.path(), &command);
+        folder
+    })
 }
 
-impl<'a> Bench<'a> {
-    fn new(arguments: &'a Arguments) -> Result<Self> {
-        let mut caption = machine::caption(arguments)?;
-        let apart = cores_apart().unwrap_or_default();
-        if !apart.is_empty() {
+impl Bench {
+    fn new(is_quick: bool) -> Self {
+        let mut caption = machine::caption();
+        let apart = move_apart();
+        if apart.is_some() {
             caption += " Servers on one core, clients on another.";
         }
-        if arguments.quick {
+        if is_quick {
             caption += " A quick run: expect noise.";
         }
-        let (approaches, rounds) = (Rc::new(Vec::new()), if arguments.quick { 3 } else { 7 });
-        let mut bench = Self { arguments, approaches, rounds, caption, apart, fleet: HashMap::new() };
-        let plain = Server::start(&bench.setup(None))?;
-        bench.approaches = Rc::new(approaches::all(arguments, plain.knows("INCREX")?));
-        bench.fleet.insert(None, plain);
-        Ok(bench)
+        let plain = start(Module::None.server());
+        let approaches = Rc::new(approaches::all(plain.connect().has_command(INCREX)));
+        let (rounds, fleet) = (if is_quick { 3 } else { 7 }, HashMap::from([(Module::None, plain)]));
+        Self { is_quick, approaches, rounds, caption, fleet, _apart: apart }
     }
 
     /// How long or how much is measured, thoroughly or quickly.
     fn pick<T>(&self, thorough: T, quick: T) -> T {
-        if self.arguments.quick {
+        if self.is_quick {
             quick
         } else {
             thorough
         }
     }
 
-    /// A setup with a module, or without.
-    fn setup(&self, module: Option<&Path>) -> Setup {
-        let mut setup = Setup::new(&self.arguments.server, module);
-        setup.command.splice(0..0, self.apart.iter().cloned());
-        setup
-    }
-
-    /// The same, of which the state of its hash tables can be asked, and which keeps them in order busily.
-    fn inspectable(&self, module: Option<&Path>) -> Result<Setup> {
-        let setup = self.setup(module).option("hz", 100);
-        let asks_for_debug = !machine::version(&self.arguments.server)?.starts_with("redis 6.");
-        Ok(if asks_for_debug { setup.option("enable-debug-command", "local") } else { setup })
-    }
-
-    /// What is measured of each call in each round, on the server that has its module. All take turns: what disturbs a
-    /// round disturbs all of them.
-    fn in_turns(
-        &mut self,
-        what: &str,
-        calls: &[Call],
-        measure: impl Fn(&Server, &Call) -> Result<f64>,
-    ) -> Result<Vec<Vec<f64>>> {
-        let mut figures = vec![Vec::new(); calls.len()];
-        for round in 1..=self.rounds {
-            note(format_args!("{what}, round {round} of {}", self.rounds));
-            for (call, figures) in calls.iter().zip(&mut figures) {
-                let module = call.module.as_deref().unwrap_or(&self.arguments.module);
-                figures.push(measure(self.server(Some(module))?, call)?);
-            }
-        }
-        Ok(figures)
-    }
-
     /// The server that has a module, or none, emptied.
-    fn server(&mut self, module: Option<&Path>) -> Result<&Server> {
-        let setup = self.setup(module);
-        if !self.fleet.contains_key(&setup.module) {
-            let server = Server::start(&setup)?;
-            if module == Some(&self.arguments.module) {
-                server.wait_until_settled()?;
+    fn server(&mut self, module: Module) -> &Server {
+        let server = self.fleet.entry(module).or_insert_with(|| {
+            let server = start(module.server());
+            if module == Module::Own {
+                wait_until_settled(&server);
             }
-            self.fleet.insert(setup.module.clone(), server);
-        }
-        let server = &self.fleet[&setup.module];
-        ask::<()>(&mut server.connect()?, &["FLUSHALL"])?;
-        Ok(server)
+            server
+        });
+        server.connect().say("FLUSHALL");
+        server
     }
+}
+
+/// A server of its own, which keeps its hash tables in order busily.
+fn tidy(module: Module) -> Server {
+    start(module.server().option("hz", 100))
+}
+
+/// What is measured of each item in each round. All take turns: what disturbs a round disturbs all of them.
+fn in_turns<I, T>(rounds: usize, what: &str, items: &[I], mut measure: impl FnMut(&I) -> T) -> Vec<Vec<T>> {
+    let mut figures: Vec<Vec<T>> = items.iter().map(|_| Vec::new()).collect();
+    for round in 1..=rounds {
+        note(format_args!("{what}, round {round} of {rounds}"));
+        items.iter().zip(&mut figures).for_each(|(item, figures)| figures.push(measure(item)));
+    }
+    figures
 }

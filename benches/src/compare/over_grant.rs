@@ -2,32 +2,29 @@
 
 use super::Bench;
 use crate::load::{run, Load};
-use crate::plot::Bar;
 use crate::report::{note, whole, Section, Table};
 use crate::template::Limit;
-use anyhow::Result;
 use std::time::Duration;
 
-const LIMIT: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
+/// What is scarce.
+pub const LIMIT: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
 const CLIENTS: usize = 64;
 
-pub fn measure(bench: &mut Bench) -> Result<Section> {
+pub fn measure(bench: &mut Bench) -> Section {
     let mut table = Table::new("approach | decisions | errors | allowed | possible | over % | under by");
-    let (mut bars, mut mark) = (Vec::new(), 0);
+    let mut most_possible = 0;
     let approaches = bench.approaches.clone();
     // Not whole tokens' worth: whether the last token came before the end must not be a matter of microseconds.
     let duration = Duration::from_millis(bench.pick(3050, 1050));
     let load = Load { clients: CLIENTS, buckets: 1, limit: LIMIT, duration: Some(duration) };
-    // Peers that cannot be told the limit do not take part.
-    for approach in approaches.iter().filter(|approach| approach.has_any_limit()) {
-        note(format_args!("over-grant: {}", approach.name()));
-        let outcome = run(bench.server(approach.module())?, approach.as_ref(), load)?;
-        // The most tokens that there can have been.
-        let possible = LIMIT.capacity + (LIMIT.rate() * outcome.elapsed.as_secs_f64()).floor() as u64;
-        let over = outcome.allowed.saturating_sub(possible) as f64 * 100.0 / possible as f64;
+    for approach in approaches.iter() {
+        note(format_args!("over-grant: {}", approach.name));
+        let outcome = run(bench.server(approach.module), approach, load);
+        let possible = outcome.possible(LIMIT);
+        let over = outcome.over_percent(LIMIT);
         let cell = |number: u64| whole(number as f64);
         table.row([
-            approach.name().to_owned(),
+            approach.name.clone(),
             cell(outcome.decisions),
             cell(outcome.errors),
             cell(outcome.allowed),
@@ -35,13 +32,9 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
             format!("{over:.2}"),
             cell(possible.saturating_sub(outcome.allowed)),
         ]);
-        bars.push(Bar::new(approach.name(), outcome.allowed as f64, |allowed| {
-            format!("{} of {possible} possible, {over:.2} % over", whole(allowed))
-        }));
-        mark = mark.max(possible);
+        most_possible = most_possible.max(possible);
     }
-    let title = "Allowed by 64 clients on one key that holds 10 and refills with 10 a second";
-    let mark = Some((mark as f64, format!("possible: {mark}")));
+    let title = format!("Allowed by {CLIENTS} clients on one key that can grant {most_possible}");
     let text = format!(
         "{CLIENTS} clients want as much as they can get of one key that holds {} tokens and refills with {} a second, for \
          {} s. *Possible* is the capacity and what flows in until the last reply. Approaches that count in windows \
@@ -50,6 +43,10 @@ pub fn measure(bench: &mut Bench) -> Result<Section> {
         LIMIT.count,
         duration.as_secs_f64()
     );
-    Ok(Section::new("over-grant", "Over-grant", text, table)
-        .plot("over-grant", Bar::plot(title, &bench.caption, bars.into_iter(), mark)?))
+    Section::new("over-grant", "Over-grant", text, table).bars(
+        ("over-grant", &title),
+        &[],
+        ("allowed", ""),
+        &bench.caption,
+    )
 }

@@ -1,13 +1,13 @@
 import express, { type Express } from "express";
 import type { Redis } from "ioredis";
-
-import { clientAddress, rateLimitOn, type RateLimitOptions } from "./rate-limit.js";
-import type { Limit } from "./tokenbucket.js";
+import { Limiter, type Limit } from "tokenbucket-redis";
+import { rateLimit } from "tokenbucket-redis/express";
 
 export interface AppSettings {
   /** Whose X-Forwarded-For is believed: addresses, networks, or names that Express knows. */
   trustedProxies: string[];
-  onError: NonNullable<RateLimitOptions["onError"]>;
+  onError: "open" | "closed";
+  redisTimeoutMs: number;
   ipLimit: Limit;
   searchLimit: Limit;
   exportLimit: Limit;
@@ -18,28 +18,24 @@ export function createApp(redis: Redis, settings: AppSettings): Express {
   // A list, never `true` or a number of hops: those believe what a client writes as soon as the
   // app can be reached past its proxy.
   app.set("trust proxy", settings.trustedProxies);
-  const { onError } = settings;
-  const rateLimit = rateLimitOn(redis);
+  const { onError, redisTimeoutMs: timeoutMs } = settings;
+  const limiter = (limit: Limit, prefix: string) => new Limiter(redis, limit, { prefix, onError, timeoutMs });
 
   app.get("/healthz", (_req, res) => {
     res.json({ status: "ok" });
   });
 
   // Everything below: one bucket for each client address.
-  app.use(rateLimit({ ...settings.ipLimit, key: (req) => `tb:ip:${clientAddress(req)}`, onError }));
+  app.use(rateLimit(limiter(settings.ipLimit, "tb:ip:")));
 
   app.get("/", (_req, res) => {
     res.json({ hello: "world" });
   });
 
   // A limit of its own.
-  app.get(
-    "/search",
-    rateLimit({ ...settings.searchLimit, key: (req) => `tb:search:${clientAddress(req)}`, onError }),
-    (req, res) => {
-      res.json({ q: req.query.q ?? "" });
-    },
-  );
+  app.get("/search", rateLimit(limiter(settings.searchLimit, "tb:search:")), (req, res) => {
+    res.json({ q: req.query.q ?? "" });
+  });
 
   // A cost of its own: one token a row. The cost is checked before it is taken.
   app.get(
@@ -48,12 +44,7 @@ export function createApp(redis: Redis, settings: AppSettings): Express {
       if (/^[1-9]\d{0,8}$/.test(String(req.query.rows))) return next();
       res.status(400).json({ error: "rows: is not a whole number of at least 1" });
     },
-    rateLimit({
-      ...settings.exportLimit,
-      key: (req) => `tb:export:${clientAddress(req)}`,
-      cost: (req) => Number(req.query.rows),
-      onError,
-    }),
+    rateLimit(limiter(settings.exportLimit, "tb:export:"), { cost: (req) => Number(req.query.rows) }),
     (req, res) => {
       res.json({ rows: Number(req.query.rows) });
     },

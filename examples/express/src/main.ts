@@ -1,11 +1,11 @@
 import { createApp } from "./app.js";
+import { connect } from "./redis.js";
 import { readSettings } from "./settings.js";
-import { connect } from "./tokenbucket.js";
 
 async function main(): Promise<void> {
   const settings = readSettings(process.env);
-  const redis = connect(settings.redisUrl, { timeoutMs: settings.redisTimeoutMs });
-  // The middleware logs outages; without a listener ioredis would print every failed attempt.
+  const redis = connect(settings.redisUrl);
+  // The limiters log outages; without a listener ioredis would print every failed attempt.
   redis.on("error", () => {});
   const app = createApp(redis, settings);
 

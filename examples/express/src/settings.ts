@@ -1,13 +1,12 @@
 import express from "express";
+import { parseLimit } from "tokenbucket-redis";
 
 import type { AppSettings } from "./app.js";
-import { checkLimit, type Limit } from "./tokenbucket.js";
 
 export interface Settings extends AppSettings {
   host: string;
   port: number;
   redisUrl: string;
-  redisTimeoutMs: number;
 }
 
 /** Reads the environment; throws an Error that names the variable. */
@@ -25,22 +24,11 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     redisUrl: read("REDIS_URL", "redis://127.0.0.1:6379", url),
     redisTimeoutMs: read("REDIS_TIMEOUT_MS", "100", wholeNumber(1, 60_000)),
     trustedProxies: read("TRUSTED_PROXIES", "", proxies),
-    onError: read("ON_ERROR", "allow", policy),
-    ipLimit: read("IP_LIMIT", "20 10/s", limit),
-    searchLimit: read("SEARCH_LIMIT", "5 2/s", limit),
-    exportLimit: read("EXPORT_LIMIT", "10000 1000/s", limit),
+    onError: read("ON_ERROR", "open", policy),
+    ipLimit: read("IP_LIMIT", "20 10/s", parseLimit),
+    searchLimit: read("SEARCH_LIMIT", "5 2/s", parseLimit),
+    exportLimit: read("EXPORT_LIMIT", "10000 1000/s", parseLimit),
   };
-}
-
-/** `"20 10/s"`: capacity and rate, as TB.TAKE takes them. */
-function limit(text: string): Limit {
-  const [capacity, rate, ...more] = text.trim().split(/\s+/);
-  if (!capacity || !rate || more.length > 0) {
-    throw new Error(`'${text}' is not a capacity and a rate, like '20 10/s'`);
-  }
-  const parsed = { capacity: Number(capacity), rate };
-  checkLimit(parsed);
-  return parsed;
 }
 
 function wholeNumber(least: number, most: number) {
@@ -63,9 +51,9 @@ function proxies(text: string): string[] {
   return names;
 }
 
-function policy(text: string): "allow" | "deny" {
-  if (text === "allow" || text === "deny") return text;
-  throw new Error(`'${text}' is neither 'allow' nor 'deny'`);
+function policy(text: string): "open" | "closed" {
+  if (text === "open" || text === "closed") return text;
+  throw new Error(`'${text}' is neither 'open' nor 'closed'`);
 }
 
 function url(text: string): string {

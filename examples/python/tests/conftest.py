@@ -7,7 +7,8 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from run import Service, app_server, model_server, redis_server, wait_for
+from run import app_server, model_server
+from services import Service, redis_server, wait_for
 
 # As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)

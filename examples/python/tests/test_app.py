@@ -12,7 +12,8 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from run import HERE, Service
+from run import HERE
+from services import Service
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from run import Service, model_server
+from run import model_server
+from services import Service
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,145 @@
+package tokenbucket
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Never is the RetryAfter of a call that can never be allowed, because it costs more than the capacity.
+const Never = -time.Millisecond
+
+// Decision is what the server has decided, or the policy in its place.
+type Decision struct {
+	Allowed bool
+	// Granted is how many tokens TakeUpTo took; of all others, 1 or 0 as Allowed.
+	Granted int64
+	// Remaining is whole tokens left; negative while the bucket is in debt.
+	Remaining int64
+	// RetryAfter of a denial: the same call is allowed after that long if nobody else takes, or Never. Reserve: how long to
+	// wait before acting. Charge: until out of debt.
+	RetryAfter time.Duration
+	// ResetAfter is how long until the bucket is full.
+	ResetAfter time.Duration
+	// Degraded tells that nobody was asked: the server is away, and the policy has decided.
+	Degraded bool
+}
+
+// JointDecision is the decision over several limits: that of the one that binds.
+type JointDecision struct {
+	Decision
+	// Each limit's own; nil when degraded.
+	Each map[string]Decision
+}
+
+// RetryAfterSeconds is for the Retry-After header: rounded up, so that nobody comes back too early.
+func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
+
+// Headers are RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
+//
+// With jitter 0.5, Retry-After is up to half as long again, so that those who were denied together do not come back
+// together; never shorter. It is left out where waiting does not help. Nothing is said about a bucket that nobody looked at.
+func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]string {
+	headers := map[string]string{}
+	if !d.Degraded {
+		policy := fmt.Sprintf(`"%s";q=%.0f`, name, math.Floor(limit.Capacity))
+		if window, ok := limit.timeFor(limit.Capacity); ok {
+			policy += ";w=" + strconv.FormatInt(secondsUp(window), 10)
+		}
+		headers["RateLimit-Policy"] = policy
+		left := d.Remaining
+		if left < 0 {
+			left = 0
+		}
+		headers["RateLimit"] = fmt.Sprintf(`"%s";r=%d`, name, left)
+		if d.ResetAfter >= 0 { // a pool is full when its holds are settled, whenever that is
+			headers["RateLimit"] += fmt.Sprintf(";t=%d", secondsUp(d.ResetAfter))
+		}
+	}
+	if !d.Allowed && d.RetryAfter > 0 {
+		later := float64(d.RetryAfter) * (1 + jitter*fraction())
+		headers["Retry-After"] = strconv.FormatInt(secondsUp(saturated(later)), 10)
+	}
+	return headers
+}
+
+// fraction is from 0 to 1. math/rand would draw the same ones in every process, up to Go 1.19.
+func fraction() float64 {
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	return float64(binary.BigEndian.Uint64(random[:])) / math.MaxUint64
+}
+
+func secondsUp(duration time.Duration) int64 {
+	seconds := int64(duration / time.Second)
+	if duration%time.Second > 0 {
+		seconds++
+	}
+	return seconds
+}
+
+const maxDuration = time.Duration(math.MaxInt64)
+
+func saturated(nanoseconds float64) time.Duration {
+	if nanoseconds >= float64(maxDuration) {
+		return maxDuration
+	}
+	return time.Duration(nanoseconds)
+}
+
+// milliseconds saturate, as the server's do: a wait can be longer than a Duration can hold (292 years).
+func milliseconds(ms int64) time.Duration {
+	const most = int64(maxDuration / time.Millisecond)
+	if ms > most {
+		ms = most
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+var errReply = errors.New("the reply is not a decision")
+
+func parseDecision(reply any) (Decision, error) {
+	elements, ok := reply.([]any)
+	if !ok || len(elements) < 4 {
+		return Decision{}, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	var numbers [4]int64
+	for i := range numbers {
+		if numbers[i], ok = elements[i].(int64); !ok {
+			return Decision{}, fmt.Errorf("%w: %v", errReply, reply)
+		}
+	}
+	return Decision{
+		Allowed:    numbers[0] > 0,
+		Granted:    numbers[0],
+		Remaining:  numbers[1],
+		RetryAfter: milliseconds(numbers[2]),
+		ResetAfter: milliseconds(numbers[3]),
+	}, nil
+}
+
+func parseJointDecision(reply any, names []string) (JointDecision, error) {
+	binding, err := parseDecision(reply)
+	if err != nil {
+		return JointDecision{}, err
+	}
+	elements := reply.([]any)
+	var own []any
+	if len(elements) == 5 {
+		own, _ = elements[4].([]any)
+	}
+	if len(own) != len(names) {
+		return JointDecision{}, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	joint := JointDecision{Decision: binding, Each: map[string]Decision{}}
+	for i, name := range names {
+		if joint.Each[name], err = parseDecision(own[i]); err != nil {
+			return JointDecision{}, err
+		}
+	}
+	return joint, nil
+}

@@ -1,0 +1,154 @@
+package tokenbucket
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Hold is what is held for one piece of work whose cost is known only afterwards, or that occupies something while it
+// lasts. It renews itself until it is settled or the context that it was made with is over; if its holder is gone, the
+// tokens come back after the ttl.
+//
+//	hold, err := limiter.Hold(ctx, "user:42", 5000, time.Minute)
+//	if err != nil || !hold.Decision().Allowed {
+//		return err
+//	}
+//	defer hold.Settle()
+//	hold.Used(1800)
+//
+// Work that was let through because the server was away has a hold too: the first renewal after its return takes it, if
+// there is room, and Settle charges what was used in any case.
+type Hold struct {
+	server   *Server
+	settings settings
+	parts    []part
+	ttl      time.Duration
+	id       string
+	admitted bool // whether the work was let through at first
+
+	mutex    sync.Mutex // guards the two below
+	decision JointDecision
+	used     map[string]float64
+
+	stop    chan struct{} // closed when nothing shall renew any more
+	stopped chan struct{} // closed when nothing does
+	settled sync.Once
+}
+
+func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl time.Duration) (*Hold, error) {
+	if ttl < time.Millisecond {
+		return nil, fmt.Errorf("tokenbucket: a hold of %v", ttl)
+	}
+	h := &Hold{server: server, settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
+	h.stop, h.stopped = make(chan struct{}), make(chan struct{})
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return nil, err
+	}
+	h.id = hex.EncodeToString(random[:])
+	decision, err := h.set(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.decision, h.admitted = decision, decision.Allowed
+	if !decision.Allowed {
+		close(h.stopped)
+		return h, nil
+	}
+	go h.renew(ctx)
+	return h, nil
+}
+
+// Decision is the first one, then that of the latest renewal: one that is denied tells that the hold is lost.
+func (h *Hold) Decision() JointDecision {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	return h.decision
+}
+
+// Used is what the work used of the only limit, for Settle.
+func (h *Hold) Used(amount float64) { h.UsedOf(h.parts[0].which, amount) }
+
+// UsedOf is what the work used of one of several limits, for Settle.
+func (h *Hold) UsedOf(limit string, amount float64) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.used[limit] = amount
+}
+
+// Settle ends the hold: what was not used comes back, what was used beyond the hold is charged. A second time does nothing.
+// It asks even when the context of the hold is over, and while the server is thought to be away: what is not settled is
+// held until the ttl has passed, and not charged.
+func (h *Hold) Settle() error {
+	var err error
+	h.settled.Do(func() {
+		close(h.stop)
+		<-h.stopped // or a renewal that is under way could take anew what was settled
+		if h.admitted {
+			err = h.settle(context.Background())
+		}
+	})
+	return err
+}
+
+func (h *Hold) settle(ctx context.Context) error {
+	parts := make([]part, len(h.parts))
+	h.mutex.Lock()
+	for i, p := range h.parts {
+		p.amount = h.used[p.which]
+		parts[i] = p
+	}
+	h.mutex.Unlock()
+	// Sent once: a second "not there" could mean that the first has settled.
+	settle := command{words: []string{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true}
+	decision, err := decideAll(ctx, h.server, h.settings, parts, settle)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if own, ok := decision.Each[p.which]; ok && !own.Allowed && p.amount > 0 {
+			words := append(append([]string{"TB.CHARGE", h.settings.prefix + p.name}, p.limit.words()...), tokens(p.amount))
+			_, chargeErr := h.server.ask(ctx, command{words: words, always: true, once: true})
+			if chargeErr != nil && !errors.Is(chargeErr, ErrServerAway) && err == nil {
+				err = fmt.Errorf("what the lost hold used: %w", chargeErr)
+			}
+		}
+	}
+	return err
+}
+
+// set makes the hold last ttl from now, or takes it anew: the same call again takes nothing more.
+func (h *Hold) set(ctx context.Context) (JointDecision, error) {
+	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
+	hold := command{words: []string{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}}
+	return decideAll(ctx, h.server, h.settings, h.parts, hold)
+}
+
+// renew does so three times a ttl, so that one renewal may fail and the next still comes in time.
+func (h *Hold) renew(ctx context.Context) {
+	defer close(h.stopped)
+	ticker := time.NewTicker(h.ttl/3 + 1)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.stop:
+			return
+		case <-ticker.C:
+		}
+		decision, err := h.set(ctx)
+		if err != nil {
+			continue // the next one, or Settle, meets it again
+		}
+		h.mutex.Lock()
+		h.decision = decision
+		h.mutex.Unlock()
+	}
+}

@@ -1,0 +1,156 @@
+package tokenbucket_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"tokenbucket"
+	"tokenbucket/internal/realserver"
+	"tokenbucket/tokenbuckettest"
+)
+
+func remaining(t *testing.T, limiter *tokenbucket.Limiter, name string) int64 {
+	t.Helper()
+	return must(t)(limiter.Peek(ctx, name, 0)).Remaining
+}
+
+func expectRemaining(t *testing.T, limiter *tokenbucket.Limiter, name string, want int64) {
+	t.Helper()
+	if got := remaining(t, limiter, name); got != want {
+		t.Fatalf("%d tokens, want %d", got, want)
+	}
+}
+
+func hold(t *testing.T, limiter *tokenbucket.Limiter, amount float64, ttl time.Duration) *tokenbucket.Hold {
+	t.Helper()
+	held, err := limiter.Hold(ctx, "a", amount, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held
+}
+
+func settle(t *testing.T, held *tokenbucket.Hold) {
+	t.Helper()
+	if err := held.Settle(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAHoldReturnsWhatWasNotUsed(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), hourly)
+	held := hold(t, limiter, 8, time.Minute)
+	if !held.Decision().Allowed {
+		t.Fatalf("%+v", held.Decision())
+	}
+	expectRemaining(t, limiter, "a", 2)
+	held.Used(3)
+	settle(t, held)
+	expectRemaining(t, limiter, "a", 7)
+	settle(t, held)
+	expectRemaining(t, limiter, "a", 7)
+
+	more := hold(t, limiter, 1, time.Minute)
+	more.Used(9)
+	settle(t, more)
+	expectRemaining(t, limiter, "a", -2)
+}
+
+func TestADeniedHoldTakesNothing(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), hourly)
+	held := hold(t, limiter, 11, time.Minute)
+	if held.Decision().Allowed || held.Decision().RetryAfter != tokenbucket.Never {
+		t.Fatalf("%+v", held.Decision())
+	}
+	held.Used(5)
+	settle(t, held)
+	expectRemaining(t, limiter, "a", 10)
+}
+
+func TestAHoldLastsAsLongAsItsWork(t *testing.T) {
+	const ttl = 1500 * time.Millisecond
+	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), tokenbucket.Limit{Capacity: 3, Rate: "0"})
+	held := hold(t, limiter, 1, ttl)
+	for began := time.Now(); time.Since(began) < 2*ttl; time.Sleep(ttl / 20) {
+		if left := remaining(t, limiter, "a"); left != 2 {
+			t.Fatalf("after %v: %d", time.Since(began), left)
+		}
+	}
+	settle(t, held)
+	expectRemaining(t, limiter, "a", 3)
+}
+
+func TestWhatIsHeldComesBackWhenItsHolderIsGone(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), tokenbucket.Limit{Capacity: 3, Rate: "0"})
+	working, crash := context.WithCancel(ctx)
+	if _, err := limiter.Hold(working, "a", 2, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "a", 1)
+	crash()
+	eventually(t, "the tokens are back", func() bool { return remaining(t, limiter, "a") == 3 })
+}
+
+func TestALostHoldIsChargedWhatItUsed(t *testing.T) {
+	server := realserver.Start(t)
+	limiter := tokenbucket.NewLimiter(server.Limits(), hourly)
+	held := hold(t, limiter, 5, time.Minute)
+	server.Do("DEL", "tb:a") // the hold is gone with the bucket
+	held.Used(4)
+	settle(t, held)
+	expectRemaining(t, limiter, "a", 6)
+}
+
+func TestAHoldMadeWhileTheServerWasAwayIsChargedToo(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), hourly)
+	fake.Break(errors.New("unplugged"))
+	held := hold(t, limiter, 5, time.Hour)
+	if decision := held.Decision(); !decision.Allowed || !decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+	fake.Break(nil)
+	held.Used(4)
+	settle(t, held)
+	expectRemaining(t, limiter, "a", 6)
+}
+
+func TestAHoldOverSeveralLimits(t *testing.T) {
+	limits := realserver.Start(t).Limits()
+	of := map[string]tokenbucket.Limit{"parallel": {Capacity: 2, Rate: "0"}, "tokens": {Capacity: 1000, Rate: "1000/h"}}
+	joint := tokenbucket.NewJointLimiter(limits, of)
+	single := func(which string) *tokenbucket.Limiter { return tokenbucket.NewLimiter(limits, of[which]) }
+	held, err := joint.Hold(ctx, "model", map[string]float64{"parallel": 1, "tokens": 600}, time.Minute)
+	if err != nil || !held.Decision().Allowed || held.Decision().Each["tokens"].Remaining != 400 {
+		t.Fatalf("%+v, %v", held.Decision(), err)
+	}
+	refused, err := joint.Hold(ctx, "model", map[string]float64{"parallel": 1, "tokens": 600}, time.Minute)
+	if err != nil || refused.Decision().Allowed || !refused.Decision().Each["parallel"].Allowed {
+		t.Fatalf("%+v, %v", refused.Decision(), err)
+	}
+	expectRemaining(t, single("parallel"), "{model}:parallel", 1)
+	held.UsedOf("tokens", 250)
+	settle(t, held)
+	expectRemaining(t, single("parallel"), "{model}:parallel", 2)
+	expectRemaining(t, single("tokens"), "{model}:tokens", 750)
+}
+
+func TestHoldsOfNothingAreErrors(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	fake.Break(errors.New("unplugged")) // and not let through under FailOpen
+	joint := tokenbucket.NewJointLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), map[string]tokenbucket.Limit{"x": hourly})
+	for name, c := range map[string]struct {
+		amounts map[string]float64
+		ttl     time.Duration
+	}{
+		"an unknown limit": {map[string]float64{"y": 1}, time.Minute},
+		"no limit":         {nil, time.Minute},
+		"no time":          {map[string]float64{"x": 1}, 0},
+	} {
+		if _, err := joint.Hold(ctx, "a", c.amounts, c.ttl); err == nil {
+			t.Error(name)
+		}
+	}
+}

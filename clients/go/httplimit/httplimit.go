@@ -1,0 +1,88 @@
+// Package httplimit limits requests before a handler of net/http sees them.
+package httplimit
+
+import (
+	"net"
+	"net/http"
+
+	"tokenbucket"
+)
+
+// Option is a setting of a middleware.
+type Option func(*middleware)
+
+// Name is whose bucket a request takes from; the host of RemoteAddr unless told otherwise. Behind a proxy that is the
+// proxy's: take the name from what you authenticated, or from a header that only your proxy can set.
+func Name(of func(*http.Request) string) Option { return func(m *middleware) { m.name = of } }
+
+// Cost is how many tokens a request takes; 1 unless told otherwise.
+func Cost(of func(*http.Request) float64) Option { return func(m *middleware) { m.cost = of } }
+
+// Denied answers what was denied, with its headers already set; 429 with a line of text unless told otherwise.
+func Denied(handler http.Handler) Option { return func(m *middleware) { m.denied = handler } }
+
+// Failed answers when the limiter returns an error: the limit is wrong, or the server is away under FailWithError. 500
+// with a line of text, which does not show the error, unless told otherwise.
+func Failed(answer func(http.ResponseWriter, *http.Request, error)) Option {
+	return func(m *middleware) { m.failed = answer }
+}
+
+// Policy is the limit's name in the headers; "default" unless told otherwise.
+func Policy(name string) Option { return func(m *middleware) { m.policy = name } }
+
+// Jitter makes Retry-After up to that share longer, see tokenbucket.Decision.Headers.
+func Jitter(share float64) Option { return func(m *middleware) { m.jitter = share } }
+
+type middleware struct {
+	limiter *tokenbucket.Limiter
+	name    func(*http.Request) string
+	cost    func(*http.Request) float64
+	denied  http.Handler
+	failed  func(http.ResponseWriter, *http.Request, error)
+	policy  string
+	jitter  float64
+}
+
+// New makes a middleware: httplimit.New(limiter)(handler).
+func New(limiter *tokenbucket.Limiter, options ...Option) func(http.Handler) http.Handler {
+	m := middleware{limiter: limiter, name: remoteHost, cost: one, denied: http.HandlerFunc(tooMany), failed: internal, policy: "default"}
+	for _, option := range options {
+		option(&m)
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}
+}
+
+func (m middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	decision, err := m.limiter.Take(r.Context(), m.name(r), m.cost(r))
+	if err != nil {
+		m.failed(w, r, err)
+		return
+	}
+	for name, value := range decision.Headers(m.limiter.Limit(), m.policy, m.jitter) {
+		w.Header().Set(name, value)
+	}
+	if !decision.Allowed {
+		next = m.denied
+	}
+	next.ServeHTTP(w, r)
+}
+
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+func one(*http.Request) float64 { return 1 }
+
+func tooMany(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
+}
+
+func internal(w http.ResponseWriter, _ *http.Request, _ error) {
+	http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+}

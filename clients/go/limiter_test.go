@@ -1,0 +1,287 @@
+package tokenbucket_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tokenbucket"
+	"tokenbucket/internal/realserver"
+	"tokenbucket/tokenbuckettest"
+)
+
+var ctx = context.Background()
+
+// never flows noticeably during a test.
+var hourly = tokenbucket.Limit{Capacity: 10, Rate: "10/h"}
+
+// must returns the decision, or ends the test with the error.
+func must(t testing.TB) func(tokenbucket.Decision, error) tokenbucket.Decision {
+	return func(decision tokenbucket.Decision, err error) tokenbucket.Decision {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decision
+	}
+}
+
+func TestOperations(t *testing.T) {
+	server, clock := realserver.StartWithClock(t)
+	limiter := tokenbucket.NewLimiter(server.Limits(), tokenbucket.Limit{Capacity: 10, Rate: "1"})
+	for _, step := range []struct {
+		name string
+		call func() (tokenbucket.Decision, error)
+		want tokenbucket.Decision
+	}{
+		{"peek", func() (tokenbucket.Decision, error) { return limiter.Peek(ctx, "a", 0) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 10}},
+		{"take", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 4) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 6, ResetAfter: 4 * time.Second}},
+		{"take a fraction", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 0.5) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 5, ResetAfter: 4500 * time.Millisecond}},
+		{"take too much", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 7) },
+			tokenbucket.Decision{Remaining: 5, RetryAfter: 1500 * time.Millisecond, ResetAfter: 4500 * time.Millisecond}},
+		{"take more than there can be", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 11) },
+			tokenbucket.Decision{Remaining: 5, RetryAfter: tokenbucket.Never, ResetAfter: 4500 * time.Millisecond}},
+		{"take up to", func() (tokenbucket.Decision, error) { return limiter.TakeUpTo(ctx, "a", 8) },
+			tokenbucket.Decision{Allowed: true, Granted: 5, Remaining: 0, ResetAfter: 9500 * time.Millisecond}},
+		{"take up to of nothing", func() (tokenbucket.Decision, error) { return limiter.TakeUpTo(ctx, "a", 8) },
+			tokenbucket.Decision{RetryAfter: 500 * time.Millisecond, ResetAfter: 9500 * time.Millisecond}},
+		{"reserve", func() (tokenbucket.Decision, error) { return limiter.Reserve(ctx, "a", 2, 2*time.Second) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: -2, RetryAfter: 1500 * time.Millisecond, ResetAfter: 11500 * time.Millisecond}},
+		{"reserve beyond the wait", func() (tokenbucket.Decision, error) { return limiter.Reserve(ctx, "a", 2, 2*time.Second) },
+			tokenbucket.Decision{Remaining: -2, RetryAfter: 3500 * time.Millisecond, ResetAfter: 11500 * time.Millisecond}},
+		{"charge", func() (tokenbucket.Decision, error) { return limiter.Charge(ctx, "a", 1.5) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: -3, RetryAfter: 3 * time.Second, ResetAfter: 13 * time.Second}},
+		{"give", func() (tokenbucket.Decision, error) { return limiter.Give(ctx, "a", 5) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 2, ResetAfter: 8 * time.Second}},
+		{"later", func() (tokenbucket.Decision, error) { clock.Advance(time.Second); return limiter.Peek(ctx, "a", 1) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 2, ResetAfter: 8 * time.Second}},
+		{"another limit", func() (tokenbucket.Decision, error) {
+			return limiter.With(tokenbucket.Limit{Capacity: 2, Rate: "2"}).Take(ctx, "a", 1)
+		},
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 1, ResetAfter: 500 * time.Millisecond}},
+		{"another name", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "b", 1) },
+			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 9, ResetAfter: time.Second}},
+	} {
+		got, err := step.call()
+		if err != nil || got != step.want {
+			t.Errorf("%s: %+v, %v; want %+v", step.name, got, err, step.want)
+		}
+	}
+	if err := limiter.Reset(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 10 {
+		t.Errorf("after Reset: %+v", got)
+	}
+	if key := server.Do("EXISTS", "tb:b"); key != int64(1) {
+		t.Error("the key is not the prefix and the name")
+	}
+}
+
+func TestWaitSleepsUntilItsTurn(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), tokenbucket.Limit{Capacity: 1, Rate: "5"})
+	began := time.Now()
+	for i := 0; i < 3; i++ {
+		if decision := must(t)(limiter.Wait(ctx, "a", 1, time.Minute)); !decision.Allowed {
+			t.Fatalf("%+v", decision)
+		}
+	}
+	if passed := time.Since(began); passed < 400*time.Millisecond {
+		t.Fatalf("the third was let through after %v, two tokens take 400 ms", passed)
+	}
+}
+
+func TestAWaitThatIsBrokenOffGivesItsTokensBack(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), hourly)
+	must(t)(limiter.Take(ctx, "a", 10))
+	waiting, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	if _, err := limiter.Wait(waiting, "a", 5, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 0 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestTakeAllTakesAllOrNone(t *testing.T) {
+	server := realserver.Start(t)
+	limiter := tokenbucket.NewJointLimiter(server.Limits(), map[string]tokenbucket.Limit{
+		"requests": {Capacity: 2, Rate: "2/h"}, "tokens": {Capacity: 1000, Rate: "1000/h"}})
+	decision, err := limiter.TakeAll(ctx, "user", map[string]float64{"requests": 1, "tokens": 900})
+	if err != nil || !decision.Allowed || decision.Each["requests"].Remaining != 1 || decision.Each["tokens"].Remaining != 100 {
+		t.Fatalf("%+v, %v", decision, err)
+	}
+	decision, err = limiter.TakeAll(ctx, "user", map[string]float64{"requests": 1, "tokens": 900})
+	if err != nil || decision.Allowed || !decision.Each["requests"].Allowed || decision.Each["tokens"].Allowed {
+		t.Fatalf("%+v, %v", decision, err)
+	}
+	if decision.RetryAfter != decision.Each["tokens"].RetryAfter || decision.Each["requests"].Remaining != 1 {
+		t.Fatalf("%+v", decision)
+	}
+	if keys := server.Do("EXISTS", "tb:{user}:requests", "tb:{user}:tokens"); keys != int64(2) {
+		t.Fatalf("%v of the keys are there", keys)
+	}
+	if _, err := limiter.TakeAll(ctx, "user", map[string]float64{"bytes": 1}); err == nil {
+		t.Fatal("a limit that is not there")
+	}
+}
+
+func TestParallelTakesAreNeverGrantedTooMuch(t *testing.T) {
+	limits := realserver.Start(t).Limits()
+	for name, limiter := range map[string]*tokenbucket.Limiter{
+		"one by one": tokenbucket.NewLimiter(limits, hourly),
+		"in batches": tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(4)),
+		"remembered": tokenbucket.NewLimiter(limits, hourly, tokenbucket.RememberDenials(5)),
+	} {
+		var granted int64
+		var wait sync.WaitGroup
+		for i := 0; i < 50; i++ {
+			wait.Add(1)
+			go func() {
+				defer wait.Done()
+				decision, err := limiter.Take(ctx, name, 1)
+				if err != nil {
+					t.Error(err)
+				}
+				if decision.Allowed {
+					atomic.AddInt64(&granted, 1)
+				}
+			}()
+		}
+		wait.Wait()
+		if granted != 10 {
+			t.Errorf("%s: %d granted of a bucket of 10", name, granted)
+		}
+	}
+}
+
+func TestACallersMistakeIsAnErrorUnderEveryPolicy(t *testing.T) {
+	server := realserver.Start(t)
+	server.Do("SET", "tb:text", "hello")
+	for _, policy := range []tokenbucket.Policy{tokenbucket.FailOpen, tokenbucket.FailClosed, tokenbucket.FailWithError} {
+		limiter := tokenbucket.NewLimiter(server.Limits(), hourly, tokenbucket.OnError(policy))
+		for line, take := range map[string]func() (tokenbucket.Decision, error){
+			"ERR capacity": func() (tokenbucket.Decision, error) {
+				return limiter.With(tokenbucket.Limit{Capacity: -1, Rate: "1"}).Take(ctx, "a", 1)
+			},
+			"ERR rate": func() (tokenbucket.Decision, error) {
+				return limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "1/fortnight"}).Take(ctx, "a", 1)
+			},
+			"ERR cost":  func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", -1) },
+			"WRONGTYPE": func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "text", 1) },
+		} {
+			if _, err := take(); err == nil || !strings.HasPrefix(err.Error(), line) {
+				t.Errorf("policy %d: want %s, got %v", policy, line, err)
+			}
+		}
+	}
+}
+
+func TestWhoMayNotIsToldSo(t *testing.T) {
+	server := realserver.Start(t)
+	limiter := tokenbucket.NewLimiter(server.Limits(), hourly)
+	server.Do("ACL", "SETUSER", "default", "-tb.take")
+	if _, err := limiter.Take(ctx, "a", 1); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
+		t.Error(err)
+	}
+	server.Do("CONFIG", "SET", "requirepass", "secret")
+	limiter = tokenbucket.NewLimiter(server.Limits(), hourly)
+	if _, err := limiter.Take(ctx, "a", 1); err == nil || !strings.HasPrefix(err.Error(), "NOAUTH") {
+		t.Error(err)
+	}
+}
+
+func TestEveryDecisionIsTold(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	var told []string
+	tell := tokenbucket.OnDecision(func(name string, limit tokenbucket.Limit, decision tokenbucket.Decision, _ time.Duration) {
+		if limit != hourly {
+			t.Errorf("%+v", limit)
+		}
+		word := "denied"
+		if decision.Allowed {
+			word = "allowed"
+		}
+		told = append(told, name+" "+word)
+	})
+	server := tokenbucket.NewServer(fake)
+	limiter := tokenbucket.NewLimiter(server, hourly, tell, tokenbucket.RememberDenials(1))
+	must(t)(limiter.Take(ctx, "a", 10))
+	must(t)(limiter.Take(ctx, "a", 1))
+	must(t)(limiter.Take(ctx, "a", 1)) // refused here
+	must(t)(limiter.TakeUpTo(ctx, "b", 1))
+	joint := tokenbucket.NewJointLimiter(server, map[string]tokenbucket.Limit{"x": hourly, "y": hourly}, tell)
+	if _, err := joint.TakeAll(ctx, "c", map[string]float64{"x": 1, "y": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"a allowed", "a denied", "a denied", "b allowed", "{c}:x allowed", "{c}:y allowed"}; !reflect.DeepEqual(told, want) {
+		t.Fatalf("%q, want %q", told, want)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	limit := tokenbucket.Limit{Capacity: 100, Rate: "100/m"}
+	for _, c := range []struct {
+		name     string
+		limit    tokenbucket.Limit
+		decision tokenbucket.Decision
+		want     map[string]string
+	}{
+		{"allowed", limit, tokenbucket.Decision{Allowed: true, Remaining: 99, ResetAfter: 600 * time.Millisecond},
+			map[string]string{"RateLimit-Policy": `"api";q=100;w=60`, "RateLimit": `"api";r=99;t=1`}},
+		{"denied", limit, tokenbucket.Decision{RetryAfter: 1001 * time.Millisecond, ResetAfter: time.Minute},
+			map[string]string{"RateLimit-Policy": `"api";q=100;w=60`, "RateLimit": `"api";r=0;t=60`, "Retry-After": "2"}},
+		{"in debt", limit, tokenbucket.Decision{Remaining: -7, RetryAfter: time.Second, ResetAfter: time.Minute},
+			map[string]string{"RateLimit-Policy": `"api";q=100;w=60`, "RateLimit": `"api";r=0;t=60`, "Retry-After": "1"}},
+		{"never", limit, tokenbucket.Decision{RetryAfter: tokenbucket.Never},
+			map[string]string{"RateLimit-Policy": `"api";q=100;w=60`, "RateLimit": `"api";r=0;t=0`}},
+		{"a pool", tokenbucket.Limit{Capacity: 3, Rate: "0"}, tokenbucket.Decision{Allowed: true, Remaining: 2, ResetAfter: tokenbucket.Never},
+			map[string]string{"RateLimit-Policy": `"api";q=3`, "RateLimit": `"api";r=2`}},
+		{"nobody asked", limit, tokenbucket.Decision{RetryAfter: 500 * time.Millisecond, Degraded: true},
+			map[string]string{"Retry-After": "1"}},
+	} {
+		if got := c.decision.Headers(c.limit, "api", 0); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	denied := tokenbucket.Decision{RetryAfter: 100 * time.Second}
+	if after := (tokenbucket.Decision{RetryAfter: 1001 * time.Millisecond}).RetryAfterSeconds(); after != 2 {
+		t.Errorf("1.001 s are %d s", after)
+	}
+	drawn := map[string]bool{}
+	for i := 0; i < 200; i++ {
+		after := denied.Headers(limit, "api", 0.5)["Retry-After"]
+		if len(after) != 3 || after < "100" || after > "150" {
+			t.Fatal(after)
+		}
+		drawn[after] = true
+	}
+	if len(drawn) < 5 {
+		t.Errorf("jitter drew only %v", drawn)
+	}
+}
+
+func TestRates(t *testing.T) {
+	for rate, want := range map[string]string{
+		"5": "5", "0.25": "1/4", "1e-3": "1/1000", "100/m": "5/3", "10/10s": "1", "1/250ms": "4", "0": "0",
+		"1000@d": "5/432", "1000@d+09:00": "5/432", "5@10s": "1/2", "30@mo": "1/86400",
+	} {
+		if got, err := (tokenbucket.Limit{Rate: rate}).TokensPerSecond(); err != nil || got.RatString() != want {
+			t.Errorf("%s: %v, %v; want %s", rate, got, err, want)
+		}
+	}
+	for _, rate := range []string{"", "fast", "-1", "1/", "1/fortnight", "1/0s", "1@", "1@d+9", "1e99999", "0x10", "1_0", "1/2"} {
+		if got, err := (tokenbucket.Limit{Rate: rate}).TokensPerSecond(); err == nil {
+			t.Errorf("%s: %v", rate, got)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package tokenbucket_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"tokenbucket"
+	"tokenbucket/internal/realserver"
+	"tokenbucket/redigo"
+)
+
+func TestWithoutTheModuleAnErrorSaysWhatToDo(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(realserver.StartWithoutModule(t).Limits(), hourly)
+	_, err := limiter.Take(ctx, "a", 1)
+	if !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "load it, or give the Server FallbackScript()") {
+		t.Fatal(err)
+	}
+}
+
+func TestTheScriptDecidesAsTheModule(t *testing.T) {
+	server := realserver.StartWithoutModule(t)
+	log := &lines{}
+	limits := server.Limits(tokenbucket.FallbackScript(), tokenbucket.LogTo(log.printf))
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	if got := must(t)(limiter.Take(ctx, "a", 4)); !got.Allowed || got.Remaining != 6 {
+		t.Fatalf("%+v", got)
+	}
+	if got := must(t)(limiter.TakeUpTo(ctx, "a", 5)); got.Granted != 5 {
+		t.Fatalf("%+v", got)
+	}
+	if got := must(t)(limiter.Take(ctx, "a", 2)); got.Allowed || got.RetryAfter <= 0 || got.RetryAfter > 6*time.Minute {
+		t.Fatalf("%+v", got)
+	}
+	if got := must(t)(limiter.Reserve(ctx, "a", 2, time.Hour)); !got.Allowed || got.Remaining != -1 {
+		t.Fatalf("%+v", got)
+	}
+	if got := must(t)(limiter.Charge(ctx, "a", 1)); got.Remaining != -2 {
+		t.Fatalf("%+v", got)
+	}
+	if got := must(t)(limiter.Give(ctx, "a", 5)); got.Remaining != 3 {
+		t.Fatalf("%+v", got)
+	}
+	if got := must(t)(limiter.Peek(ctx, "a", 1)); got.Remaining != 2 {
+		t.Fatalf("%+v", got)
+	}
+	if keys := server.Do("EXISTS", "tb:a:script"); keys != int64(1) {
+		t.Fatal("no key of its own")
+	}
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly, "y": hourly})
+	if got, err := joint.TakeAll(ctx, "a", map[string]float64{"x": 1, "y": 2}); err != nil || got.Each["x"].Remaining != 9 || got.Each["y"].Remaining != 8 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if _, err := limiter.Take(ctx, "a", -1); err == nil || !strings.HasPrefix(err.Error(), "ERR cost must be") {
+		t.Fatal(err)
+	}
+	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "holds need it") {
+		t.Fatal(err)
+	}
+	server.Do("SCRIPT", "FLUSH")
+	must(t)(limiter.Take(ctx, "a", 1))
+	if err := limiter.Reset(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 10 {
+		t.Fatalf("%+v", got)
+	}
+	log.expect(t, "the script decides")
+}
+
+// hurried is a client whose clock a test advances.
+type hurried struct {
+	tokenbucket.Doer
+	*skew
+}
+
+// skew is how much later it is than it is.
+type skew struct {
+	tokenbucket.Clock
+	by time.Duration
+}
+
+func (s *skew) Now() time.Time { return time.Now().Add(s.by) }
+
+func TestAServerThatGainsTheModule(t *testing.T) {
+	server, log, later := realserver.StartWithoutModule(t), &lines{}, &skew{}
+	limits := tokenbucket.NewServer(hurried{redigo.From(server.Pool()), later}, tokenbucket.Timeout(5*time.Second),
+		tokenbucket.FallbackScript(), tokenbucket.LogTo(log.printf))
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	must(t)(limiter.Take(ctx, "a", 1))
+
+	server.LoadModule()
+	must(t)(limiter.Take(ctx, "a", 1))
+	if server.Do("EXISTS", "tb:a") != int64(0) {
+		t.Fatal("the module is looked for once a minute, not at each call")
+	}
+	later.by = time.Minute
+	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
+		t.Fatalf("the module's own bucket: %+v", got)
+	}
+	log.expect(t, "the script decides until it has", "the script decides no longer")
+}
+
+func TestAServerThatComesBackWithTheModule(t *testing.T) {
+	server := realserver.StartWithoutModule(t)
+	limiter := tokenbucket.NewLimiter(server.Limits(tokenbucket.FallbackScript(), tokenbucket.LogTo(t.Logf)), hourly)
+	must(t)(limiter.Take(ctx, "a", 1))
+	server.LoadModule()
+	server.Stop()
+	server.Start()
+	must(t)(limiter.Take(ctx, "a", 1))
+	if server.Do("EXISTS", "tb:a") != int64(1) {
+		t.Fatal("the module does not decide")
+	}
+}
+
+func TestTheScriptIsTheOneOfAllClients(t *testing.T) {
+	own, err := os.ReadFile("fallback.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	common, err := os.ReadFile("../fallback.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(own) != string(common) {
+		t.Fatal("clients/go/fallback.lua is not clients/fallback.lua: make fallback.lua copies it")
+	}
+}

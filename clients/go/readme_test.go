@@ -1,0 +1,125 @@
+package tokenbucket_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"tokenbucket/internal/realserver"
+)
+
+var (
+	block  = regexp.MustCompile("(?s)```go\n(.*?)```")
+	asks   = regexp.MustCompile(`redigo\.From\(pool\)|tokenbucket\.From\(rdb\.Do\)`)
+	output = regexp.MustCompile(`// Output: (.*)\n`)
+)
+
+// What a block of the README may use, by the name it has in code.
+var packages = map[string]string{
+	"expvar": "expvar", "fmt": "fmt", "http": "net/http", "httptest": "net/http/httptest", "log": "log", "time": "time",
+	"httplimit": "tokenbucket/httplimit", "redisrate": "tokenbucket/redisrate", "tokenbuckettest": "tokenbucket/tokenbuckettest",
+}
+
+// What stands around a block that is no program: what its reader has already. rdb has the shape of go-redis's client.
+const frame = `package main
+
+import (
+	"context"
+	"os"
+	%s
+
+	"github.com/gomodule/redigo/redis"
+
+	"tokenbucket"
+	"tokenbucket/redigo"
+)
+
+type cmd struct{ reply any; err error }
+
+func (c cmd) Result() (any, error) { return c.reply, c.err }
+
+type client struct{ *redis.Pool }
+
+func (c client) Do(ctx context.Context, args ...any) cmd {
+	conn := c.Get()
+	defer conn.Close()
+	reply, err := conn.Do(args[0].(string), args[1:]...)
+	return cmd{reply, err}
+}
+
+func run(ctx context.Context, pool *redis.Pool, rdb client, server *tokenbucket.Server, limiter *tokenbucket.Limiter) error {
+	{
+%s
+	}
+	return nil
+}
+
+func main() {
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", "localhost:6379") }}
+	server := tokenbucket.NewServer(redigo.From(pool))
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5"})
+	if err := run(context.Background(), pool, client{pool}, server, limiter); err != nil {
+		panic(err)
+	}
+	os.Exit(0)
+}
+`
+
+func program(code string) string {
+	if strings.HasPrefix(code, "package main\n") {
+		return code
+	}
+	var imports strings.Builder
+	for name, path := range packages {
+		if regexp.MustCompile(`\b` + name + `\.`).MatchString(code) {
+			fmt.Fprintf(&imports, "%q\n", path)
+		}
+	}
+	return fmt.Sprintf(frame, &imports, code)
+}
+
+// Programs have to lie inside the module, or they would not find it. Folders that begin with a dot are not the module's packages.
+func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := realserver.Start(t)
+	folder, err := os.MkdirTemp(".", ".readme-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	blocks := block.FindAllSubmatch(readme, -1)
+	binaries := t.TempDir()
+	build := []string{"build", "-o", binaries}
+	for i, found := range blocks {
+		name := filepath.Join(folder, fmt.Sprint("block", i))
+		code := strings.ReplaceAll(program(string(found[1])), "localhost:6379", server.Address())
+		code = asks.ReplaceAllString(code, "$0, tokenbucket.Timeout(1<<36)") // so that a slow machine may answer
+		if err := os.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(name, "main.go"), []byte(code), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		build = append(build, "./"+name)
+	}
+	if output, err := exec.Command("go", build...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	for i, found := range blocks {
+		want := output.FindSubmatch(found[1])
+		if want == nil {
+			t.Fatalf("block %d does not say what it prints:\n%s", i, found[1])
+		}
+		got, err := exec.Command(filepath.Join(binaries, fmt.Sprint("block", i))).Output()
+		if err != nil || strings.TrimSpace(string(got)) != string(want[1]) {
+			t.Errorf("block %d prints %q (%v), it says %q:\n%s", i, got, err, want[1], found[1])
+		}
+	}
+}

@@ -1,0 +1,131 @@
+// Package redisrate has the surface of redis_rate, and lets token buckets decide. The package's README says where they
+// decide differently.
+package redisrate
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"tokenbucket"
+)
+
+// Never is the RetryAfter of more events at once than the burst: waiting does not help.
+const Never = time.Duration(math.MaxInt64)
+
+// notExceeded is the RetryAfter of what was allowed.
+const notExceeded = time.Duration(-1)
+
+// Limit is so many events per period, of which so many at once.
+type Limit struct {
+	Rate   int
+	Burst  int
+	Period time.Duration
+}
+
+// PerSecond is rate events a second, all of them at once if need be.
+func PerSecond(rate int) Limit { return Limit{rate, rate, time.Second} }
+
+// PerMinute is rate events a minute, all of them at once if need be.
+func PerMinute(rate int) Limit { return Limit{rate, rate, time.Minute} }
+
+// PerHour is rate events an hour, all of them at once if need be.
+func PerHour(rate int) Limit { return Limit{rate, rate, time.Hour} }
+
+var units = map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}
+
+// String is like "10 req/s (burst 10)".
+func (l Limit) String() string {
+	unit, ok := units[l.Period]
+	if !ok {
+		unit = l.Period.String()
+	}
+	return fmt.Sprintf("%d req/%s (burst %d)", l.Rate, unit, l.Burst)
+}
+
+// IsZero tells a limit that nobody has set.
+func (l Limit) IsZero() bool { return l == Limit{} }
+
+func (l Limit) bucket() tokenbucket.Limit {
+	seconds, rest := l.Period/time.Second, l.Period%time.Second
+	return tokenbucket.Limit{Capacity: float64(l.Burst), Rate: fmt.Sprintf("%d/%d.%09ds", l.Rate, seconds, rest)}
+}
+
+// Result is what was decided.
+type Result struct {
+	Limit      Limit
+	Allowed    int           // events that may happen now
+	Remaining  int           // events that could happen at once after these
+	RetryAfter time.Duration // -1 if allowed; until the same call is allowed; or Never
+	ResetAfter time.Duration // until as many as the burst could happen at once
+}
+
+// Limiter decides how often events may happen.
+type Limiter struct{ buckets *tokenbucket.Limiter }
+
+// NewLimiter takes the method Do of clients in the style of go-redis: NewLimiter(tokenbucket.NewServer(tokenbucket.From(rdb.Do))).
+// Keys begin with "tb:rate:", so that none is one that redis_rate has written. While the server is away, calls return an
+// error, as redis_rate's do; tokenbucket.OnError says otherwise.
+func NewLimiter(server *tokenbucket.Server, options ...tokenbucket.LimiterOption) *Limiter {
+	as := []tokenbucket.LimiterOption{tokenbucket.Prefix("tb:rate:"), tokenbucket.OnError(tokenbucket.FailWithError)}
+	return &Limiter{tokenbucket.NewLimiter(server, tokenbucket.Limit{}, append(as, options...)...)}
+}
+
+// Allow is AllowN of one event.
+func (l *Limiter) Allow(ctx context.Context, key string, limit Limit) (*Result, error) {
+	return l.AllowN(ctx, key, limit, 1)
+}
+
+// AllowN tells whether n events may happen now; all or none.
+func (l *Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
+	if n == 0 {
+		return l.peek(ctx, key, limit)
+	}
+	decision, err := l.buckets.With(limit.bucket()).Take(ctx, key, float64(n))
+	if err != nil {
+		return nil, err
+	}
+	allowed := 0
+	if decision.Allowed {
+		allowed = n
+	}
+	return result(limit, decision, allowed), nil
+}
+
+// AllowAtMost tells how many of n events may happen now.
+func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
+	if n == 0 {
+		return l.peek(ctx, key, limit)
+	}
+	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(n))
+	if err != nil {
+		return nil, err
+	}
+	return result(limit, decision, int(decision.Granted)), nil
+}
+
+// Reset forgets what a key has used.
+func (l *Limiter) Reset(ctx context.Context, key string) error { return l.buckets.Reset(ctx, key) }
+
+func (l *Limiter) peek(ctx context.Context, key string, limit Limit) (*Result, error) {
+	decision, err := l.buckets.With(limit.bucket()).Peek(ctx, key, 0)
+	if err != nil {
+		return nil, err
+	}
+	return result(limit, decision, 0), nil
+}
+
+func result(limit Limit, decision tokenbucket.Decision, allowed int) *Result {
+	r := &Result{limit, allowed, int(decision.Remaining), decision.RetryAfter, decision.ResetAfter}
+	switch {
+	case decision.Allowed:
+		r.RetryAfter = notExceeded
+	case decision.RetryAfter == tokenbucket.Never:
+		r.RetryAfter = Never
+	}
+	if r.Remaining < 0 { // in debt, by other commands on the same bucket
+		r.Remaining = 0
+	}
+	return r
+}

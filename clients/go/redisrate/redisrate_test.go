@@ -1,0 +1,229 @@
+package redisrate_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"tokenbucket"
+	"tokenbucket/internal/realserver"
+	"tokenbucket/redisrate"
+)
+
+var ctx = context.Background()
+
+const ms = time.Millisecond
+
+// call is one of a case, and what it answers. Time stands still unless a call lets it pass first.
+type call struct {
+	after time.Duration
+	do    string
+	limit redisrate.Limit
+	n     int
+	want  redisrate.Result // without its Limit
+	// theirs is how redis_rate answers where that is different, and why is the beginning of a row of the README's table.
+	theirs redisrate.Result
+	why    string
+}
+
+func allowed(n, remaining int, reset time.Duration) redisrate.Result {
+	return redisrate.Result{Allowed: n, Remaining: remaining, RetryAfter: -1, ResetAfter: reset}
+}
+
+func denied(remaining int, retry, reset time.Duration) redisrate.Result {
+	return redisrate.Result{Remaining: remaining, RetryAfter: retry, ResetAfter: reset}
+}
+
+const (
+	allowN = "AllowN"
+	atMost = "AllowAtMost"
+	reset  = "Reset"
+
+	tooMany   = "`RetryAfter` of `n` above `Burst`"
+	changed   = "a limit that changes"
+	finer     = "times"
+	left      = "`Remaining` of a denial"
+	fractions = "`AllowAtMost` with a part of an event left"
+)
+
+// What redis_rate publishes as its behaviour, call by call.
+func cases() map[string][]call {
+	ten := redisrate.PerSecond(10)
+	three := redisrate.Limit{Rate: 10, Burst: 3, Period: time.Second}
+	fast := redisrate.Limit{Rate: 1, Burst: 1, Period: ms}
+	thirds := redisrate.Limit{Rate: 3, Burst: 3, Period: time.Second}
+	return map[string][]call{
+		"Allow, AllowN and Reset": {
+			{do: allowN, limit: ten, n: 1, want: allowed(1, 9, 100*ms)},
+			{do: reset},
+			{do: allowN, limit: ten, n: 1, want: allowed(1, 9, 100*ms)},
+			{do: allowN, limit: ten, n: 2, want: allowed(2, 7, 300*ms)},
+			{do: allowN, limit: ten, n: 7, want: allowed(7, 0, time.Second)},
+			{do: allowN, limit: ten, n: 1, want: denied(0, 100*ms, time.Second)},
+			{do: allowN, limit: ten, n: 1000, want: denied(0, redisrate.Never, time.Second), theirs: denied(0, 100*time.Second, time.Second), why: tooMany},
+		},
+		"no event looks, of a key that is not there and of one that is": {
+			{do: allowN, limit: ten, n: 0, want: allowed(0, 10, 0)},
+			{do: atMost, limit: ten, n: 0, want: allowed(0, 10, 0)},
+			{do: allowN, limit: ten, n: 1, want: allowed(1, 9, 100*ms)},
+			{do: allowN, limit: ten, n: 0, want: allowed(0, 9, 100*ms)},
+			{do: atMost, limit: ten, n: 0, want: allowed(0, 9, 100*ms)},
+		},
+		"AllowAtMost allows what there is": {
+			{do: allowN, limit: ten, n: 1, want: allowed(1, 9, 100*ms)},
+			{do: atMost, limit: ten, n: 2, want: allowed(2, 7, 300*ms)},
+			{do: allowN, limit: ten, n: 0, want: allowed(0, 7, 300*ms)},
+			{do: atMost, limit: ten, n: 10, want: allowed(7, 0, time.Second)},
+			{do: allowN, limit: ten, n: 0, want: allowed(0, 0, time.Second)},
+			{do: atMost, limit: ten, n: 1000, want: denied(0, 100*ms, time.Second)},
+			{do: allowN, limit: ten, n: 1000, want: denied(0, redisrate.Never, time.Second), theirs: denied(0, 100*time.Second, time.Second), why: tooMany},
+		},
+		"what was denied is allowed after RetryAfter, and not before": {
+			{do: allowN, limit: ten, n: 8, want: allowed(8, 2, 800*ms)},
+			{do: allowN, limit: ten, n: 5, want: denied(2, 300*ms, 800*ms), theirs: denied(0, 300*ms, 800*ms), why: left},
+			{after: 299 * ms, do: allowN, limit: ten, n: 5, want: denied(4, 1*ms, 501*ms), theirs: denied(0, 1*ms, 501*ms), why: left},
+			{after: 1 * ms, do: allowN, limit: ten, n: 5, want: allowed(5, 0, time.Second)},
+		},
+		"a burst below the rate": {
+			{do: allowN, limit: three, n: 4, want: denied(3, redisrate.Never, 0), theirs: denied(0, 100*ms, 0), why: tooMany},
+			{do: atMost, limit: three, n: 4, want: allowed(3, 0, 300*ms)},
+			{after: 100 * ms, do: allowN, limit: three, n: 1, want: allowed(1, 0, 300*ms)},
+		},
+		"an idle key forgets": {
+			{do: allowN, limit: ten, n: 10, want: allowed(10, 0, time.Second)},
+			{after: time.Hour, do: allowN, limit: ten, n: 0, want: allowed(0, 10, 0)},
+		},
+		"one a millisecond": {
+			{do: allowN, limit: fast, n: 1, want: allowed(1, 0, 1*ms)},
+			{do: allowN, limit: fast, n: 1, want: denied(0, 1*ms, 1*ms)},
+			{after: 1 * ms, do: allowN, limit: fast, n: 1, want: allowed(1, 0, 1*ms)},
+		},
+		"a third of a second": {
+			{do: allowN, limit: thirds, n: 1, want: allowed(1, 2, 334*ms), theirs: allowed(1, 2, time.Second/3), why: finer},
+		},
+		"what has come in part": {
+			{do: allowN, limit: ten, n: 8, want: allowed(8, 2, 800*ms)},
+			{after: 50 * ms, do: atMost, limit: ten, n: 5, want: allowed(2, 0, 950*ms), theirs: allowed(2, 0, time.Second), why: fractions},
+		},
+		"half as much from now on": {
+			{do: allowN, limit: ten, n: 5, want: allowed(5, 5, 500*ms)},
+			{do: allowN, limit: redisrate.PerSecond(5), n: 0, want: allowed(0, 5, 0), theirs: allowed(0, 2, 500*ms), why: changed},
+		},
+	}
+}
+
+func TestRedisRatesBehaviour(t *testing.T) {
+	server, clock := realserver.StartWithClock(t)
+	limiter := redisrate.NewLimiter(server.Limits())
+	explained := readmeRows(t)
+	for name, calls := range cases() {
+		for i, c := range calls {
+			clock.Advance(c.after)
+			if c.do == reset {
+				if err := limiter.Reset(ctx, name); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			allow := map[string]func(context.Context, string, redisrate.Limit, int) (*redisrate.Result, error){
+				allowN: limiter.AllowN, atMost: limiter.AllowAtMost}[c.do]
+			got, err := allow(ctx, name, c.limit, c.n)
+			if err != nil {
+				t.Fatalf("%s, call %d: %v", name, i+1, err)
+			}
+			if c.want.Limit = c.limit; *got != c.want {
+				t.Errorf("%s, call %d: %+v, want %+v", name, i+1, *got, c.want)
+			}
+			if c.why != "" && (c.theirs == c.want || !strings.Contains(explained, "| "+c.why)) {
+				t.Errorf("%s, call %d: the README does not explain %q", name, i+1, c.why)
+			}
+		}
+	}
+}
+
+func readmeRows(t *testing.T) string {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(readme)
+}
+
+func TestRetryAfterIsNeverAboveTheTimeOfOneEvent(t *testing.T) {
+	limiter := redisrate.NewLimiter(realserver.Start(t).Limits())
+	limit := redisrate.Limit{Rate: 1, Burst: 1, Period: ms}
+	for i := 0; i < 1000; i++ {
+		result, err := limiter.Allow(ctx, "a", limit)
+		if err != nil || result.Allowed == 0 && (result.RetryAfter <= 0 || result.RetryAfter > ms) {
+			t.Fatalf("%+v, %v", result, err)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	for text, limit := range map[string]redisrate.Limit{
+		"10 req/s (burst 10)":   redisrate.PerSecond(10),
+		"20 req/m (burst 20)":   redisrate.PerMinute(20),
+		"30 req/h (burst 30)":   redisrate.PerHour(30),
+		"5 req/1m30s (burst 7)": {Rate: 5, Burst: 7, Period: 90 * time.Second},
+	} {
+		if limit.String() != text || limit.IsZero() {
+			t.Errorf("%s, want %s", limit, text)
+		}
+	}
+	if !(redisrate.Limit{}).IsZero() {
+		t.Error("no limit")
+	}
+}
+
+func TestMistakesAndOutagesAreErrors(t *testing.T) {
+	server := realserver.Start(t)
+	limiter := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)))
+	for name, allow := range map[string]func() (*redisrate.Result, error){
+		"rate": func() (*redisrate.Result, error) {
+			return limiter.Allow(ctx, "a", redisrate.Limit{Burst: 1, Period: time.Second})
+		},
+		"cost": func() (*redisrate.Result, error) { return limiter.AllowN(ctx, "a", redisrate.PerHour(1), -1) },
+		"max":  func() (*redisrate.Result, error) { return limiter.AllowAtMost(ctx, "a", redisrate.PerHour(1), -1) },
+	} {
+		if result, err := allow(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %+v, %v", name, result, err)
+		}
+	}
+	server.Stop()
+	if result, err := limiter.Allow(ctx, "a", redisrate.PerHour(1)); !errors.Is(err, tokenbucket.ErrServerAway) {
+		t.Errorf("%+v, %v", result, err)
+	}
+	open := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)), tokenbucket.OnError(tokenbucket.FailOpen))
+	if result, err := open.AllowN(ctx, "a", redisrate.PerHour(1), 3); err != nil || !reflect.DeepEqual(*result, redisrate.Result{
+		Limit: redisrate.PerHour(1), Allowed: 3, RetryAfter: -1}) {
+		t.Errorf("%+v, %v", result, err)
+	}
+}
+
+// A key that redis_rate has written is another one, or the first call after the change would be a WRONGTYPE.
+func TestRedisRatesKeysAreLeftAlone(t *testing.T) {
+	server := realserver.Start(t)
+	server.Do("SET", "rate:a", "1.5")
+	if result, err := redisrate.NewLimiter(server.Limits()).Allow(ctx, "a", redisrate.PerHour(5)); err != nil || result.Remaining != 4 {
+		t.Fatalf("%+v, %v", result, err)
+	}
+}
+
+// Nothing here makes debts, but other commands may, on the same bucket.
+func TestABucketInDebt(t *testing.T) {
+	server, clock := realserver.StartWithClock(t)
+	server.Do("TB.CHARGE", "tb:rate:a", 10, "10/1s", 12)
+	limiter := redisrate.NewLimiter(server.Limits())
+	for i, want := range []redisrate.Result{denied(0, 200*ms, 1200*ms), allowed(0, 0, time.Second)} {
+		want.Limit = redisrate.PerSecond(10)
+		if got, err := limiter.AllowN(ctx, "a", want.Limit, 0); err != nil || *got != want {
+			t.Errorf("look %d: %+v, %v; want %+v", i+1, got, err, want)
+		}
+		clock.Advance(200 * ms)
+	}
+}

@@ -1,0 +1,236 @@
+// Package tokenbucket limits by token buckets that the tokenbucket module of Redis and Valkey decides on.
+//
+// A Server is where to ask and what to do without it; a Limiter is one limit for many names, a JointLimiter several
+// limits that are taken together. All are safe for concurrent use.
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+)
+
+// Doer sends a command and returns its reply: integers as int64, arrays as []any. An error that the server replied has
+// its line as its text. How long that takes at most is not its business: whoever asks waits no longer than Timeout.
+type Doer interface {
+	Do(ctx context.Context, args ...any) (any, error)
+}
+
+// From makes a Doer of the method Do of clients in the style of go-redis: From(rdb.Do).
+func From[C interface{ Result() (any, error) }](do func(ctx context.Context, args ...any) C) Doer {
+	return doFunc(func(ctx context.Context, args ...any) (any, error) { return do(ctx, args...).Result() })
+}
+
+type doFunc func(ctx context.Context, args ...any) (any, error)
+
+func (do doFunc) Do(ctx context.Context, args ...any) (any, error) { return do(ctx, args...) }
+
+// Clock is the time by which limiters wait and forget. A Doer that is one, as the fake is, is the Server's, and has no
+// deadline unless Timeout sets one: that would be by another clock.
+type Clock interface {
+	Now() time.Time
+	// Sleep returns when so much time has passed, or with the context's error when that ends first.
+	Sleep(ctx context.Context, duration time.Duration) error
+}
+
+// ErrServerAway is what FailWithError answers while the server cannot be asked.
+var ErrServerAway = errors.New("tokenbucket: the server cannot be asked")
+
+// ErrModuleMissing tells that the server has no tokenbucket module.
+var ErrModuleMissing = errors.New("tokenbucket: the server has no tokenbucket module")
+
+// Server is a server to ask. One is enough for all limiters of a process: they share what is known about it.
+type Server struct {
+	doer    Doer
+	clock   Clock
+	timeout time.Duration
+	circuit circuit
+	script  *script // nil: no fallback
+}
+
+// ServerOption is a setting of a Server.
+type ServerOption func(*Server)
+
+// Timeout is the deadline of a call, 100 ms unless told otherwise: a limiter that hangs is worse than one that fails.
+func Timeout(timeout time.Duration) ServerOption {
+	return func(s *Server) { s.timeout = timeout }
+}
+
+// RetryEvery is how often a server that is away is tried again, by one call at a time; 500 ms unless told otherwise.
+func RetryEvery(every time.Duration) ServerOption {
+	return func(s *Server) { s.circuit.retryEvery = every }
+}
+
+// LogTo is told when the server goes and when it returns; log.Printf unless told otherwise.
+func LogTo(logf func(format string, args ...any)) ServerOption {
+	return func(s *Server) { s.circuit.logf = logf }
+}
+
+// FallbackScript lets a Lua script decide while the server has no module. Its buckets are others, under keys of its own.
+func FallbackScript() ServerOption {
+	return func(s *Server) { s.script = &script{} }
+}
+
+// NewServer asks nothing yet: a server that is away is found out by the first call.
+func NewServer(doer Doer, options ...ServerOption) *Server {
+	s := &Server{doer: doer, clock: realClock{}, timeout: 100 * time.Millisecond}
+	s.circuit = circuit{retryEvery: 500 * time.Millisecond, logf: log.Printf}
+	if clock, ok := doer.(Clock); ok {
+		s.clock, s.timeout = clock, 0
+	}
+	for _, option := range options {
+		option(s)
+	}
+	return s
+}
+
+// Do sends any command, like TB.STATE, within the deadline of the Server.
+func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
+	return s.ask(ctx, command{words: words, always: true})
+}
+
+// command is what to ask.
+type command struct {
+	words []string
+	// always asks also while the server is thought to be away.
+	always bool
+	// once is not sent again when the connection broke before the reply: what is given twice is too much.
+	once bool
+}
+
+// ask returns an error that wraps ErrServerAway if the server does not decide, and any other if the call is wrong.
+func (s *Server) ask(ctx context.Context, c command) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	probing, admitted := s.circuit.admits(s.clock.Now())
+	if !admitted && !c.always {
+		return nil, ErrServerAway
+	}
+	limited := ctx
+	if s.timeout > 0 {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+	}
+	reply, err := s.send(limited, c, probing || !admitted)
+	if err == nil {
+		s.circuit.answered()
+		return reply, nil
+	}
+	if ctx.Err() != nil {
+		s.circuit.abandoned(probing)
+		return nil, ctx.Err()
+	}
+	switch faultOf(err) {
+	case faultOfServer:
+		s.circuit.failed(s.clock.Now(), err)
+		return nil, fmt.Errorf("%w: %v", ErrServerAway, err)
+	case faultOfWrite:
+		s.circuit.refused(s.clock.Now(), err)
+		return nil, fmt.Errorf("%w: %v", ErrServerAway, err)
+	}
+	s.circuit.answered()
+	return nil, err
+}
+
+// send meets connections of a pool that died with an earlier server. It takes them all out, so that one restart of the
+// server is one that no caller notices.
+func (s *Server) send(ctx context.Context, c command, wasAway bool) (any, error) {
+	if wasAway {
+		if err := s.reconnect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	reply, err := s.decide(ctx, c)
+	if !isBroken(err) {
+		return reply, err
+	}
+	if unreachable := s.reconnect(ctx); unreachable != nil || c.once {
+		return nil, err
+	}
+	return s.decide(ctx, c)
+}
+
+func (s *Server) reconnect(ctx context.Context) error {
+	s.script.lookForModule()
+	for pinged := 1; ; pinged++ {
+		_, err := s.do(ctx, []string{"PING"})
+		if !isBroken(err) || pinged == mostConnections {
+			return ignoreDenial(err)
+		}
+	}
+}
+
+// Whoever ends so many connections one after the other does so to every one.
+const mostConnections = 1000
+
+// decide asks the module, or the script where there is none.
+func (s *Server) decide(ctx context.Context, c command) (any, error) {
+	name := c.words[0]
+	if !isScripted[name] && !needsModule[name] {
+		return s.do(ctx, c.words)
+	}
+	hasScript := s.script != nil && isScripted[name]
+	if hasScript && s.script.inUse(s.clock.Now()) {
+		return s.script.run(ctx, s, c.words)
+	}
+	reply, err := s.do(ctx, c.words)
+	switch {
+	case !isUnknownCommand(err):
+		s.script.end(s.circuit.logf, err == nil)
+		return reply, err
+	case needsModule[name]:
+		return nil, fmt.Errorf("%w, and holds need it: load it", ErrModuleMissing)
+	case !hasScript:
+		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript()", ErrModuleMissing)
+	}
+	s.script.begin(s.clock.Now(), s.circuit.logf)
+	return s.script.run(ctx, s, c.words)
+}
+
+// do is over when the context is, whether or not the Doer heeds it.
+func (s *Server) do(ctx context.Context, words []string) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	args := make([]any, len(words))
+	for i, word := range words {
+		args[i] = word
+	}
+	type answer struct {
+		reply any
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		reply, err := s.doer.Do(ctx, args...)
+		answers <- answer{reply, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.reply, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+type realClock struct{}
+
+func (realClock) Now() time.Time { return time.Now() }
+
+func (realClock) Sleep(ctx context.Context, duration time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

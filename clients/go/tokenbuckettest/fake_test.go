@@ -1,0 +1,158 @@
+package tokenbuckettest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"tokenbucket"
+	"tokenbucket/internal/realserver"
+	"tokenbucket/redigo"
+	"tokenbucket/tokenbuckettest"
+)
+
+// Capacities and rates. Whole micro-tokens flow in during a step of the walk: of other rates the server rounds a
+// micro-token down, and the fake does not.
+var limits = [][2]string{{"10", "1"}, {"5", "3"}, {"2.5", "2/s"}, {"100", "1/ms"}, {"7", "6/m"}}
+
+const step = 10 * time.Microsecond
+
+func TestTheFakeDecidesAsTheServer(t *testing.T) {
+	pauses := []time.Duration{0, 0, 0, 1, 50, 10_000, 70_000, 1_000_000, 30_000_000}
+	compare(t, 4000, func(random *rand.Rand, _ int) (time.Duration, []any) {
+		return one(random, pauses) * step, drawCall(random)
+	})
+}
+
+func TestTheFakeHoldsAsTheServer(t *testing.T) {
+	pauses := []time.Duration{0, 0, time.Millisecond, 400 * time.Millisecond, 3 * time.Second}
+	compare(t, 2000, func(random *rand.Rand, at int) (time.Duration, []any) {
+		return one(random, pauses), drawHold(random, at)
+	})
+}
+
+// compare walks at random over both, and compares every reply to the last number.
+func compare(t *testing.T, calls int, draw func(random *rand.Rand, at int) (time.Duration, []any)) {
+	seed, err := strconv.ParseInt(os.Getenv("SEED"), 10, 64)
+	if err != nil {
+		seed = 1
+	}
+	random := rand.New(rand.NewSource(seed))
+	server, clock := realserver.StartWithClock(t)
+	real, fake := redigo.From(server.Pool()), tokenbuckettest.NewServer()
+	for at := 0; at < calls; at++ {
+		pause, words := draw(random, at)
+		clock.Advance(pause)
+		fake.Advance(pause)
+		expected, err := real.Do(context.Background(), words...)
+		if err != nil {
+			t.Fatalf("call %d of seed %d: %v: %v", at, seed, words, err)
+		}
+		got, err := fake.Do(context.Background(), words...)
+		if err != nil || !reflect.DeepEqual(got, expected) {
+			t.Fatalf("call %d of seed %d: %v: the fake says %v (%v), the server %v", at, seed, words, got, err, expected)
+		}
+	}
+}
+
+func one[T any](random *rand.Rand, of []T) T { return of[random.Intn(len(of))] }
+
+func drawCall(random *rand.Rand) []any {
+	which := random.Intn(len(limits))
+	words := []any{fmt.Sprint("k", which), limits[which][0], limits[which][1]}
+	amount := one(random, []any{"0", "1", "1", "2", "0.5", "3", "1.25", "200"})
+	switch name := one(random, []string{"TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"}); name {
+	case "TAKEUPTO":
+		return append([]any{"TB.TAKEUPTO"}, append(words, 1+random.Intn(8))...)
+	case "RESERVE":
+		return append([]any{"TB.RESERVE"}, append(words, amount, one(random, []int{0, 100, 1500, 60_000}))...)
+	case "MTAKE":
+		count := 1 + random.Intn(3)
+		call := []any{"TB.MTAKE", count}
+		for _, which := range random.Perm(len(limits))[:count] {
+			call = append(call, fmt.Sprint("k", which), limits[which][0], limits[which][1], amount)
+		}
+		return call
+	case "CHARGE":
+		if amount == "200" {
+			amount = "4"
+		}
+		return append([]any{"TB.CHARGE"}, append(words, amount)...)
+	default:
+		return append([]any{"TB." + name}, append(words, amount)...)
+	}
+}
+
+func drawHold(random *rand.Rand, at int) []any {
+	id := at
+	if random.Intn(5) < 2 {
+		id = random.Intn(at + 1)
+	}
+	if random.Intn(2) == 0 {
+		return []any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at),
+			"jobs", "5", "0", 1, "tokens", "100", "5", one(random, []int{5, 40})}
+	}
+	return []any{"TB.MSETTLE", 2, fmt.Sprint("hold-", id), "jobs", "5", "0", 0, "tokens", "100", "5", one(random, []int{0, 10, 60})}
+}
+
+func TestWaitingLetsTheFakesTimePass(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	began := fake.Now()
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1"})
+	for i := 0; i < 3; i++ {
+		if decision, err := limiter.Wait(context.Background(), "a", 1, 10*time.Second); err != nil || !decision.Allowed {
+			t.Fatal(decision, err)
+		}
+	}
+	if passed := fake.Now().Sub(began); passed != 2*time.Second {
+		t.Fatal(passed)
+	}
+}
+
+func TestTheFakeRefusesWhatTheServerRefuses(t *testing.T) {
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), tokenbucket.Limit{Capacity: 1, Rate: "1"})
+	for names, take := range map[string]func() error{
+		"rate": func() error {
+			_, err := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "0"}).Take(context.Background(), "a", 1)
+			return err
+		},
+		"cost": func() error { _, err := limiter.Take(context.Background(), "a", -1); return err },
+		"calendar": func() error {
+			_, err := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "1@d"}).Take(context.Background(), "a", 1)
+			return err
+		},
+	} {
+		if err := take(); err == nil || !strings.HasPrefix(err.Error(), "ERR ") || !strings.Contains(err.Error(), names) {
+			t.Errorf("%s: %v", names, err)
+		}
+	}
+}
+
+func TestTheFakeCanBeResetAndBroken(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), tokenbucket.Limit{Capacity: 2, Rate: "1"})
+	for _, c := range []struct {
+		before    func()
+		remaining int64
+		degraded  bool
+	}{
+		{func() {}, 1, false},
+		{func() {}, 0, false},
+		{fake.Reset, 1, false},
+		{func() { _ = limiter.Reset(context.Background(), "a") }, 1, false},
+		{func() { fake.Break(errors.New("unplugged")) }, 0, true},
+		{func() { fake.Break(nil); fake.Advance(time.Second) }, 1, false},
+	} {
+		c.before()
+		if got, err := limiter.Take(context.Background(), "a", 1); err != nil || got.Remaining != c.remaining || got.Degraded != c.degraded {
+			t.Fatalf("%+v, %v; want %+v", got, err, c)
+		}
+	}
+}

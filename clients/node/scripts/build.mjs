@@ -1,0 +1,19 @@
+/** Builds the package twice, for `import` and for `require`, from the one script of all clients. */
+
+import { execFileSync } from "node:child_process";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
+
+process.chdir(new URL("..", import.meta.url).pathname);
+
+// As a module, because there is no way to find a file beside a module that both kinds share.
+const source = readFileSync("../fallback.lua", "utf8");
+writeFileSync(
+  "src/fallback.ts",
+  `/** clients/fallback.lua, copied by scripts/build.mjs. */\nexport const FALLBACK = ${JSON.stringify(source)};\n`,
+);
+
+rmSync("dist", { recursive: true, force: true });
+for (const project of ["tsconfig.json", "tsconfig.cjs.json"]) {
+  execFileSync("node_modules/.bin/tsc", ["-p", project], { stdio: "inherit" });
+}
+writeFileSync("dist/cjs/package.json", '{ "type": "commonjs" }\n');

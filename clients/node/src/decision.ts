@@ -1,0 +1,111 @@
+/** What the server, or the policy in its place, has decided. */
+
+import { flowMs, type Limit } from "./limit.js";
+
+export interface HeaderOptions {
+  /** What the policy is called; "default" by default. */
+  name?: string;
+  /** By how much of itself Retry-After may be longer, so that the denied do not come back together. */
+  jitter?: number;
+}
+
+interface Fields {
+  allowed: boolean;
+  remaining?: number;
+  retryAfterMs?: number;
+  resetAfterMs?: number;
+  degraded?: boolean;
+  granted?: number;
+}
+
+export class Decision {
+  readonly allowed: boolean;
+  /** Whole tokens left; negative while in debt. */
+  readonly remaining: number;
+  /**
+   * Denied: the same call is allowed after that long if nobody else takes; -1 if never, because the
+   * cost is above the capacity. Of `reserve` how long to wait, of `charge` until out of debt.
+   */
+  readonly retryAfterMs: number;
+  /** Until the bucket is full. */
+  readonly resetAfterMs: number;
+  /** Whether nobody was asked: the server is away, and `onError` has decided. */
+  readonly degraded: boolean;
+  /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
+  readonly granted: number;
+
+  constructor(fields: Fields) {
+    this.allowed = fields.allowed;
+    this.remaining = fields.remaining ?? 0;
+    this.retryAfterMs = fields.retryAfterMs ?? 0;
+    this.resetAfterMs = fields.resetAfterMs ?? 0;
+    this.degraded = fields.degraded ?? false;
+    this.granted = fields.granted ?? Number(fields.allowed);
+  }
+
+  static read(reply: unknown): Decision {
+    return new Decision(readFields(reply));
+  }
+
+  /** The same, but for some of its fields. */
+  with(fields: Partial<Fields>): Decision {
+    return new Decision({ ...this, ...fields });
+  }
+
+  /** For the Retry-After header: rounded up, so that nobody comes back too early. */
+  get retryAfterS(): number {
+    return Math.ceil(this.retryAfterMs / 1000);
+  }
+
+  /**
+   * RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
+   * is left out where waiting does not help. Nothing is said about a bucket that nobody looked at.
+   */
+  headers(limit: Limit, { name = "default", jitter = 0 }: HeaderOptions = {}): Record<string, string> {
+    const headers: Record<string, string> = {};
+    const quoted = `"${name.replace(/["\\]/g, "\\$&")}"`;
+    if (!this.degraded) {
+      const windowS = Math.ceil(flowMs(limit, Number(limit.capacity)) / 1000);
+      const window = windowS > 0 && windowS < Infinity ? `;w=${windowS}` : "";
+      headers["RateLimit-Policy"] = `${quoted};q=${Math.floor(Number(limit.capacity))}${window}`;
+      const resetS = Math.ceil(this.resetAfterMs / 1000);
+      headers["RateLimit"] = `${quoted};r=${Math.max(this.remaining, 0)};t=${resetS}`;
+    }
+    if (!this.allowed && this.retryAfterMs > 0) {
+      const later = 1 + jitter * Math.random();
+      headers["Retry-After"] = String(Math.ceil((this.retryAfterMs * later) / 1000));
+    }
+    return headers;
+  }
+}
+
+/** The decision over several limits: that of the one that binds. */
+export class JointDecision extends Decision {
+  /** Each limit's own; empty when degraded. */
+  readonly each: Readonly<Record<string, Decision>>;
+
+  constructor(fields: Fields & { each?: Record<string, Decision> }) {
+    super(fields);
+    this.each = fields.each ?? {};
+  }
+
+  static readEach(reply: unknown, names: readonly string[]): JointDecision {
+    const inner = (reply as unknown[])[4] as unknown[];
+    const each = Object.fromEntries(names.map((name, at) => [name, Decision.read(inner[at])]));
+    return new JointDecision({ ...readFields(reply), each });
+  }
+}
+
+/** Work was begun whose hold was denied. */
+export class Denied extends Error {
+  override readonly name = "Denied";
+
+  constructor(readonly decision: Decision) {
+    super(`denied, to be tried again after ${decision.retryAfterMs} ms`);
+  }
+}
+
+function readFields(reply: unknown): Fields {
+  const [granted = 0, remaining = 0, retryAfterMs = 0, resetAfterMs = 0] = (reply as unknown[]).map(Number);
+  return { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
+}

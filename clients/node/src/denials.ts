@@ -1,0 +1,70 @@
+/** Denials remembered, so that a flood is refused without asking. */
+
+import type { Clock } from "./connection.js";
+import { Decision } from "./decision.js";
+import type { Amount, Limit } from "./limit.js";
+
+interface Denial {
+  cost: number;
+  decision: Decision;
+  askedAt: number;
+  heardAt: number;
+}
+
+/**
+ * The last denial of each of at most `size` buckets.
+ *
+ * The server decided some time between the question and its reply. Nobody is refused for longer than
+ * if it was at the question; what the refused are told counts from the reply, so that it is enough.
+ */
+export class Denials {
+  readonly #denials = new Map<string, Denial>();
+
+  constructor(
+    readonly size: number,
+    readonly clock: Clock,
+  ) {}
+
+  /** The denial that still holds for such a cost; one of cost 5 says nothing about cost 1. */
+  recall(name: string, limit: Limit, cost: Amount): Decision | undefined {
+    const id = bucketId(name, limit);
+    const denial = this.#denials.get(id);
+    if (!denial) return undefined;
+    const { decision } = denial;
+    const now = this.clock.now();
+    if (now >= denial.askedAt + decision.retryAfterMs) {
+      this.#denials.delete(id);
+      return undefined;
+    }
+    if (Number(cost) < denial.cost) return undefined;
+    const waitedMs = Math.floor(now - denial.heardAt);
+    return decision.with({
+      retryAfterMs: Math.max(decision.retryAfterMs - waitedMs, 1),
+      resetAfterMs: Math.max(decision.resetAfterMs - waitedMs, 1),
+    });
+  }
+
+  remember(name: string, limit: Limit, cost: Amount, decision: Decision, askedAt: number): void {
+    if (decision.allowed || decision.degraded || decision.retryAfterMs <= 0) return;
+    const id = bucketId(name, limit);
+    this.#denials.delete(id); // so that it is put behind all others
+    this.#denials.set(id, { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() });
+    if (this.#denials.size > this.size) dropOldest(this.#denials);
+  }
+
+  /** Tokens came back: the denial may no longer hold. */
+  forget(name: string, limit: Limit): void {
+    this.#denials.delete(bucketId(name, limit));
+  }
+}
+
+export function bucketId(name: string, { capacity, rate }: Limit): string {
+  return `${capacity} ${rate} ${name}`;
+}
+
+function dropOldest(map: Map<string, unknown>): void {
+  for (const oldest of map.keys()) {
+    map.delete(oldest);
+    return;
+  }
+}

@@ -1,0 +1,23 @@
+/** Middleware for Express: `app.use(rateLimit(limiter))`. */
+
+import type { Request, RequestHandler } from "express";
+
+import { checkOptions, decide, type RateLimitOptions } from "./http.js";
+import type { Limiter } from "./limiter.js";
+
+export { clientAddress } from "./http.js";
+export type { RateLimitOptions } from "./http.js";
+
+/**
+ * Answers 429 to who is denied, 503 if the server is away and the limiter's `onError` is "closed".
+ * What is thrown goes to Express's error handler: the caller's mistakes, and `ServerAway`.
+ */
+export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {
+  checkOptions(options);
+  return async (request, response, next) => {
+    const { headers, refusal } = await decide(limiter, options, request);
+    response.set(headers);
+    if (!refusal) return next();
+    response.status(refusal.status).json(refusal.body);
+  };
+}

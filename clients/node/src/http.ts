@@ -1,0 +1,65 @@
+/** What the middleware of Express and of Fastify have in common. */
+
+import ipaddr from "ipaddr.js";
+
+import type { HeaderOptions } from "./decision.js";
+import type { Amount, Limit } from "./limit.js";
+import type { Limiter } from "./limiter.js";
+
+export interface RateLimitOptions<Request> extends HeaderOptions {
+  /** Whose bucket it is; the client's address by default. Two limiters keep apart by their prefixes. */
+  key?: (request: Request) => string;
+  /** Tokens that a request takes; 1 by default. */
+  cost?: Amount | ((request: Request) => Amount);
+  /** The limit of this request, where that is not the limiter's own; it depends on who asks. */
+  limit?: (request: Request) => Limit | undefined;
+}
+
+export interface Answer {
+  headers: Record<string, string>;
+  /** Undefined if the request may pass. */
+  refusal: { status: number; body: object } | undefined;
+}
+
+export async function decide<Request extends { ip?: string | undefined }>(
+  limiter: Limiter,
+  options: RateLimitOptions<Request>,
+  request: Request,
+): Promise<Answer> {
+  const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
+  const tokens = typeof cost === "function" ? cost(request) : cost;
+  const limit = options.limit?.(request);
+  const decision = await limiter.take(key(request), tokens, { limit });
+  const headers = limiter.headers(decision, { ...options, limit });
+  if (decision.allowed) return { headers, refusal: undefined };
+  const { degraded, retryAfterMs } = decision;
+  if (degraded) return { headers, refusal: { status: 503, body: { error: "the rate limiter is not available" } } };
+  // Without Retry-After: there is no moment at which this request would pass.
+  const never = { error: "the request costs more than its limit holds" };
+  return {
+    headers,
+    refusal: { status: 429, body: retryAfterMs < 0 ? never : { error: "rate limit exceeded", retryAfterMs } },
+  };
+}
+
+export function checkOptions({ key, cost, limit }: RateLimitOptions<never>): void {
+  if (key !== undefined && typeof key !== "function") throw new TypeError("key: is not a function of the request");
+  if (limit !== undefined && typeof limit !== "function")
+    throw new TypeError("limit: is not a function of the request");
+  if (cost !== undefined && typeof cost !== "function" && !(Number(cost) >= 0)) {
+    throw new RangeError(`cost: ${cost} is not a number of at least 0`);
+  }
+}
+
+/**
+ * A caller's address; of IPv6 the /64, because one host has all of it to choose from.
+ *
+ * `ip` is as true as the framework's `trust proxy` setting: name the proxies, never set it to `true`.
+ */
+export function clientAddress(ip: string | undefined): string {
+  if (!ip || !ipaddr.isValid(ip)) return ip ?? ""; // a Unix socket, or what a trusted proxy wrote instead
+  const address = ipaddr.process(ip); // ::ffff:192.0.2.1 is 192.0.2.1
+  if (address.kind() === "ipv4") return address.toString();
+  const network = (address as ipaddr.IPv6).parts.slice(0, 4);
+  return `${network.map((part) => part.toString(16)).join(":")}::/64`;
+}

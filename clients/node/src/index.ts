@@ -1,0 +1,22 @@
+/**
+ * Token bucket limits decided inside Redis and Valkey.
+ *
+ *     const limiter = new Limiter(new Redis(), { capacity: 10, rate: "5/s" });
+ *     const { allowed } = await limiter.take("user:42");
+ */
+
+export type { OnDecision, Options } from "./asker.js";
+export type { Client, Clock, Connection, IoredisClient, NodeRedisClient } from "./connection.js";
+export { Decision, Denied, JointDecision, type HeaderOptions } from "./decision.js";
+export { ModuleMissing, ServerAway } from "./errors.js";
+export type { Hold, HoldOptions, Used } from "./hold.js";
+export { checkLimit, parseLimit, type Amount, type Limit } from "./limit.js";
+export {
+  JointLimiter,
+  Limiter,
+  type Amounts,
+  type CallOptions,
+  type LimiterOptions,
+  type Names,
+  type ReserveOptions,
+} from "./limiter.js";

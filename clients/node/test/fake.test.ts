@@ -1,0 +1,129 @@
+/** The fake beside a real server: the same calls at the same times get the same decisions. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { JointLimiter, Limiter, type Hold, type Limit } from "tokenbucket-redis";
+import { FakeServer } from "tokenbucket-redis/testing";
+
+import { clientFor, PATIENT, sharedServer } from "./servers.js";
+
+const server = await sharedServer();
+const CALLS = 400;
+
+/** A sequence that is the same at each run: a linear congruential generator. */
+class Sequence {
+  #state: number;
+
+  constructor(seed: number) {
+    this.#state = seed;
+  }
+
+  below(n: number): number {
+    this.#state = (this.#state * 1_664_525 + 1_013_904_223) >>> 0;
+    return Math.floor((this.#state / 2 ** 32) * n);
+  }
+
+  of<T>(choices: readonly T[]): T {
+    return choices[this.below(choices.length)]!;
+  }
+}
+
+const RATES = ["5/s", "100/m", "10/10s", "1/250ms", 0.25, "1e-3", "7/3s", "1000/h", "3/d", 1000];
+
+for (const seed of [1, 2, 3, 4, 5]) {
+  test(`walk ${seed}: buckets`, async (t) => {
+    const { client, send } = await clientFor(t, server);
+    await send("FLUSHALL");
+    const sequence = new Sequence(seed);
+    const fake = new FakeServer();
+    const limits: Limit[] = RATES.map((rate) => ({ capacity: sequence.of([3, 10, 0.5, 1000, "2.5"]), rate }));
+    const both = [client, fake].map((one) => new Limiter(one, limits[0]!, PATIENT));
+    const joints = [client, fake].map((one) => new JointLimiter(one, { x: limits[1]!, y: limits[2]! }, PATIENT));
+
+    for (let i = 0; i < CALLS; i++) {
+      // One limit for one name: when a bucket that is full by one limit is forgotten, the server may choose.
+      const which = sequence.below(limits.length);
+      const [name, limit] = [`name${which}`, limits[which]!];
+      const amount = sequence.of([0, 1, 2, 0.1, 0.3, 7, 100]);
+      const most = 1 + sequence.below(9);
+      const maxWaitMs = sequence.below(5000);
+      const call = sequence.of([
+        (one: number) => both[one]!.take(name, amount, { limit }),
+        (one: number) => both[one]!.take(name, amount, { limit }),
+        (one: number) => both[one]!.peek(name, amount, { limit }),
+        (one: number) => both[one]!.takeUpTo(name, most, { limit }),
+        (one: number) => both[one]!.reserve(name, amount, { limit, maxWaitMs, sleep: false }),
+        (one: number) => both[one]!.charge(name, amount, { limit }),
+        (one: number) => both[one]!.give(name, amount, { limit }),
+        (one: number) => joints[one]!.takeAll("both", { x: amount, y: 1 }),
+      ]);
+      assert.deepEqual(
+        await call(1),
+        await call(0),
+        `call ${i} of walk ${seed}: ${call} ${JSON.stringify({ limit, amount })}`,
+      );
+      // Microseconds, too: 0.25 of a millisecond.
+      const passedMs = sequence.of([0, 0, 1, 10, 0.25, 333, 2500, 60_000]);
+      server.advance(passedMs);
+      fake.advance(passedMs);
+    }
+  });
+
+  test(`walk ${seed}: holds`, async (t) => {
+    const { client, send } = await clientFor(t, server);
+    await send("FLUSHALL");
+    const sequence = new Sequence(seed + 100);
+    const fake = new FakeServer();
+    const limits = { tokens: { capacity: 20, rate: sequence.of(RATES) }, running: { capacity: 3, rate: 0 } };
+    const joints = [client, fake].map((one) => new JointLimiter(one, limits, PATIENT));
+    const singles = [client, fake].map((one) => new Limiter(one, limits.tokens, { ...PATIENT, prefix: "tb:{a}:" }));
+    const open: Hold[][] = [];
+
+    for (let i = 0; i < CALLS / 4; i++) {
+      const tokens = sequence.of([1, 5, 0.5, 12]);
+      const choice = sequence.below(4);
+      if (choice === 0 && open.length > 0) {
+        for (const hold of open.splice(sequence.below(open.length), 1)[0]!) await hold.settle({ tokens });
+      } else if (choice === 1 && open.length > 0) {
+        const [real, faked] = sequence.of(open);
+        assert.deepEqual(await faked!.renew(), await real!.renew(), `renewal ${i} of walk ${seed}`);
+      } else if (choice === 2) {
+        const [real, faked] = await Promise.all(singles.map((one) => one.take("tokens", tokens)));
+        assert.deepEqual(faked, real, `take ${i} of walk ${seed}`);
+      } else {
+        const amounts = { tokens, running: 1 };
+        // Nobody renews it but the walk.
+        const ttlMs = 3_000_000 + sequence.below(1000);
+        const holds = await Promise.all(joints.map((joint) => joint.hold("a", amounts, { ttlMs })));
+        assert.deepEqual(holds[1]!.decision, holds[0]!.decision, `hold ${i} of walk ${seed}`);
+        if (holds[0]!.allowed) open.push(holds);
+      }
+      const passedMs = sequence.of([0, 10, 0.25, 60_000, 1_000_000, 3_000_000]);
+      server.advance(passedMs);
+      fake.advance(passedMs);
+    }
+  });
+}
+
+test("its time stands still until it is told", async () => {
+  const fake = new FakeServer();
+  const limiter = new Limiter(fake, { capacity: 1, rate: "1/s" });
+  assert.equal((await limiter.take("a")).allowed, true);
+  assert.equal((await limiter.take("a")).retryAfterMs, 1000);
+  fake.advance(999);
+  assert.equal((await limiter.take("a")).retryAfterMs, 1);
+  const began = performance.now();
+  assert.equal((await limiter.reserve("a", 3_600, { maxWaitMs: 4_000_000 })).retryAfterMs, -1);
+  assert.equal((await limiter.reserve("a", 1, { maxWaitMs: 4_000_000 })).allowed, true);
+  assert.ok(performance.now() - began < 500, "who reserves does not sleep");
+  assert.equal((await limiter.peek("a", 0)).remaining, 0, "its time has passed");
+  fake.reset();
+  assert.equal((await limiter.take("a")).allowed, true);
+});
+
+test("what the server refuses it refuses, and rates by the calendar it says it does not know", async () => {
+  const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: 0 });
+  await assert.rejects(limiter.take("a"), /ERR rate 0 is a pool/);
+  await assert.rejects(limiter.take("a", 1, { limit: { capacity: 1, rate: "1@d" } }), /no rates by the calendar/);
+});

@@ -1,0 +1,168 @@
+/** Holds: on a real server, whose clock the test sets. */
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { test, type TestContext } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Denied, JointLimiter, Limiter } from "tokenbucket-redis";
+
+import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, STILL, until } from "./servers.js";
+
+const server = await sharedServer();
+const LIMIT = { capacity: 100, rate: STILL };
+
+async function setUp(t: TestContext, library = "ioredis") {
+  const { client, send } = await clientFor(t, server, library);
+  await send("FLUSHALL");
+  const limiter = new Limiter(client, LIMIT, PATIENT);
+  const left = async () => (await limiter.peek("a", 0)).remaining;
+  const held = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][]).length;
+  return { client, send, limiter, left, held };
+}
+
+for (const library of Object.keys(LIBRARIES)) {
+  test(`${library}: what was not used comes back`, async (t) => {
+    const { limiter, left } = await setUp(t, library);
+    const result = await limiter.withHold("a", 50, async (hold) => {
+      assert.equal(await left(), 50);
+      hold.used = 18;
+      return "done";
+    });
+    assert.equal(result, "done");
+    assert.equal(await left(), 82);
+  });
+}
+
+test("what was used beyond the hold is charged", async (t) => {
+  const { limiter, left } = await setUp(t);
+  const hold = await limiter.hold("a", 50);
+  await hold.settle(120);
+  assert.equal(await left(), -20);
+  await hold.settle(7);
+  assert.equal(await left(), -20, "settled once");
+});
+
+test("work that fails settles what it used so far", async (t) => {
+  const { limiter, left, held } = await setUp(t);
+  const work = limiter.withHold("a", 50, (hold) => {
+    hold.used = 5;
+    throw new Error("broken");
+  });
+  await assert.rejects(work, /broken/);
+  assert.deepEqual([await left(), await held()], [95, 0]);
+});
+
+test("await using settles at the end of the block", async (t) => {
+  const { limiter, left } = await setUp(t);
+  {
+    await using hold = await limiter.hold("a", 50);
+    assert.equal(hold.allowed, true);
+    hold.used = 1;
+  }
+  assert.equal(await left(), 99);
+});
+
+test("a hold that is denied is not begun", async (t) => {
+  const { limiter, left, held } = await setUp(t);
+  await limiter.take("a", 80);
+  let begun = false;
+  const work = limiter.withHold("a", 50, () => (begun = true));
+  await assert.rejects(work, (error) => {
+    assert.ok(error instanceof Denied);
+    assert.equal(error.decision.retryAfterMs, 30 * 360_000);
+    return true;
+  });
+  const hold = await limiter.hold("a", 50);
+  assert.deepEqual([begun, hold.allowed], [false, false]);
+  await hold.settle(50);
+  assert.deepEqual([await left(), await held()], [20, 0], "there is nothing to settle");
+});
+
+test("the tokens of a holder that is gone come back by themselves", async (t) => {
+  const { client, limiter, left } = await setUp(t);
+  const hold = await limiter.hold("a", 50, { ttlMs: 3_600_000 });
+  assert.equal(hold.allowed, true);
+  assert.equal(await left(), 50);
+  server.advance(3_599_999);
+  // What flowed in meanwhile: 10 in an hour.
+  assert.equal(await left(), 59);
+  server.advance(1);
+  assert.equal(await left(), 100);
+  // Its holder was only slow: what it used is charged all the same.
+  await hold.settle(30);
+  assert.equal(await new Limiter(client, LIMIT, PATIENT).peek("a", 0).then(({ remaining }) => remaining), 70);
+});
+
+test("so do those of a process that was killed", async (t) => {
+  const { left } = await setUp(t);
+  const code = `
+    import { Redis } from "ioredis";
+    import { Limiter } from "tokenbucket-redis";
+    const limiter = new Limiter(new Redis("${server.url}"), ${JSON.stringify(LIMIT)}, { timeoutMs: 5000 });
+    await limiter.withHold("a", 50, async () => {
+      console.log("held");
+      await new Promise(() => {});
+    }, { ttlMs: 60_000 });`;
+  const child = spawn(process.execPath, ["--input-type=module", "--eval", code], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  t.after(() => child.kill("SIGKILL"));
+  await once(child.stdout!, "data");
+  assert.equal(await left(), 50);
+  child.kill("SIGKILL");
+  await once(child, "exit");
+  server.advance(59_999);
+  assert.equal(await left(), 50);
+  server.advance(1);
+  assert.equal(await left(), 100);
+});
+
+test("it renews itself while it is open", async (t) => {
+  const { limiter, send, held } = await setUp(t);
+  const expiresInMs = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][])[0]?.[2];
+  const hold = await limiter.hold("a", 50, { ttlMs: 300 });
+  server.advance(299);
+  assert.equal(await expiresInMs(), 1);
+  await until(async () => (await expiresInMs()) === 300);
+  await hold.settle();
+  await sleep(300);
+  assert.equal(await held(), 0, "and not after its end");
+});
+
+test("several limits are held all together, and settled by their names", async (t) => {
+  const { client, send } = await setUp(t);
+  const limits = { tokens: LIMIT, running: { capacity: 1, rate: 0 } };
+  const joint = new JointLimiter(client, limits, PATIENT);
+  const first = await joint.hold("ada", { tokens: 60, running: 1 });
+  assert.equal(first.allowed, true);
+  const second = await joint.hold("ada", { tokens: 10, running: 1 });
+  assert.equal(second.allowed, false);
+  assert.deepEqual([second.decision.each.tokens?.allowed, second.decision.each.running?.allowed], [true, false]);
+  await assert.rejects(first.settle(5), /RangeError: used: 5 does not say of which limit/);
+  await first.settle({ tokens: 25 });
+  assert.equal((await joint.takeAll("ada", { tokens: 1 })).remaining, 74);
+  assert.equal(await send("EXISTS", "tb:{ada}:running"), 0, "the slot is free");
+});
+
+test("work let through without the server is charged when it is back", async (t) => {
+  const own = await serverFor(t);
+  const { client } = await clientFor(t, own);
+  const limiter = new Limiter(client, LIMIT, { timeoutMs: 1000, retryEveryMs: 0, log: () => {} });
+  await limiter.take("a");
+  await own.stop();
+  const hold = await limiter.hold("a", 50);
+  assert.deepEqual([hold.allowed, hold.decision.degraded], [true, true]);
+  await own.start();
+  await until(async () => !(await limiter.peek("a", 0)).degraded);
+  await hold.settle(30);
+  assert.equal((await limiter.peek("a", 0)).remaining, 70);
+});
+
+test("a ttl that cannot be is refused", async (t) => {
+  const { limiter } = await setUp(t);
+  for (const ttlMs of [0, -1, NaN, 31 * 86_400_000]) {
+    await assert.rejects(limiter.hold("a", 1, { ttlMs }), /RangeError: ttlMs: /);
+  }
+});

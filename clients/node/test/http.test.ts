@@ -1,0 +1,172 @@
+/** The middleware, in an Express app and in a Fastify app. */
+
+import assert from "node:assert/strict";
+import type { AddressInfo } from "node:net";
+import { test, type TestContext } from "node:test";
+
+import express, { type ErrorRequestHandler, type Request } from "express";
+import Fastify, { type FastifyRequest } from "fastify";
+import { Limiter, type Amount, type Limit, type LimiterOptions } from "tokenbucket-redis";
+import { clientAddress, rateLimit as rateLimitOfExpress } from "tokenbucket-redis/express";
+import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
+
+import { clientFor, PATIENT, serverFor, sharedServer, STILL } from "./servers.js";
+
+const server = await sharedServer();
+
+interface Options {
+  key?: (request: Request | FastifyRequest) => string;
+  cost?: Amount | ((request: Request | FastifyRequest) => Amount);
+  limit?: (request: Request | FastifyRequest) => Limit | undefined;
+  name?: string;
+}
+
+/** An app that limits "/", whose proxies are on this machine; errors are answered with their text. */
+type Serve = (t: TestContext, limiter: Limiter, options?: Options) => Promise<string>;
+
+const FRAMEWORKS: Record<string, Serve> = {
+  async express(t, limiter, options) {
+    const app = express();
+    app.set("trust proxy", ["127.0.0.1"]);
+    app.get("/", rateLimitOfExpress(limiter, options), (_request, response) => {
+      response.send("passed");
+    });
+    app.use(((error: Error, _request, response, _next) => {
+      response.status(500).send(`${error.name}: ${error.message}`);
+    }) satisfies ErrorRequestHandler);
+    const listening = app.listen(0, "127.0.0.1");
+    await new Promise((ready) => listening.once("listening", ready));
+    t.after(() => new Promise((closed) => listening.close(closed)));
+    return `http://127.0.0.1:${(listening.address() as AddressInfo).port}/`;
+  },
+  async fastify(t, limiter, options) {
+    const app = Fastify({ trustProxy: ["127.0.0.1"] });
+    app.addHook("onRequest", rateLimitOfFastify(limiter, options));
+    app.get("/", async () => "passed");
+    app.setErrorHandler((error: Error, _request, reply) => reply.code(500).send(`${error.name}: ${error.message}`));
+    t.after(() => app.close());
+    return app.listen({ port: 0, host: "127.0.0.1" });
+  },
+};
+
+async function limiterFor(t: TestContext, limit: Limit, options: LimiterOptions = {}, on = server): Promise<Limiter> {
+  const { client, send } = await clientFor(t, on);
+  await send("FLUSHALL");
+  return new Limiter(client, limit, { ...PATIENT, ...options });
+}
+
+async function get(url: string, headers: Record<string, string> = {}) {
+  const response = await fetch(url, { headers });
+  const text = await response.text();
+  return { status: response.status, text, header: (name: string) => response.headers.get(name) };
+}
+
+for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
+  test(`${framework}: a burst passes, the next is 429, and passes after Retry-After`, async (t) => {
+    const url = await serve(t, await limiterFor(t, { capacity: 2, rate: "1/2s" }));
+    const first = await get(url);
+    assert.deepEqual([first.status, first.text], [200, "passed"]);
+    assert.equal(first.header("ratelimit-policy"), '"default";q=2;w=4');
+    assert.equal(first.header("ratelimit"), '"default";r=1;t=2');
+    assert.equal(first.header("retry-after"), null);
+    await get(url);
+    server.advance(500);
+    const denied = await get(url);
+    assert.deepEqual(
+      [denied.status, JSON.parse(denied.text)],
+      [429, { error: "rate limit exceeded", retryAfterMs: 1500 }],
+    );
+    assert.equal(denied.header("ratelimit"), '"default";r=0;t=4');
+    assert.equal(denied.header("retry-after"), "2");
+    server.advance(2000);
+    assert.equal((await get(url)).status, 200);
+  });
+
+  test(`${framework}: keys, costs and limits are functions of the request`, async (t) => {
+    const limiter = await limiterFor(t, { capacity: 5, rate: STILL });
+    const url = await serve(t, limiter, {
+      key: ({ headers }) => String(headers["x-user"]),
+      cost: ({ headers }) => Number(headers["x-cost"] ?? 1),
+      limit: ({ headers }) => (headers["x-user"] === "rich" ? { capacity: 500, rate: STILL } : undefined),
+      name: "per-user",
+    });
+    const ask = async (user: string, cost: number) => get(url, { "x-user": user, "x-cost": String(cost) });
+    assert.equal((await ask("a", 5)).header("ratelimit"), '"per-user";r=0;t=1800');
+    assert.equal((await ask("a", 1)).status, 429);
+    assert.equal((await ask("b", 1)).status, 200);
+    assert.equal((await ask("rich", 400)).header("ratelimit-policy"), '"per-user";q=500;w=180000');
+    const never = await ask("b", 6);
+    assert.deepEqual([never.status, never.header("retry-after")], [429, null], "there is no moment to wait for");
+    assert.match(never.text, /costs more than its limit holds/);
+  });
+
+  test(`${framework}: a cost that is no number is an error, not a free pass`, async (t) => {
+    const url = await serve(t, await limiterFor(t, { capacity: 1, rate: STILL }), { cost: () => NaN });
+    const answer = await get(url);
+    assert.equal(answer.status, 500);
+    assert.match(answer.text, /RangeError: cost: NaN/);
+  });
+
+  test(`${framework}: a suspended caller (capacity 0) is denied, without Retry-After`, async (t) => {
+    const answer = await get(await serve(t, await limiterFor(t, { capacity: 0, rate: STILL })));
+    assert.deepEqual([answer.status, answer.header("retry-after")], [429, null]);
+  });
+
+  test(`${framework}: the address is the one that the trusted proxy saw; of IPv6 the /64 counts`, async (t) => {
+    const url = await serve(t, await limiterFor(t, { capacity: 1, rate: STILL }));
+    const from = async (address: string) => (await get(url, { "x-forwarded-for": address })).status;
+    assert.deepEqual(
+      [await from("203.0.113.1"), await from("203.0.113.1"), await from("203.0.113.2")],
+      [200, 429, 200],
+    );
+    assert.equal(await from("198.51.100.7, 203.0.113.2"), 429, "what the client wrote itself");
+    assert.deepEqual(
+      [await from("2001:db8::1"), await from("2001:db8::2"), await from("2001:db8:0:1::1")],
+      [200, 429, 200],
+    );
+    assert.equal(await from("::ffff:203.0.113.1"), 429, "an IPv4 address is the same in IPv6 clothes");
+  });
+
+  for (const [onError, status] of [
+    ["open", 200],
+    ["closed", 503],
+  ] as const) {
+    test(`${framework}: the server is away, ${onError}: ${status}`, async (t) => {
+      const own = await serverFor(t);
+      const limiter = await limiterFor(t, { capacity: 1, rate: STILL }, { onError, timeoutMs: 1000 }, own);
+      const url = await serve(t, limiter);
+      assert.equal((await get(url)).status, 200);
+      await own.stop();
+      const answer = await get(url);
+      assert.equal(answer.status, status);
+      assert.equal(answer.header("ratelimit"), null, "nobody looked");
+      assert.equal(answer.header("retry-after"), status === 503 ? "1" : null);
+    });
+  }
+
+  test(`${framework}: throw hands ServerAway to the error handler, and so are mistakes`, async (t) => {
+    const own = await serverFor(t);
+    const limiter = await limiterFor(t, { capacity: 1, rate: STILL }, { onError: "throw", timeoutMs: 1000 }, own);
+    const url = await serve(t, limiter, { key: () => "k" });
+    const { send } = await clientFor(t, own);
+    await send("SET", "tb:k", "something else");
+    assert.match((await get(url)).text, /WRONGTYPE/);
+    await own.stop();
+    const answer = await get(url);
+    assert.deepEqual([answer.status, answer.text], [500, "ServerAway: the server cannot be asked"]);
+  });
+}
+
+test("wrong options are refused when the middleware is made", async (t) => {
+  const limiter = await limiterFor(t, { capacity: 1, rate: STILL });
+  for (const rateLimit of [rateLimitOfExpress, rateLimitOfFastify]) {
+    assert.throws(() => rateLimit(limiter, { cost: -1 }), /^RangeError: cost: /);
+    assert.throws(() => rateLimit(limiter, { key: "ip" } as never), /^TypeError: key: /);
+    assert.throws(() => rateLimit(limiter, { limit: {} } as never), /^TypeError: limit: /);
+  }
+});
+
+test("what is no address is a key as it is", () => {
+  assert.equal(clientAddress("unix:"), "unix:");
+  assert.equal(clientAddress(undefined), "");
+});

@@ -1,0 +1,193 @@
+/** What a limiter decides itself: denials remembered, tokens in batches; and what it says in headers. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Decision, Limiter, parseLimit, type LimiterOptions } from "tokenbucket-redis";
+import { FakeServer } from "tokenbucket-redis/testing";
+
+import { clientFor, LIBRARIES, PATIENT, sharedServer, STILL } from "./servers.js";
+
+class CountingServer extends FakeServer {
+  asked: string[] = [];
+
+  override async send(words: readonly string[]): Promise<unknown> {
+    this.asked.push(words[0]!);
+    return super.send(words);
+  }
+}
+
+function setUp(options: LimiterOptions, limit = { capacity: 10, rate: "1/s" }) {
+  const server = new CountingServer();
+  return { server, limiter: new Limiter(server, limit, options) };
+}
+
+test("a denied name is refused without asking, until its time has come", async () => {
+  const { server, limiter } = setUp({ rememberDenials: 2 });
+  await limiter.take("a", 10);
+  assert.equal((await limiter.take("a", 2)).retryAfterMs, 2000);
+  const { length } = server.asked;
+  server.advance(500);
+  const refusal = await limiter.take("a", 2);
+  assert.deepEqual([refusal.allowed, refusal.retryAfterMs, refusal.degraded], [false, 1500, false]);
+  assert.equal(refusal.resetAfterMs, 9500);
+  assert.equal((await limiter.take("a", 3)).allowed, false, "more than that is refused, too");
+  assert.equal(server.asked.length, length);
+  server.advance(1500);
+  assert.equal((await limiter.take("a", 2)).allowed, true);
+});
+
+test("a denial says nothing about less, about others, or about other limits", async () => {
+  const { server, limiter } = setUp({ rememberDenials: 2 });
+  await limiter.take("a", 9);
+  await limiter.take("a", 5);
+  assert.equal((await limiter.take("a", 1)).allowed, true);
+  await limiter.take("a", 5);
+  assert.equal((await limiter.take("b", 5)).allowed, true);
+  const { length } = server.asked;
+  await limiter.take("a", 5, { limit: { capacity: 5, rate: "5/s" } });
+  assert.equal(server.asked.length, length + 1);
+});
+
+test("what is given back is there at once", async () => {
+  const { limiter } = setUp({ rememberDenials: 2 });
+  await limiter.take("a", 10);
+  assert.equal((await limiter.take("a")).allowed, false);
+  await limiter.give("a", 5);
+  assert.equal((await limiter.take("a")).allowed, true);
+});
+
+test("no more names are remembered than said", async () => {
+  const { server, limiter } = setUp({ rememberDenials: 2 });
+  for (const name of ["a", "b", "c"]) {
+    await limiter.take(name, 10);
+    await limiter.take(name);
+  }
+  const { length } = server.asked;
+  await limiter.take("b");
+  await limiter.take("c");
+  assert.equal(server.asked.length, length);
+  await limiter.take("a");
+  assert.equal(server.asked.length, length + 1, "the oldest was forgotten");
+});
+
+test("a denial for ever is asked again: the limit may change", async () => {
+  const { server, limiter } = setUp({ rememberDenials: 2 });
+  assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
+  await limiter.take("a", 11);
+  assert.equal(server.asked.length, 2);
+});
+
+test("a batch is fetched once and spent here", async () => {
+  const { server, limiter } = setUp({ batch: 5 });
+  for (let i = 0; i < 5; i++) {
+    const decision = await limiter.take("a");
+    assert.deepEqual([decision.allowed, decision.remaining], [true, 9 - i]);
+  }
+  assert.deepEqual(server.asked, ["TB.TAKEUPTO"]);
+  await limiter.take("a", 3);
+  await limiter.take("a", 2);
+  assert.equal(server.asked.length, 2);
+  const denied = await limiter.take("a");
+  assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 0, 1000]);
+});
+
+test("what a batch cannot serve is asked for alone", async () => {
+  const { server, limiter } = setUp({ batch: 5 });
+  await limiter.take("a", 6);
+  await limiter.take("a", 0.5);
+  await limiter.take("a", 0);
+  assert.deepEqual(server.asked, ["TB.TAKE", "TB.TAKE", "TB.TAKE"]);
+});
+
+test("a batch that is too small says how long until there is enough", async () => {
+  const { limiter } = setUp({ batch: 5 }, { capacity: 7, rate: "1/s" });
+  await limiter.take("a", 5);
+  const denied = await limiter.take("a", 4);
+  assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 2, 2000]);
+  assert.equal((await limiter.take("a", 2)).allowed, true, "what was fetched is not lost");
+});
+
+test("a batch is dropped once as much has flowed in", async () => {
+  const { server, limiter } = setUp({ batch: 5 });
+  await limiter.take("a");
+  server.advance(3999);
+  await limiter.take("a");
+  assert.equal(server.asked.length, 1);
+  server.advance(1001);
+  await limiter.take("a");
+  assert.equal(server.asked.length, 2);
+});
+
+test("close gives back what is left", async () => {
+  const { server, limiter } = setUp({ batch: 5 });
+  await limiter.take("a");
+  await limiter.close();
+  assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 9);
+});
+
+test("memory of batches is bounded by those in use", async () => {
+  const { server, limiter } = setUp({ batch: 5 });
+  for (let i = 0; i < 100; i++) {
+    await limiter.take(`name${i}`);
+    server.advance(10_000);
+  }
+  server.asked = [];
+  await limiter.close();
+  assert.deepEqual(server.asked, []);
+});
+
+const server = await sharedServer();
+for (const library of Object.keys(LIBRARIES)) {
+  test(`${library}: limiters with batches never pass more than there is, and denials nobody too long`, async (t) => {
+    const { client, send } = await clientFor(t, server, library);
+    await send("FLUSHALL");
+    const options = { ...PATIENT, batch: 7, rememberDenials: 10 };
+    const limiters = Array.from({ length: 3 }, () => new Limiter(client, { capacity: 50, rate: STILL }, options));
+    const takes = Array.from({ length: 120 }, (_, i) => limiters[i % 3]!.take("a", (i % 3) + 1));
+    const costs = (await Promise.all(takes)).map(({ allowed }, i) => (allowed ? (i % 3) + 1 : 0));
+    const passed = costs.reduce((sum, cost) => sum + cost, 0);
+    assert.ok(passed <= 50 && passed >= 50 - 3 * 6, `${passed} passed`);
+    for (const limiter of limiters) await limiter.close();
+    const left = await new Limiter(client, limiters[0]!.limit, PATIENT).peek("a", 0);
+    assert.equal(left.remaining, 50 - passed, "the rest was given back");
+  });
+}
+
+test("the headers of the draft, and Retry-After rounded up", () => {
+  const limit = { capacity: 20, rate: "10/s" };
+  const denied = new Decision({ allowed: false, remaining: 0, retryAfterMs: 1001, resetAfterMs: 1999 });
+  assert.deepEqual(denied.headers(limit), {
+    "RateLimit-Policy": '"default";q=20;w=2',
+    RateLimit: '"default";r=0;t=2',
+    "Retry-After": "2",
+  });
+  assert.equal(denied.retryAfterS, 2);
+  const allowed = new Decision({ allowed: true, remaining: -3, resetAfterMs: 5000 });
+  assert.deepEqual(allowed.headers({ capacity: 7.5, rate: "100@d" }, { name: 'a"b' }), {
+    "RateLimit-Policy": '"a\\"b";q=7;w=6480',
+    RateLimit: '"a\\"b";r=0;t=5',
+  });
+  assert.equal(allowed.headers({ capacity: 5, rate: 0 })["RateLimit-Policy"], '"default";q=5', "a pool has no window");
+  const never = new Decision({ allowed: false, retryAfterMs: -1 });
+  assert.equal(never.headers(limit)["Retry-After"], undefined);
+  assert.deepEqual(new Decision({ allowed: false, degraded: true, retryAfterMs: 500 }).headers(limit), {
+    "Retry-After": "1",
+  });
+});
+
+test("jitter makes Retry-After longer, never shorter", () => {
+  const denied = new Decision({ allowed: false, retryAfterMs: 10_000 });
+  const seen = new Set<number>();
+  for (let i = 0; i < 500; i++)
+    seen.add(Number(denied.headers({ capacity: 1, rate: 1 }, { jitter: 0.5 })["Retry-After"]));
+  assert.ok(Math.min(...seen) >= 10 && Math.max(...seen) <= 15);
+  assert.ok(seen.size > 1);
+});
+
+test("a limit is read as TB.TAKE takes it", () => {
+  assert.deepEqual(parseLimit(" 20  10/s "), { capacity: "20", rate: "10/s" });
+  for (const text of ["20", "20 10/s 3", "20 10/fortnight", "many 1/s"]) {
+    assert.throws(() => parseLimit(text), RangeError);
+  }
+});

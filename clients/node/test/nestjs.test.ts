@@ -1,0 +1,363 @@
+/**
+ * What the README of @nestjs/throttler promises, as a table of cases: each in a Nest app with the storage
+ * that the throttler brings, and in one with TokenBucketStorage. Where the two differ, the case says what
+ * a bucket does instead, and the README has a row about it.
+ */
+
+import "reflect-metadata";
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { after, mock, test, type TestContext } from "node:test";
+
+import { Controller, Get, Module, type INestApplication, type Type } from "@nestjs/common";
+import { APP_GUARD, NestFactory } from "@nestjs/core";
+import {
+  SkipThrottle,
+  Throttle,
+  ThrottlerGuard,
+  ThrottlerModule,
+  type ThrottlerOptions,
+  type ThrottlerStorage,
+} from "@nestjs/throttler";
+import { Redis } from "ioredis";
+import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
+
+import { clientFor, PATIENT, serverFor, sharedServer } from "./servers.js";
+
+const server = await sharedServer();
+const redis = new Redis(server.url);
+after(() => redis.disconnect());
+
+@Controller()
+class AppController {
+  @Get("/")
+  index(): string {
+    return "passed";
+  }
+
+  @Get("/other")
+  other(): string {
+    return "passed";
+  }
+
+  @Get("/skipped")
+  @SkipThrottle()
+  skipped(): string {
+    return "passed";
+  }
+
+  @Get("/tight")
+  @Throttle({ default: { limit: 1, ttl: 60_000 } })
+  tight(): string {
+    return "passed";
+  }
+
+  @Get("/named")
+  @SkipThrottle({ short: true })
+  @Throttle({ long: { limit: 5, ttl: 60_000 } })
+  named(): string {
+    return "passed";
+  }
+}
+
+interface Answer {
+  status: number;
+  header(name: string): string | null;
+}
+
+interface App {
+  get(path?: string, headers?: Record<string, string>): Promise<Answer>;
+  /** How many of so many requests pass. */
+  passed(times: number, path?: string): Promise<number>;
+  /** Lets time pass, for the storage that counts. */
+  advance(ms: number): void;
+}
+
+interface Case {
+  promise: string;
+  throttlers: ThrottlerOptions[];
+  run(app: App): Promise<unknown>;
+  /** What both do, or the original alone. */
+  expected: unknown;
+  /** What a bucket does instead, and the row of the README that says why. */
+  bucket?: { expected: unknown; row: string };
+}
+
+async function startApp(t: TestContext, throttlers: ThrottlerOptions[], storage?: ThrottlerStorage): Promise<App> {
+  const getTracker = (request: Record<string, any>) => Promise.resolve(request.headers["x-user"] ?? request.ip);
+  class AppModule {}
+  Module({
+    imports: [ThrottlerModule.forRoot({ throttlers, getTracker, ...(storage && { storage }) })],
+    controllers: [AppController],
+    providers: [{ provide: APP_GUARD, useClass: ThrottlerGuard }],
+  })(AppModule);
+  const app: INestApplication = await NestFactory.create(AppModule as Type<unknown>, { logger: ["error"] });
+  t.after(() => app.close());
+  await app.listen(0, "127.0.0.1");
+  const url = await app.getUrl();
+  const get = async (path = "/", headers = {}) => {
+    const response = await fetch(url + path, { headers });
+    await response.text();
+    return { status: response.status, header: (name: string) => response.headers.get(name) };
+  };
+  return {
+    get,
+    async passed(times, path) {
+      let passed = 0;
+      for (let i = 0; i < times; i++) if ((await get(path)).status === 200) passed++;
+      return passed;
+    },
+    advance(ms) {
+      if (storage) server.advance(ms);
+      else mock.timers.tick(ms);
+    },
+  };
+}
+
+const MINUTE = 60_000;
+const three: ThrottlerOptions[] = [{ ttl: MINUTE, limit: 3 }];
+
+const CASES: Case[] = [
+  {
+    promise: "limit requests per ttl, the next is 429",
+    throttlers: three,
+    async run({ get }) {
+      const statuses = [];
+      for (let i = 0; i < 5; i++) statuses.push((await get()).status);
+      return statuses;
+    },
+    expected: [200, 200, 200, 429, 429],
+  },
+  {
+    promise: "the limit and what remains of it are in headers",
+    throttlers: three,
+    async run({ get }) {
+      const seen = [];
+      for (let i = 0; i < 3; i++) {
+        const { header } = await get();
+        seen.push([header("x-ratelimit-limit"), header("x-ratelimit-remaining")]);
+      }
+      return seen;
+    },
+    expected: [
+      ["3", "2"],
+      ["3", "1"],
+      ["3", "0"],
+    ],
+  },
+  {
+    promise: "X-RateLimit-Reset: when what is counted has expired",
+    throttlers: three,
+    run: async ({ get }) => (await get()).header("x-ratelimit-reset"),
+    expected: "60",
+    bucket: { expected: "20", row: "`X-RateLimit-Reset`" },
+  },
+  {
+    promise: "each endpoint has a limit of its own",
+    throttlers: three,
+    run: async ({ passed }) => [await passed(4, "/"), await passed(4, "/other")],
+    expected: [3, 3],
+  },
+  {
+    promise: "each tracker has a limit of its own",
+    throttlers: three,
+    async run({ get, passed }) {
+      return [await passed(4), (await get("/", { "x-user": "ada" })).status];
+    },
+    expected: [3, 200],
+  },
+  {
+    promise: "who exceeds it is blocked for the ttl, and Retry-After says so",
+    throttlers: three,
+    async run({ get, passed, advance }) {
+      await passed(3);
+      const first = (await get()).header("retry-after");
+      advance(MINUTE - 1);
+      const late = await get();
+      advance(2);
+      return [first, late.status, late.header("retry-after"), await passed(4)];
+    },
+    expected: ["60", 429, "1", 3],
+  },
+  {
+    promise: "a block is not prolonged by trying",
+    throttlers: three,
+    async run({ get, passed, advance }) {
+      await passed(4);
+      advance(MINUTE / 2);
+      const half = await get();
+      advance(MINUTE / 2 + 1);
+      return [half.header("retry-after"), (await get()).status];
+    },
+    expected: ["30", 200],
+  },
+  {
+    promise: "blockDuration: blocked for so long",
+    throttlers: [{ ttl: 1000, limit: 3, blockDuration: MINUTE }],
+    async run({ get, passed, advance }) {
+      await passed(3);
+      const first = (await get()).header("retry-after");
+      advance(MINUTE - 1);
+      const late = (await get()).status;
+      advance(2);
+      return [first, late, (await get()).status];
+    },
+    expected: ["60", 429, 200],
+  },
+  {
+    promise: "blockDuration 0: through again as soon as the oldest hit expires",
+    throttlers: [{ ttl: MINUTE, limit: 3, blockDuration: 0 }],
+    async run({ get, passed, advance }) {
+      await passed(3);
+      const first = (await get()).header("retry-after");
+      advance(Number(first) * 1000 + 1);
+      return [first, (await get()).status];
+    },
+    expected: ["60", 200],
+    bucket: { expected: ["20", 200], row: "`blockDuration: 0`" },
+  },
+  {
+    promise: "a ttl after the last request all of the limit is there",
+    throttlers: three,
+    async run({ passed, advance }) {
+      await passed(3);
+      advance(MINUTE + 1);
+      return passed(5);
+    },
+    expected: 3,
+  },
+  {
+    promise: "never more than limit within one ttl",
+    throttlers: [{ ttl: MINUTE, limit: 3, blockDuration: 0 }],
+    async run({ passed, advance }) {
+      let all = await passed(5);
+      for (let i = 0; i < 3; i++) {
+        advance(MINUTE / 4);
+        all += await passed(5);
+      }
+      return all;
+    },
+    expected: 3,
+    bucket: { expected: 5, row: "Requests that come back" },
+  },
+  {
+    promise: "@SkipThrottle",
+    throttlers: three,
+    run: ({ passed }) => passed(5, "/skipped"),
+    expected: 5,
+  },
+  {
+    promise: "@Throttle",
+    throttlers: three,
+    run: ({ passed }) => passed(5, "/tight"),
+    expected: 1,
+  },
+  {
+    promise: "several throttlers: the tightest counts, and its name is in the headers",
+    throttlers: [
+      { name: "short", ttl: 1000, limit: 2 },
+      { name: "long", ttl: MINUTE, limit: 3 },
+    ],
+    async run({ get, passed, advance }) {
+      const passedAtOnce = await passed(2);
+      const short = await get();
+      advance(1001);
+      const third = await get();
+      advance(1001);
+      const long = await get();
+      return [
+        passedAtOnce,
+        short.status,
+        short.header("retry-after-short"),
+        third.header("x-ratelimit-remaining-long"),
+        long.status,
+        long.header("retry-after-long") !== null,
+      ];
+    },
+    expected: [2, 429, "1", "0", 429, true],
+  },
+  {
+    promise: "of several throttlers each can be skipped and changed by its name",
+    throttlers: [
+      { name: "short", ttl: 1000, limit: 2 },
+      { name: "long", ttl: MINUTE, limit: 3 },
+    ],
+    run: ({ passed }) => passed(7, "/named"),
+    expected: 5,
+  },
+  {
+    promise: "limit, ttl and blockDuration can be functions",
+    throttlers: [{ ttl: () => MINUTE, limit: () => Promise.resolve(2), blockDuration: () => 2 * MINUTE }],
+    async run({ get, passed }) {
+      return [await passed(4), (await get()).header("retry-after")];
+    },
+    expected: [2, "120"],
+  },
+  {
+    promise: "a limit of 0 lets nobody through",
+    throttlers: [{ ttl: MINUTE, limit: 0 }],
+    run: ({ passed }) => passed(3),
+    expected: 0,
+  },
+  {
+    promise: "of 20 at once, as many pass as the limit says",
+    throttlers: three,
+    async run({ get }) {
+      const answers = await Promise.all(Array.from({ length: 20 }, () => get()));
+      return answers.filter(({ status }) => status === 200).length;
+    },
+    expected: 3,
+  },
+];
+
+for (const { promise, throttlers, run, expected, bucket } of CASES) {
+  test(`both: ${promise}`, async (t) => {
+    // A guard sorts the array that it is given.
+    const copy = () => throttlers.map((one) => ({ ...one }));
+    mock.timers.enable({ apis: ["Date"], now: Date.now() });
+    t.after(() => mock.timers.reset());
+    assert.deepEqual(await run(await startApp(t, copy())), expected, "the original");
+    await redis.flushall();
+    const storage = new TokenBucketStorage(redis, PATIENT);
+    const app = await startApp(t, copy(), storage);
+    assert.deepEqual(await run(app), bucket ? bucket.expected : expected, "the bucket");
+  });
+}
+
+test("each deviation has a row in the README, and each row a case", () => {
+  const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
+  const section = /^### What differs from the throttler's own storage\n(.*?)(?=^#)/ms.exec(readme)?.[1] ?? "";
+  const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(1);
+  assert.deepEqual(rows.toSorted(), CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])).toSorted());
+});
+
+test("apps share what they count, and nothing is blocked for longer because two deny at once", async (t) => {
+  await redis.flushall();
+  const apps: App[] = [];
+  for (let i = 0; i < 2; i++) apps.push(await startApp(t, three, new TokenBucketStorage(redis, PATIENT)));
+  const answers = await Promise.all(Array.from({ length: 20 }, (_, i) => apps[i % 2]!.get()));
+  assert.equal(answers.filter(({ status }) => status === 200).length, 3);
+  assert.equal((await apps[0]!.get()).header("retry-after"), "60");
+});
+
+for (const [onError, status] of [
+  ["open", 200],
+  ["closed", 429],
+  ["throw", 500],
+] as const) {
+  test(`the server is away, ${onError}: ${status}`, async (t) => {
+    const own = await serverFor(t);
+    const { client } = await clientFor(t, own);
+    const storage = new TokenBucketStorage(client, { onError, timeoutMs: 1000, retryEveryMs: 500, log: () => {} });
+    const app = await startApp(t, three, storage);
+    assert.equal(await app.passed(2), 2);
+    await own.stop();
+    mock.method(console, "error", () => {});
+    t.after(() => mock.restoreAll());
+    mock.method(process.stderr, "write", () => true);
+    const answer = await app.get();
+    assert.equal(answer.status, status);
+    if (onError === "closed") assert.equal(answer.header("retry-after"), "1");
+  });
+}

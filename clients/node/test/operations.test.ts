@@ -1,0 +1,186 @@
+/** Every operation, through every client library, on a real server whose clock the test sets. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { JointLimiter, Limiter, type Limit } from "tokenbucket-redis";
+
+import { clientFor, LIBRARIES, PATIENT, sharedServer } from "./servers.js";
+
+const server = await sharedServer();
+const LIMIT: Limit = { capacity: 10, rate: "5/s" };
+
+for (const library of Object.keys(LIBRARIES)) {
+  test(`${library}: take`, async (t) => {
+    const { client, send } = await clientFor(t, server, library);
+    await send("FLUSHALL");
+    const limiter = new Limiter(client, LIMIT, { ...PATIENT, prefix: "p:" });
+    const first = await limiter.take("a", 4);
+    assert.deepEqual(
+      { ...first },
+      {
+        allowed: true,
+        remaining: 6,
+        retryAfterMs: 0,
+        resetAfterMs: 800,
+        degraded: false,
+        granted: 1,
+      },
+    );
+    assert.equal(await send("TYPE", "p:a"), "tb-bucket", "the key is prefix and name");
+    const denied = await limiter.take("a", 7);
+    assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 6, 200]);
+    assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
+    assert.equal((await limiter.take("a")).remaining, 5, "the cost is 1 by default");
+    assert.equal((await limiter.take("a", "0.5")).remaining, 4);
+    server.advance(denied.retryAfterMs);
+    assert.equal((await limiter.take("a", 1)).remaining, 4);
+  });
+
+  test(`${library}: peek, takeUpTo, charge, give`, async (t) => {
+    const { client, send } = await clientFor(t, server, library);
+    await send("FLUSHALL");
+    const limiter = new Limiter(client, LIMIT, PATIENT);
+    assert.equal((await limiter.peek("a", 10)).allowed, true);
+    assert.equal((await limiter.peek("a", 0)).remaining, 10, "peek takes nothing");
+    const some = await limiter.takeUpTo("a", 30);
+    assert.deepEqual([some.allowed, some.granted, some.remaining], [true, 10, 0]);
+    const none = await limiter.takeUpTo("a", 30);
+    assert.deepEqual([none.allowed, none.granted, none.retryAfterMs], [false, 0, 200]);
+    const charged = await limiter.charge("a", 5);
+    assert.deepEqual([charged.allowed, charged.remaining, charged.retryAfterMs], [true, -5, 1000]);
+    assert.equal((await limiter.give("a", 100)).remaining, 10, "never above the capacity");
+  });
+
+  test(`${library}: a limit of one call`, async (t) => {
+    const { client, send } = await clientFor(t, server, library);
+    await send("FLUSHALL");
+    const limiter = new Limiter(client, LIMIT, PATIENT);
+    const limit = { capacity: 100, rate: "1000@d+09:00" };
+    assert.equal((await limiter.take("a", 60, { limit })).remaining, 40);
+    assert.equal((await limiter.take("b")).remaining, 9);
+  });
+
+  test(`${library}: takeAll takes all or nothing`, async (t) => {
+    const { client, send } = await clientFor(t, server, library);
+    await send("FLUSHALL");
+    const joint = new JointLimiter(client, { requests: LIMIT, tokens: { capacity: 1000, rate: "1000/m" } }, PATIENT);
+    const taken = await joint.takeAll("ada", { requests: 1, tokens: 800 });
+    assert.deepEqual([taken.allowed, taken.each.requests?.remaining, taken.each.tokens?.remaining], [true, 9, 200]);
+    assert.equal(await send("EXISTS", "tb:{ada}:requests", "tb:{ada}:tokens"), 2);
+    const denied = await joint.takeAll("ada", { requests: 1, tokens: 300 });
+    assert.deepEqual([denied.allowed, denied.retryAfterMs], [false, 6000]);
+    assert.deepEqual([denied.each.requests?.allowed, denied.each.tokens?.allowed], [true, false]);
+    assert.equal(denied.each.requests?.remaining, 9);
+    const names = { requests: "{ada}", tokens: "{ada}:model" };
+    assert.equal((await joint.takeAll(names, { requests: 1, tokens: 1000 })).allowed, true);
+    await assert.rejects(joint.takeAll("ada", { words: 1 }), /'words' is none of the limits requests, tokens/);
+  });
+
+  test(`${library}: 50 calls at once get no more than there is`, async (t) => {
+    const { client, send } = await clientFor(t, server, library);
+    await send("FLUSHALL");
+    const limiter = new Limiter(client, LIMIT, PATIENT);
+    const decisions = await Promise.all(Array.from({ length: 50 }, () => limiter.take("a")));
+    assert.equal(decisions.filter(({ allowed }) => allowed).length, 10);
+  });
+}
+
+test("reserve sleeps until its turn", async (t) => {
+  const { client, send } = await clientFor(t, server);
+  await send("FLUSHALL");
+  const limiter = new Limiter(client, { capacity: 1, rate: "10/s" }, PATIENT);
+  await limiter.take("a");
+  const began = performance.now();
+  const turn = await limiter.reserve("a", 1, { maxWaitMs: 1000 });
+  assert.deepEqual([turn.allowed, turn.retryAfterMs], [true, 100]);
+  assert.ok(performance.now() - began >= 99, "it has slept");
+
+  const told = await limiter.reserve("a", 1, { maxWaitMs: 1000, sleep: false });
+  assert.deepEqual([told.allowed, told.retryAfterMs, told.remaining], [true, 200, -2]);
+  const tooLong = await limiter.reserve("a", 1, { maxWaitMs: 200 });
+  assert.deepEqual([tooLong.allowed, tooLong.retryAfterMs], [false, 300]);
+  assert.equal((await limiter.peek("a", 0)).remaining, -2, "nothing was taken");
+});
+
+test("a wait that is broken off gives its tokens back", async (t) => {
+  const { client, send } = await clientFor(t, server);
+  await send("FLUSHALL");
+  const limiter = new Limiter(client, { capacity: 1, rate: "1/h" }, PATIENT);
+  await limiter.take("a");
+  const controller = new AbortController();
+  const waiting = limiter.reserve("a", 1, { maxWaitMs: 3_600_000, signal: controller.signal });
+  setTimeout(() => controller.abort(new Error("enough")), 20);
+  await assert.rejects(waiting, /enough/);
+  assert.equal((await limiter.peek("a", 0)).remaining, 0);
+});
+
+test("onDecision hears of every decision", async (t) => {
+  const { client, send } = await clientFor(t, server);
+  await send("FLUSHALL");
+  const heard: unknown[] = [];
+  const onDecision = (...told: unknown[]) => heard.push(told);
+  const limiter = new Limiter(client, LIMIT, { ...PATIENT, onDecision });
+  const decision = await limiter.take("a");
+  const [name, limit, told, durationMs] = heard[0] as [string, Limit, unknown, number];
+  assert.deepEqual([heard.length, name, limit, told], [1, "a", LIMIT, decision]);
+  assert.ok(durationMs > 0);
+});
+
+test("what cannot be a limiter is refused when it is made", async (t) => {
+  const { client } = await clientFor(t, server);
+  const wrong =
+    (limit: object, options: object = {}) =>
+    () =>
+      new Limiter(client, { ...LIMIT, ...limit }, options);
+  for (const capacity of [-1, NaN, Infinity, "ten", undefined]) {
+    assert.throws(wrong({ capacity }), /^RangeError: capacity: /);
+  }
+  for (const rate of ["", "fast", "10/", "10/w", "/s", "10/s/s", -1, "10/0s", "1 /s", "10@", "10@ms", "10@d+9"]) {
+    assert.throws(wrong({ rate }), /^RangeError: rate: /);
+  }
+  assert.throws(wrong({}, { onError: "maybe" }), /^TypeError: onError: 'maybe'/);
+  assert.throws(wrong({}, { timeoutMs: 0 }), /^RangeError: timeoutMs: /);
+  assert.throws(wrong({}, { retryEveryMs: -1 }), /^RangeError: retryEveryMs: /);
+  assert.throws(wrong({}, { fallback: "lua" }), /^TypeError: fallback: 'lua'/);
+  assert.throws(wrong({}, { rememberDenials: 0.5 }), /^RangeError: rememberDenials: /);
+  assert.throws(wrong({}, { batch: -1 }), /^RangeError: batch: /);
+  assert.throws(() => new Limiter({} as never, LIMIT), /^TypeError: client: /);
+});
+
+test("a keyPrefix of ioredis is refused: it does not reach every key", async () => {
+  const { Redis } = await import("ioredis");
+  const client = new Redis(server.url, { keyPrefix: "app:", lazyConnect: true });
+  assert.throws(() => new Limiter(client, LIMIT), /^TypeError: client: has a keyPrefix/);
+});
+
+test("a lazy client is connected by the first call", async (t) => {
+  const { Redis } = await import("ioredis");
+  const client = new Redis(server.url, { lazyConnect: true });
+  t.after(() => client.disconnect());
+  assert.equal((await new Limiter(client, LIMIT, PATIENT).take("lazy")).degraded, false);
+});
+
+test("rates that are good here are good for the server", async (t) => {
+  const { client } = await clientFor(t, server);
+  const rates = [
+    "100/m",
+    "10/10s",
+    "1/250ms",
+    "5000/h",
+    "3/d",
+    5,
+    0.25,
+    "1e-3",
+    ".5",
+    "1000@d",
+    "5@10s",
+    "1@mo-03:30",
+    "9@w",
+    "9@y",
+  ];
+  for (const rate of rates) {
+    const limiter = new Limiter(client, { capacity: 1, rate }, PATIENT);
+    assert.equal((await limiter.take(`rate:${rate}`)).allowed, true);
+  }
+});

@@ -1,0 +1,684 @@
+/**
+ * What the README of rate-limiter-flexible promises, as a table of cases. Each is run with its own
+ * RateLimiterRedis and with RateLimiterTokenBucket, on the same server. Where the two differ, the case
+ * says what a bucket does instead, and the README has a row about it.
+ */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { after, test } from "node:test";
+
+import { Redis } from "ioredis";
+import {
+  BurstyRateLimiter,
+  RateLimiterMemory,
+  RateLimiterRedis,
+  RateLimiterRes,
+  RateLimiterUnion,
+  RLWrapperBlackAndWhite,
+  type IRateLimiterStoreOptions,
+} from "rate-limiter-flexible";
+import { FakeServer } from "tokenbucket-redis/testing";
+import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
+
+import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, until } from "./servers.js";
+
+const server = await sharedServer();
+const redis = new Redis(server.url);
+
+type Options = Partial<IRateLimiterStoreOptions>;
+type Limiter = RateLimiterRedis | RateLimiterTokenBucket;
+
+interface Subject {
+  make(options?: Options): Limiter;
+  /** The wire between client and server. */
+  commands(): Promise<number>;
+}
+
+interface Case {
+  promise: string;
+  /** Tries it, and tells what it saw. */
+  run(subject: Subject): Promise<unknown>;
+  /** What both do, or the original alone. */
+  expected: unknown;
+  /** What a bucket does instead, and the row of the README that says why. */
+  bucket?: { expected: unknown; row: string };
+}
+
+// Keys of the original are there in the millisecond in which they expire, so tests go one beyond it.
+const base = { points: 6, duration: 3 };
+
+const ORIGINAL = (options: Options = {}) => new RateLimiterRedis({ storeClient: redis, ...base, ...options } as never);
+const OURS = (options: Options = {}) =>
+  new RateLimiterTokenBucket({ ...PATIENT, storeClient: redis, ...base, ...options } as never);
+
+/** A result or a rejection, as plain values. */
+async function outcome(promise: Promise<unknown>): Promise<unknown> {
+  const told = (value: unknown) => {
+    if (value instanceof Error) return "Error";
+    return value === null || typeof value !== "object" ? value : (JSON.parse(JSON.stringify(value)) as unknown);
+  };
+  return promise.then(told, (reason: unknown) => ({ rejected: told(reason) }));
+}
+
+async function rejectedFor(promise: Promise<unknown>): Promise<number> {
+  return promise.then(
+    () => 0,
+    (reason: RateLimiterRes) => reason.msBeforeNext,
+  );
+}
+
+async function passes(promise: Promise<unknown>): Promise<boolean> {
+  return promise.then(
+    () => true,
+    () => false,
+  );
+}
+
+async function times(n: number, ask: () => Promise<unknown>): Promise<number> {
+  let passed = 0;
+  for (let i = 0; i < n; i++) if (await passes(ask())) passed++;
+  return passed;
+}
+
+function thrown(make: () => unknown): string {
+  try {
+    make();
+  } catch (error) {
+    return (error as Error).message;
+  }
+  return "";
+}
+
+const CASES: Case[] = [
+  {
+    promise: "consume(key, 2) resolves: 2 points consumed",
+    async run({ make }) {
+      const { remainingPoints, consumedPoints, isFirstInDuration } = await make().consume("a", 2);
+      return { remainingPoints, consumedPoints, isFirstInDuration };
+    },
+    expected: { remainingPoints: 4, consumedPoints: 2, isFirstInDuration: true },
+  },
+  {
+    promise: "consume(key) is of 1 point; isFirstInDuration is true of the first alone",
+    async run({ make }) {
+      const limiter = make();
+      const all = [await limiter.consume("a"), await limiter.consume("a")];
+      return all.map(({ consumedPoints, isFirstInDuration }) => [consumedPoints, isFirstInDuration]);
+    },
+    expected: [
+      [1, true],
+      [2, false],
+    ],
+  },
+  {
+    promise: "keys can be numbers",
+    run: async ({ make }) => (await make().consume(42)).remainingPoints,
+    expected: 5,
+  },
+  {
+    promise: "rejects with a RateLimiterRes, no Error, when there are not enough points",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      const reason: RateLimiterRes = await limiter.consume("a", 1).catch((reason: RateLimiterRes) => reason);
+      return [reason instanceof Error, reason.remainingPoints, reason.consumedPoints, reason.msBeforeNext > 0];
+    },
+    expected: [false, 0, 7, true],
+  },
+  {
+    promise: "after msBeforeNext the next action passes",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      server.advance((await rejectedFor(limiter.consume("a"))) + 1);
+      return passes(limiter.consume("a"));
+    },
+    expected: true,
+  },
+  {
+    promise: "msBeforeNext of a rejection",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      return rejectedFor(limiter.consume("a"));
+    },
+    expected: 3000,
+    bucket: { expected: 500, row: "`msBeforeNext` of a rejection" },
+  },
+  {
+    promise: "msBeforeNext of a success",
+    run: async ({ make }) => (await make().consume("a", 2)).msBeforeNext,
+    expected: 3000,
+    bucket: { expected: 1000, row: "`msBeforeNext` of a success" },
+  },
+  {
+    promise: "no more than points pass at the edge of two durations",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a");
+      server.advance(2999);
+      const late = await times(10, () => limiter.consume("a"));
+      server.advance(2);
+      return late + (await times(10, () => limiter.consume("a")));
+    },
+    expected: 11,
+    bucket: { expected: 6, row: "The edge of two durations" },
+  },
+  {
+    promise: "points are there again after duration",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      server.advance(3001);
+      return times(10, () => limiter.consume("a"));
+    },
+    expected: 6,
+  },
+  {
+    promise: "points come back before duration is over",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      server.advance(1500);
+      return times(10, () => limiter.consume("a"));
+    },
+    expected: 0,
+    bucket: { expected: 3, row: "Points that come back" },
+  },
+  {
+    promise: "what is refused is counted",
+    async run({ make }) {
+      const limiter = make();
+      await times(9, () => limiter.consume("a"));
+      return (await limiter.get("a"))?.consumedPoints;
+    },
+    expected: 9,
+    bucket: { expected: 6, row: "Refused points" },
+  },
+  {
+    promise: "a cost above points is rejected",
+    run: ({ make }) => passes(make().consume("a", 7)),
+    expected: false,
+  },
+  {
+    promise: "msBeforeNext of a cost above points",
+    run: ({ make }) => rejectedFor(make().consume("a", 7)),
+    expected: 3000,
+    bucket: { expected: -1, row: "A cost above `points`" },
+  },
+  {
+    promise: "a cost above points uses them up",
+    async run({ make }) {
+      const limiter = make();
+      await passes(limiter.consume("a", 7));
+      return times(10, () => limiter.consume("a"));
+    },
+    expected: 0,
+    bucket: { expected: 6, row: "Refused points" },
+  },
+  {
+    promise: "negative points deny everything",
+    async run({ make }) {
+      return times(3, () => make({ points: -1 }).consume("a"));
+    },
+    expected: 0,
+  },
+  {
+    promise: "atomic: of 50 at once, as many pass as there are points",
+    async run({ make }) {
+      const limiter = make();
+      const all = await Promise.all(Array.from({ length: 50 }, () => passes(limiter.consume("a"))));
+      return all.filter(Boolean).length;
+    },
+    expected: 6,
+  },
+  {
+    promise: "get: null without a record, else what is left, and nothing is consumed",
+    async run({ make }) {
+      const limiter = make();
+      const before = await limiter.get("a");
+      await limiter.consume("a", 2);
+      await limiter.get("a");
+      const after = await limiter.get("a");
+      return [before, after?.consumedPoints, after?.remainingPoints, after?.isFirstInDuration];
+    },
+    expected: [null, 2, 4, false],
+  },
+  {
+    promise: "penalty: more points consumed, beyond points, too",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.penalty("a");
+      const { consumedPoints, remainingPoints } = await limiter.penalty("a", 7);
+      return [consumedPoints, remainingPoints, await passes(limiter.consume("a"))];
+    },
+    expected: [8, 0, false],
+  },
+  {
+    promise: "reward: fewer points consumed",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      await limiter.reward("a");
+      const { consumedPoints, remainingPoints } = await limiter.reward("a", 2);
+      return [consumedPoints, remainingPoints, await times(5, () => limiter.consume("a"))];
+    },
+    expected: [3, 3, 3],
+  },
+  {
+    promise: "reward of more than was consumed",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 1);
+      await limiter.reward("a", 4);
+      return times(20, () => limiter.consume("a"));
+    },
+    expected: 9,
+    bucket: { expected: 6, row: "`reward` beyond what was consumed" },
+  },
+  {
+    promise: "block: for so many seconds nobody passes",
+    async run({ make }) {
+      const limiter = make();
+      const told = await outcome(limiter.block("a", 10));
+      const first = await rejectedFor(limiter.consume("a"));
+      server.advance(9999);
+      const late = await passes(limiter.consume("a"));
+      server.advance(2);
+      return [told, first, late, await passes(limiter.consume("a"))];
+    },
+    expected: [
+      { remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 7, isFirstInDuration: false },
+      10_000,
+      false,
+      true,
+    ],
+  },
+  {
+    promise: "block: the last one counts, whether longer or shorter",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.block("a", 10);
+      await limiter.block("a", 20);
+      await limiter.block("a", 5);
+      return rejectedFor(limiter.consume("a"));
+    },
+    expected: 5000,
+  },
+  {
+    promise: "block for 0 seconds: until it is deleted",
+    async run({ make }) {
+      const limiter = make();
+      const told = await outcome(limiter.block("a", 0));
+      server.advance(365 * 86_400_000);
+      const blocked = !(await passes(limiter.consume("a")));
+      return [told, blocked, await limiter.delete("a"), await passes(limiter.consume("a"))];
+    },
+    expected: [{ remainingPoints: 0, msBeforeNext: -1, consumedPoints: 7, isFirstInDuration: false }, true, true, true],
+  },
+  {
+    promise: "get of a blocked key: more consumed than points, and how long",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.block("a", 10);
+      const told = await limiter.get("a");
+      return [told?.consumedPoints, told?.remainingPoints, told?.msBeforeNext];
+    },
+    expected: [7, 0, 10_000],
+  },
+  {
+    promise: "blockDuration: who consumed more is blocked for so long, however often it tries",
+    async run({ make }) {
+      const limiter = make({ blockDuration: 30 });
+      await limiter.consume("a", 6);
+      const first = await rejectedFor(limiter.consume("a"));
+      server.advance(20_000);
+      const second = await rejectedFor(limiter.consume("a"));
+      server.advance(10_001);
+      return [first, second, await passes(limiter.consume("a"))];
+    },
+    expected: [30_000, 10_000, true],
+  },
+  {
+    promise: "set: as if so many points were consumed",
+    async run({ make }) {
+      const limiter = make();
+      const told = await outcome(limiter.set("a", 4, 10));
+      return [told, (await limiter.get("a"))?.consumedPoints, await times(10, () => limiter.consume("a"))];
+    },
+    expected: [{ remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 4, isFirstInDuration: false }, 4, 2],
+  },
+  {
+    promise: "set: for so many seconds",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.set("a", 4, 10);
+      server.advance(9000);
+      return times(10, () => limiter.consume("a"));
+    },
+    expected: 2,
+    bucket: { expected: 6, row: "`set` of up to `points`" },
+  },
+  {
+    promise: "set of more than points: nobody passes for so many seconds",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.set("a", 100, 10);
+      server.advance(9999);
+      const late = await passes(limiter.consume("a"));
+      server.advance(2);
+      return [late, await passes(limiter.consume("a"))];
+    },
+    expected: [false, true],
+  },
+  {
+    promise: "set ends a block",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.block("a", 10);
+      await limiter.set("a", 1, 10);
+      return times(10, () => limiter.consume("a"));
+    },
+    expected: 5,
+  },
+  {
+    promise: "delete: consumed points are reset; whether there was a key",
+    async run({ make }) {
+      const limiter = make();
+      const before = await limiter.delete("a");
+      await limiter.consume("a", 6);
+      return [before, await limiter.delete("a"), await limiter.get("a"), await passes(limiter.consume("a", 6))];
+    },
+    expected: [false, true, null, true],
+  },
+  {
+    promise: 'keyPrefix: "rlflx" unless given; getKey has it',
+    async run({ make }) {
+      await make().consume("a");
+      await make({ keyPrefix: "" }).consume("b");
+      await make({ keyPrefix: "login" }).consume("c");
+      const keys = [make().getKey("a"), make({ keyPrefix: "" }).getKey("b"), make({ keyPrefix: "login" }).getKey("c")];
+      return [keys, await redis.exists(...keys), make().parseKey("rlflx:a")];
+    },
+    expected: [["rlflx:a", "b", "login:c"], 3, "a"],
+  },
+  {
+    promise: "options can be changed at run time",
+    async run({ make }) {
+      const limiter = make();
+      limiter.points = 10;
+      limiter.duration = 100;
+      const passed = await times(20, () => limiter.consume("a"));
+      server.advance(3000);
+      return [passed, await passes(limiter.consume("a"))];
+    },
+    expected: [10, false],
+  },
+  {
+    promise: "customDuration: of this call",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6, { customDuration: 60 });
+      server.advance(3000);
+      const soon = await passes(limiter.consume("a", 1, { customDuration: 60 }));
+      server.advance(57_001);
+      return [soon, await passes(limiter.consume("a", 6, { customDuration: 60 }))];
+    },
+    expected: [false, true],
+  },
+  {
+    promise: "inMemoryBlockOnConsumed: who is refused is refused without asking",
+    async run({ make, commands }) {
+      const limiter = make({ inMemoryBlockOnConsumed: 6 });
+      await limiter.consume("a", 6);
+      await passes(limiter.consume("a"));
+      const before = await commands();
+      const passed = await times(5, () => limiter.consume("a"));
+      const asked = (await commands()) - before;
+      limiter.deleteInMemoryBlockedAll();
+      await passes(limiter.consume("a"));
+      return [passed, asked, (await commands()) - before > 0];
+    },
+    expected: [0, 0, true],
+  },
+  {
+    promise: "inMemoryBlockOnConsumed above points: only after so many, refused ones included",
+    async run({ make, commands }) {
+      const limiter = make({ inMemoryBlockOnConsumed: 8 });
+      await limiter.consume("a", 6);
+      await passes(limiter.consume("a"));
+      const before = await commands();
+      await passes(limiter.consume("a"));
+      return (await commands()) - before > 0;
+    },
+    expected: true,
+    bucket: { expected: false, row: "`inMemoryBlockOnConsumed` above `points`" },
+  },
+  {
+    promise: "inMemoryBlockDuration: for so many seconds",
+    async run({ make }) {
+      const limiter = make({ inMemoryBlockOnConsumed: 6, inMemoryBlockDuration: 10 });
+      await limiter.consume("a", 6);
+      await passes(limiter.consume("a"));
+      const ms = await rejectedFor(limiter.consume("a"));
+      return ms > 9000 && ms <= 10_000;
+    },
+    expected: true,
+  },
+  {
+    promise: "delete ends a block in memory",
+    async run({ make }) {
+      const limiter = make({ inMemoryBlockOnConsumed: 6 });
+      await limiter.consume("a", 6);
+      await passes(limiter.consume("a"));
+      await limiter.delete("a");
+      return passes(limiter.consume("a"));
+    },
+    expected: true,
+  },
+  {
+    promise: "options that cannot be are refused",
+    run: async ({ make }) =>
+      [
+        { points: undefined },
+        { points: NaN },
+        { duration: undefined },
+        { duration: -1 },
+        { keyPrefix: 1 },
+        { inMemoryBlockOnConsumed: 5 },
+        { inMemoryBlockDuration: 5 },
+      ].map((options) => thrown(() => make(options as never)) !== ""),
+    expected: [true, true, true, true, true, true, true],
+  },
+  {
+    promise: "duration 0: points are never reset",
+    run: async ({ make }) => thrown(() => make({ duration: 0 })),
+    expected: "",
+    bucket: {
+      expected: "duration must be set and above 0: points of a bucket always come back",
+      row: "`duration: 0`",
+    },
+  },
+  {
+    promise: "execEvenly delays what is allowed",
+    run: async ({ make }) => thrown(() => make({ execEvenly: true })),
+    expected: "",
+    bucket: { expected: "execEvenly is not offered: use reserve() of Limiter", row: "`execEvenly`" },
+  },
+  {
+    promise: "blockOnConsumed: blocked only after so many",
+    run: async ({ make }) => thrown(() => make({ blockOnConsumed: 10 } as never)),
+    expected: "",
+    bucket: {
+      expected: "blockOnConsumed is not offered: what is refused is not counted",
+      row: "`blockOnConsumed`",
+    },
+  },
+  {
+    promise: "fractions of points",
+    run: async ({ make }) => outcome(make().consume("a", 0.5)),
+    expected: { rejected: "Error" },
+    bucket: {
+      expected: { remainingPoints: 5, msBeforeNext: 250, consumedPoints: 1, isFirstInDuration: false },
+      row: "Fractions of points",
+    },
+  },
+  {
+    promise: "consume of less than nothing gives points back",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.consume("a", 6);
+      return outcome(limiter.consume("a", -2)).then(
+        (told) => (told as { remainingPoints?: number }).remainingPoints ?? told,
+      );
+    },
+    expected: 2,
+    bucket: { expected: { rejected: "Error" }, row: "Negative points" },
+  },
+  {
+    promise: "a key of another type is an Error",
+    async run({ make }) {
+      await redis.lpush("rlflx:a", "something else");
+      return outcome(make().consume("a"));
+    },
+    expected: { rejected: "Error" },
+  },
+];
+
+async function commands(): Promise<number> {
+  const stats = await redis.info("stats");
+  // One less for this very call.
+  return Number(/total_commands_processed:(\d+)/.exec(stats)?.[1]) - ++asked;
+}
+let asked = 0;
+
+for (const { promise, run, expected, bucket } of CASES) {
+  test(`both: ${promise}`, async () => {
+    await redis.flushall();
+    assert.deepEqual(await run({ make: ORIGINAL, commands }), expected, "the original");
+    await redis.flushall();
+    assert.deepEqual(await run({ make: OURS, commands }), bucket ? bucket.expected : expected, "the bucket");
+  });
+}
+
+test("each deviation has a row in the README, and each row a case", () => {
+  const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
+  const section = /^### What differs from rate-limiter-flexible\n(.*?)(?=^#)/ms.exec(readme)?.[1] ?? "";
+  const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(1);
+  assert.deepEqual(
+    rows.toSorted(),
+    [...new Set(CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])))].toSorted(),
+  );
+});
+
+for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS })) {
+  test(`${name}: an insurance decides when the store is away; without one, an Error`, async (t) => {
+    const own = await serverFor(t);
+    const storeClient = new Redis(own.url, { maxRetriesPerRequest: 0, retryStrategy: () => 50 });
+    storeClient.on("error", () => {});
+    t.after(() => storeClient.disconnect());
+    const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
+    const insured = make({ storeClient, insuranceLimiter, timeoutMs: 1000 } as never);
+    const alone = make({ storeClient, timeoutMs: 1000 } as never);
+    assert.equal((await insured.consume("a", 2)).remainingPoints, 4);
+    await own.stop();
+    await until(() => storeClient.status !== "ready");
+    assert.equal((await insured.consume("a")).remainingPoints, 0);
+    assert.equal(await passes(insured.consume("a")), false);
+    for (const call of [insured.get("a"), insured.penalty("b"), insured.reward("b"), insured.set("c", 1, 5)])
+      await call;
+    await insured.block("d", 5);
+    assert.equal(await insured.delete("d"), true);
+    assert.deepEqual(await outcome(alone.consume("a")), { rejected: "Error" });
+    await own.start();
+    await until(async () => (await outcome(alone.consume("b"))) !== "Error" && passes(alone.consume("b")));
+  });
+
+  test(`${name}: inside the wrappers of rate-limiter-flexible`, async () => {
+    await redis.flushall();
+    const limiter = make() as never;
+    const lists = new RLWrapperBlackAndWhite({
+      limiter,
+      whiteList: ["friend"],
+      blackList: ["foe"],
+      isWhiteListed: (key) => key === "friend",
+    });
+    assert.equal(await times(10, () => lists.consume("friend")), 10);
+    assert.equal(await times(10, () => lists.consume("foe")), 0);
+    assert.equal(await times(10, () => lists.consume("a")), 6);
+
+    const bursty = new BurstyRateLimiter(limiter, make({ keyPrefix: "burst", points: 2 }) as never);
+    assert.equal(await times(20, () => bursty.consume("b")), 8);
+  });
+}
+
+test("a mistake is an Error, whatever the insurance says", async () => {
+  await redis.flushall();
+  await redis.lpush("rlflx:a", "something else");
+  const insured = OURS({ insuranceLimiter: new RateLimiterMemory({ points: 1, duration: 60 }) });
+  await assert.rejects(insured.consume("a"), /WRONGTYPE/);
+});
+
+test("in tests of users the fake stands for the server, blocks included", async () => {
+  const fake = new FakeServer();
+  const limiter = new RateLimiterTokenBucket({ storeClient: fake, ...base, blockDuration: 30 });
+  const heard: unknown[] = [];
+  const told = new RateLimiterTokenBucket({
+    storeClient: fake,
+    ...base,
+    onDecision: (name, _limit, { allowed, retryAfterMs }) => heard.push([name, allowed, retryAfterMs]),
+  });
+  assert.equal(await times(7, () => limiter.consume("a")), 6);
+  await passes(told.consume("a"));
+  assert.deepEqual(heard, [["rlflx:a", false, 30_000]], "one decision is told, not that its neighbour was asked, too");
+  fake.advance(30_000);
+  assert.equal(await passes(limiter.consume("a")), true);
+});
+
+test("the union of rate-limiter-flexible takes limiters of both", async () => {
+  await redis.flushall();
+  const union = new RateLimiterUnion(
+    ORIGINAL({ keyPrefix: "theirs" }),
+    OURS({ keyPrefix: "ours", points: 4 }) as never,
+  );
+  assert.equal(await times(10, () => union.consume("a")), 4);
+});
+
+for (const library of Object.keys(LIBRARIES)) {
+  test(`${library}: set and block, which are transactions`, async (t) => {
+    const { client } = await clientFor(t, server, library);
+    await redis.flushall();
+    await blocks(new RateLimiterTokenBucket({ ...PATIENT, storeClient: client, ...base }));
+  });
+
+  test(`${library}: the same by the script`, async (t) => {
+    const without = await serverFor(t, { module: false });
+    const { client } = await clientFor(t, without, library);
+    const limiter = new RateLimiterTokenBucket({ ...PATIENT, storeClient: client, ...base, fallback: "script" });
+    await blocks(limiter);
+    assert.equal(await limiter.delete("a"), true);
+    assert.equal(await limiter.get("a"), null);
+  });
+}
+
+async function blocks(limiter: RateLimiterTokenBucket): Promise<void> {
+  await limiter.set("a", 4, 10);
+  assert.equal(await times(10, () => limiter.consume("a")), 2);
+  await Promise.all([limiter.block("a", 10), limiter.block("a", 10), limiter.block("a", 10)]);
+  assert.equal(await rejectedFor(limiter.consume("a")), 10_000, "blocks do not add up");
+  await limiter.set("a", 0, 10);
+  assert.equal(await times(10, () => limiter.consume("a")), 6);
+}
+
+test("the headers of their README", async () => {
+  await redis.flushall();
+  const limiter = OURS();
+  await limiter.consume("a", 6);
+  const refused: RateLimiterRes = await limiter.consume("a").catch((reason: RateLimiterRes) => reason);
+  assert.ok(refused instanceof RateLimiterRes);
+  assert.equal(refused.msBeforeNext / 1000, 0.5);
+  assert.equal(String(refused), JSON.stringify(refused));
+});
+
+after(() => redis.disconnect());

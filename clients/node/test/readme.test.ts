@@ -1,0 +1,100 @@
+/** The README's code is type-checked and run, and prints what its comments say. */
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { test } from "node:test";
+import { promisify } from "node:util";
+
+import { Redis } from "ioredis";
+
+import { serverFor } from "./servers.js";
+
+const run = promisify(execFile);
+const PACKAGE = resolve(import.meta.dirname, "..");
+const FOLDER = join(PACKAGE, "build/readme");
+const README = readFileSync(join(PACKAGE, "README.md"), "utf8");
+const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<
+  string,
+  Record<string, string>
+>;
+
+const blocks = [...README.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) => code);
+
+/** The same with deadlines for a loaded machine. */
+const PATIENT_PACKAGE = `
+import * as real from "tokenbucket-redis";
+export * from "tokenbucket-redis";
+export class Limiter extends real.Limiter {
+  constructor(client: real.Client, limit: real.Limit, options: real.LimiterOptions = {}) {
+    super(client, limit, { timeoutMs: 20_000, ...options });
+  }
+}
+export class JointLimiter extends real.JointLimiter {
+  constructor(client: real.Client, limits: Record<string, real.Limit>, options: real.Options = {}) {
+    super(client, limits, { timeoutMs: 20_000, ...options });
+  }
+}
+`;
+
+test("the README's code does what it says", async (t) => {
+  const server = await serverFor(t);
+  const redis = new Redis(server.url);
+  t.after(() => redis.disconnect());
+  rmSync(FOLDER, { recursive: true, force: true });
+  mkdirSync(FOLDER, { recursive: true });
+  for (const [at, code] of blocks.entries()) {
+    const here = code
+      .replaceAll("redis://127.0.0.1:6379", server.url)
+      .replaceAll("3000", "0")
+      .replace('from "tokenbucket-redis"', 'from "./patient.js"')
+      .replace("{ storeClient,", "{ storeClient, timeoutMs: 20_000,");
+    writeFileSync(join(FOLDER, `${at}.ts`), `${here}\nprocess.exit();\n`);
+  }
+  writeFileSync(join(FOLDER, "patient.ts"), PATIENT_PACKAGE);
+  const compilerOptions = { rootDir: ".", outDir: "out" };
+  writeFileSync(
+    join(FOLDER, "tsconfig.json"),
+    JSON.stringify({ extends: "../../test/tsconfig.json", compilerOptions, include: ["*.ts"] }),
+  );
+  await run(join(PACKAGE, "node_modules/.bin/tsc"), ["-p", FOLDER]).catch(({ stdout }) => assert.fail(stdout));
+
+  assert.ok(blocks.length >= 8);
+  for (const [at, code] of blocks.entries()) {
+    await redis.flushall();
+    const { stdout, stderr } = await run(process.execPath, [join(FOLDER, "out", `${at}.js`)], { timeout: 30_000 });
+    const said = [...code.matchAll(/^console\.log\(.*\); \/\/ (.*)$/gm)].map(([, text]) => text);
+    assert.deepEqual(stdout.split("\n").filter(Boolean), said, `block ${at}\n${stderr}`);
+  }
+});
+
+test("the versions in the README are those that were tested", () => {
+  const rows = [...README.matchAll(/^\| (\S+)(?: \(.*\))? \| (\d+\.\d+\.\d+) \|$/gm)];
+  assert.ok(rows.length >= 9);
+  for (const [, name = "", version] of rows) assert.equal(MANIFEST.devDependencies?.[name], version, name);
+});
+
+test("the package holds what it needs, and the script of all clients", async () => {
+  const { stdout } = await run("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: PACKAGE });
+  const [packed] = Object.values(JSON.parse(stdout)) as { version: string; files: { path: string }[] }[];
+  const files = packed!.files.map(({ path }) => path);
+  for (const needed of [
+    "README.md",
+    "LICENSE",
+    "package.json",
+    "dist/esm/index.js",
+    "dist/cjs/index.js",
+    "dist/cjs/package.json",
+  ]) {
+    assert.ok(files.includes(needed), needed);
+  }
+  const strange = files.filter((path) => !/^(dist\/(esm|cjs)\/|README\.md$|LICENSE$|package\.json$)/.test(path));
+  assert.deepEqual(strange, []);
+  const cargo = readFileSync(join(PACKAGE, "../../Cargo.toml"), "utf8");
+  assert.equal(packed!.version, /^version = "(.*)"/m.exec(cargo)?.[1]);
+  for (const kind of ["esm", "cjs"]) {
+    const { FALLBACK } = (await import(join(PACKAGE, `dist/${kind}/fallback.js`))) as { FALLBACK: string };
+    assert.equal(FALLBACK, readFileSync(join(PACKAGE, "../fallback.lua"), "utf8"));
+  }
+});

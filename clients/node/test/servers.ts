@@ -1,0 +1,176 @@
+/** Real servers whose clock a test sets, and clients of each library. */
+
+import { spawn, type ChildProcess } from "node:child_process";
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
+import { connect } from "node:net";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { after, type TestContext } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Redis } from "ioredis";
+import { Redis as Valkey } from "iovalkey";
+import { createClient } from "redis";
+import type { Client } from "tokenbucket-redis";
+
+const HERE = resolve(import.meta.dirname, "..");
+const SERVER = resolve(HERE, process.env.SERVER ?? "../../target/engines/redis-7.0.15/server");
+export const MODULE = resolve(HERE, process.env.MODULE ?? "../../target/release/libtokenbucket.so");
+
+/** One token in six minutes: nothing flows in while a test runs. */
+export const STILL = "10/h";
+
+interface ServerOptions {
+  module?: boolean;
+  args?: string[];
+}
+
+/** A server on a port and in a folder of its own, on which the time stands still; ended by its own pid. */
+export class Server {
+  #child: ChildProcess | undefined;
+  #nowUs = 1_767_225_600_000_007n;
+  readonly #folder = mkdtempSync(join(tmpdir(), "tokenbucket-node-"));
+  readonly #clock = openSync(join(this.#folder, "clock"), "w");
+
+  private constructor(
+    readonly port: number,
+    readonly args: string[],
+  ) {
+    this.advance(0);
+  }
+
+  static async start({ module = true, args = [] }: ServerOptions = {}): Promise<Server> {
+    for (const needed of [SERVER, MODULE]) {
+      if (!existsSync(needed)) throw new Error(`there is no ${needed}: set SERVER and MODULE`);
+    }
+    return new Server(await freePort(), [...args, ...(module ? ["--loadmodule", MODULE] : [])]).start();
+  }
+
+  get url(): string {
+    return `redis://127.0.0.1:${this.port}`;
+  }
+
+  /** Starts it, again if need be, on the same port and empty. */
+  async start(): Promise<this> {
+    const settings = { port: String(this.port), bind: "127.0.0.1", save: "", appendonly: "no" };
+    const args = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, value]);
+    const log = openSync(join(this.#folder, "log"), "a");
+    this.#child = spawn(SERVER, [...args, ...this.args], {
+      cwd: this.#folder,
+      env: { ...process.env, LD_PRELOAD: join(HERE, "build/fakeclock.so"), FAKECLOCK: join(this.#folder, "clock") },
+      stdio: ["ignore", log, log],
+    });
+    closeSync(log);
+    this.#child.on("error", () => {});
+    await until(async () => {
+      if (this.#ended) throw new Error(`the server did not start\n${readFileSync(join(this.#folder, "log"), "utf8")}`);
+      return answers(this.port);
+    });
+    return this;
+  }
+
+  advance(ms: number): void {
+    this.#nowUs += BigInt(Math.round(ms * 1000));
+    writeSync(this.#clock, new BigInt64Array([this.#nowUs]), 0, 8, 0);
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child?.kill(signal);
+  }
+
+  async stop(): Promise<void> {
+    // Its time stands still, so it would wait for ever for what it wants to finish in time.
+    this.signal("SIGKILL");
+    await until(() => this.#ended);
+  }
+
+  async remove(): Promise<void> {
+    await this.stop();
+    closeSync(this.#clock);
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  get #ended(): boolean {
+    return !this.#child?.pid || this.#child.exitCode !== null || this.#child.signalCode !== null;
+  }
+}
+
+/** A server for one test. */
+export async function serverFor(t: TestContext, options?: ServerOptions): Promise<Server> {
+  const server = await Server.start(options);
+  t.after(() => server.remove());
+  return server;
+}
+
+/** A server for all tests of a file. */
+export async function sharedServer(options?: ServerOptions): Promise<Server> {
+  const server = await Server.start(options);
+  after(() => server.remove());
+  return server;
+}
+
+export interface Connected {
+  client: Client;
+  /** Any command, past the limiters. */
+  send(...words: string[]): Promise<unknown>;
+  close(): void;
+}
+
+export const LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
+  ioredis: async (url) => overIoredis(new Redis(url, { retryStrategy: () => 50 })),
+  iovalkey: async (url) => overIoredis(new Valkey(url, { retryStrategy: () => 50 })),
+  "node-redis": async (url) => {
+    const client = createClient({ url, socket: { reconnectStrategy: 50 } });
+    client.on("error", () => {});
+    await client.connect();
+    return { client, send: (...words) => client.sendCommand(words), close: () => client.destroy() };
+  },
+};
+
+function overIoredis(client: Redis | Valkey): Connected {
+  client.on("error", () => {});
+  return {
+    client,
+    send: (...words) => (client as Redis).call(...(words as [string, ...string[]])),
+    close: () => client.disconnect(),
+  };
+}
+
+/** A client for one test. */
+export async function clientFor(t: TestContext, server: Server, library = "ioredis"): Promise<Connected> {
+  const connected = await LIBRARIES[library]!(server.url);
+  t.after(() => connected.close());
+  // Connecting takes what it takes; the deadlines of limiters are about calls.
+  await connected.send("PING");
+  return connected;
+}
+
+/** Limiters of tests wait long enough for a loaded machine, and tell nobody. */
+export const PATIENT = { timeoutMs: 5000, log: () => {} };
+
+export async function until(condition: () => Promise<boolean> | boolean, withinMs = 20_000): Promise<void> {
+  const deadline = performance.now() + withinMs;
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${condition}`);
+    await sleep(10);
+  }
+}
+
+/** Below those that the kernel gives to clients, so that it is still free for a restart. */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = 20_000 + Math.floor(Math.random() * 12_000);
+    if (!(await answers(port))) return port;
+  }
+}
+
+function answers(port: number): Promise<boolean> {
+  return new Promise((done) => {
+    const socket = connect({ port, host: "127.0.0.1" });
+    socket.once("error", () => done(false));
+    socket.once("connect", () => {
+      socket.destroy();
+      done(true);
+    });
+  });
+}

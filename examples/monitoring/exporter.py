@@ -1,0 +1,341 @@
+"""Token buckets for Prometheus, and a page for people.
+
+/metrics   what every node says of its buckets, in the text format of Prometheus
+/          a page with the last hour; it asks /data
+
+Every setting is an environment variable, see README.md. No request ever waits for a node: each is
+asked in the background, and what it said last is what is served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from urllib.parse import parse_qs
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nodes import Answer, Denied, Node, printable
+
+log = logging.getLogger("exporter")
+
+PAGE = Path(__file__).resolve().parent / "page"
+ROWS_ON_PAGE = 10
+LONGEST_LABEL = 200
+
+
+# Metrics.
+
+# The fields of INFO tokenbucket. One that a newer module may have is exported as a gauge.
+FIELDS: dict[str, tuple[type[Metric], str]] = {
+    "decisions_allowed": (CounterMetricFamily, "Calls that were granted"),
+    "decisions_denied": (CounterMetricFamily, "Calls that were not granted"),
+    "errors": (CounterMetricFamily, "Calls that the module refused with an error"),
+    "tokens_granted": (CounterMetricFamily, "Whole tokens that left buckets"),
+    "buckets": (GaugeMetricFamily, "Buckets in memory"),
+    "bucket_bytes": (GaugeMetricFamily, "Bytes of their values and holds"),
+    "holds": (GaugeMetricFamily, "Holds in memory"),
+    "holds_expired": (CounterMetricFamily, "Holds that nobody settled in time"),
+    "settled_late": (CounterMetricFamily, "Holds that were to be settled and were not there"),
+}
+OTHER_FIELD = (GaugeMetricFamily, "As INFO tokenbucket says")
+
+COMMAND_STATISTICS = {
+    "calls": ("tokenbucket_command_calls", "Calls of a command", 1),
+    "usec": ("tokenbucket_command_seconds", "Seconds that a command took", 1e-6),
+    "failed_calls": ("tokenbucket_command_failed", "Calls that ended in an error", 1),
+    "rejected_calls": ("tokenbucket_command_rejected", "Calls the server did not let pass", 1),
+}
+
+
+class TopSeries:
+    """Which keys get a series of their own: at most `size` new ones in every period.
+
+    Prometheus keeps a series for each key it ever saw. If any key could come and go with each
+    scrape, then whoever invents keys would fill its memory.
+    """
+
+    def __init__(self, size: int, period_s: float) -> None:
+        self.size = size
+        self.period_s = period_s
+        self.keys: set[str] = set()
+        self.chosen_at_s = -float("inf")
+
+    def of(self, top: list[Denied], now_s: float) -> list[Denied]:
+        if now_s - self.chosen_at_s >= self.period_s:
+            self.keys = set()
+            self.chosen_at_s = now_s
+        for row in top:
+            if len(self.keys) < self.size:
+                self.keys.add(row.key)
+        return [row for row in top if row.key in self.keys]
+
+
+class Buckets(Collector):
+    """What the nodes said last, as metrics."""
+
+    def __init__(self, nodes: list[Node], top: int, top_period_s: float) -> None:
+        self.nodes = nodes
+        self.series = {node.name: TopSeries(top, top_period_s) for node in nodes}
+        self.lock = threading.Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+
+        def add(kind: type[Metric], name: str, text: str, value: float, **labels: str) -> None:
+            if name not in families:
+                families[name] = kind(name, text, labels=list(labels))
+            families[name].add_metric(list(labels.values()), value)
+
+        for node in self.nodes:
+            answer = node.status().answer
+            up = answer is not None
+            add(GaugeMetricFamily, "tokenbucket_up", "Whether the node answers", up, node=node.name)
+            if answer:
+                self.add_answer(add, node.name, answer)
+        yield from families.values()
+
+    def add_answer(self, add: Callable, node: str, answer: Answer) -> None:
+        info = {"node": node, "role": answer.role, "version": answer.version}
+        add(GaugeMetricFamily, "tokenbucket_node_info", "Always 1", 1, **info)
+        add(
+            GaugeMetricFamily,
+            "tokenbucket_module_loaded",
+            "Whether the node has the module",
+            bool(answer.buckets),
+            node=node,
+        )
+        text = "How long the node took to say all this"
+        add(GaugeMetricFamily, "tokenbucket_answer_seconds", text, answer.took_s, node=node)
+        for field, value in answer.buckets.items():
+            if re.fullmatch("[a-z0-9_]+", field):
+                kind, text = FIELDS.get(field, OTHER_FIELD)
+                add(kind, f"tokenbucket_{field}", text, value, node=node)
+        for command, statistics in answer.commands.items():
+            for statistic, (name, text, unit) in COMMAND_STATISTICS.items():
+                if statistic in statistics:
+                    value = statistics[statistic] * unit
+                    add(CounterMetricFamily, name, text, value, node=node, command=command)
+        if answer.oom_errors is not None:
+            text = "Replies of the server that began with -OOM"
+            add(CounterMetricFamily, "tokenbucket_oom_errors", text, answer.oom_errors, node=node)
+        with self.lock:
+            rows = self.series[node].of(answer.top, time.monotonic())
+        text = "How often a key was denied, as TB.TOP counts"
+        for row in rows:
+            key = as_label(row.key)
+            add(CounterMetricFamily, "tokenbucket_key_denied", text, row.denied, node=node, key=key)
+
+
+def as_label(key: str) -> str:
+    """A key of up to 1 kB as a label of bearable length, still different from every other."""
+    if len(key) <= LONGEST_LABEL:
+        return key
+    return f"{key[:LONGEST_LABEL]}… {hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+# The page.
+
+
+def data(nodes: list[Node], every_s: float, after_s: float) -> dict:
+    """All that the page shows, and of the history what is newer than `after_s`."""
+    until_s = newest_of_all(nodes)
+    return {
+        "now_s": time.time(),
+        "every_s": every_s,
+        "nodes": [
+            {
+                **of_node(node),
+                "history": [point for point in node.history() if after_s < point[0] <= until_s],
+            }
+            for node in nodes
+        ],
+        "top": top_of_all(nodes),
+    }
+
+
+def newest_of_all(nodes: list[Node]) -> float:
+    """Up to when there are points of every node that is not silent: sums are of all of them."""
+    times = [points[-1][0] for node in nodes if (points := node.history())]
+    recent = [at for at in times if at > max(times) - max(node.patience_s for node in nodes)]
+    return min(recent, default=0)
+
+
+def of_node(node: Node) -> dict:
+    status = node.status()
+    answer = status.answer
+    return {
+        "name": node.name,
+        "answers": answer is not None,
+        "away_because": status.away_because,
+        "since_s": status.since_s,
+        "role": answer and answer.role,
+        "version": answer and answer.version,
+        # As text: a browser's numbers are exact up to 2^53 only.
+        "buckets": {name: str(value) for name, value in (answer.buckets if answer else {}).items()},
+        "top_refused_because": node.top_refused_because,
+    }
+
+
+def top_of_all(nodes: list[Node]) -> list[dict]:
+    """The keys of all nodes, those denied most within the last minute first."""
+    answers = [(node.name, node.status().answer) for node in nodes]
+    rows = [
+        {"node": name, **asdict(row)} for name, answer in answers if answer for row in answer.top
+    ]
+    return sorted(rows, key=lambda row: (-row["last_minute"], -row["denied"]))[:ROWS_ON_PAGE]
+
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Whatever a key is called, a browser runs and loads nothing but what is in the folder `page`.
+SECURITY_HEADERS = [
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+]
+
+
+def application(nodes: list[Node], settings: Settings) -> Callable:
+    registry = CollectorRegistry()
+    registry.register(Buckets(nodes, settings.top, settings.top_every_s))
+    ProcessCollector(registry=registry)
+    metrics = make_wsgi_app(registry)
+    files = {
+        "/" + str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.suffix in TYPES
+    }
+    files["/"] = files.pop("/index.html")
+
+    def answer(environ: dict, start_response: Callable) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *rest: object) -> Callable:
+            return start_response(status, headers + SECURITY_HEADERS, *rest)
+
+        def reply(status: str, kind: str, body: bytes) -> list[bytes]:
+            length = ("Content-Length", str(len(body)))
+            start(status, [("Content-Type", kind), length, ("Cache-Control", "no-cache")])
+            return [body]
+
+        path = environ["PATH_INFO"] or "/"
+        if environ["REQUEST_METHOD"] != "GET":
+            return reply("405 Method Not Allowed", "text/plain", b"only GET is answered\n")
+        if path == "/metrics":
+            return metrics(environ, start)
+        if path == "/data":
+            after_s = seconds_after(environ.get("QUERY_STRING", ""))
+            text = json.dumps(data(nodes, settings.every_s, after_s), separators=(",", ":"))
+            return reply("200 OK", "application/json", text.encode())
+        if path in files:
+            return reply("200 OK", TYPES[files[path].suffix], files[path].read_bytes())
+        return reply("404 Not Found", "text/plain", b"there are / and /metrics\n")
+
+    return answer
+
+
+def seconds_after(query: str) -> float:
+    try:
+        return float(parse_qs(query)["after"][0])
+    except (LookupError, ValueError):
+        return 0
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class Handler(WSGIRequestHandler):
+    timeout = 10  # seconds for a client that says nothing, or reads nothing
+
+    def log_message(self, *_: object) -> None:
+        """Prometheus asks several times a minute: nothing worth a line."""
+
+
+# Settings.
+
+
+class Settings:
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.environ = environ
+        self.nodes = self.text("NODES", "redis://127.0.0.1:6379").split()
+        self.username = self.text("REDIS_USERNAME", "") or None
+        self.password = self.text("REDIS_PASSWORD", "") or None
+        self.host = self.text("HOST", "127.0.0.1")
+        self.port = int(self.number("PORT", "9720", 1, 65535))
+        self.every_s = self.number("EVERY_S", "5", 0.1, 60)
+        self.timeout_s = self.number("TIMEOUT_S", "1", 0.01, 60)
+        self.top = int(self.number("TOP", "10", 0, 100))
+        self.top_every_s = self.number("TOP_EVERY_S", "300", 1, 86400)
+
+    def text(self, name: str, default: str) -> str:
+        return self.environ.get(name, default)
+
+    def number(self, name: str, default: str, least: float, most: float) -> float:
+        text = self.text(name, default)
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not least <= number <= most:
+            sys.exit(f"{name} must be a number from {least} to {most}, not {printable(text)!r}")
+        return number
+
+    def watched(self) -> list[Node]:
+        nodes = []
+        for url in self.nodes:
+            try:
+                node = Node(url, self.username, self.password, self.every_s, self.timeout_s)
+            except ValueError as error:  # without the address, which may have a password in it
+                sys.exit(f"NODES: address {len(nodes) + 1} is none: {error}")
+            if node.name in (other.name for other in nodes):
+                sys.exit(f"NODES: {node.name} is there twice")
+            nodes.append(node)
+        if not nodes:
+            sys.exit("NODES: no address")
+        return nodes
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    settings = Settings(dict(os.environ))
+    nodes = settings.watched()
+    Server.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        server = Server((settings.host, settings.port), Handler)
+    except OSError as error:
+        sys.exit(f"HOST, PORT: cannot listen on {settings.host}:{settings.port}: {error}")
+    server.set_app(application(nodes, settings))
+    for node in nodes:
+        threading.Thread(target=node.watch, name=node.name, daemon=True).start()
+    log.info("on http://%s:%d, metrics on /metrics", settings.host, settings.port)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()

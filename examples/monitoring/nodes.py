@@ -1,0 +1,257 @@
+"""Asks every node, again and again, what it says of its token buckets; remembers the last hour."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
+from redis.retry import Retry
+
+log = logging.getLogger("exporter")
+
+HISTORY_S = 3600
+MINUTE_S = 60
+# As many as the module counts unless it is told otherwise (tokenbucket.top-keys).
+TOP_ROWS = 128
+SECTIONS = ("tokenbucket", "commandstats", "errorstats", "replication", "server")
+
+
+def printable(text: bytes | str) -> str:
+    r"""The text in printable characters: what is no UTF-8, and what nobody sees (control
+    characters, marks that turn the direction of writing), as \xNN for each byte, and a backslash
+    as two. No two texts become the same."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+
+    def shown(character: str) -> str:
+        if character == "\\":
+            return "\\\\"
+        if character.isprintable():
+            return character
+        return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+    return "".join(map(shown, text))
+
+
+@dataclass(frozen=True)
+class Denied:
+    """A key of TB.TOP."""
+
+    key: str
+    denied: int
+    last_denied_ms: int
+    last_minute: int
+    """How often it was denied within the last minute."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node said at one moment."""
+
+    role: str
+    version: str
+    run_id: str
+    """Another one after a restart, when all counters begin at 0."""
+    buckets: dict[str, int]
+    """The fields of INFO tokenbucket; empty without the module."""
+    commands: dict[str, dict[str, float]]
+    """INFO commandstats of the module's commands."""
+    oom_errors: int | None
+    """Replies that began with -OOM, the server's own included; None before Redis 6.2."""
+    top: list[Denied]
+    took_s: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a node is: what it answered, or why it did not."""
+
+    answer: Answer | None
+    away_because: str
+    since_s: float
+    """Since when it has been there, or away; Unix time."""
+
+
+# Of one node at one moment: time, allowed and denied calls a second, buckets, their bytes, holds,
+# and whether the node is a master. All None but the time if it was away.
+Point = tuple[float, float | None, float | None, int | None, int | None, int | None, bool | None]
+
+
+class Node:
+    """One server. `watch` runs in a thread of its own, so that no node waits for another one."""
+
+    def __init__(
+        self, url: str, username: str | None, password: str | None, every_s: float, timeout_s: float
+    ) -> None:
+        # RESP2 and no name of the library: the greeting then consists of AUTH alone, so that
+        # +info +tb.top suffice and the server's ACL LOG stays empty.
+        self.client = Redis.from_url(
+            url,
+            username=username,
+            password=password,
+            protocol=2,
+            driver_info=None,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self.name = name_of(self.client.connection_pool.connection_kwargs)
+        self.every_s = every_s
+        # Connecting, AUTH, INFO and TB.TOP each have their timeout.
+        self.patience_s = every_s + 4 * timeout_s
+        self.lock = threading.Lock()
+        self.current: Status | None = None
+        self.points: deque[Point] = deque(maxlen=math.ceil(HISTORY_S / every_s))
+        self.last_answer: Answer | None = None  # which outlives the node's absence
+        self.answered_at_s = -math.inf  # monotonic
+        self.minute = LastMinute(every_s)
+        self.top_refused_because = ""
+
+    def watch(self) -> None:
+        """Asks at every multiple of `every_s`, so that all nodes have points at the same times."""
+        while True:
+            time.sleep(self.every_s - time.time() % self.every_s)
+            # Its own time, not that of the answer.
+            self.ask(round(time.time() / self.every_s) * self.every_s)
+
+    def ask(self, now_s: float) -> None:
+        try:
+            answer = self.answer()
+        except Exception as error:  # whatever a server replies, it is asked again the next time
+            self.report(now_s, None, printable(str(error) or type(error).__name__)[:200])
+        else:
+            self.report(now_s, answer)
+
+    def answer(self) -> Answer:
+        began = time.monotonic()
+        pipeline = self.client.pipeline(transaction=False)
+        for section in SECTIONS:
+            pipeline.info(section)
+        buckets, commands, errors, replication, server = pipeline.execute()
+        version = str(server["redis_version"])
+        buckets = {
+            name.removeprefix("tokenbucket_"): value
+            for name, value in buckets.items()
+            if name.startswith("tokenbucket_") and isinstance(value, int)
+        }
+        top = self.top() if buckets else []
+        knows_errors = tuple(map(int, version.split(".")[:2])) >= (6, 2)
+        return Answer(
+            role="replica" if replication["role"] == "slave" else replication["role"],
+            version=str(server.get("valkey_version", version)),
+            run_id=server["run_id"],
+            buckets=buckets,
+            commands=of_the_module(commands),
+            oom_errors=errors.get("errorstat_OOM", {"count": 0})["count"] if knows_errors else None,
+            top=self.minute.top(server["run_id"], top),
+            took_s=time.monotonic() - began,
+        )
+
+    def top(self) -> list[tuple[bytes, int, int]]:
+        try:
+            rows = self.client.execute_command("TB.TOP", "COUNT", TOP_ROWS)
+        except ResponseError as error:  # the counters are worth having without it
+            because = printable(str(error))
+            if because != self.top_refused_because:
+                log.warning("%s: TB.TOP is refused: %s", self.name, because)
+            self.top_refused_because = because
+            return []
+        self.top_refused_because = ""
+        return [(key, denied, last_denied_ms) for key, denied, last_denied_ms in rows]
+
+    def report(self, now_s: float, answer: Answer | None, away_because: str = "") -> None:
+        point = self.point(now_s, answer) if answer else (now_s, *[None] * 6)
+        with self.lock:
+            before = self.current
+            changed = before is None or (before.answer is None) != (answer is None)
+            since_s = now_s if changed else before.since_s
+            self.current = Status(answer, away_because, since_s)
+            self.points.append(point)
+            if answer:
+                self.last_answer = answer
+                self.answered_at_s = time.monotonic()
+        if changed and answer:
+            log.info("%s: answers", self.name)
+        elif changed:
+            log.warning("%s: away: %s", self.name, away_because)
+
+    def point(self, now_s: float, answer: Answer) -> Point:
+        elapsed_s = time.monotonic() - self.answered_at_s
+        allowed, denied = (
+            a_second(answer, self.last_answer, name, elapsed_s)
+            for name in ("decisions_allowed", "decisions_denied")
+        )
+        buckets, used_bytes, holds = (
+            answer.buckets.get(name, 0) for name in ("buckets", "bucket_bytes", "holds")
+        )
+        return now_s, allowed, denied, buckets, used_bytes, holds, answer.role == "master"
+
+    def status(self) -> Status:
+        """How the node is. One that neither answers nor fails is away, too."""
+        with self.lock:
+            status, silent_s = self.current, time.monotonic() - self.answered_at_s
+        if status is None:
+            return Status(None, "not asked yet", time.time())
+        if status.answer and silent_s > self.patience_s:
+            return Status(None, "no answer in time", time.time() - silent_s)
+        return status
+
+    def history(self) -> list[Point]:
+        with self.lock:
+            return list(self.points)
+
+
+class LastMinute:
+    """How often keys were denied within the last minute, of what TB.TOP counts since the start."""
+
+    def __init__(self, every_s: float) -> None:
+        self.lists: deque[dict[bytes, int]] = deque(maxlen=math.ceil(MINUTE_S / every_s))
+        self.run_id = ""
+
+    def top(self, run_id: str, rows: list[tuple[bytes, int, int]]) -> list[Denied]:
+        counts = {key: denied for key, denied, _ in rows}
+        if run_id != self.run_id:
+            self.run_id = run_id
+            self.lists.clear()
+        before = self.lists[0] if self.lists else counts
+        self.lists.append(counts)
+        # A key that is new in a full list took over the counter of the one denied least often.
+        taken_over = min(before.values(), default=0) if len(before) == len(counts) else 0
+
+        def last_minute(key: bytes, denied: int) -> int:
+            earlier = before.get(key, taken_over)
+            return denied - earlier if denied >= earlier else denied  # less: after a RESET
+
+        return [
+            Denied(printable(key), denied, last_ms, last_minute(key, denied))
+            for key, denied, last_ms in rows
+        ]
+
+
+def a_second(answer: Answer, before: Answer | None, name: str, elapsed_s: float) -> float | None:
+    """By how much a counter grew. None at first: nobody knows since when it has been counting."""
+    if before is None:
+        return None
+    restarted = before.run_id != answer.run_id
+    earlier = 0 if restarted else before.buckets.get(name, 0)
+    return round(max(answer.buckets.get(name, 0) - earlier, 0) / elapsed_s, 3)
+
+
+def of_the_module(commandstats: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    commands = ((name.removeprefix("cmdstat_").upper(), of) for name, of in commandstats.items())
+    return {name: of for name, of in commands if name.startswith("TB.") or name == "CL.THROTTLE"}
+
+
+def name_of(connection: dict) -> str:
+    """host:port, without the credentials that an address may have."""
+    if "path" in connection:
+        return connection["path"]
+    host = connection.get("host", "localhost")
+    return f"{f'[{host}]' if ':' in host else host}:{connection.get('port', 6379)}"

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# bare.sh SUITE   In a fresh Debian with nothing but make and git: clones the last commit of this project, runs `make run` and asks
+# the server that it starts. As root.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=target/bare/$1
+port=$((20000 + RANDOM % 10000))
+began=$SECONDS
+
+scripts/chroot.sh make "$root" "$1" make git
+for program in cargo rustc cc redis-cli; do
+    # shellcheck disable=SC2016 # for the inner shell
+    scripts/chroot.sh run "$root" sh -c '! command -v "$1"' sh $program
+done
+git clone --quiet --no-hardlinks . "$root/root/project"
+# shellcheck disable=SC2016 # for the inner shell
+scripts/chroot.sh run "$root" bash -euc '
+    cd /root/project
+    make run PORT="$1" &
+    while ! command -v redis-cli >/dev/null || [ ! -e target/release/libtokenbucket.so ]; do
+        kill -0 $! 2>/dev/null || { echo "error: make run ended" >&2; exit 1; }
+        sleep 1
+    done
+    scripts/smoke.sh redis-cli -p "$1"
+    cargo --version
+' sh "$port"
+rm -rf --one-file-system "$root"
+echo "passed in $((SECONDS - began)) s"

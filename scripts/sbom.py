@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""sbom.py EPOCH_S FILE   What cargo-cyclonedx wrote, the same whoever writes it: its serial number is drawn from the contents,
+and its time is EPOCH_S."""
+
+import datetime
+import json
+import sys
+import uuid
+
+epoch_s, path = sys.argv[1:]
+with open(path, encoding="utf-8") as file:
+    bill = json.load(file)
+here = bill["metadata"]["component"]["bom-ref"].split("#")[0]
+bill["serialNumber"] = ""
+bill["metadata"]["timestamp"] = datetime.datetime.fromtimestamp(int(epoch_s), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+text = json.dumps(bill, indent=2, sort_keys=True).replace(here, "path+file:///project")
+serial = uuid.uuid5(uuid.NAMESPACE_URL, text)
+print(text.replace('"serialNumber": ""', f'"serialNumber": "urn:uuid:{serial}"'))

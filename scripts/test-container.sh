@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# test-container.sh   Builds what the Dockerfile describes and starts the servers in it, by buildah in a Debian 13. The images that
+# it starts from are made of Debian's packages: no registry of images is asked. As root.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=target/test-container
+
+scripts/chroot.sh make "$root" trixie buildah netavark crun redis-tools
+scripts/chroot.sh make "$root/images/debian" bookworm
+scripts/chroot.sh make "$root/images/redis" bookworm redis-server
+scripts/chroot.sh make "$root/images/valkey" trixie valkey-server
+# The last commit, as in a fresh clone.
+mkdir -p "$root/project"
+git archive HEAD | tar -x -C "$root/project"
+# shellcheck disable=SC2016 # for the inner shell
+scripts/chroot.sh run "$root" STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot bash -euc '
+    # What buildah would ask for on its own is more than a machine may allow.
+    limits=(--ulimit nofile=20000:20000 --ulimit nproc=90000:90000)
+    image() { # FOLDER NAME
+        local container
+        container=$(buildah from scratch)
+        buildah add --quiet "$container" "/images/$1" /
+        buildah config --env CARGO_HTTP_CAINFO="$CARGO_HTTP_CAINFO" "$container"
+        buildah commit --quiet --rm "$container" "$2"
+        rm -rf --one-file-system "/images/$1"
+    }
+    build() { # TARGET
+        buildah build --quiet --pull=never --network=host "${limits[@]}" --layers \
+            --build-arg REDIS=localhost/base-of-redis --build-arg VALKEY=localhost/base-of-valkey \
+            --target "$1" --tag "$1" /project
+    }
+    works() { # TARGET
+        local container command
+        build "$1"
+        container=$(buildah from --pull=never "${limits[@]}" "localhost/$1")
+        command=$(buildah inspect --format "{{range .OCIv1.Config.Cmd}}{{.}} {{end}}" "$container")
+        echo "starting $command"
+        mkdir -p "/socket/$1"
+        # shellcheck disable=SC2086 # words
+        buildah run --network=host --volume "/socket/$1:/socket" "$container" -- \
+            $command --port 0 --unixsocket /socket/socket >"/socket/$1/log" 2>&1 &
+        /project/scripts/smoke.sh redis-cli -s "/socket/$1/socket" || { cat "/socket/$1/log"; exit 1; }
+    }
+    image debian localhost/debian:12-slim
+    image redis localhost/base-of-redis
+    image valkey localhost/base-of-valkey
+
+    build module
+    container=$(buildah from --pull=never localhost/module)
+    held=$(cd "$(buildah mount "$container")" && find . -type f)
+    [ "$held" = ./libtokenbucket.so ] || { echo "error: the image of the module holds $held" >&2; exit 1; }
+    works redis
+    works valkey
+'
+rm -rf --one-file-system "$root"

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# test-dist.sh FOLDER   Tests what dist.sh wrote to FOLDER: builds it once more elsewhere, which has to give the same bytes; reads which
+# symbols the modules ask for; and installs it in an old and in a new Debian. As root.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dist=$(realpath "$1")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# The oldest C library that a module for glibc has to do with.
+GLIBC=2.17
+# Debian 11, the oldest that the mirrors have: glibc 2.31 and Redis 6.0.
+OLDEST=bullseye
+MODULE=/usr/lib/redis/modules/libtokenbucket.so
+
+fail() { echo "error: $*" >&2; exit 1; }
+say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+work=$(realpath -m target/test-dist)
+rm -rf --one-file-system "$work"
+mkdir -p "$work"
+
+builds_again_to_the_same_bytes() {
+    say 'building again in another folder'
+    git clone --quiet . "$work/again"
+    mkdir -p "$work/again/target/cross"
+    # What was fetched is not fetched again; what was built is.
+    for kept in apt tools zig; do cp -a "target/cross/$kept" "$work/again/target/cross/"; done
+    if [ -e target/tools ]; then cp -a target/tools "$work/again/target/"; fi
+    (cd "$work/again" && scripts/dist.sh "$version" "$work/dist")
+    diff "$dist/SHA256SUMS" "$work/dist/SHA256SUMS" || fail "the second build gave other bytes"
+    rm -rf "$work/again"
+}
+
+unpacks_as_promised() { # TARBALL
+    local name
+    name=$(basename "$1" .tar.gz)
+    tar -xzf "$1" -C "$work"
+    (cd "$work/$name" && ls -- CHANGELOG.md LICENSE README.md THIRD-PARTY-LICENCES redis.conf.example >/dev/null)
+    [ "$(stat -c %a "$work/$name/libtokenbucket.so")" = 755 ] || fail "the module of $name lacks its run bit"
+}
+
+asks_for_no_newer_glibc() { # MODULE
+    local newest
+    newest=$(readelf --wide --version-info "$1" | grep -oE 'GLIBC_[0-9.]+' | cut -d _ -f 2 | sort -Vu | tail -1)
+    [ -n "$newest" ] || fail "$1 asks for no version of glibc at all: it was not read"
+    [ "$(printf '%s\n' "$newest" "$GLIBC" | sort -V | tail -1)" = "$GLIBC" ] || fail "$1 asks for GLIBC_$newest"
+    echo "$(basename "$(dirname "$1")") asks for GLIBC_$newest"
+}
+
+asks_for_no_glibc() { # MODULE
+    ! readelf --wide --version-info --dynamic "$1" | grep -E 'GLIBC_|libc\.so\.6|libgcc_s' || fail "$1 is for glibc"
+    echo "$(basename "$(dirname "$1")") asks for no glibc"
+}
+
+# Installs the package, reads the line that it says, and starts a server with it.
+works_in() { # SUITE SERVER...
+    local suite=$1 root=$work/$1 server
+    shift
+    say "installing in Debian $suite, with $*"
+    scripts/chroot.sh make "$root" "$suite" "$@"
+    cp "$dist/tokenbucket_${version}_amd64.deb" "$root/tmp/"
+    install -D -t "$root/project/scripts" scripts/smoke.sh scripts/test-loading.sh
+    cp Cargo.toml "$root/project/"
+    scripts/chroot.sh run "$root" dpkg -i "/tmp/tokenbucket_${version}_amd64.deb" | tee "$root/tmp/said"
+    grep -q "^    loadmodule $MODULE\$" "$root/tmp/said" || fail "the package does not say its loadmodule line"
+    for server in "$@"; do
+        # The unit of the server lets it map programs from there, and from few other folders.
+        unit=$root/lib/systemd/system/$server.service
+        [ ! -e "$unit" ] || ! grep -q '^NoExecPaths=' "$unit" || grep -qE '^ExecPaths=.*/usr/lib( |$)' "$unit" ||
+            fail "$server of $suite may not load from /usr/lib"
+        # shellcheck disable=SC2016 # for the inner shell
+        scripts/chroot.sh run "$root" bash -euc '
+            cli=${1%-server}-cli
+            ldd --version | sed -n 1p
+            "$1" --port 0 --unixsocket /tmp/socket --save "" --loadmodule "$2" >/tmp/log &
+            /project/scripts/smoke.sh "$cli" -s /tmp/socket || { cat /tmp/log; exit 1; }
+        ' sh "$server" "$MODULE"
+        [ "$suite" = "$OLDEST" ] ||
+            scripts/chroot.sh run "$root" /project/scripts/test-loading.sh "$server" "${server%-server}-cli" "$MODULE"
+    done
+    scripts/chroot.sh run "$root" dpkg --purge tokenbucket
+    [ ! -e "$root$MODULE" ] || fail "purging the package leaves the module"
+    rm -rf --one-file-system "$root"
+}
+
+scripts/install.sh cc chroot
+(cd "$dist" && sha256sum --check --quiet SHA256SUMS)
+for tarball in "$dist"/*.tar.gz; do
+    unpacks_as_promised "$tarball"
+    module=$work/$(basename "$tarball" .tar.gz)/libtokenbucket.so
+    case "$tarball" in *-glibc.tar.gz) asks_for_no_newer_glibc "$module" ;; *) asks_for_no_glibc "$module" ;; esac
+done
+works_in "$OLDEST" redis-server
+works_in trixie redis-server valkey-server
+builds_again_to_the_same_bytes

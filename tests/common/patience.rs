@@ -1,0 +1,20 @@
+//! Waiting for what a healthy server does at once.
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take. Generous: machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` holds; panics with `what` if it never does.
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_longer(PATIENCE, what, condition);
+}
+
+/// The same, for what keeps even a healthy server busy.
+pub fn wait_longer(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,60 @@
+//! The script of clients whose server has no module: commands as calls of it, and what it stores.
+
+use super::exact::Bucket;
+use super::{text, Connection, Server, ServerBuilder};
+use redis::Value;
+use std::sync::OnceLock;
+
+pub const SCRIPT: &str = include_str!("../../clients/fallback.lua");
+
+static SHA: OnceLock<String> = OnceLock::new();
+
+/// A server without the module that is yet to be started.
+pub fn without_module() -> ServerBuilder {
+    Server::builder().without_module().controlled_clock()
+}
+
+/// A server without the module, with a clock that only the test moves, that has the script; and a client of it.
+pub fn with_clock_and_client() -> (Server, Connection) {
+    let server = without_module().start();
+    let client = connect(&server);
+    (server, client)
+}
+
+/// A client of a server that has the script from now on.
+pub fn connect(server: &Server) -> Connection {
+    let mut client = server.connect();
+    let sha = text(&client.run(&["SCRIPT", "LOAD", SCRIPT]));
+    assert_eq!(*SHA.get_or_init(|| sha.clone()), sha);
+    client
+}
+
+/// The words of a command as those of a call of the script: the same, but that the keys come first.
+pub fn words(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let name = words.next().and_then(|name| name.strip_prefix("TB.")).expect(command);
+    let mut arguments: Vec<_> = words.collect();
+    let keys = if name == "MTAKE" {
+        arguments.remove(0);
+        let keys = arguments.iter().step_by(4).copied().collect();
+        let mut place = 0;
+        arguments.retain(|_| {
+            place += 1;
+            place % 4 != 1
+        });
+        keys
+    } else {
+        vec![arguments.remove(0)]
+    };
+    let sha = SHA.get().expect("no server has the script");
+    format!("EVALSHA {sha} {} {} {name} {}", keys.len(), keys.join(" "), arguments.join(" "))
+}
+
+/// What is stored under a key.
+pub fn stored(client: &mut Connection, key: &str) -> Option<Bucket> {
+    let Value::BulkString(bytes) = client.run(&["GET", key]) else { return None };
+    let text = String::from_utf8(bytes).unwrap();
+    let fields: Vec<i64> = text.split(' ').skip(1).map(|field| field.parse().unwrap()).collect();
+    let [level_micro, refilled_at_us, _expires_at_ms] = fields[..] else { panic!("no bucket: {text}") };
+    Some(Bucket { level_micro, refilled_at_us })
+}

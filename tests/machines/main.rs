@@ -1,0 +1,155 @@
+//! Buckets are the same bytes on every processor and with every C library, whichever end of a number they store first:
+//! in snapshots, append-only files, `DUMP` and what replicas are sent. So machines can be exchanged under the data.
+//!
+//! Beside the server under test, which may be foreign to this machine, this takes one that is not, of the same version:
+//! `NATIVE_SERVER`, with `NATIVE_MODULE`.
+
+#[allow(dead_code, unused_imports)] // tests/server uses all of it.
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::server::Native;
+use common::stored::{
+    append_only_file, assert_same_buckets, buckets, commands, copy_of_files, fill, follow, quiet,
+    with_append_only_file,
+};
+use common::{Connection, Server, ServerBuilder};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, Debug)]
+enum Machine {
+    Native,
+    UnderTest,
+}
+use Machine::{Native as Here, UnderTest as There};
+
+/// Who writes, and who reads what was written.
+const BOTH_WAYS: [[Machine; 2]; 2] = [[Here, There], [There, Here]];
+
+impl Machine {
+    fn run(self, builder: ServerBuilder) -> Server {
+        match self {
+            Self::Native => builder.native(&native()).start(),
+            Self::UnderTest => builder.start(),
+        }
+    }
+}
+
+fn native() -> Native {
+    let path = |name| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} says none")));
+    Native { server: path("NATIVE_SERVER"), module: path("NATIVE_MODULE") }
+}
+
+fn filled(server: Server) -> (Server, Connection) {
+    let mut client = server.connect();
+    fill(&mut client, server.clock());
+    (server, client)
+}
+
+/// What `DUMP` makes of each bucket.
+fn dumps(client: &mut Connection) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let keys: Vec<Vec<u8>> = redis::from_redis_value(client.say("KEYS *")).unwrap();
+    keys.into_iter()
+        .map(|key| {
+            let dump = redis::from_redis_value(client.run(&[b"DUMP".as_slice(), &key])).unwrap();
+            (key, dump)
+        })
+        .collect()
+}
+
+#[test]
+fn both_dump_the_same_bytes() {
+    let [here, there] = [Here, There].map(|machine| {
+        let (_server, mut client) = filled(machine.run(quiet()));
+        dumps(&mut client)
+    });
+    assert!(here.len() > 15, "{here:?}");
+    assert_eq!(here, there);
+}
+
+/// What is appended is what replicas are sent. When a bucket that has expired is deleted is up to the server.
+#[test]
+fn both_append_the_same_effects() {
+    let [here, there] = [Here, There].map(|machine| {
+        let (server, _client) = filled(machine.run(with_append_only_file("no")));
+        let mut effects = commands(&fs::read(append_only_file(&server)).unwrap());
+        effects.retain(|command| command[0] == b"TB.RESTORE");
+        effects
+    });
+    assert!(here.len() > 50, "{here:?}");
+    for (here, there) in here.iter().zip(&there) {
+        assert_eq!(here, there);
+    }
+    assert_eq!(here.len(), there.len());
+}
+
+/// A snapshot also tells of the server, and has its keys in any order.
+#[test]
+fn both_write_the_same_bytes_of_a_bucket_to_a_snapshot() {
+    /// The kind of value before it; the version of the format and a checksum behind it.
+    const AROUND_A_VALUE: (usize, usize) = (1, 10);
+    for machine in [Here, There] {
+        let (server, mut client) = filled(machine.run(quiet()));
+        client.say("SAVE");
+        let snapshot = fs::read(server.folder().join("dump.rdb")).unwrap();
+        let (_other, mut other_client) = filled(if let Here = machine { There } else { Here }.run(quiet()));
+        for (key, dump) in dumps(&mut other_client) {
+            let value = &dump[AROUND_A_VALUE.0..dump.len() - AROUND_A_VALUE.1];
+            let is_there = snapshot.windows(value.len()).any(|bytes| bytes == value);
+            assert!(is_there, "{} is other bytes in the snapshot of {machine:?}", key.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn each_reads_the_snapshot_of_the_other() {
+    for [writer, reader] in BOTH_WAYS {
+        let (server, mut client) = filled(writer.run(quiet()));
+        client.say("SAVE");
+        let files = copy_of_files(&server);
+        let read = reader.run(quiet().clock_of(&server).files_in(files.path()));
+        let expected = buckets(&mut client);
+        assert_same_buckets(&buckets(&mut read.connect()), &expected, &format!("written by {writer:?}"));
+    }
+}
+
+#[test]
+fn each_reads_the_append_only_file_of_the_other() {
+    for [writer, reader] in BOTH_WAYS {
+        let (server, mut client) = filled(writer.run(with_append_only_file("no")));
+        let files = copy_of_files(&server);
+        let read = reader.run(with_append_only_file("no").clock_of(&server).files_in(files.path()));
+        let expected = buckets(&mut client);
+        assert_same_buckets(&buckets(&mut read.connect()), &expected, &format!("written by {writer:?}"));
+    }
+}
+
+#[test]
+fn each_restores_what_the_other_dumped() {
+    for [from, to] in BOTH_WAYS {
+        let (server, mut client) = filled(from.run(quiet()));
+        let restored = to.run(quiet().clock_of(&server));
+        let mut restorer = restored.connect();
+        let dumped = dumps(&mut client);
+        for (key, dump) in &dumped {
+            restorer.run(&[b"RESTORE".as_slice(), key, b"0", dump]);
+        }
+        assert_eq!(dumps(&mut restorer), dumped, "from {from:?}");
+    }
+}
+
+/// By a snapshot when it begins to, by effects from then on.
+#[test]
+fn each_follows_the_other() {
+    for [master, replica] in BOTH_WAYS {
+        let (master_server, mut client) = filled(master.run(quiet()));
+        let replica_server = replica.run(quiet().clock_of(&master_server));
+        follow(&replica_server, &master_server);
+        fill(&mut client, master_server.clock());
+        follow(&replica_server, &master_server);
+        let expected = buckets(&mut client);
+        assert_same_buckets(&buckets(&mut replica_server.connect()), &expected, &format!("of {master:?}"));
+    }
+}

@@ -1,0 +1,79 @@
+//! Stories: calls in order, and what each of them is told.
+//!
+//! A story begins with what it is about, behind `#`, and an empty line ends it. A line is `call => reply`, the reply as
+//! [`shown`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.
+//! After each call that denies, refuses or asks, the buckets are looked at: it has changed nothing, unless the clock had
+//! stepped back before.
+
+use crate::common::clock::START_US;
+use crate::common::exact::{number::exact, whole};
+use crate::common::stored::{assert_same_buckets, buckets};
+use crate::common::{shown, Connection, Server};
+
+/// Plays each story, on a server without keys and from [`START_US`] on.
+pub fn play_all(stories: &str) {
+    let (server, mut client) = Server::with_clock_and_client();
+    for story in stories.split("\n\n") {
+        client.say("FLUSHALL");
+        server.clock().set_us(START_US);
+        play(&server, &mut client, story);
+    }
+}
+
+pub fn play(server: &Server, client: &mut Connection, story: &str) {
+    let mut has_stepped_back = false;
+    let lines = story.lines().map(str::trim).filter(|line| !line.is_empty());
+    for line in lines.filter(|line| !line.starts_with('#')) {
+        if let Some(us) = passing_us(line) {
+            server.clock().advance_us(us);
+            has_stepped_back |= us < 0;
+            continue;
+        }
+        let (call, expected) = line.split_once(" => ").unwrap_or_else(|| panic!("{line} in\n{story}"));
+        let before = buckets(client);
+        let told = tell(client.attempt(call));
+        match expected.strip_suffix('…') {
+            Some(beginning) => assert!(told.starts_with(beginning), "{line} in\n{story}, not {told}"),
+            None => assert_eq!(told, expected, "{call} in\n{story}"),
+        }
+        if changes_nothing(call, &told) && !has_stepped_back {
+            assert_same_buckets(&buckets(client), &before, &format!("{call} has changed something"));
+        }
+    }
+}
+
+/// A reply or an error in one line.
+pub fn tell(reply: Result<redis::Value, String>) -> String {
+    reply.map_or_else(|error| error, |reply| shown(&reply))
+}
+
+fn changes_nothing(call: &str, told: &str) -> bool {
+    let only_asks =
+        ["TB.PEEK ", "TB.STATE ", "TB.HOLDS ", "TB.TOP"].iter().any(|command| call.starts_with(command));
+    let is_error = told.starts_with(char::is_alphabetic);
+    // Of several holds, those that are there are settled.
+    let is_denied = call.starts_with("TB.") && !call.starts_with("TB.MSETTLE ") && told.starts_with("[0 ");
+    only_asks || is_error || is_denied
+}
+
+/// The microseconds of `(2 seconds later)`, or, negative, of `(2 seconds earlier)`.
+pub fn passing_us(line: &str) -> Option<i64> {
+    let remark = line.trim().strip_prefix('(')?.strip_suffix(')')?;
+    let [number, unit, direction] = remark.split(' ').collect::<Vec<_>>().try_into().ok()?;
+    let sign = match direction {
+        "later" => 1,
+        "earlier" => -1,
+        _ => return None,
+    };
+    let unit_us = match unit.strip_suffix('s').unwrap_or(unit) {
+        "microsecond" => 1i64,
+        "millisecond" => 1000,
+        "second" => 1_000_000,
+        "minute" => 60_000_000,
+        "hour" => 3_600_000_000,
+        "day" => 86_400_000_000,
+        _ => return None,
+    };
+    let us = exact(number) * whole(sign * unit_us);
+    Some(us.to_integer().try_into().expect("a time that fits"))
+}

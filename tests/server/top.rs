@@ -1,0 +1,144 @@
+//! `TB.TOP`: who is denied most.
+
+use super::stories;
+use crate::common::random::Random;
+use crate::common::{array, integer, is_before, Connection, Server};
+use redis::Value;
+use std::collections::HashMap;
+
+fn bytes(value: &Value) -> Vec<u8> {
+    let Value::BulkString(bytes) = value else { panic!("{value:?}") };
+    bytes.clone()
+}
+
+/// What it replies: keys and how often they were denied.
+fn top(client: &mut Connection, words: &str) -> Vec<(Vec<u8>, i64)> {
+    let rows = array(client.say(words)).into_iter().map(array);
+    rows.map(|row| (bytes(&row[0]), integer(&row[1]))).collect()
+}
+
+#[test]
+fn it_counts_each_key_that_its_own_limit_denies() {
+    stories::play_all(
+        "# most first, each with when it was denied last, and a key denied as often before one denied later
+        TB.TOP => []
+        TB.TAKE one 0 1 => [0 0 -1 0]
+        (5 milliseconds later)
+        TB.TAKE two 0 1 => [0 0 -1 0]
+        TB.TAKE two 0 1 => [0 0 -1 0]
+        TB.TOP => [[\"two\" 2 1767225600005] [\"one\" 1 1767225600000]]
+        TB.TOP COUNT 1 => [[\"two\" 2 1767225600005]]
+        tb.top reset count 1 => [[\"two\" 2 1767225600005]]
+        TB.TOP => []
+
+        # every command that denies, of several keys those alone that deny, and none that only asks
+        TB.TAKEUPTO a 0.5 1 1 => [0 0 -1 0]
+        TB.RESERVE b 1 1 2 0 => [0 1 -1 0]
+        TB.MTAKE 2 c 0 1 1 allowed 10 1 1 => [0 0 -1 0 [[0 0 -1 0] [1 10 0 0]]]
+        TB.HOLD d 0 1 1 1000 id => [0 0 -1 0]
+        TB.MHOLD 2 1000 id e 0 1 1 allowed 10 1 1 => [0 0 -1 0 [[0 0 -1 0] [1 10 0 0]]]
+        CL.THROTTLE f 0 1 1 2 => [1 1 1 -1 0]
+        TB.PEEK g 0 1 => [0 0 -1 0]
+        TB.SETTLE h 1 1 id 1 => [0 1 -1 0]
+        TB.TAKE i x 1 => ERR capacity…
+        TB.TOP RESET => [[\"a\" 1 1767225600000] [\"b\" 1 1767225600000] [\"c\" 1 1767225600000] \
+                        [\"d\" 1 1767225600000] [\"e\" 1 1767225600000] [\"f\" 1 1767225600000]]
+
+        # what it does not know it names
+        TB.TOP COUNT => ERR COUNT must be a whole number of keys from 1 to 100000
+        TB.TOP COUNT 0 => ERR COUNT must be a whole number of keys from 1 to 100000
+        TB.TOP COUNT 100001 => ERR COUNT must be a whole number of keys from 1 to 100000
+        TB.TOP COUNT ten => ERR COUNT must be a whole number of keys from 1 to 100000
+        TB.TOP COUNT 1 COUNT 1 => ERR options of TB.TOP are COUNT n and RESET, each at most once
+        TB.TOP RESET RESET => ERR options of TB.TOP are COUNT n and RESET, each at most once
+        TB.TOP 10 => ERR options of TB.TOP are COUNT n and RESET, each at most once",
+    );
+}
+
+#[test]
+fn keys_may_have_any_bytes_and_long_ones_are_cut() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (binary, long) = (&b"\0\r\n\xff"[..], [b'x'; 1030]);
+    for key in [binary, binary, &long[..1024], &long[..1025], &long] {
+        client.run(&[b"TB.TAKE", key, b"0", b"1"]);
+    }
+    assert_eq!(top(&mut client, "TB.TOP"), [(long[..1024].to_vec(), 3), (binary.to_vec(), 2)]);
+}
+
+#[test]
+fn the_setting_says_how_many_keys_are_counted_and_a_change_starts_anew() {
+    let server = Server::builder().module_arguments(&["top-keys", "2"]).start();
+    let mut client = server.connect();
+    let deny = |client: &mut Connection| {
+        for key in ["one", "two", "two", "three"] {
+            client.say(&format!("TB.TAKE {key} 0 1"));
+        }
+    };
+    deny(&mut client);
+    // The third took over the counter of the first, and counts on from there.
+    let counted = [(b"two".to_vec(), 2), (b"three".to_vec(), 2)];
+    assert_eq!(top(&mut client, "TB.TOP"), counted);
+    if is_before(7, 0) {
+        let refused = client.refusal("CONFIG SET tokenbucket.top-keys 0");
+        assert!(
+            refused.starts_with("ERR Unsupported CONFIG parameter"),
+            "settings of modules are new in 7.0: {refused}"
+        );
+        return;
+    }
+    client.say("CONFIG SET tokenbucket.top-keys 0");
+    assert_eq!(top(&mut client, "TB.TOP"), []);
+    deny(&mut client);
+    assert_eq!(top(&mut client, "TB.TOP"), []);
+    client.say("CONFIG SET tokenbucket.top-keys 2");
+    assert_eq!(top(&mut client, "TB.TOP"), []);
+    deny(&mut client);
+    assert_eq!(top(&mut client, "TB.TOP"), counted);
+    for bad in ["-1", "100001", "many"] {
+        client.refusal(&format!("CONFIG SET tokenbucket.top-keys {bad}"));
+    }
+    assert_eq!(top(&mut client, "TB.TOP"), counted);
+}
+
+/// Of a million denials of a hundred thousand keys, some of which come far more often than others.
+#[test]
+fn in_a_crowd_everybody_is_found_who_is_denied_more_than_one_in_so_many_times() {
+    const DENIALS: usize = 1_000_000;
+    const COUNTERS: i64 = 128;
+    const AT_ONCE: usize = 10_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut random = Random::new(20);
+    let mut truth: HashMap<Vec<u8>, i64> = HashMap::new();
+    for _ in 0..DENIALS / AT_ONCE {
+        let mut batch = redis::Pipeline::with_capacity(AT_ONCE);
+        for _ in 0..AT_ONCE {
+            // As likely to be one of ten as one of a hundred, and so on.
+            let crowd = 10u64.pow(random.below(6) as u32);
+            let key = format!("user:{}", random.below(crowd)).into_bytes();
+            batch.cmd("TB.TAKE").arg(&key).arg(0).arg(1).ignore();
+            *truth.entry(key).or_default() += 1;
+        }
+        batch.exec(client.inner()).unwrap();
+    }
+    let bound = DENIALS as i64 / COUNTERS;
+    let found: HashMap<_, _> = top(&mut client, "TB.TOP COUNT 1000").into_iter().collect();
+    assert_eq!(found.len() as i64, COUNTERS);
+    for (key, denied) in &truth {
+        let key_text = key.escape_ascii();
+        assert!(
+            *denied <= bound || found.contains_key(key),
+            "{key_text} was denied {denied} times and is not there"
+        );
+    }
+    for (key, counted) in &found {
+        let (denied, key) = (truth[key], key.escape_ascii());
+        assert!(
+            (denied..=denied + bound).contains(counted),
+            "{key} was denied {denied} times, not {counted}"
+        );
+    }
+    let most = truth.values().max().unwrap();
+    assert!(*most > bound, "a crowd in which nobody stands out tests nothing");
+}
