@@ -77,7 +77,7 @@ def portal() -> Iterator[anyio.from_thread.BlockingPortal]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The server that most tests share; each test starts with it empty."""
-    process = redis_server(tmp_path_factory.mktemp("redis"), "--enable-debug-command", "yes")
+    process = redis_server(tmp_path_factory.mktemp("redis"))
     process.start()
     yield process
     process.stop()

@@ -152,7 +152,7 @@ def test_a_full_server_refuses_new_buckets_and_limits_the_others(
 
 @pytest.fixture
 def bare_server(tmp_path: Path) -> Any:
-    server = redis_server(tmp_path, "--enable-module-command", "yes", with_module=False)
+    server = redis_server(tmp_path, with_module=False)
     server.start()
     yield server
     server.stop()

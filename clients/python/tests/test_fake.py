@@ -33,7 +33,7 @@ class Clock:
     def advance_us(self, by_us: int) -> None:
         self.now_us += by_us
         with self.path.open("r+b" if self.path.exists() else "w+b") as file:
-            file.write(struct.pack("=q", self.now_us))
+            file.write(struct.pack(">q", self.now_us))
 
 
 @pytest.fixture
