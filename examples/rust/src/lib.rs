@@ -1,8 +1,4 @@
-//! Rate limits for axum, decided by the tokenbucket module in Redis or Valkey.
-//!
-//! [`limiter`] and [`layer`] are for copying, [`app`] and [`settings`] are an app that uses them.
+//! An axum app whose rate limits are decided by the tokenbucket module in Redis or Valkey.
 
 pub mod app;
-pub mod layer;
-pub mod limiter;
 pub mod settings;

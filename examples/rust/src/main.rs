@@ -3,8 +3,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokenbucket_axum::app::app;
-use tokenbucket_axum::limiter::{Limiter, TakeError};
 use tokenbucket_axum::settings::Settings;
+use tokenbucket_client::{Error, Limiter, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{signal, SignalKind};
 
@@ -26,25 +26,27 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), String> {
     let settings = Settings::read(|name| std::env::var(name).ok())?;
-    let limiter = Limiter::new(settings.servers.connect(settings.redis_timeout)?, settings.redis_timeout);
-    check_limits(&limiter, &settings).await?;
+    let server = settings.servers.connect(settings.redis_timeout)?;
+    check_limits(&server, &settings).await?;
 
     let listener =
         TcpListener::bind(settings.listen).await.map_err(|error| format!("{}: {error}", settings.listen))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     println!("listening on http://{address}");
-    let app = app(limiter, &settings).into_make_service_with_connect_info::<SocketAddr>();
+    let app = app(&server, &settings).into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).with_graceful_shutdown(ended()).await.map_err(|error| error.to_string())
 }
 
 /// The server knows how large a limit may be. Asking it also connects, so that nothing passes
 /// unasked only because it came before the first connection.
-async fn check_limits(limiter: &Limiter, settings: &Settings) -> Result<(), String> {
-    let limiter = limiter.with_timeout(REDIS_AT_START_WITHIN.max(settings.redis_timeout));
+async fn check_limits(server: &Server, settings: &Settings) -> Result<(), String> {
+    let options = settings.options().timeout(REDIS_AT_START_WITHIN.max(settings.redis_timeout));
     for (name, limit) in settings.limits() {
-        match limiter.peek("tb:start", limit, 1).await {
-            Err(TakeError::Refused(error)) => return Err(format!("{name}: {error}")),
-            Err(_) => break, // starts all the same; it was logged
+        let limiter = Limiter::with_options(server, limit.clone(), options.clone());
+        match limiter.peek("start", 1).await {
+            Err(error @ Error::ModuleMissing(_)) => return Err(error.to_string()),
+            Err(error) => return Err(format!("{name}: {error}")),
+            Ok(decision) if decision.degraded => break, // starts all the same; it was logged
             Ok(_) => {}
         }
     }
@@ -64,7 +66,7 @@ struct StandardError;
 
 impl log::Log for StandardError {
     fn enabled(&self, metadata: &log::Metadata) -> bool {
-        metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
+        metadata.target().starts_with("tokenbucket")
     }
 
     fn log(&self, record: &log::Record) {

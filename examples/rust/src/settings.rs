@@ -1,8 +1,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::layer::OnError;
-use crate::limiter::{Limit, Redis};
+use tokenbucket_client::{Limit, OnError, Options, Server};
+
+/// How often a Redis that was away is looked for.
+const RETRY_EVERY: Duration = Duration::from_millis(200);
 
 /// Where the Redis is; URLs of several nodes of one cluster, so that any of them may be away.
 #[derive(Debug)]
@@ -49,12 +51,17 @@ impl Settings {
     }
 
     /// The limits, and the variables they come from.
-    pub fn limits(&self) -> [(&'static str, Limit); 3] {
+    pub fn limits(&self) -> [(&'static str, &Limit); 3] {
         [
-            ("IP_LIMIT", self.ip_limit),
-            ("SEARCH_LIMIT", self.search_limit),
-            ("EXPORT_LIMIT", self.export_limit),
+            ("IP_LIMIT", &self.ip_limit),
+            ("SEARCH_LIMIT", &self.search_limit),
+            ("EXPORT_LIMIT", &self.export_limit),
         ]
+    }
+
+    /// What all limiters have in common.
+    pub fn options(&self) -> Options {
+        Options::new().timeout(self.redis_timeout).on_error(self.on_error).retry_every(RETRY_EVERY)
     }
 }
 
@@ -62,10 +69,10 @@ impl Servers {
     /// # Errors
     ///
     /// One line that names the variable.
-    pub fn connect(&self, timeout: Duration) -> Result<Redis, String> {
+    pub fn connect(&self, timeout: Duration) -> Result<Server, String> {
         match self {
-            Self::Single(url) => Redis::single(url).map_err(|error| format!("REDIS_URL: {error}")),
-            Self::Cluster(urls) => Redis::cluster(urls.iter().map(String::as_str), timeout)
+            Self::Single(url) => Server::connect(url.as_str()).map_err(|error| format!("REDIS_URL: {error}")),
+            Self::Cluster(urls) => Server::cluster(urls.iter().map(String::as_str), timeout)
                 .map_err(|error| format!("REDIS_CLUSTER_URLS: {error}")),
         }
     }
@@ -99,25 +106,7 @@ fn on_error(text: &str) -> Option<OnError> {
     }
 }
 
-/// `20 10/1s`: capacity, count and period.
+/// `20 10/1s`: capacity and rate.
 fn limit(variable: Variable) -> Result<Limit, String> {
-    let (capacity, count, period) = variable.parse(split_limit, "a capacity and a rate, like 20 10/1s")?;
-    Limit::new(capacity, count, period).map_err(|error| format!("{}: {error}", variable.name))
-}
-
-fn split_limit(text: &str) -> Option<(u64, u64, Duration)> {
-    let (capacity, rate) = text.trim().split_once(' ')?;
-    let (count, period) = rate.trim().split_once('/')?;
-    let digits = period.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    let unit_ms = match &period[digits.len()..] {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    let number: u64 = if digits.is_empty() { 1 } else { digits.parse().ok()? };
-    let period = Duration::from_millis(number.checked_mul(unit_ms)?);
-    Some((capacity.parse().ok()?, count.parse().ok()?, period))
+    variable.text.parse().map_err(|error| format!("{}: {error}", variable.name))
 }

@@ -1,181 +1,22 @@
-//! Servers, the app and HTTP, all of them real: each test starts what it needs and ends it.
-//!
-//! SERVER and MODULE say which server and which module.
+//! The app and HTTP, all of it real.
 
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, unused_imports)] // each test binary uses its part
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
+#[path = "../../../../clients/rust/tests/servers.rs"]
+mod servers;
+
+use servers::READY_WITHIN;
+pub use servers::{ask, info, wait_for, Cluster, Process, Server};
+
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/1h";
-
-const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// A process that logs into a folder of its own; both are gone when this is dropped.
-pub struct Process {
-    name: String,
-    folder: PathBuf,
-    command: Command,
-    child: Option<Child>,
-}
-
-impl Process {
-    fn new(name: &str, program: impl AsRef<Path>) -> Self {
-        static COUNTER: AtomicU32 = AtomicU32::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tokenbucket-{}-{number}", std::process::id()));
-        fs::create_dir(&folder).expect("a temporary folder");
-        let mut command = Command::new(program.as_ref());
-        command.current_dir(&folder).stdin(Stdio::null());
-        Self { name: name.to_owned(), folder, command, child: None }
-    }
-
-    fn spawn(&mut self) {
-        let log = File::options().create(true).append(true).open(self.log()).expect("a log");
-        self.command.stdout(log.try_clone().expect("a handle")).stderr(log);
-        self.child = Some(self.command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.name)));
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-
-    /// What it has written, of all its starts.
-    pub fn output(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
-    }
-
-    fn ended(&mut self) -> bool {
-        self.child.as_mut().is_none_or(|child| child.try_wait().expect("a child").is_some())
-    }
-
-    async fn until_ready<T>(&mut self, mut ready: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            if let Some(value) = ready(self) {
-                return value;
-            }
-            assert!(!self.ended(), "{} ended at its start:\n{}", self.name, self.output());
-            assert!(Instant::now() < deadline, "{} is not ready:\n{}", self.name, self.output());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Waits until it has ended by itself; whether it succeeded.
-    pub async fn exit_status(&mut self) -> bool {
-        wait_for("the end", READY_WITHIN, async || self.ended()).await;
-        self.child.as_mut().expect("started").wait().expect("a child").success()
-    }
-
-    /// Sends a signal, by the name that kill(1) has for it.
-    pub fn signal(&self, signal: &str) {
-        let pid = self.child.as_ref().expect("started").id();
-        let done = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status();
-        assert!(done.expect("kill").success());
-    }
-
-    /// Ends it without a word to anybody.
-    pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            child.wait().expect("a child");
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// A server with the module, unless told otherwise.
-pub struct Server {
-    pub process: Process,
-    pub port: u16,
-}
-
-impl Server {
-    pub async fn start() -> Self {
-        let mut server = Self::new(&[], true);
-        server.restart().await;
-        server
-    }
-
-    pub async fn start_without_module() -> Self {
-        let mut server = Self::new(&[], false);
-        server.restart().await;
-        server
-    }
-
-    /// A server that is yet to be started.
-    pub fn new(options: &[&str], with_module: bool) -> Self {
-        let wanted = std::env::var("SERVER").unwrap_or("redis-server".to_owned());
-        // A relative path is relative to the example, not to the server's folder.
-        let server = if wanted.contains('/') { absolute(&wanted) } else { wanted.into() };
-        let port = free_port();
-        let mut process = Process::new("the server", server);
-        process.command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-        process.command.args(["--save", "", "--appendonly", "no"]).args(options);
-        if with_module {
-            let module =
-                std::env::var("MODULE").unwrap_or("../../target/release/libtokenbucket.so".to_owned());
-            process.command.arg("--loadmodule").arg(absolute(&module));
-        }
-        Self { process, port }
-    }
-
-    /// Starts it, on the same port as ever. It keeps nothing.
-    pub async fn restart(&mut self) {
-        self.process.spawn();
-        let port = self.port;
-        self.process.until_ready(|_| answers(port).then_some(())).await;
-    }
-
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// A plain connection for what a test has to look up or to prepare.
-    pub fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url()).expect("a URL").get_connection().expect("a connection")
-    }
-}
-
-/// Links are kept: where redis-server is one, its name decides what the program does.
-fn absolute(path: &str) -> PathBuf {
-    assert!(Path::new(path).exists(), "{path} does not exist: set SERVER and MODULE");
-    std::path::absolute(path).expect("a path")
-}
-
-/// A port that is free, as is the one of a cluster's bus, 10000 above it. Both are below those that
-/// the kernel hands out, so that they are still free for a restart.
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        // Spread by the process, because others may look for ports at the same time.
-        let number = std::process::id().wrapping_mul(97) + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 11_000 + (number % 10_000) as u16;
-        if !answers(port) && !answers(port + 10_000) {
-            return port;
-        }
-    }
-}
-
-fn answers(port: u16) -> bool {
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-}
 
 /// The app as a process of its own.
 pub struct App {
@@ -253,6 +94,14 @@ impl Answer {
         self.headers.get(name).map(String::as_str)
     }
 
+    /// The limit's capacity, its tokens left, or the seconds until it is full: `q`, `r` and `t` of the RateLimit headers.
+    pub fn rate_limit(&self, parameter: &str) -> u64 {
+        let headers = ["ratelimit-policy", "ratelimit"].map(|name| self.header(name).unwrap_or_default());
+        let mut parameters = headers.iter().flat_map(|header| header.split(';'));
+        let text = parameters.find_map(|each| each.strip_prefix(parameter)?.strip_prefix('='));
+        text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {parameter} in {self:?}"))
+    }
+
     pub fn number(&self, name: &str) -> u64 {
         let text = self.header(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
         text.parse().unwrap_or_else(|_| panic!("{name}: {text}"))
@@ -280,19 +129,5 @@ async fn get(app: SocketAddr, path: &str, client: Ipv4Addr) -> Answer {
         status: status.parse().expect("a status"),
         headers: headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect(),
         body: body.to_owned(),
-    }
-}
-
-/// Fails when the condition does not hold although `within` had passed before it was looked at: an
-/// answer may take its time on a slow machine, but it must be the right one.
-pub async fn wait_for(what: &str, within: Duration, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + within;
-    loop {
-        let late = Instant::now() > deadline;
-        if condition().await {
-            return;
-        }
-        assert!(!late, "{what}: not within {within:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

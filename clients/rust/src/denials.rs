@@ -1,0 +1,66 @@
+//! Denials remembered, so that a flood is refused without asking.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lru::LruCache;
+
+use crate::decision::Decision;
+use crate::limit::Limit;
+use crate::request::Amount;
+
+/// The last denial of each of a bounded number of names.
+///
+/// The server decided some time between the question and its reply. Nobody is refused for longer than if it was at
+/// the question; what the refused are told counts from the reply, so that it is enough.
+pub(crate) struct Denials(Mutex<LruCache<(String, Limit), Denial>>);
+
+#[derive(Clone, Copy)]
+struct Denial {
+    cost: Amount,
+    decision: Decision,
+    asked_at: Duration,
+    heard_at: Duration,
+}
+
+impl Denials {
+    pub(crate) fn new(names: usize) -> Option<Self> {
+        NonZeroUsize::new(names).map(|names| Self(Mutex::new(LruCache::new(names))))
+    }
+
+    fn locked(&self) -> MutexGuard<'_, LruCache<(String, Limit), Denial>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
+    pub(crate) fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
+        let key = (name.to_owned(), limit.clone());
+        let mut denials = self.locked();
+        let denial = *denials.get(&key)?;
+        if now >= denial.asked_at + denial.decision.retry_after()? {
+            denials.pop(&key);
+            return None;
+        }
+        (cost >= denial.cost).then(|| denial.decision.later(now.saturating_sub(denial.heard_at), 1))
+    }
+
+    pub(crate) fn remember(
+        &self,
+        name: &str,
+        limit: &Limit,
+        cost: Amount,
+        decision: Decision,
+        (asked_at, heard_at): (Duration, Duration),
+    ) {
+        if !decision.allowed && !decision.degraded && decision.retry_after_ms > 0 {
+            let denial = Denial { cost, decision, asked_at, heard_at };
+            self.locked().put((name.to_owned(), limit.clone()), denial);
+        }
+    }
+
+    /// Tokens came back: the denial may no longer hold.
+    pub(crate) fn forget(&self, name: &str, limit: &Limit) {
+        self.locked().pop(&(name.to_owned(), limit.clone()));
+    }
+}

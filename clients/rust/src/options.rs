@@ -1,0 +1,151 @@
+//! What is asked of a limiter beside its limit.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Decision, Limit};
+
+/// Who passes while the server is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// Everybody.
+    #[default]
+    Open,
+    /// Nobody.
+    Closed,
+}
+
+/// Who decides where the server has not loaded the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Nobody: it is an error.
+    #[default]
+    None,
+    /// A Lua script, on keys of its own with `:script` at their end. It knows no holds, no calendar and at most 10⁹
+    /// tokens. The module is looked for again after a reconnect and every minute; when it is there, buckets begin
+    /// full.
+    Script,
+}
+
+type Hook = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
+
+/// Options of a limiter, each with a default.
+///
+/// ```
+/// # use std::time::Duration;
+/// use tokenbucket_client::{OnError, Options};
+///
+/// let options = Options::new().prefix("search:").on_error(OnError::Closed).timeout(Duration::from_millis(50));
+/// ```
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) prefix: Arc<str>,
+    pub(crate) on_error: OnError,
+    pub(crate) timeout: Duration,
+    pub(crate) retry_every: Duration,
+    pub(crate) fallback: Fallback,
+    pub(crate) remember_denials: usize,
+    pub(crate) batch: u64,
+    pub(crate) hook: Option<Arc<Hook>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            prefix: "tb:".into(),
+            on_error: OnError::Open,
+            timeout: Duration::from_millis(100),
+            retry_every: Duration::from_millis(500),
+            fallback: Fallback::None,
+            remember_denials: 0,
+            batch: 0,
+            hook: None,
+        }
+    }
+}
+
+impl Options {
+    /// All of them at their defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What every key begins with; `tb:` by default.
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<Arc<str>>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// Who passes while the server is away; everybody by default.
+    #[must_use]
+    pub fn on_error(self, on_error: OnError) -> Self {
+        Self { on_error, ..self }
+    }
+
+    /// After how long the server counts as away; 100 ms by default.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// How often one call finds out whether a server that was away is back; every 500 ms by default. All others are
+    /// decided at once meanwhile.
+    #[must_use]
+    pub fn retry_every(self, retry_every: Duration) -> Self {
+        Self { retry_every, ..self }
+    }
+
+    /// Who decides where the server has not loaded the module; by default that is an error.
+    #[must_use]
+    pub fn fallback(self, fallback: Fallback) -> Self {
+        Self { fallback, ..self }
+    }
+
+    /// Refuses denied names in this process until their time has come, and remembers the last `names` of them; 0, the
+    /// default, asks every time.
+    ///
+    /// Nobody is refused for longer than the server said. A denial counts for the same cost and larger ones. Tokens
+    /// that others give back meanwhile are noticed when that time is over.
+    #[must_use]
+    pub fn remember_denials(self, names: usize) -> Self {
+        Self { remember_denials: names, ..self }
+    }
+
+    /// Fetches so many tokens at a time, and spends them here: most takes of whole tokens ask nobody. 0 and 1, the
+    /// default, ask every time.
+    ///
+    /// No more is granted than the server granted. Of each name up to `tokens - 1` lie unused in each process:
+    /// others are denied for their sake. They are dropped after the time in which as many flow in, so a process
+    /// that was idle spends at most `tokens - 1` beside a bucket that has filled meanwhile.
+    /// [`close`](crate::Limiter::close) gives them back.
+    #[must_use]
+    pub fn batch(self, tokens: u64) -> Self {
+        Self { batch: tokens, ..self }
+    }
+
+    /// Is called with each name, limit, decision and how long it took: for metrics and traces.
+    #[must_use]
+    pub fn on_decision(
+        self,
+        hook: impl Fn(&str, &Limit, &Decision, Duration) + Send + Sync + 'static,
+    ) -> Self {
+        Self { hook: Some(Arc::new(hook)), ..self }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefix, on_error, timeout, retry_every, fallback, remember_denials, batch, hook: _ } =
+            self;
+        f.debug_struct("Options")
+            .field("prefix", prefix)
+            .field("on_error", on_error)
+            .field("timeout", timeout)
+            .field("retry_every", retry_every)
+            .field("fallback", fallback)
+            .field("remember_denials", remember_denials)
+            .field("batch", batch)
+            .finish_non_exhaustive()
+    }
+}

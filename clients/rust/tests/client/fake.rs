@@ -1,0 +1,145 @@
+//! The fake, against the module on a server whose clock the test controls.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokenbucket_client::fake::Fake;
+use tokenbucket_client::sync::{self, Limiter};
+use tokenbucket_client::{Decision, Error, JointDecision, Limit, Part};
+
+use crate::clock::Clock;
+use crate::servers::Server;
+use crate::{limit, patient};
+
+const STEPS: usize = 4000;
+
+#[tokio::test]
+async fn the_fake_decides_as_the_server_does() {
+    let mut server = Server::new(&[], true);
+    let clock = Clock::new(&server.process.folder);
+    clock.govern(&mut server.process.command);
+    server.restart().await;
+    let fake = Fake::new();
+    let on_server = sync::Server::connect(server.url()).unwrap();
+    let on_fake = fake.sync_server();
+    let limits = [limit(10, "1/s"), limit(7, "3/7s"), limit(1000, "100/m"), limit(3, "0.7/1.1s")];
+    let limiters =
+        |server: &sync::Server| limits.clone().map(|limit| Limiter::with_options(server, limit, patient()));
+    let (real, fakes) = (limiters(&on_server), limiters(&on_fake));
+    let (mut real_holds, mut fake_holds) = (Vec::new(), Vec::new());
+    let mut rng = Rng::with_seed(7);
+    for step in 0..STEPS {
+        let by_us = [0, 1, 999, 1000, 250_000, 1_000_003, 30_000_000][rng.usize(..7)];
+        clock.advance_us(by_us);
+        fake.advance(Duration::from_micros(by_us as u64));
+        let which = rng.usize(..limits.len());
+        let call = Call::any(&mut rng, &limits);
+        let name = ["a", "b"][rng.usize(..2)];
+        let name = format!("{name}{which}");
+        let expected = call.on(&real[which], &name, &mut real_holds);
+        let got = call.on(&fakes[which], &name, &mut fake_holds);
+        assert_eq!(got, expected, "step {step}: {call:?} of {name} after {by_us} us");
+    }
+}
+
+#[derive(Debug)]
+enum Call {
+    Take(f64),
+    Peek(f64),
+    TakeUpTo(u64),
+    Reserve(f64, Duration),
+    Charge(f64),
+    Give(f64),
+    TakeAll(Vec<Part>),
+    Hold(Vec<Part>, Duration),
+    /// The oldest hold.
+    Settle(f64),
+}
+
+impl Call {
+    fn any(rng: &mut Rng, limits: &[Limit]) -> Self {
+        let amount = [0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0][rng.usize(..7)];
+        let parts = vec![Part::new("a0", &limits[0], amount), Part::new("b1", &limits[1], 1)];
+        match rng.u8(..9) {
+            0 => Self::Take(amount),
+            1 => Self::Peek(amount),
+            2 => Self::TakeUpTo(rng.u64(1..20)),
+            3 => Self::Reserve(amount, Duration::from_millis(rng.u64(..20_000))),
+            4 => Self::Charge(amount),
+            5 => Self::Give(amount),
+            6 => Self::TakeAll(parts),
+            // Long enough for no renewal to come in between.
+            7 => Self::Hold(parts, Duration::from_secs(rng.u64(600..1200))),
+            _ => Self::Settle(amount),
+        }
+    }
+
+    fn on(&self, limiter: &Limiter, name: &str, holds: &mut Vec<sync::Hold>) -> Vec<Decision> {
+        let all = |joint: JointDecision| [vec![joint.binding], joint.each].concat();
+        let decision = match self {
+            Self::Take(cost) => limiter.take(name, *cost),
+            Self::Peek(cost) => limiter.peek(name, *cost),
+            Self::TakeUpTo(most) => limiter.take_up_to(name, *most),
+            Self::Reserve(cost, wait) => limiter.reserve_only(name, *cost, *wait),
+            Self::Charge(amount) => limiter.charge(name, *amount),
+            Self::Give(amount) => limiter.give(name, *amount),
+            Self::TakeAll(parts) => return all(limiter.take_all(parts).unwrap()),
+            Self::Hold(parts, ttl) => match limiter.hold_all(parts, *ttl) {
+                Ok(hold) => {
+                    holds.push(hold);
+                    return all(holds.last().unwrap().decision());
+                }
+                Err(Error::Denied(denied)) => return all(denied),
+                Err(error) => panic!("{error}"),
+            },
+            Self::Settle(_) if holds.is_empty() => return Vec::new(),
+            Self::Settle(used) => {
+                let hold = holds.remove(0);
+                hold.set_used(*used);
+                return all(hold.settle().unwrap());
+            }
+        };
+        vec![decision.unwrap()]
+    }
+}
+
+#[test]
+fn a_reservation_advances_the_time_of_the_fake() {
+    let fake = Fake::new();
+    let limiter = Limiter::new(&fake.sync_server(), limit(1, "1/m"));
+    for _ in 0..5 {
+        assert!(limiter.reserve("a", 1, Duration::from_secs(60)).unwrap().allowed);
+    }
+    assert_eq!(limiter.peek("a", 1).unwrap().retry_after_ms, 60_000);
+}
+
+#[test]
+fn holds_of_the_fake_are_settled_or_expire() {
+    let fake = Fake::new();
+    let limiter = Limiter::new(&fake.sync_server(), limit(10, "0"));
+    let ttl = Duration::from_secs(30);
+    let first = limiter.hold("jobs", 6, ttl).unwrap();
+    fake.advance(Duration::from_secs(10));
+    let Err(Error::Denied(denied)) = limiter.hold("jobs", 5, ttl) else { panic!("denied") };
+    assert_eq!(denied.binding.retry_after_ms, 20_000);
+    drop(first);
+    assert_eq!(limiter.peek("jobs", 10).unwrap().remaining, 0, "settled when it was dropped");
+    std::mem::forget(limiter.hold("jobs", 6, ttl).unwrap());
+    fake.advance(ttl);
+    assert!(limiter.peek("jobs", 10).unwrap().allowed);
+    assert!(matches!(limiter.take("jobs", 1), Err(Error::Refused(_))), "a pool is for holds");
+}
+
+#[test]
+fn the_fake_may_be_away() {
+    let fake = Fake::new();
+    let limiter = Limiter::new(&fake.sync_server(), limit(1, "1/m"));
+    fake.set_away(true);
+    assert!(limiter.take("a", 5).unwrap().degraded);
+    fake.set_away(false);
+    assert!(limiter.take("a", 1).unwrap().degraded, "until it is time to look");
+    fake.advance(Duration::from_millis(500));
+    assert!(!limiter.take("a", 1).unwrap().degraded);
+    let error = limiter.take("a", -1).unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error}");
+}

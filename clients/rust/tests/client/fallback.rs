@@ -1,0 +1,101 @@
+//! Servers without the module.
+
+use std::time::Duration;
+
+use tokenbucket_client::{Error, Fallback, Limiter, Options, Part};
+
+use crate::servers::{module, Server};
+use crate::{limit, limiter, logs, patient, STILL};
+
+fn with_script() -> Options {
+    patient().fallback(Fallback::Script)
+}
+
+#[tokio::test]
+async fn without_a_fallback_it_is_an_error_that_says_what_to_do() {
+    let server = Server::start_without_module().await;
+    let limiter = limiter(&server, limit(2, STILL), patient());
+    let error = limiter.take("a", 1).await.unwrap_err();
+    assert!(matches!(error, Error::ModuleMissing(_)), "{error:?}");
+    assert_eq!(error.to_string(), "the server has no tokenbucket module: load it, or set Fallback::Script");
+}
+
+#[tokio::test]
+async fn the_script_decides_in_place_of_the_module() {
+    logs::listen();
+    let server = Server::start_without_module().await;
+    let limiter = limiter(&server, limit(10, STILL), with_script());
+    decides(&limiter).await;
+    let error = limiter.hold("a", 1, Duration::from_secs(1)).await.err().expect("an error");
+    assert_eq!(error.to_string(), "holds need the tokenbucket module, which the server has not loaded");
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+    assert!(keys.iter().all(|key| key.ends_with(":script")), "{keys:?}");
+    assert_eq!(logs::lines(), ["the server has no tokenbucket module: the script decides until it has"]);
+
+    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
+    assert!(!limiter.take("a", 1).await.unwrap().degraded, "it is loaded again");
+}
+
+/// What either replies.
+async fn decides(limiter: &Limiter) {
+    assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
+    assert_eq!(limiter.peek("a", 1).await.unwrap().remaining, 5);
+    assert_eq!(limiter.take_up_to("a", 10).await.unwrap().granted, 6);
+    assert_eq!(limiter.take("a", 1).await.unwrap().retry_after_s(), Some(360));
+    let reserved = limiter.reserve_only("a", 1, Duration::from_secs(86_400)).await.unwrap();
+    assert_eq!((reserved.allowed, reserved.retry_after_s()), (true, Some(360)));
+    assert_eq!(limiter.charge("a", 1).await.unwrap().remaining, -2);
+    assert_eq!(limiter.give("a", 4).await.unwrap().remaining, 2);
+    let parts = [Part::new("a", limiter.limit(), 2), Part::new("b", &limit(5, STILL), 5)];
+    let all = limiter.take_all(&parts).await.unwrap();
+    assert!(all.allowed() && all.each.iter().all(|one| one.remaining == 0), "{all:?}");
+    let error = limiter.take("a", -1).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)) && error.to_string().contains("cost"), "{error}");
+}
+
+#[tokio::test]
+async fn where_there_is_the_module_the_fallback_changes_nothing() {
+    let server = Server::start().await;
+    decides(&limiter(&server, limit(10, STILL), with_script())).await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+    assert!(keys.iter().all(|key| !key.ends_with(":script")), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
+    logs::listen();
+    let server = Server::new(&["--enable-module-command", "yes"], false).started().await;
+    let limiter = limiter(&server, limit(10, STILL), with_script());
+    assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
+    let mut connection = server.connection();
+    redis::cmd("MODULE").arg("LOAD").arg(module().to_str().unwrap()).exec(&mut connection).unwrap();
+    assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 5, "the script, until it looks again");
+    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut connection).unwrap();
+    crate::servers::wait_for("the module", Duration::from_secs(5), async || {
+        limiter.peek("a", 0).await.unwrap().remaining == 10
+    })
+    .await;
+    assert!(limiter.hold("a", 1, Duration::from_secs(10)).await.is_ok());
+    let lines = logs::lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[1], "the server has the tokenbucket module: the script decides no longer");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_with_the_module_is_asked_for_it() {
+    let mut server = Server::start_without_module().await;
+    let limiter = limiter(&server, limit(10, STILL), with_script());
+    assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
+    server.process.kill();
+    server.process.command.arg("--loadmodule").arg(module());
+    server.restart().await;
+    assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
+    let kind: String = redis::cmd("TYPE").arg("tb:a").query(&mut server.connection()).unwrap();
+    assert_eq!(kind, "tb-bucket");
+}
+
+#[test]
+fn the_script_is_the_one_of_all_clients() {
+    let own = std::fs::read("src/fallback.lua").unwrap();
+    assert!(own == std::fs::read("../fallback.lua").unwrap());
+}

@@ -1,0 +1,142 @@
+//! The layer, in an axum app that is served.
+
+use std::net::SocketAddr;
+
+use axum::routing::get;
+use axum::{Extension, Router};
+use http::{HeaderMap, StatusCode};
+use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
+use tokenbucket_client::{Decision, Limiter, OnError, Options};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::servers::Server;
+use crate::{limit, limiter, patient, STILL};
+
+fn by_user(limiter: &Limiter) -> RateLimitLayer {
+    RateLimitLayer::new(limiter.clone(), |request| user(&request.headers))
+}
+
+fn user(headers: &HeaderMap) -> String {
+    headers.get("x-user").and_then(|user| user.to_str().ok()).unwrap_or("nobody").to_owned()
+}
+
+async fn hello(decision: Option<Extension<Decision>>) -> String {
+    decision.map_or("unlimited".to_owned(), |Extension(decision)| format!("{} left", decision.remaining))
+}
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+async fn ask(app: SocketAddr, path: &str, user: &str) -> Answer {
+    let mut stream = TcpStream::connect(app).await.unwrap();
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {app}\r\nX-User: {user}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+#[tokio::test]
+async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(2, STILL), patient());
+    let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter).name("user"))).await;
+    let first = ask(app, "/", "alice").await;
+    assert_eq!((first.status, first.body.as_str()), (200, "1 left"), "a handler sees the decision");
+    assert_eq!(first.header("ratelimit-policy"), Some(r#""user";q=2;w=720"#));
+    assert_eq!(first.header("ratelimit"), Some(r#""user";r=1;t=360"#));
+    assert_eq!(first.header("retry-after"), None);
+    assert_eq!(ask(app, "/", "alice").await.status, 200);
+
+    let denied = ask(app, "/", "alice").await;
+    assert_eq!((denied.status, denied.body.as_str()), (429, "rate limit exceeded\n"));
+    assert_eq!(denied.header("ratelimit"), Some(r#""user";r=0;t=720"#));
+    assert_eq!(denied.header("retry-after"), Some("360"));
+    assert_eq!(ask(app, "/", "bob").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_costs_what_its_cost_function_says() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    let layer = by_user(&limiter).cost(|request| {
+        let rows = request.uri.query().and_then(|query| query.strip_prefix("rows="));
+        let rows = rows.and_then(|rows| rows.parse::<u64>().ok());
+        rows.ok_or((StatusCode::BAD_REQUEST, "how many rows?\n".to_owned()))
+    });
+    let app = serve(Router::new().route("/", get(hello)).layer(layer)).await;
+    assert_eq!(ask(app, "/?rows=6", "alice").await.body, "4 left");
+    assert_eq!(ask(app, "/?rows=5", "alice").await.header("retry-after"), Some("360"));
+    let never = ask(app, "/?rows=11", "alice").await;
+    assert_eq!((never.status, never.header("retry-after")), (429, None));
+    assert_eq!(never.body, "the request costs more than its limit holds\n");
+    let wrong = ask(app, "/?rows=many", "alice").await;
+    assert_eq!((wrong.status, wrong.body.as_str()), (400, "how many rows?\n"));
+}
+
+#[tokio::test]
+async fn the_limit_nearest_to_the_handler_speaks() {
+    let server = Server::start().await;
+    let outer = limiter(&server, limit(10, STILL), patient());
+    let inner = limiter(&server, limit(5, STILL), patient().prefix("inner:"));
+    let app =
+        Router::new().route("/", get(hello)).layer(by_user(&inner)).layer(by_user(&outer).name("outer"));
+    let answer = ask(serve(app).await, "/", "alice").await;
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""default";q=5;w=1800"#));
+}
+
+#[tokio::test]
+async fn without_a_server_requests_pass_or_are_told_to_come_back() {
+    for (on_error, status) in [(OnError::Open, 200), (OnError::Closed, 503)] {
+        let mut server = Server::start().await;
+        let options: Options = patient().on_error(on_error);
+        let limiter = limiter(&server, limit(10, STILL), options);
+        let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
+        assert_eq!(ask(app, "/", "alice").await.body, "9 left");
+        server.process.kill();
+        let answer = ask(app, "/", "alice").await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("ratelimit"), None);
+        assert_eq!(answer.header("retry-after"), (status == 503).then_some("1"));
+        let text = if status == 200 { "unlimited" } else { "the rate limiter is not available\n" };
+        assert_eq!(answer.body, text);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_itself_does_not_pass_by_failing_open() {
+    let server = Server::start().await;
+    redis::cmd("SET").arg("tb:alice").arg("hello").exec(&mut server.connection()).unwrap();
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
+    assert_eq!(ask(app, "/", "alice").await.status, 500);
+}
+
+#[test]
+fn an_address_is_one_name_and_of_ipv6_its_network_is() {
+    let name = |text: &str| name_of_address(text.parse().unwrap());
+    assert_eq!(name("127.0.0.1"), "127.0.0.1");
+    assert_eq!(name("::ffff:127.0.0.1"), "127.0.0.1");
+    assert_eq!(name("2001:db8::1:2:3:4"), "2001:db8::/64");
+}

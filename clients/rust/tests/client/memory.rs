@@ -1,0 +1,160 @@
+//! Denials remembered, and tokens fetched in batches.
+
+use std::time::Duration;
+
+use tokenbucket_client::fake::Fake;
+use tokenbucket_client::{Limiter, Options};
+
+use crate::servers::Server;
+use crate::{limit, limiter, patient, STILL};
+
+/// How many calls of `TB.*` commands the server has had.
+fn calls(server: &Server) -> u64 {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
+    let lines = info.lines().filter(|line| line.to_lowercase().starts_with("cmdstat_tb."));
+    let calls = lines.filter_map(|line| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok());
+    calls.sum()
+}
+
+#[tokio::test]
+async fn a_flood_is_refused_without_asking() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(5, STILL), patient().remember_denials(100));
+    limiter.take("a", 3).await.unwrap();
+    let denied = limiter.take("a", 3).await.unwrap();
+    let before = calls(&server);
+    for _ in 0..100 {
+        let refused = limiter.take("a", 3).await.unwrap();
+        assert!(!refused.allowed && !refused.degraded);
+        assert!((1..=denied.retry_after_ms).contains(&refused.retry_after_ms), "{refused:?}");
+        assert!(!limiter.take("a", 4).await.unwrap().allowed, "a larger cost all the more");
+    }
+    assert_eq!(calls(&server), before);
+    assert!(limiter.take("a", 2).await.unwrap().allowed, "a denial of 3 says nothing about 2");
+    let before = calls(&server);
+    limiter.with_limit(limit(50, STILL)).take("a", 3).await.unwrap();
+    assert_eq!(calls(&server), before + 1, "and nothing about another limit");
+}
+
+#[tokio::test]
+async fn nobody_is_refused_longer_than_the_server_said() {
+    let fake = Fake::new();
+    let options = Options::new().remember_denials(1);
+    let limiter = Limiter::with_options(&fake.server(), limit(1, "1/s"), options);
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    assert_eq!(limiter.take("a", 1).await.unwrap().retry_after_ms, 1000);
+    fake.advance(Duration::from_millis(400));
+    assert_eq!(limiter.take("a", 1).await.unwrap().retry_after_ms, 600);
+    fake.advance(Duration::from_micros(599_999));
+    assert!(!limiter.take("a", 1).await.unwrap().allowed);
+    fake.advance(Duration::from_micros(1));
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+}
+
+#[tokio::test]
+async fn as_many_names_are_remembered_as_was_said() {
+    let fake = Fake::new();
+    let options = Options::new().remember_denials(1);
+    let limiter = Limiter::with_options(&fake.server(), limit(1, "1/h"), options);
+    for name in ["a", "b"] {
+        assert!(limiter.take(name, 1).await.unwrap().allowed);
+        assert!(!limiter.take(name, 1).await.unwrap().allowed);
+    }
+    fake.reset();
+    assert!(limiter.take("a", 1).await.unwrap().allowed, "forgotten for b");
+    assert!(!limiter.take("b", 1).await.unwrap().allowed, "remembered");
+    limiter.give("b", 1).await.unwrap();
+    assert!(limiter.take("b", 1).await.unwrap().allowed, "what was given may be taken");
+}
+
+#[tokio::test]
+async fn batches_grant_what_the_server_granted_and_no_more() {
+    let server = Server::start().await;
+    let limiters = [1, 2].map(|_| limiter(&server, limit(250, STILL), patient().batch(100)));
+    let mut allowed = 0;
+    let mut remaining = Vec::new();
+    for _ in 0..200 {
+        for limiter in &limiters {
+            let decision = limiter.take("a", 1).await.unwrap();
+            allowed += u32::from(decision.allowed);
+            remaining.push(decision.remaining);
+        }
+    }
+    assert_eq!(allowed, 250);
+    assert_eq!(remaining[0], 249);
+    let asked = calls(&server);
+    // Two full batches and the half one; then each denial asks.
+    assert!(asked <= 3 + 150, "{asked}");
+    let denied = limiters[0].take("a", 1).await.unwrap();
+    assert_eq!((denied.remaining, denied.retry_after_s()), (0, Some(360)));
+}
+
+#[tokio::test]
+async fn what_a_batch_has_left_is_given_back() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(250, STILL), patient().batch(100));
+    limiter.take("a", 30).await.unwrap();
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 150, "the others are here");
+    limiter.close().await.unwrap();
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 220);
+    assert_eq!(limiter.take("a", 0.5).await.unwrap().remaining, 219, "fractions are asked for");
+    assert_eq!(limiter.take("a", 101).await.unwrap().remaining, 118, "and so is more than a batch");
+}
+
+#[tokio::test]
+async fn parallel_takes_share_one_batch() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(250, STILL), patient().batch(100));
+    let takes = (0..100).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.take("a", 1).await.unwrap().allowed })
+    });
+    for take in takes.collect::<Vec<_>>() {
+        assert!(take.await.unwrap());
+    }
+    assert_eq!(calls(&server), 1);
+}
+
+#[tokio::test]
+async fn an_idle_process_does_not_spend_a_stale_batch() {
+    let fake = Fake::new();
+    let limiter = Limiter::with_options(&fake.server(), limit(100, "10/s"), Options::new().batch(100));
+    assert!(limiter.take("a", 50).await.unwrap().allowed);
+    fake.advance(Duration::from_millis(9_999));
+    assert_eq!(limiter.take("a", 50).await.unwrap().remaining, 0, "50 were left");
+    fake.advance(Duration::from_millis(10_001));
+    assert!(limiter.take("a", 50).await.unwrap().allowed, "of a batch of its own");
+    fake.advance(Duration::from_secs(10));
+    assert_eq!(
+        limiter.take("a", 100).await.unwrap().remaining,
+        0,
+        "the bucket is full, and nothing beside it"
+    );
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_suffice_says_when_to_come_back() {
+    let fake = Fake::new();
+    let options = Options::new().batch(10).remember_denials(10);
+    let limiter = Limiter::with_options(&fake.server(), limit(12, "1/s"), options);
+    assert!(limiter.take("a", 9).await.unwrap().allowed);
+    let denied = limiter.take("a", 10).await.unwrap();
+    assert_eq!((denied.allowed, denied.remaining, denied.retry_after_ms), (false, 3, 7000));
+    fake.advance(Duration::from_millis(6999));
+    assert!(!limiter.take("a", 10).await.unwrap().allowed);
+    fake.advance(Duration::from_millis(1));
+    let allowed = limiter.take("a", 10).await.unwrap();
+    assert!(allowed.allowed, "{allowed:?}");
+}
+
+#[tokio::test]
+async fn a_batch_goes_on_while_the_server_is_away() {
+    let fake = Fake::new();
+    let limiter = Limiter::with_options(&fake.server(), limit(20, "1/h"), Options::new().batch(10));
+    limiter.take("a", 1).await.unwrap();
+    fake.set_away(true);
+    for _ in 0..9 {
+        assert!(!limiter.take("a", 1).await.unwrap().degraded);
+    }
+    assert!(limiter.take("a", 1).await.unwrap().degraded);
+}

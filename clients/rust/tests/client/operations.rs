@@ -1,0 +1,194 @@
+//! Each operation on a real server.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokenbucket_client::{Amount, Decision, Error, Part};
+
+use crate::servers::Server;
+use crate::{limit, limiter, patient, STILL};
+
+#[tokio::test]
+async fn a_take_takes_and_a_peek_does_not() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    let first = limiter.take("a", 4).await.unwrap();
+    assert_eq!((first.allowed, first.granted, first.remaining), (true, 1, 6));
+    assert_eq!((first.retry_after_ms, first.degraded), (0, false));
+    assert!((1_439_000..=1_440_000).contains(&first.reset_after_ms), "{first:?}");
+
+    let denied = limiter.peek("a", 7).await.unwrap();
+    assert_eq!((denied.allowed, denied.remaining), (false, 6));
+    assert_eq!(denied.retry_after_s(), Some(360));
+    assert!(limiter.take("a", 6).await.unwrap().allowed, "the peek took nothing");
+
+    let never = limiter.take("a", 11).await.unwrap();
+    assert_eq!((never.retry_after_ms, never.retry_after(), never.retry_after_s()), (-1, None, None));
+    assert!(limiter.take("b", 10.0).await.unwrap().allowed, "each name has a bucket of its own");
+}
+
+#[tokio::test]
+async fn keys_are_the_prefix_and_the_name() {
+    let server = Server::start().await;
+    limiter(&server, limit(1, STILL), patient()).take("a", 1).await.unwrap();
+    limiter(&server, limit(1, STILL), patient().prefix("search:")).take("a", 1).await.unwrap();
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+    keys.sort();
+    assert_eq!(keys, ["search:a", "tb:a"]);
+}
+
+#[tokio::test]
+async fn costs_may_be_fractions() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(1, STILL), patient());
+    for _ in 0..10 {
+        assert!(limiter.take("a", 0.1).await.unwrap().allowed);
+    }
+    assert!(!limiter.take("a", 0.1).await.unwrap().allowed);
+}
+
+#[tokio::test]
+async fn takes_up_to_what_there_is() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    assert_eq!(limiter.take_up_to("a", 7).await.unwrap().granted, 7);
+    let rest = limiter.take_up_to("a", 7).await.unwrap();
+    assert_eq!((rest.allowed, rest.granted, rest.remaining), (true, 3, 0));
+    let denied = limiter.take_up_to("a", 7).await.unwrap();
+    assert_eq!((denied.allowed, denied.granted), (false, 0));
+    assert_eq!(denied.retry_after_s(), Some(360));
+}
+
+#[tokio::test]
+async fn a_reservation_sleeps_until_its_turn() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(1, "10/s"), patient());
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    let began = Instant::now();
+    let decision = limiter.reserve("a", 1, Duration::from_secs(5)).await.unwrap();
+    assert!(decision.allowed);
+    assert!(began.elapsed() >= decision.retry_after().unwrap(), "{decision:?}");
+
+    let told = limiter.reserve_only("a", 1, Duration::from_secs(5)).await.unwrap();
+    assert!(told.allowed && told.remaining < 0, "{told:?}");
+    let denied = limiter.reserve("a", 1, Duration::from_millis(1)).await.unwrap();
+    assert!(!denied.allowed && denied.retry_after_ms > 1, "{denied:?}");
+}
+
+#[tokio::test]
+async fn a_reservation_that_nobody_waits_for_is_given_back() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    assert!(limiter.take("a", 10).await.unwrap().allowed);
+    let reserving = limiter.reserve("a", 5, Duration::from_secs(86_400));
+    let given_up = tokio::time::timeout(Duration::from_millis(300), reserving).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    crate::servers::wait_for("the tokens", Duration::from_secs(5), async || {
+        limiter.peek("a", 0).await.unwrap().remaining == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn charges_go_into_debt_and_gifts_out_of_it() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    let charged = limiter.charge("a", 15).await.unwrap();
+    assert_eq!((charged.allowed, charged.remaining), (true, -5));
+    assert_eq!(charged.retry_after_s(), Some(5 * 360));
+    assert_eq!(limiter.give("a", 7).await.unwrap().remaining, 2);
+    let full = limiter.give("a", 100).await.unwrap();
+    assert_eq!((full.remaining, full.reset_after_ms), (10, 0));
+}
+
+#[tokio::test]
+async fn takes_from_all_or_from_none() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(10, STILL), patient());
+    let parts = |requests: u32, tokens: u32| {
+        [
+            Part::new("{a}:requests", &limit(10, STILL), requests),
+            Part::new("{a}:tokens", &limit(1000, "1000/h"), tokens),
+        ]
+    };
+    let taken = limiter.take_all(&parts(1, 600)).await.unwrap();
+    assert!(taken.allowed());
+    assert_eq!(taken.each.iter().map(|one| one.remaining).collect::<Vec<_>>(), [9, 400]);
+    let denied = limiter.take_all(&parts(1, 600)).await.unwrap();
+    assert!(!denied.allowed());
+    assert_eq!(denied.each.iter().map(|one| one.allowed).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(denied.binding.retry_after_s(), Some(720));
+    assert_eq!(limiter.peek("{a}:requests", 0).await.unwrap().remaining, 9);
+}
+
+#[tokio::test]
+async fn a_call_may_have_a_limit_of_its_own() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(1, STILL), patient());
+    let premium = limiter.with_limit(limit(5, STILL));
+    assert_eq!(premium.take("a", 1).await.unwrap().remaining, 4);
+    assert_eq!(limiter.take("b", 1).await.unwrap().remaining, 0);
+}
+
+#[tokio::test]
+async fn a_quota_comes_back_at_a_boundary_of_the_calendar() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, limit(2, "2@y"), patient());
+    assert!(limiter.take("a", 2).await.unwrap().allowed);
+    let denied = limiter.take("a", 1).await.unwrap();
+    assert!(denied.retry_after().unwrap() <= Duration::from_secs(366 * 86_400), "{denied:?}");
+}
+
+#[tokio::test]
+async fn a_callers_mistake_is_an_error_although_it_fails_open() {
+    let server = Server::start().await;
+    redis::cmd("SET").arg("tb:text").arg("hello").exec(&mut server.connection()).unwrap();
+    let one = limiter(&server, limit(1, STILL), patient());
+    for (name, cost, says) in [("text", Amount::from(1), "WRONGTYPE"), ("a", Amount::from(-1), "cost")] {
+        let error = one.take(name, cost).await.unwrap_err();
+        assert!(matches!(&error, Error::Refused(_)) && error.to_string().contains(says), "{error}");
+    }
+    let slow = one.with_limit(limit(1_000_000, "1/d"));
+    assert!(matches!(slow.take("a", 1).await, Err(Error::Refused(_))), "more than 100 years");
+    assert!(one.take("a", 1).await.unwrap().allowed, "and the circuit is closed");
+}
+
+#[tokio::test]
+async fn whoever_may_not_ask_is_told_so() {
+    let server = Server::start().await;
+    let mut connection = server.connection();
+    let mut config = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).unwrap();
+    config(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@connection", "+tb.peek"]);
+    let url = format!("redis://reader:secret@127.0.0.1:{}", server.port);
+    let reader = |url: &str| {
+        let server = tokenbucket_client::Server::connect(url).unwrap();
+        tokenbucket_client::Limiter::with_options(&server, limit(1, STILL), patient())
+    };
+    assert!(reader(&url).peek("a", 1).await.unwrap().allowed);
+    let error = reader(&url).take("a", 1).await.unwrap_err();
+    assert!(error.to_string().contains("NOPERM") || error.to_string().contains("permission"), "{error}");
+    let error = reader(&url.replace("secret", "wrong")).take("a", 1).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error}");
+
+    config(&["CONFIG", "SET", "requirepass", "secret"]);
+    let error = reader(&server.url()).take("a", 1).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_hook_hears_of_every_decision() {
+    let server = Server::start().await;
+    let heard: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
+    let hears = heard.clone();
+    let options = patient().on_decision(move |name, limit, decision: &Decision, took| {
+        assert!(limit.capacity() == "1" && took < Duration::from_secs(60));
+        hears.lock().unwrap().push((name.to_owned(), decision.allowed));
+    });
+    let limiter = limiter(&server, limit(1, STILL), options);
+    for _ in 0..2 {
+        limiter.take("a", 1).await.unwrap();
+    }
+    limiter.take_all(&[Part::new("b", &limit(1, STILL), 1)]).await.unwrap();
+    let heard = heard.lock().unwrap().clone();
+    assert_eq!(heard, [("a".to_owned(), true), ("a".to_owned(), false), ("b".to_owned(), true)]);
+}
