@@ -14,7 +14,6 @@ pub const ALLOWED: &str = "TB.TAKE, allowed";
 pub const DENIED: &str = "TB.TAKE, denied";
 pub const SCRIPT: &str = "Lua script, EVALSHA";
 pub const FALLBACK: &str = "clients/fallback.lua, EVALSHA";
-pub const UNCOUNTED: &str = "TB.TAKE, denied, top-keys 0";
 pub const DAILY: &str = "TB.TAKE, rate 1000@d";
 pub const MONTHLY: &str = "TB.TAKE, rate 1000@mo";
 pub const FIRST: &str = "TB.HOLD, the first";
@@ -38,8 +37,6 @@ pub struct Call {
     /// What prepares a key, if not the call itself.
     pub before: &'static str,
     pub limit: Limit,
-    /// What the server is told before that.
-    pub setting: &'static str,
     /// How many keys are prepared, if not as many as the measurement has.
     pub keys: Option<u64>,
     /// Whether each call is on a key of its own, rather than on a random one.
@@ -57,7 +54,6 @@ pub const PLAIN: Call = Call {
     name: "",
     call: "",
     before: "",
-    setting: "",
     limit: USER,
     keys: None,
     once_a_key: false,
@@ -67,7 +63,8 @@ pub const PLAIN: Call = Call {
 };
 const USED: Call = Call { before: "TB.TAKE {key} {capacity} {rate} 30", first: Some(1), ..PLAIN };
 /// Not full again while anything is counted.
-const DRAINED: Call = Call { before: "TB.TAKE {key} {capacity} 17 900", ..USED };
+const DRAINED: Call =
+    Call { before: "TB.TAKE {key} {capacity} 17 900000000", limit: WIDE, first: Some(1), ..PLAIN };
 const EMPTY: Call =
     Call { before: "TB.TAKE {key} {capacity} {rate} {capacity}", limit: SLOW, first: Some(0), ..PLAIN };
 const TEN_BUCKETS: &str =
@@ -96,15 +93,14 @@ const FIRST_HOLD: Call = Call {
 };
 const ONE_BEFORE: &str = "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted";
 
-pub const CALLS: [Call; 24] = [
+pub const CALLS: [Call; 23] = [
     Call { name: "PING", call: "PING", ..PLAIN },
     Call { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
     Call { name: "SET", call: "SET {key} 1", ..PLAIN },
     Call { name: INCR, call: "INCR {key}", ..PLAIN },
     Call { name: INCREX, call: WINDOW_COUNT, ..PLAIN },
     Call { name: ALLOWED, call: TAKE, ..USED },
-    Call { name: DENIED, call: TAKE, setting: "CONFIG SET tokenbucket.top-keys 128", ..EMPTY },
-    Call { name: UNCOUNTED, call: TAKE, setting: "CONFIG SET tokenbucket.top-keys 0", ..EMPTY },
+    Call { name: DENIED, call: TAKE, ..EMPTY },
     Call { name: "TB.TAKE, rate 17", call: "TB.TAKE {key} {capacity} 17", ..DRAINED },
     Call { name: "TB.TAKE, rate 16.6667", call: "TB.TAKE {key} {capacity} 16.6667", ..DRAINED },
     Call { name: DAILY, call: "TB.TAKE {key} {capacity} 1000@d", ..USED },
@@ -149,9 +145,6 @@ impl Call {
     /// Empties the server and prepares all keys.
     pub fn prepare(&self, client: &mut Connection, shape: Shape) {
         client.say("FLUSHALL");
-        if !self.setting.is_empty() {
-            client.say(self.setting);
-        }
         self.prepare_keys(client, 0..self.keys.unwrap_or(shape.keys));
     }
 
