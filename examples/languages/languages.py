@@ -159,7 +159,7 @@ def test_two_intervals(server):
     # In debt for a day, so that the second is denied on the slowest machine.
     server.call("TB.CHARGE", "{user:42}:distance", 1, "1/100ms", 864_000)
     assert server.call(*line.split())[0] == 0, "one of the buckets is empty"
-    _, remaining, _, _ = server.call("TB.PEEK", "{user:42}:interval", 5, "5/10s", 0)
+    _, remaining, _, _ = server.call("TB.PEEK", "{user:42}:interval", 5, "5@10s", 0)
     assert remaining >= 4, "denied, but it took from the other bucket"
 
 
