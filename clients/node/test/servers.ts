@@ -79,7 +79,9 @@ export class Server {
 
   advance(ms: number): void {
     this.#nowUs += BigInt(Math.round(ms * 1000));
-    writeSync(this.#clock, new BigInt64Array([this.#nowUs]), 0, 8, 0);
+    const bytes = Buffer.alloc(8);
+    bytes.writeBigInt64BE(this.#nowUs);
+    writeSync(this.#clock, bytes, 0, 8, 0);
   }
 
   signal(signal: NodeJS.Signals): void {

@@ -202,7 +202,7 @@ func (c *Clock) Advance(by time.Duration) {
 	c.t.Helper()
 	c.nowUs += by.Microseconds()
 	var bytes [8]byte
-	binary.LittleEndian.PutUint64(bytes[:], uint64(c.nowUs))
+	binary.BigEndian.PutUint64(bytes[:], uint64(c.nowUs))
 	file, err := os.OpenFile(c.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
 		_, err = file.WriteAt(bytes[:], 0)
