@@ -2,7 +2,7 @@
 
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
-import { connect } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { after, type TestContext } from "node:test";
@@ -179,11 +179,20 @@ function majorVersion(): number {
 }
 
 /** Below those that the kernel gives to clients, so that it is still free for a restart. */
+/** A port below those that connections get from the system; a node of a cluster also takes the one 10,000 above it. */
 async function freePort(): Promise<number> {
   for (;;) {
-    const port = 20_000 + Math.floor(Math.random() * 12_000);
-    if (!(await answers(port))) return port;
+    const port = 10_000 + Math.floor(Math.random() * 12_000);
+    if ((await isFree(port)) && (await isFree(port + 10_000))) return port;
   }
+}
+
+function isFree(port: number): Promise<boolean> {
+  return new Promise((done) => {
+    const server = createServer();
+    server.once("error", () => done(false));
+    server.listen({ port, host: "127.0.0.1" }, () => server.close(() => done(true)));
+  });
 }
 
 function answers(port: number): Promise<boolean> {
