@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "build", "-q", "--no-isolation", "--outdir", str(folder), str(PACKAGE)]
     subprocess.run(command, check=True)
     [archive] = folder.glob("*.tar.gz")
-    assert archive.name == f"tokenbucket-{tokenbucket.__version__}.tar.gz"
+    assert archive.name == f"tokenbucket_redis-{tokenbucket.__version__}.tar.gz"
     [wheel] = folder.glob("*.whl")
     return wheel
 
