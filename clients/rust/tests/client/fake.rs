@@ -17,7 +17,7 @@ const STEPS: usize = 4000;
 async fn the_fake_decides_as_the_server_does() {
     let mut server = Server::new(&[], true);
     let clock = Clock::new(&server.process.folder);
-    clock.govern(&mut server.process.command);
+    clock.govern(&mut server.process.command, None);
     server.restart().await;
     let fake = Fake::new();
     let on_server = sync::Server::connect(server.url()).unwrap();
