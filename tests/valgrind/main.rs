@@ -37,7 +37,8 @@ fn no_access_is_invalid_and_nothing_is_lost() {
 }
 
 fn start(builder: ServerBuilder) -> (Server, Connection) {
-    let server = builder.controlled_clock().start();
+    // The server's compression reads a table before it has written to it, by design.
+    let server = builder.option("rdbcompression", "no").controlled_clock().start();
     let mut client = server.connect();
     assert_eq!(client.info("memory", "mem_allocator"), "libc", "valgrind cannot watch this server's memory");
     (server, client)
@@ -105,7 +106,7 @@ fn errors(reports: &Reports) {
                 let _ = client.try_run(&changed);
             }
         }
-        client.say(&format!("COMMAND GETKEYS {}", call.words));
+        let _ = client.attempt(&format!("COMMAND GETKEYS {}", call.words));
     }
     for words in ["COMMAND", "INFO everything", "INFO tokenbucket"] {
         client.say(words);
