@@ -2,7 +2,8 @@
 //!
 //! A ceiling is a multiple of what `INCR` costs on the same server in the same run, so that it holds on every
 //! machine. A change that makes a call dearer by more than the slack fails; one that makes it cheaper should record
-//! new ceilings. What is promised of holds, as multiples of one another, has no slack.
+//! new ceilings. What is promised of holds, as multiples of one another, has only what
+//! counts repeat to.
 
 use crate::calls::*;
 use crate::instructions::{
@@ -15,6 +16,9 @@ const HEADER: [&str; 4] = ["server", "replication", "call", "times INCR"];
 
 /// What counts may differ by from run to run without anything having changed, and a little more.
 const SLACK: f64 = 0.03;
+
+/// What the same calls count from run to run: a ratio that is promised may be measured so much above itself.
+const NOISE: f64 = 0.01;
 
 const EFFORT: Effort = Effort { servers: 3, calls: 3000 };
 
@@ -66,7 +70,7 @@ pub fn check() -> Result<(), String> {
     };
     for (call, (other, listener), most) in PROMISES {
         let measured = times_incr(call, NOBODY) / times_incr(other, listener);
-        let verdict = judge(measured <= most);
+        let verdict = judge(measured <= most * (1.0 + NOISE));
         println!("{call:<33} {measured:>6.3} x {other} ({}), promised {most:.2}  {verdict}", listener.0);
     }
     match broken {
