@@ -107,7 +107,13 @@ impl<'a> Client<'a> {
             let [state, holds, left_ms] = &replies[3 * place..][..3] else { panic!("too few replies") };
             let expires_at_ms = Some(integer(left_ms)).filter(|ms| *ms >= 0).map(|ms| now.us / 1000 + ms);
             let holds = shown_holds(holds.clone(), now.us);
-            let (level, refilled_at_us) = reply::state(state)?;
+            let Some((level, refilled_at_us)) = reply::state(state) else {
+                assert!(
+                    holds.is_empty() && expires_at_ms.is_none(),
+                    "{key} has left {holds:?} until {expires_at_ms:?}"
+                );
+                return None;
+            };
             Some(Stored { level, refilled_at_us, expires_at_ms, holds })
         };
         books.settle(now, found).into_iter().for_each(|fate| self.world.count(fate));
