@@ -301,7 +301,8 @@ impl Model {
         let is_still_full =
             after == before && after.is_some_and(|after| whole(after.level_micro) == limit.capacity);
         let right = match trace {
-            Trace::None => after == before,
+            // A key whose time has come may go between two looks.
+            Trace::None => after == before || (after.is_none() && self.may_be(limit, now_us, None)),
             Trace::Written => is_still_full || (counts_on && after != before),
             // What was left over of a micro-token may be dated back to before the step.
             Trace::Anchored => {
