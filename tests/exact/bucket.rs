@@ -3,12 +3,11 @@
 //! A level is a range: the exact one above, and below it what the contract allows the module to have lost. At a whole
 //! number of tokens per second the two are the same, for ever.
 
+use super::call::{Call, Wanted};
 use super::holds::{ended, ends, Holds};
-use super::limit::{milliseconds, tokens, End, Limit};
-use super::operation::{allowed, moved, wait, Wait};
-use super::{whole, Bucket, Exact, Flow, Operation};
-use num_bigint::BigInt;
-use num_traits::{Signed, ToPrimitive, Zero};
+use super::limit::{milliseconds, Limit};
+use super::{whole, Bucket, Exact, Flow, Holding, Operation};
+use num_traits::{ToPrimitive, Zero};
 use tokenbucket::bucket::Decision;
 use tokenbucket::effect::MAX_EXPIRE_AT_MS;
 
@@ -34,12 +33,6 @@ impl Range {
     pub(super) fn lower_by(mut self, lost: &Exact) -> Self {
         self.low -= lost;
         self
-    }
-
-    fn allowed(&self, limit: &Limit, operation: Operation, ends: &[End], now_us: i64) -> [Option<i64>; 2] {
-        let least = allowed(operation, limit, &self.low, ends, now_us);
-        let is_certain = self.low == self.high;
-        [least, if is_certain { least } else { allowed(operation, limit, &self.high, ends, now_us) }]
     }
 
     pub fn contains(&self, level: &Exact) -> bool {
@@ -79,16 +72,6 @@ pub enum Trace {
     Full,
 }
 
-pub(super) type Judgement<T> = Result<T, String>;
-
-pub(super) fn ensure(condition: bool, objection: impl FnOnce() -> String) -> Judgement<()> {
-    if condition {
-        Ok(())
-    } else {
-        Err(objection())
-    }
-}
-
 impl Model {
     /// A bucket that somebody comes to: nothing is known of what was lost before.
     pub fn found(bucket: Option<Bucket>) -> Self {
@@ -121,20 +104,30 @@ impl Model {
         holds.into_iter().filter(|(_, end)| end.at_us > now_us).collect()
     }
 
-    /// What is told as allowed, at the least and at the most; `None` is a charge that is refused.
-    pub fn allowed(&self, limit: &Limit, operation: Operation, now_us: i64) -> [Option<i64>; 2] {
-        self.level(limit, now_us).allowed(limit, operation, &ends(&self.holds(now_us)), now_us)
+    /// What is told as allowed, at the least and at the most; `None` is a refusal.
+    pub fn allowed<'a>(&self, limit: &Limit, wanted: impl Into<Wanted<'a>>, now_us: i64) -> [Option<i64>; 2] {
+        Call::new(self, limit, wanted.into(), now_us).allowed()
     }
 
     /// Judges a decision, and does what it says.
     #[track_caller]
-    pub fn follow(&mut self, limit: &Limit, operation: Operation, now_us: i64, told: Decision) -> Trace {
-        let before = self.level(limit, now_us);
-        let ends = ends(&self.holds(now_us));
-        if let Err(objection) = judge_decision(limit, operation, &before, &ends, now_us, told) {
-            panic!("{objection}: {operation:?} of {limit:?} at {now_us}: {told:?}, {self:?}");
+    pub fn follow<'a>(
+        &mut self,
+        limit: &Limit,
+        wanted: impl Into<Wanted<'a>>,
+        now_us: i64,
+        told: Decision,
+    ) -> Trace {
+        let call = Call::new(self, limit, wanted.into(), now_us);
+        if let Err(objection) = call.judge(told) {
+            panic!("{objection}: {:?} of {limit:?} at {now_us}: {told:?}, {self:?}", call.wanted);
         }
-        self.apply(limit, operation, now_us, told.allowed, told.reset_after_ms == 0)
+        self.make_so(&call, told.allowed, told.reset_after_ms == 0)
+    }
+
+    #[track_caller]
+    pub fn follow_holding(&mut self, limit: &Limit, holding: &Holding, now_us: i64, told: Decision) -> Trace {
+        self.follow(limit, holding, now_us, told)
     }
 
     /// Judges a decision that changes nothing.
@@ -143,11 +136,11 @@ impl Model {
         self.clone().follow(limit, operation, now_us, told);
     }
 
-    /// Judges that a charge was refused.
+    /// Judges that a call was refused.
     #[track_caller]
-    pub fn judge_refusal(&self, limit: &Limit, operation: Operation, now_us: i64) {
-        let least = self.allowed(limit, operation, now_us)[0];
-        assert_eq!(least, None, "refused {operation:?} of {limit:?} at {now_us}: {self:?}");
+    pub fn judge_refusal(&self, limit: &Limit, wanted: Wanted, now_us: i64) {
+        let least = self.allowed(limit, wanted, now_us)[0];
+        assert_eq!(least, None, "refused {wanted:?} of {limit:?} at {now_us}: {self:?}");
     }
 
     /// One of several buckets that are decided on together: it follows if all allow, and is only told otherwise.
@@ -175,47 +168,57 @@ impl Model {
     }
 
     /// Does what a decision says: how much was allowed, and whether a gift filled the bucket where it may have.
-    pub fn apply(
+    pub fn apply<'a>(
         &mut self,
         limit: &Limit,
-        operation: Operation,
+        wanted: impl Into<Wanted<'a>>,
         now_us: i64,
         allowed: i64,
         is_full: bool,
     ) -> Trace {
-        let before = self.level(limit, now_us);
-        let moved = moved(operation, allowed);
-        if moved.is_zero() {
-            return self.untouched(allowed == 0, now_us);
-        }
-        if moved.is_negative() && before.low == limit.capacity {
-            return Trace::None;
-        }
-        let filled = before.map(|level| level - &moved);
-        let is_full = filled.low >= limit.capacity || (is_full && filled.high >= limit.capacity);
-        let holds = self.holds(now_us);
-        if moved.is_negative() && is_full && holds.is_empty() {
-            if before.high < limit.capacity {
-                self.stored = None;
-                return Trace::Gone;
-            }
-            if let Some(stored) = &mut self.stored {
-                stored.expires_ms.0 = now_us / 1000;
-            }
-            return Trace::Full;
-        }
-        let after = filled.map(|level| level.clone().min(limit.capacity.clone()));
-        self.write(limit, now_us, after.lower_by(&limit.flow.loss()), Some(limit.flow.clone()), holds);
-        Trace::Written
+        let call = Call::new(self, limit, wanted.into(), now_us);
+        self.make_so(&call, allowed, is_full)
     }
 
-    /// Forgets the bucket, which is full.
-    pub(super) fn clear(&mut self) {
-        self.stored = None;
+    fn make_so(&mut self, call: &Call, allowed: i64, is_full: bool) -> Trace {
+        let Call { limit, now_us, .. } = *call;
+        if !call.writes(allowed) {
+            return self.untouched(allowed == 0 && !call.is_void(), now_us);
+        }
+        let (after, stored) = call.after(allowed);
+        let is_full = after.low == limit.capacity || (is_full && after.high == limit.capacity);
+        if !is_full || !call.holds_behind.is_empty() {
+            self.write(limit, now_us, stored, Some(limit.flow.clone()), call.holds_behind.clone());
+            return Trace::Written;
+        }
+        match &mut self.stored {
+            Some(stored) if call.holds.is_empty() && call.before.high == limit.capacity => {
+                stored.expires_ms.0 = now_us / 1000;
+                Trace::Full
+            }
+            _ => {
+                self.stored = None;
+                Trace::Gone
+            }
+        }
+    }
+
+    /// What a call may leave, whatever is told of it.
+    pub fn outcomes<'a>(&self, limit: &Limit, wanted: impl Into<Wanted<'a>>, now_us: i64) -> Vec<Self> {
+        let call = Call::new(self, limit, wanted.into(), now_us);
+        let mut all_allowed = call.allowed().to_vec();
+        all_allowed.dedup();
+        let outcome = |(allowed, is_full)| {
+            let mut model = self.clone();
+            model.make_so(&call, allowed, is_full);
+            model
+        };
+        let each = all_allowed.into_iter().map(|allowed| allowed.unwrap_or(0));
+        each.flat_map(|allowed| [(allowed, false), (allowed, true)]).map(outcome).collect()
     }
 
     /// What a call leaves that takes nothing: a denial counts on from a clock that stepped back.
-    pub(super) fn untouched(&self, is_denied: bool, now_us: i64) -> Trace {
+    fn untouched(&self, is_denied: bool, now_us: i64) -> Trace {
         match &self.stored {
             Some(stored) if is_denied && now_us < stored.written_at_us => Trace::Anchored,
             _ => Trace::None,
@@ -231,14 +234,7 @@ impl Model {
 
     /// A write only ever lengthens an expiry: it is there until full under the limit of every write, and at most a
     /// quarter of that time and a second longer.
-    pub(super) fn write(
-        &mut self,
-        limit: &Limit,
-        now_us: i64,
-        level: Range,
-        flow: Option<Flow>,
-        holds: Holds,
-    ) {
+    fn write(&mut self, limit: &Limit, now_us: i64, level: Range, flow: Option<Flow>, holds: Holds) {
         let ends = ends(&holds);
         let last_in_us = ends.last().map_or_else(Exact::zero, |end| whole((end.at_us - now_us).max(0)));
         let never_us = whole(MAX_EXPIRE_AT_MS) * whole(1000);
@@ -333,62 +329,6 @@ impl Model {
         let in_time = expires_at_ms.is_some_and(|at_ms| (earliest_ms..=latest_ms).contains(&at_ms));
         assert!(in_time, "expires at {expires_at_ms:?}, not from {earliest_ms} to {latest_ms}: {self:?}");
     }
-}
-
-/// Whether a decision is right of a bucket that held this.
-fn judge_decision(
-    limit: &Limit,
-    operation: Operation,
-    before: &Range,
-    ends: &[End],
-    now_us: i64,
-    told: Decision,
-) -> Judgement<()> {
-    let allowed = before.allowed(limit, operation, ends, now_us);
-    let [least, most] = allowed.map(|allowed| allowed.unwrap_or(i64::MIN));
-    ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;
-    let moved = moved(operation, told.allowed);
-    let after = before.map(|level| (level - &moved).min(limit.capacity.clone()));
-    let remaining = tokens(&after.low)..=tokens(&after.high);
-    ensure(remaining.contains(&told.remaining.into()), || format!("remaining is not {remaining:?}"))?;
-    let is_written = !moved.is_zero() && after.low < limit.capacity;
-    let lost = if is_written { limit.flow.loss() } else { Exact::zero() };
-    judge_wait(limit, &after.lower_by(&lost), ends, now_us, &limit.capacity, told.reset_after_ms)
-        .map_err(|objection| format!("reset {objection}"))?;
-    match wait(operation, limit, told.allowed, &before.low) {
-        Wait::None => ensure(told.retry_after_ms == 0, || "a wait for what was granted".to_owned()),
-        Wait::Never => ensure(told.retry_after_ms == -1, || "hope where there is none".to_owned()),
-        Wait::Until { owed, wanted, agreeing_ms: (fewest, most), is_from_stored } => {
-            let level = before.map(|level| level - &owed);
-            let level = if is_from_stored { level.lower_by(&lost) } else { level };
-            ensure((fewest..=most).contains(&told.retry_after_ms), || {
-                "decided against the wait that is told".to_owned()
-            })?;
-            judge_wait(limit, &level, ends, now_us, &wanted, told.retry_after_ms)
-                .map_err(|objection| format!("retry {objection}"))
-        }
-    }
-}
-
-/// Whether `told_ms` is when a level reaches `wanted`, to the millisecond. What is never reached is told as the longest
-/// time.
-pub(super) fn judge_wait(
-    limit: &Limit,
-    level: &Range,
-    ends: &[End],
-    now_us: i64,
-    wanted: &Exact,
-    told_ms: i64,
-) -> Judgement<()> {
-    let reached_in = |level| match limit.reaches_with_us(level, now_us, wanted, ends) {
-        Some(in_us) => milliseconds(&in_us),
-        None => BigInt::from(LONGEST_TOLD_MS),
-    };
-    let (earliest, latest) = (reached_in(&level.high), reached_in(&level.low));
-    let told = BigInt::from(told_ms);
-    let longest = BigInt::from(LONGEST_TOLD_MS);
-    let right = earliest.clone().min(longest.clone()) <= told && (told <= latest || told >= longest);
-    ensure(right, || format!("is not in {earliest} to {latest} ms"))
 }
 
 /// The tightest of each field binds the caller of several buckets.

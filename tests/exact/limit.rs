@@ -56,32 +56,24 @@ impl Flow {
     /// of tokens per second.
     pub fn loss(&self) -> Exact {
         match self {
-            Self::Steady(rate) if rate.is_integer() => Exact::zero(),
-            Self::Steady(rate) => rate.clone().min(Exact::one()),
-            Self::Calendar(_) => Exact::zero(),
+            Self::Steady(rate) if !rate.is_integer() => rate.clone().min(Exact::one()),
+            Self::Steady(_) | Self::Calendar(_) => Exact::zero(),
         }
     }
 
     /// What the rest of a micro-token that a write leaves over may come to when it is looked at under another flow: how
     /// much less, and how much more. At less than a token a second the rest is kept as the time in which it flowed.
     pub fn rest_under(&self, next: &Self) -> (Exact, Exact) {
-        let Self::Steady(written) = self else {
-            return (Exact::zero(), Exact::zero());
-        };
-        let next = match next {
-            Self::Steady(next) => next,
+        match (self, next) {
+            _ if self.rest().is_zero() || self == next => (Exact::zero(), Exact::zero()),
             // The time may reach back over boundaries.
-            Self::Calendar(next) if *written < Exact::one() && !written.is_zero() => {
-                return (Exact::one(), next.most_within(&written.recip()));
+            (Self::Steady(written), Self::Calendar(next)) => {
+                (Exact::one(), next.most_within(&written.recip()))
             }
-            Self::Calendar(_) => return (Exact::zero(), Exact::zero()),
-        };
-        if *written >= Exact::one() || next == written || written.is_zero() {
-            (Exact::zero(), Exact::zero())
-        } else if next > written {
-            (Exact::zero(), (next - written) / written)
-        } else {
-            (Exact::one(), Exact::zero())
+            (Self::Steady(written), Self::Steady(next)) if next > written => {
+                (Exact::zero(), (next - written) / written)
+            }
+            _ => (Exact::one(), Exact::zero()),
         }
     }
 
@@ -95,7 +87,7 @@ impl Flow {
 }
 
 /// The end of a hold: when, and how much comes back then.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct End {
     pub at_us: i64,
     /// Micro-tokens.

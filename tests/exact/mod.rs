@@ -9,15 +9,17 @@
 //! | `number` | what the bytes of a number or a rate mean |
 //! | `calendar` | calendar rates, by a calendar of somebody else's |
 //! | `limit` | what flows in between two moments, and when a level is reached |
-//! | `operation` | each operation: its words, what it does to a level, and what may be told of it |
+//! | `operation` | each operation: its words, how they are read, and what it moves |
+//! | `holds` | what is held of a bucket, and the words for it |
+//! | `call` | one call: what it does to a level, and what may be told of it |
 //! | `bucket` | what a key holds, as far as one can know it from outside, and when the key may go |
-//! | `holds` | what is held of a bucket: setting, renewing and settling it, and what may be told of that |
 //! | `throttle` | the words of redis-cell |
 //! | `judged` | the module's arithmetic beside the model, where there is no server |
 #![allow(dead_code, unused_imports)] // Each test program and each fuzz target uses its own part of this.
 
 pub mod bucket;
 pub mod calendar;
+pub mod call;
 pub mod holds;
 pub mod judged;
 pub mod limit;

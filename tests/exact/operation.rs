@@ -1,10 +1,9 @@
 //! Every operation: how a client words it, what it does to a level, and what may be told of it. A new one is taught to
 //! the model here.
 
-use super::limit::{is_too_deep, milliseconds, tokens, End};
 use super::number;
 use super::{whole, Exact, Limit, MILLION};
-use num_traits::{Signed, ToPrimitive, Zero};
+use num_traits::Zero;
 use std::collections::HashSet;
 use tokenbucket::bucket::Operation;
 use tokenbucket::error::Error;
@@ -48,24 +47,6 @@ pub fn words(operation: Operation, key: &str, limit: &Limit) -> String {
     format!("{} {}", command(operation), arguments(operation, key, limit))
 }
 
-/// What a caller with this level is told as allowed; `None` is a refusal, because the debt would be too deep.
-pub fn allowed(operation: Operation, limit: &Limit, level: &Exact, ends: &[End], now_us: i64) -> Option<i64> {
-    let after = level - most_moved(operation);
-    Some(match operation {
-        Operation::Take { .. } => i64::from(!after.is_negative()),
-        Operation::TakeUpTo { max_tokens } => {
-            tokens(level).min(max_tokens.into()).max(0.into()).to_i64().unwrap()
-        }
-        Operation::Reserve { cost_micro, max_wait_ms } => {
-            let wait_us = limit.reaches_with_us(&after, now_us, &Exact::zero(), ends).expect("no pool");
-            let in_time = whole(cost_micro) <= limit.capacity && milliseconds(&wait_us) <= max_wait_ms.into();
-            i64::from(in_time && (cost_micro == 0 || !is_too_deep(&after)))
-        }
-        Operation::Charge { amount_micro } if amount_micro > 0 && is_too_deep(&after) => return None,
-        Operation::Charge { .. } | Operation::Give { .. } => 1,
-    })
-}
-
 /// Micro-tokens that leave a bucket when so much was allowed; those that come back are negative.
 pub fn moved(operation: Operation, allowed: i64) -> Exact {
     match operation {
@@ -75,59 +56,13 @@ pub fn moved(operation: Operation, allowed: i64) -> Exact {
     }
 }
 
-fn most_moved(operation: Operation) -> Exact {
+/// The same when all of it was allowed.
+pub(super) fn most_moved(operation: Operation) -> Exact {
     match operation {
         Operation::Take { cost_micro } | Operation::Reserve { cost_micro, .. } => whole(cost_micro),
         Operation::TakeUpTo { max_tokens } => whole(max_tokens) * whole(MILLION),
         Operation::Charge { amount_micro } => whole(amount_micro),
         Operation::Give { amount_micro } => whole(-amount_micro),
-    }
-}
-
-/// What a caller is told to wait for.
-#[derive(Clone, Debug)]
-pub enum Wait {
-    /// Nothing: 0.
-    None,
-    /// What never happens: -1.
-    Never,
-    /// That a level which is lower by `owed` than it was before the call reaches `wanted`.
-    Until {
-        owed: Exact,
-        wanted: Exact,
-        /// The fewest and the most milliseconds that agree with what was decided.
-        agreeing_ms: (i64, i64),
-        /// Whether it is counted from what the call stored.
-        is_from_stored: bool,
-    },
-}
-
-/// What the wait that is told must be for, when so much was allowed. `low` is the least that the bucket may have held.
-pub fn wait(operation: Operation, limit: &Limit, allowed: i64, low: &Exact) -> Wait {
-    let until = |owed: Exact, wanted: Exact, agreeing_ms| {
-        let is_from_stored = matches!(operation, Operation::Charge { .. });
-        Wait::Until { owed, wanted, agreeing_ms, is_from_stored }
-    };
-    let denied_until = |wanted: Exact| match wanted > limit.capacity {
-        true => Wait::Never,
-        false => until(Exact::zero(), wanted, (1, i64::MAX)),
-    };
-    match operation {
-        Operation::Take { cost_micro } if allowed == 0 => denied_until(whole(cost_micro)),
-        Operation::TakeUpTo { .. } if allowed == 0 => denied_until(whole(MILLION)),
-        Operation::Take { .. } | Operation::TakeUpTo { .. } | Operation::Give { .. } => Wait::None,
-        Operation::Reserve { cost_micro, .. } if whole(cost_micro) > limit.capacity => Wait::Never,
-        Operation::Reserve { cost_micro, max_wait_ms } => {
-            let cost = whole(cost_micro);
-            let agreeing_ms = match allowed {
-                // Who would wait as long as that is granted it, unless the debt has reached its bottom.
-                0 if is_too_deep(&(low - &cost)) => (1, i64::MAX),
-                0 => (max_wait_ms + 1, i64::MAX),
-                _ => (0, max_wait_ms),
-            };
-            until(cost, Exact::zero(), agreeing_ms)
-        }
-        Operation::Charge { amount_micro } => until(whole(amount_micro), Exact::zero(), (0, i64::MAX)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
-use super::exact::operation::{allowed, moved};
+use super::exact::operation::moved;
 use super::exact::{whole, Exact, Holding, Judged, Limit, Model, Operation};
 use super::scenario::{self, walk, Amount, Tick, Wish};
 use num_traits::{Signed, Zero};
@@ -30,6 +30,10 @@ impl Call {
     /// Makes it. Returns what was told to wait, in milliseconds.
     fn make(self, judged: &mut Judged, limit: &Limit, now_us: i64, told_ms: i64) -> i64 {
         let id = |number| format!("request:{number}");
+        let is_rounded = |judged: &Judged| {
+            let level = judged.model.level(limit, now_us);
+            level.low != level.high
+        };
         let outcome = match self {
             // No hold could end any more.
             Self::Hold(..) if now_us > MAX_TIME_US - 1000 => return told_ms,
@@ -43,7 +47,7 @@ impl Call {
                 judged.hold(limit, &Holding::Settle { id: id(number), used_micro }, now_us)
             }
             // Nobody outside can tell whether it found the bucket full, so that nothing was written.
-            Self::Other(Wish::Give(_)) if judged.is_held_and_rounded(limit, now_us) => return told_ms,
+            Self::Other(Wish::Give(_)) if !judged.holds.is_empty() && is_rounded(judged) => return told_ms,
             // Of a pool tokens are held, but not taken.
             Self::Other(_) if limit.is_pool() => {
                 judged.call(limit, Operation::Give { amount_micro: 1 }, now_us)
@@ -140,7 +144,7 @@ proptest! {
         for tick in ticks {
             now_us = tick.after(now_us, &limit, told_ms);
             let told = judged.call(&limit, take, now_us).unwrap().decision;
-            let own_allowed = allowed(take, &limit, &own.level(&limit, now_us).high, &[], now_us).unwrap();
+            let own_allowed = own.allowed(&limit, take, now_us)[1].unwrap();
             own.apply(&limit, take, now_us, own_allowed, false);
             (granted, due, told_ms) = (granted + told.allowed, due + own_allowed, told.retry_after_ms);
             prop_assert!(granted <= due, "{} of {}", granted, due);
