@@ -1,9 +1,11 @@
 //! Calendar rates as the contract words them, by a calendar of somebody else's.
 
-use super::number::{amount, positive};
+use super::number::{amount, positive, saturated, unit_us};
 use super::{whole, Exact, Flow};
 use chrono::{DateTime, Datelike, Days, Months, NaiveDate};
 use num_traits::ToPrimitive;
+use regex::{Captures, Regex};
+use std::sync::LazyLock;
 use tokenbucket::number::{Rounding, MAX_MICRO, MAX_TOKENS};
 use tokenbucket::rate::{Rate, RateError, CENTURY_S};
 
@@ -26,16 +28,20 @@ enum Period {
     Year,
 }
 
+/// What stands behind the `@`: number, unit, sign, hours and minutes.
+static PERIOD: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new("^([0-9]*)(ms|s|m|h|d|w|mo|y)(?:([+-])([0-9]{2}):([0-9]{2}))?$").unwrap());
+
 impl Calendar {
     /// `count@period[offset]`, within bounds.
-    pub fn read(count: &[u8], behind: &[u8]) -> Result<Self, RateError> {
-        let text = std::str::from_utf8(behind).map_err(|_| RateError::Malformed)?;
-        let (period, offset) = text.split_at(text.find(['+', '-']).unwrap_or(text.len()));
-        let offset_us = read_offset_us(offset).ok_or(RateError::Malformed)?;
+    pub fn read(count: &str, behind: &str) -> Result<Self, RateError> {
+        let parts = PERIOD.captures(behind).ok_or(RateError::Malformed)?;
+        let (period, offset_us) =
+            Period::read(&parts).zip(read_offset_us(&parts)).ok_or(RateError::Malformed)?;
         positive(count)?;
-        let period = Period::read(period)?;
+        let is_told = |micro: &i64| *micro > 0;
         let count_micro =
-            amount(count, Rounding::Down).filter(|micro| *micro > 0).ok_or(RateError::OutOfRange)?;
+            amount(count.as_bytes(), Rounding::Down).filter(is_told).ok_or(RateError::OutOfRange)?;
         let (count, usual_us) = (i128::from(count_micro), period.usual_us());
         let is_in_range = count <= usual_us * i128::from(MAX_TOKENS)
             && usual_us * 1_000_000 <= count * CENTURY_US
@@ -86,44 +92,30 @@ pub fn assert_calendar_read_as_meant(words: &[u8], since_us: i64, elapsed_us: i6
     let (Ok(rate), Ok(Flow::Calendar(meant))) = (read, meant) else { return };
     let until_us = since_us.saturating_add(elapsed_us);
     let flow = rate.flow(since_us, until_us);
-    assert_eq!(flow.micro, told(&meant.between(since_us, until_us)), "{text} since {since_us}");
+    assert_eq!(flow.micro, saturated(&meant.between(since_us, until_us)), "{text} since {since_us}");
     assert_eq!((flow.carry_us, rate.flow(until_us, since_us).micro), (0, 0), "{text} since {since_us}");
     for micro in [1, micro.max(1)] {
-        let lasts_us = told(&meant.lasts_us(since_us, &whole(micro)));
-        assert_eq!(
-            rate.reaches_at_us(since_us, micro) - since_us,
-            lasts_us,
-            "{micro} at {text} since {since_us}"
-        );
+        let lasts_us = rate.reaches_at_us(since_us, micro) - since_us;
+        let meant_us = saturated(&meant.lasts_us(since_us, &whole(micro)));
+        assert_eq!(lasts_us, meant_us, "{micro} at {text} since {since_us}");
     }
 }
 
-/// Flows and times are told up to 2^62.
-fn told(exact: &Exact) -> i64 {
-    exact.to_integer().to_i64().unwrap_or(i64::MAX).min(1 << 62)
-}
-
 impl Period {
-    fn read(text: &str) -> Result<Self, RateError> {
-        match text {
-            "w" => return Ok(Self::Week),
-            "mo" => return Ok(Self::Month),
-            "y" => return Ok(Self::Year),
-            _ => (),
-        }
-        let number: String = text.chars().take_while(char::is_ascii_digit).collect();
-        let unit_us: i128 = match &text[number.len()..] {
-            "ms" => 1000,
-            "s" => 1_000_000,
-            "m" => 60_000_000,
-            "h" => 3_600_000_000,
-            "d" => DAY_US.into(),
-            _ => return Err(RateError::Malformed),
-        };
-        let number: i128 = if number.is_empty() { 1 } else { number.parse().unwrap_or(CENTURY_US) };
-        match number * unit_us {
-            0 => Err(RateError::Malformed),
-            us => i64::try_from(us).map(Self::Us).map_err(|_| RateError::OutOfRange),
+    /// `None` if it is nothing, or several weeks, months or years.
+    fn read(parts: &Captures) -> Option<Self> {
+        // No number is larger than is out of range at any unit.
+        let most = 2 * CENTURY_US / 1000;
+        match (&parts[1], &parts[2]) {
+            ("", "w") => Some(Self::Week),
+            ("", "mo") => Some(Self::Month),
+            ("", "y") => Some(Self::Year),
+            (_, "w" | "mo" | "y") => None,
+            ("", unit) => Some(Self::Us(unit_us(unit))),
+            (number, unit) => {
+                let us = number.parse().unwrap_or(most).min(most) * i128::from(unit_us(unit));
+                (us > 0).then_some(Self::Us(us.min(2 * CENTURY_US) as i64))
+            }
         }
     }
 
@@ -174,18 +166,10 @@ fn monday(date: NaiveDate) -> NaiveDate {
     date.week(chrono::Weekday::Mon).first_day()
 }
 
-fn read_offset_us(text: &str) -> Option<i64> {
-    if text.is_empty() {
-        return Some(0);
-    }
-    let is_shaped = text.len() == 6
-        && text.bytes().enumerate().skip(1).all(|(at, byte)| match at {
-            3 => byte == b':',
-            _ => byte.is_ascii_digit(),
-        });
-    let (hours, minutes): (i64, i64) =
-        is_shaped.then(|| (text[1..3].parse().unwrap(), text[4..].parse().unwrap()))?;
-    let offset_us = (hours * 60 + minutes) * 60_000_000;
-    let is_one = minutes < 60 && offset_us <= 14 * 3_600_000_000;
-    is_one.then_some(if text.starts_with('-') { -offset_us } else { offset_us })
+/// `None` if it has too many minutes, or more than 14 hours.
+fn read_offset_us(parts: &Captures) -> Option<i64> {
+    let number = |at| parts.get(at).map_or(0, |digits| digits.as_str().parse::<i64>().unwrap());
+    let sign = if parts.get(3).is_some_and(|sign| sign.as_str() == "-") { -1 } else { 1 };
+    let minutes = number(4) * 60 + number(5);
+    (number(5) < 60 && minutes <= 14 * 60).then_some(sign * minutes * 60_000_000)
 }

@@ -22,8 +22,11 @@ pub enum Flow {
 impl Flow {
     /// What the words of a rate mean.
     pub fn read(rate: &[u8]) -> Result<Self, RateError> {
-        match rate.iter().position(|byte| matches!(byte, b'/' | b'@')) {
-            Some(at) if rate[at] == b'@' => Calendar::read(&rate[..at], &rate[at + 1..]).map(Self::Calendar),
+        let text = std::str::from_utf8(rate).map_err(|_| RateError::Malformed)?;
+        match text.split_once(['/', '@']) {
+            Some((count, period)) if text[count.len()..].starts_with('@') => {
+                Calendar::read(count, period).map(Self::Calendar)
+            }
             _ => Ok(Self::Steady(number::rate(rate)?.per_second)),
         }
     }
