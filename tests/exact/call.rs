@@ -217,7 +217,7 @@ impl<'a> Call<'a> {
         ensure(right, || format!("is not in {earliest} to {latest} ms"))
     }
 
-    fn reaches_in_us(&self, level: &Exact, wanted: &Exact, holds: &Holds) -> Option<Exact> {
+    pub fn reaches_in_us(&self, level: &Exact, wanted: &Exact, holds: &Holds) -> Option<Exact> {
         self.limit.reaches_with_us(level, self.now_us, wanted, &ends(holds))
     }
 }

@@ -158,15 +158,16 @@ pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
         return;
     }
     let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
-    match (read_by_module, read(command, arguments)) {
-        (Ok(read), Ok(meant)) => {
-            assert_eq!(read.len(), meant.len(), "{command} {shown:?}");
-            for (read, meant) in read.iter().zip(&meant) {
-                assert_eq!((*read.key, read.operation), (meant.key, meant.operation), "{command} {shown:?}");
-                assert_eq!(read.limit, meant.limit.module(), "{command} {shown:?}");
-                assert_eq!(whole(read.limit.capacity_micro()), meant.limit.capacity, "{command} {shown:?}");
-            }
-        }
-        (read, meant) => assert_eq!(read.err(), meant.err(), "{command} {shown:?}"),
-    }
+    let read_by_module: Result<Vec<_>, _> = read_by_module.map(|requests| {
+        let one = |request: &Request<'_, &[u8]>| {
+            let capacity = whole(request.limit.capacity_micro());
+            (request.key.to_vec(), request.limit, capacity, request.operation)
+        };
+        requests.iter().map(one).collect()
+    });
+    let meant = read(command, arguments).map(|meant| {
+        let one = |Meant { key, limit, operation }| (key.to_vec(), limit.module(), limit.capacity, operation);
+        meant.into_iter().map(one).collect()
+    });
+    assert_eq!(read_by_module, meant, "{command} {shown:?}");
 }

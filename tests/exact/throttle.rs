@@ -1,9 +1,9 @@
 //! The words of redis-cell: `CL.THROTTLE key max_burst count period [quantity]`, and its five fields.
 
-use super::holds::ends;
+use super::call::Call;
 use super::limit::tokens;
-use super::{number, operation, whole, Exact, Limit, Model, Operation, Trace, MILLION};
-use num_traits::{ToPrimitive, Zero};
+use super::{number, whole, Exact, Limit, Model, Operation, Trace, MILLION};
+use num_traits::ToPrimitive;
 use tokenbucket::error::Error;
 use tokenbucket::number::MAX_TOKENS;
 
@@ -24,34 +24,29 @@ pub fn take(quantity: i64) -> Operation {
 #[track_caller]
 pub fn follow(model: &mut Model, limit: &Limit, quantity: i64, now_us: i64, reply: Reply) -> Trace {
     let [limited, capacity, remaining, retry_after_s, reset_after_s] = reply;
-    let take = take(quantity);
     let allowed = 1 - limited;
-    let [least, most] = model.allowed(limit, take, now_us);
-    let after = model.level(limit, now_us);
-    let taken = operation::moved(take, allowed);
-    let lost = if taken.is_zero() { Exact::zero() } else { limit.flow.loss() };
-    let after = [after.low - &taken - lost, after.high - &taken];
+    let call = Call::new(model, limit, take(quantity).into(), now_us);
+    let [least, most] = call.allowed();
+    let (_, stored) = call.after(allowed);
     // Between what the lowest and the highest possible level make of a field.
     let within = |told: i64, field: &dyn Fn(&Exact) -> i64| {
-        let [one, other] = [field(&after[0]), field(&after[1])];
+        let [one, other] = [field(&stored.low), field(&stored.high)];
         (one.min(other)..=one.max(other)).contains(&told)
     };
-    let ends = ends(&model.holds(now_us));
     let wait_s = |level: &Exact, wanted: &Exact| {
-        whole_seconds(&limit.reaches_with_us(level, now_us, wanted, &ends).expect("no pool"))
+        whole_seconds(&call.reaches_in_us(level, wanted, &call.holds).expect("no pool"))
     };
-    let never = allowed == 1 || whole(quantity * MILLION) > limit.capacity;
+    let never = allowed == 1 || call.taken > limit.capacity;
     let right = (least..=most).contains(&Some(allowed))
         && whole(capacity) * whole(MILLION) == limit.capacity
         && within(remaining, &|level| tokens(level).to_i64().unwrap().max(0))
         && within(reset_after_s, &|level| wait_s(level, &limit.capacity))
-        && if never {
-            retry_after_s == -1
-        } else {
-            within(retry_after_s, &|level| wait_s(level, &whole(quantity * MILLION)))
+        && match never {
+            true => retry_after_s == -1,
+            false => within(retry_after_s, &|level| wait_s(level, &call.taken)),
         };
     assert!(right, "{quantity} of {limit:?} at {now_us}: {reply:?}, {model:?}");
-    model.apply(limit, take, now_us, allowed, false)
+    model.apply(limit, take(quantity), now_us, allowed, false)
 }
 
 /// Seconds as redis-cell tells them: rounded up, except that less than a millisecond is nothing.

@@ -17,11 +17,9 @@ proptest! {
     /// at any rate: what is allowed, what is left, how long to wait, and what is written; and nothing is, by a denial.
     #[test]
     fn one_call_from_any_state_is_exact(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::unsteady_ticks()),
+        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
         wish in scenario::wishes(),
     ) {
-        let (stored, now_us) = sight.of(&limit);
         let _ = Judged::found(stored).call(&limit, wish.of(&limit, 0), now_us);
         let free = Operation::Take { cost_micro: 0 };
         let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
@@ -34,12 +32,10 @@ proptest! {
 
     #[test]
     fn a_level_is_reached_when_it_was_foreseen(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::unsteady_ticks()),
+        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
         level in scenario::amounts(),
         in_debt in any::<bool>(),
     ) {
-        let (stored, now_us) = sight.of(&limit);
         let level = level.micro(&limit).min(limit.capacity_micro());
         let level = if in_debt { -level } else { level };
         let held = Model::found(stored).level(&limit, now_us).low;

@@ -73,45 +73,28 @@ pub fn limits(rates: impl Strategy<Value = String>) -> impl Strategy<Value = Lim
     (capacities, rates).prop_map(|(capacity_micro, rate)| Limit::of_micro(capacity_micro, &rate))
 }
 
-/// An amount that means something to the limit it meets.
+/// An amount that means something to the limit it meets: thousandths of its capacity, and micro-tokens beside that.
 #[derive(Clone, Copy, Debug)]
-pub enum Amount {
-    Micro(i64),
-    /// Thousandths of the capacity.
-    Part(i64),
-    /// The capacity, or next to it.
-    All(i64),
+pub struct Amount {
+    thousandths: i64,
+    micro: i64,
 }
 
 impl Amount {
     pub fn micro(self, limit: &Limit) -> i64 {
-        let capacity = limit.capacity_micro();
-        let micro = match self {
-            Self::Micro(micro) => micro,
-            Self::Part(part) => capacity / 1000 * part + capacity % 1000 * part / 1000,
-            Self::All(off_by) => capacity + off_by,
-        };
-        micro.clamp(0, MAX_MICRO)
+        let part = i128::from(limit.capacity_micro()) * i128::from(self.thousandths) / 1000;
+        (part as i64 + self.micro).clamp(0, MAX_MICRO)
     }
 }
 
 pub fn amounts() -> impl Strategy<Value = Amount> {
-    prop_oneof![
-        2 => spread(MAX_MICRO).prop_map(Amount::Micro),
-        4 => (0..=3i64).prop_map(|tokens| Amount::Micro(tokens * MILLION)),
-        4 => (0..=1000i64).prop_map(Amount::Part),
-        1 => (-1..=1i64).prop_map(Amount::All),
-    ]
-}
-
-/// How long a reserver would wait.
-#[derive(Clone, Copy, Debug)]
-pub enum Patience {
-    Ms(i64),
-    /// Thousandths of the time from empty to full.
-    Part(i64),
-    /// As long as it was told last.
-    AsTold,
+    let parts = prop_oneof![
+        2 => (Just(0), spread(MAX_MICRO)),
+        4 => (Just(0), (0..=3i64).prop_map(|tokens| tokens * MILLION)),
+        4 => (0..=1000i64, Just(0)),
+        1 => (Just(1000), -1..=1i64),
+    ];
+    parts.prop_map(|(thousandths, micro)| Amount { thousandths, micro })
 }
 
 /// A call, before it knows its limit.
@@ -119,7 +102,8 @@ pub enum Patience {
 pub enum Wish {
     Take(Amount),
     TakeUpTo(i64),
-    Reserve(Amount, Patience),
+    /// As patiently as until a tick of the clock.
+    Reserve(Amount, Tick),
     Charge(Amount),
     Give(Amount),
 }
@@ -130,12 +114,7 @@ impl Wish {
             Self::Take(cost) => Operation::Take { cost_micro: cost.micro(limit) },
             Self::TakeUpTo(max_tokens) => Operation::TakeUpTo { max_tokens },
             Self::Reserve(cost, patience) => {
-                let max_wait_ms = match patience {
-                    Patience::Ms(wait_ms) => wait_ms,
-                    Patience::Part(part) => limit.refill_us() / 1_000_000 * part,
-                    Patience::AsTold => told_ms,
-                };
-                let max_wait_ms = max_wait_ms.clamp(0, LONGEST_WAIT_MS);
+                let max_wait_ms = (patience.after(0, limit, told_ms) / 1000).min(LONGEST_WAIT_MS);
                 Operation::Reserve { cost_micro: cost.micro(limit), max_wait_ms }
             }
             Self::Charge(amount) => Operation::Charge { amount_micro: amount.micro(limit) },
@@ -154,9 +133,9 @@ pub fn takes_up_to() -> impl Strategy<Value = Wish> {
 
 pub fn reserves() -> impl Strategy<Value = Wish> {
     let patience = prop_oneof![
-        spread(LONGEST_WAIT_MS).prop_map(Patience::Ms),
-        (0..=2000i64).prop_map(Patience::Part),
-        Just(Patience::AsTold),
+        spread(LONGEST_WAIT_MS).prop_map(|ms| Tick::Forward(ms * 1000)),
+        (0..=2000i64).prop_map(Tick::Part),
+        Just(Tick::AsTold(0)),
     ];
     (amounts(), patience).prop_map(|(amount, patience)| Wish::Reserve(amount, patience))
 }
@@ -252,28 +231,15 @@ pub fn walk<W: Clone>(
     }
 }
 
-/// Any state that a bucket may be in, and the time that has passed since.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight {
-    level: Option<Amount>,
-    in_debt: bool,
-    refilled_at_us: i64,
-    tick: Tick,
-}
-
-impl Sight {
-    /// What is stored, and the time.
-    pub fn of(self, limit: &Limit) -> (Option<Bucket>, i64) {
-        let stored = self.level.map(|level| {
-            let level = level.micro(limit);
-            let level_micro = if self.in_debt { -level } else { level };
-            Bucket { level_micro, refilled_at_us: self.refilled_at_us }
-        });
-        (stored, self.tick.after(self.refilled_at_us, limit, 0))
-    }
-}
-
-pub fn sights(ticks: impl Strategy<Value = Tick>) -> impl Strategy<Value = Sight> {
-    (prop::option::weighted(0.9, amounts()), prop::bool::weighted(0.3), starts(), ticks)
-        .prop_map(|(level, in_debt, refilled_at_us, tick)| Sight { level, in_debt, refilled_at_us, tick })
+/// A limit, any state that a bucket may be in under it, and a time to look at that.
+pub fn sights(
+    rates: impl Strategy<Value = String>,
+    ticks: impl Strategy<Value = Tick>,
+) -> impl Strategy<Value = (Limit, Option<Bucket>, i64)> {
+    let levels = prop::option::weighted(0.9, (amounts(), prop_oneof![7 => Just(1), 3 => Just(-1)]));
+    (limits(rates), levels, starts(), ticks).prop_map(|(limit, level, refilled_at_us, tick)| {
+        let level_micro = level.map(|(amount, sign)| sign * amount.micro(&limit));
+        let now_us = tick.after(refilled_at_us, &limit, 0);
+        (limit, level_micro.map(|level_micro| Bucket { level_micro, refilled_at_us }), now_us)
+    })
 }

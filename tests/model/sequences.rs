@@ -158,13 +158,11 @@ proptest! {
     /// A reservation that is given back, at once or later, might as well not have been made.
     #[test]
     fn reserve_then_give_leaves_the_bucket_as_it_was(
-        limit in scenario::limits(prop_oneof![scenario::rates(), scenario::whole_rates()]),
-        sight in scenario::sights(scenario::ticks()),
+        (limit, stored, now_us) in scenario::sights(prop_oneof![scenario::rates(), scenario::whole_rates()], scenario::ticks()),
         wish in scenario::reserves(),
         later in scenario::ticks(),
         looked_at in scenario::ticks(),
     ) {
-        let (stored, now_us) = sight.of(&limit);
         let Operation::Reserve { cost_micro, max_wait_ms } = wish.of(&limit, 0) else { unreachable!() };
         let mut judged = Judged::found(stored);
         let reserve = Operation::Reserve { cost_micro, max_wait_ms };

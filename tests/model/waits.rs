@@ -28,13 +28,11 @@ proptest! {
     /// millisecond earlier.
     #[test]
     fn waits_are_honest_to_the_millisecond(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::unsteady_ticks()),
+        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
         wish in scenario::wishes(),
     ) {
-        let (found, now_us) = sight.of(&limit);
         let operation = wish.of(&limit, 0);
-        let mut judged = Judged::found(found);
+        let mut judged = Judged::found(stored);
         let Ok(outcome) = judged.call(&limit, operation, now_us) else { return Ok(()) };
         let (told, stored) = (outcome.decision, judged.stored);
         // What is neither taken nor denied writes nothing, and stands still behind a clock that stepped back.
@@ -58,11 +56,9 @@ proptest! {
     /// Whoever is told how long a reservation would have made him wait, and would wait as long, gets it.
     #[test]
     fn a_refused_reservation_is_granted_to_who_waits_as_told(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::ticks()),
+        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::ticks()),
         wish in scenario::reserves(),
     ) {
-        let (stored, now_us) = sight.of(&limit);
         let operation = wish.of(&limit, 0);
         let Operation::Reserve { cost_micro, .. } = operation else { unreachable!() };
         let decide = |operation| limit.module().decide(stored, operation, now_us).unwrap().decision;
@@ -79,11 +75,9 @@ proptest! {
 
     #[test]
     fn reserve_without_patience_is_take(
-        limit in scenario::limits(scenario::rates()),
-        sight in scenario::sights(scenario::unsteady_ticks()),
+        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
         cost in scenario::amounts(),
     ) {
-        let (stored, now_us) = sight.of(&limit);
         let cost_micro = cost.micro(&limit);
         let decide = |operation| limit.module().decide(stored, operation, now_us);
         let reserve = Operation::Reserve { cost_micro, max_wait_ms: 0 };
