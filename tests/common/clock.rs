@@ -4,7 +4,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::OnceLock;
 
 /// A moment to start from, at an odd microsecond: 2026-01-01 00:00:00.000007 UTC.
@@ -14,7 +13,6 @@ pub const START_US: i64 = 1_767_225_600_000_007;
 pub struct Clock {
     file: File,
     path: PathBuf,
-    now_us: AtomicI64,
 }
 
 impl Clock {
@@ -22,19 +20,20 @@ impl Clock {
     pub fn new(folder: &Path) -> Self {
         let path = folder.join("clock");
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        let clock = Self { file, path, now_us: AtomicI64::new(0) };
+        let clock = Self { file, path };
         clock.set_us(START_US);
         clock
     }
 
     /// The time that the server sees, in Unix microseconds.
     pub fn now_us(&self) -> i64 {
-        self.now_us.load(Ordering::SeqCst)
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, 0).unwrap();
+        i64::from_be_bytes(bytes)
     }
 
     pub fn set_us(&self, now_us: i64) {
         self.file.write_all_at(&now_us.to_be_bytes(), 0).unwrap();
-        self.now_us.store(now_us, Ordering::SeqCst);
     }
 
     pub fn advance_us(&self, by_us: i64) {
@@ -55,12 +54,11 @@ impl Clock {
 
 /// The library that replaces a server's clock, compiled once per test program for this machine, and once for another.
 fn library(compiler: Option<&Path>) -> &'static Path {
-    static NATIVE: OnceLock<PathBuf> = OnceLock::new();
-    static FOREIGN: OnceLock<PathBuf> = OnceLock::new();
-    let (library, machine) = if compiler.is_some() { (&FOREIGN, "foreign") } else { (&NATIVE, "native") };
-    library.get_or_init(|| {
+    static LIBRARIES: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
+    let place = usize::from(compiler.is_some());
+    LIBRARIES[place].get_or_init(|| {
         let program = std::env::current_exe().unwrap();
-        let source = program.with_file_name(format!("fakeclock-{machine}-{}.c", std::process::id()));
+        let source = program.with_file_name(format!("fakeclock-{place}-{}.c", std::process::id()));
         let library = source.with_extension("so");
         std::fs::write(&source, include_str!("fakeclock.c")).unwrap();
         let status = Command::new(compiler.unwrap_or(Path::new("cc")))

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// The executable under test.
 pub fn executable() -> PathBuf {
-    std::env::var_os("SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
+    std::env::var_os("SERVER").unwrap_or_else(|| "redis-server".into()).into()
 }
 
 /// The C compiler for what is preloaded into the server under test, if that is not for this machine: `SERVER_CC`.
@@ -16,12 +16,14 @@ pub fn foreign_compiler() -> Option<PathBuf> {
 
 /// The `redis-cli` on the path, or what `REDIS_CLI` says.
 pub fn redis_cli() -> PathBuf {
-    std::env::var_os("REDIS_CLI").map_or_else(|| PathBuf::from("redis-cli"), PathBuf::from)
+    std::env::var_os("REDIS_CLI").unwrap_or_else(|| "redis-cli".into()).into()
 }
 
-/// Whether the server under test lacks what Redis has from this version on.
+/// Whether the server under test lacks what Redis has from this version on. Redict and Valkey began as Redis 7.2.
 pub fn is_before(major: u32, minor: u32) -> bool {
-    !Engine::under_test().has_what_redis_has_from(major, minor)
+    let Engine { brand, version } = Engine::under_test();
+    let version = if brand == Brand::Redis { version } else { (7, 2) };
+    version < (major, minor)
 }
 
 /// Who makes the server.
@@ -63,12 +65,6 @@ impl Engine {
         let (_, version) = line.split_once("v=").unwrap();
         let mut numbers = version.split(['.', ' ']).map(|number| number.parse().unwrap());
         Self { brand, version: (numbers.next().unwrap(), numbers.next().unwrap()) }
-    }
-
-    /// Whether it has what Redis has from this version on. Redict and Valkey began as Redis 7.2.
-    pub fn has_what_redis_has_from(&self, major: u32, minor: u32) -> bool {
-        let version = if self.brand == Brand::Redis { self.version } else { (7, 2) };
-        version >= (major, minor)
     }
 
     /// Whether modules can have an ACL category of their own.

@@ -12,8 +12,20 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
 
 /// The same, for what keeps even a healthy server busy.
 pub fn wait_longer(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    poll(patience, what, || condition().then_some(()));
+}
+
+/// Waits until there is what is asked for.
+pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
+    poll(PATIENCE, what, find)
+}
+
+fn poll<T>(patience: Duration, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;
-    while !condition() {
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
         assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -24,7 +24,6 @@ impl PartialEq<[i64; 4]> for Decision {
     }
 }
 
-/// Reads a decision; panics on anything else.
 pub fn decision(reply: &Value) -> Decision {
     let fields: [i64; 4] = integers(reply).try_into().unwrap_or_else(|_| panic!("no decision: {reply:?}"));
     fields.into()
@@ -45,12 +44,10 @@ pub fn array(reply: Value) -> Vec<Value> {
     }
 }
 
-/// Reads an array of strings.
 pub fn texts(reply: Value) -> Vec<String> {
     array(reply).iter().map(text).collect()
 }
 
-/// Reads an integer.
 pub fn integer(reply: &Value) -> i64 {
     match reply {
         Value::Int(integer) => *integer,
@@ -58,7 +55,6 @@ pub fn integer(reply: &Value) -> i64 {
     }
 }
 
-/// Reads an array of integers.
 pub fn integers(reply: &Value) -> Vec<i64> {
     array(reply.clone()).iter().map(integer).collect()
 }
@@ -97,12 +93,11 @@ pub fn shown(reply: &Value) -> String {
 
 /// Reads the reply of `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
 pub fn state(reply: &Value) -> Option<(String, i64)> {
-    match reply {
-        Value::Nil => None,
-        Value::Array(fields) => match fields.as_slice() {
-            [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
-            other => panic!("no state: {other:?}"),
-        },
+    if *reply == Value::Nil {
+        return None;
+    }
+    match array(reply.clone()).as_slice() {
+        [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
         other => panic!("no state: {other:?}"),
     }
 }

@@ -33,21 +33,13 @@ pub fn connect(server: &Server) -> Connection {
 pub fn words(command: &str) -> String {
     let mut words = command.split_whitespace();
     let name = words.next().and_then(|name| name.strip_prefix("TB.")).expect(command);
-    let mut arguments: Vec<_> = words.collect();
-    let keys = if name == "MTAKE" {
-        arguments.remove(0);
-        let keys = arguments.iter().step_by(4).copied().collect();
-        let mut place = 0;
-        arguments.retain(|_| {
-            place += 1;
-            place % 4 != 1
-        });
-        keys
-    } else {
-        vec![arguments.remove(0)]
-    };
+    let arguments: Vec<_> = words.collect();
+    let groups: Vec<&[&str]> =
+        if name == "MTAKE" { arguments[1..].chunks(4).collect() } else { vec![&arguments] };
+    let keys: Vec<_> = groups.iter().map(|group| group[0]).collect();
+    let others = groups.iter().map(|group| group[1..].join(" ")).collect::<Vec<_>>().join(" ");
     let sha = SHA.get().expect("no server has the script");
-    format!("EVALSHA {sha} {} {} {name} {}", keys.len(), keys.join(" "), arguments.join(" "))
+    format!("EVALSHA {sha} {} {} {name} {others}", keys.len(), keys.join(" "))
 }
 
 /// What is stored under a key.

@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::engine::{executable, foreign_compiler, is_before};
-use super::patience::wait_until;
+use super::patience::wait_for;
 use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
@@ -23,14 +23,6 @@ pub fn module() -> PathBuf {
     module
 }
 
-/// A server for this machine beside one under test that is not, and the module for it.
-#[derive(Clone, Debug)]
-#[allow(dead_code)] // For tests/machines.
-pub struct Native {
-    pub server: PathBuf,
-    pub module: PathBuf,
-}
-
 /// A port that is free, and the one of a cluster bus 10,000 above it too. Never the same one twice, and none that the
 /// system gives to outgoing connections: a server that was killed has to find it free when it comes back.
 pub fn free_port() -> u16 {
@@ -39,14 +31,12 @@ pub fn free_port() -> u16 {
     static TURN: AtomicU32 = AtomicU32::new(0);
     // Test programs that run side by side begin at different ports.
     let first = std::process::id().wrapping_mul(97) % COUNT;
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    loop {
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = std::iter::repeat_with(|| {
         let turn = (first + TURN.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = LOWEST + u16::try_from(turn).unwrap();
-        if is_free(port) && is_free(port + 10_000) {
-            return port;
-        }
-    }
+        LOWEST + u16::try_from(turn).unwrap()
+    });
+    ports.find(|port| is_free(port) && is_free(&(port + 10_000))).unwrap()
 }
 
 /// The name of a server's configuration file in its folder, if it has one.
@@ -56,14 +46,14 @@ const CONFIGURATION_FILE: &str = "redis.conf";
 pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
-    /// Makes it this server rather than the one under test.
+    /// Makes it a server for this machine, with a module for it, rather than the one under test, which may be foreign.
     #[allow(dead_code)] // For tests/machines.
-    pub fn native(mut self, native: &Native) -> Self {
-        self.0.native = Some(native.clone());
+    pub fn native(mut self, server: &Path, module: &Path) -> Self {
+        self.0.program = Program { server: server.into(), module: module.into(), compiler: None };
         self
     }
 
-    /// Gives it a configuration file, `redis.conf` in its folder, whose lines count less than the options.
+    /// Gives it a configuration file, whose lines count less than the options.
     pub fn configuration_file(self, lines: &str) -> Self {
         fs::write(self.0.folder().join(CONFIGURATION_FILE), lines).unwrap();
         self
@@ -71,7 +61,7 @@ impl ServerBuilder {
 
     /// Adds a line of configuration, as in `--name value`. An empty value stands for `""`.
     pub fn option(mut self, name: &str, value: impl Display) -> Self {
-        self.0.options.push((name.to_owned(), value.to_string()));
+        self.0.options.extend([format!("--{name}"), value.to_string()]);
         self
     }
 
@@ -81,7 +71,6 @@ impl ServerBuilder {
         self
     }
 
-    /// Starts without the module.
     pub fn without_module(mut self) -> Self {
         self.0.module_arguments = None;
         self
@@ -93,7 +82,6 @@ impl ServerBuilder {
         self
     }
 
-    /// Gives the server the clock of another.
     pub fn clock_of(mut self, other: &Server) -> Self {
         self.0.clock = other.clock.clone();
         self
@@ -105,16 +93,17 @@ impl ServerBuilder {
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts it on a free port and waits until it answers.
     pub fn start(mut self) -> Server {
-        self.0.start_on_a_free_port();
+        const TRIES: u32 = 5;
+        let is_up = (0..TRIES).any(|_| self.0.spawn(free_port()));
+        assert!(is_up, "{} did not start:\n{}", self.0.program.server.display(), self.0.log());
         self.0
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.
     pub fn start_expecting_refusal(mut self) -> String {
-        self.0.port = free_port();
-        self.0.spawn();
+        assert!(!self.0.spawn(free_port()), "it did not refuse:\n{}", self.0.log());
         // Whichever exit code: a server that cannot read its snapshot ends with that of the tool that looks at it.
         self.0.wait_for_exit();
         self.0.log()
@@ -136,13 +125,20 @@ pub fn copy_data_files(from: &Path, to: &Path) {
     }
 }
 
+/// What is started, and the C compiler for what is preloaded into it, if it is not for this machine.
+struct Program {
+    server: PathBuf,
+    module: PathBuf,
+    compiler: Option<PathBuf>,
+}
+
 /// A running server in a folder of its own. Ended when it goes out of scope.
 pub struct Server {
-    native: Option<Native>,
+    program: Program,
     child: Option<Child>,
     port: u16,
     folder: TempDir,
-    options: Vec<(String, String)>,
+    options: Vec<String>,
     module_arguments: Option<Vec<String>>,
     clock: Option<Arc<Clock>>,
 }
@@ -151,27 +147,26 @@ impl Server {
     /// A server with the module and nothing else: no file is written unless a test asks for it.
     pub fn builder() -> ServerBuilder {
         ServerBuilder(Self {
-            native: None,
+            program: Program { server: executable(), module: module(), compiler: foreign_compiler() },
             child: None,
             port: 0,
             folder: tempfile::tempdir().unwrap(),
-            options: vec![("save".to_owned(), String::new())],
+            options: Vec::new(),
             module_arguments: Some(Vec::new()),
             clock: None,
         })
+        .option("save", "")
     }
 
-    /// A server with the module and the defaults of the tests.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// The same with a clock that only the test moves.
+    /// A server with a clock that only the test moves.
     pub fn with_clock() -> Self {
         Self::builder().controlled_clock().start()
     }
 
-    /// The same, and a client of it.
     pub fn with_clock_and_client() -> (Self, Connection) {
         let server = Self::with_clock();
         let client = server.connect();
@@ -187,7 +182,6 @@ impl Server {
         self.folder.path()
     }
 
-    /// The process id, that of the server itself.
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
@@ -219,12 +213,7 @@ impl Server {
     }
 
     fn connect_as(&self, protocol: &str) -> Connection {
-        let mut connection = None;
-        wait_until("there is a connection", || {
-            connection = Connection::try_open_as(self.port, protocol).ok();
-            connection.is_some()
-        });
-        connection.unwrap()
+        wait_for("there is a connection", || Connection::try_open_as(self.port, protocol).ok())
     }
 
     /// Kills the server as a power cut would, and starts it again on its files.
@@ -242,52 +231,42 @@ impl Server {
 
     /// Waits until the server has ended by itself, and returns its exit code.
     pub fn wait_for_exit(&mut self) -> i32 {
-        let mut status = None;
-        wait_until("the server ends", || {
-            status = self.child.as_mut().unwrap().try_wait().unwrap();
-            status.is_some()
-        });
+        let status = wait_for("the server ends", || self.child.as_mut().unwrap().try_wait().unwrap());
         self.child = None;
-        let status = status.unwrap();
         status.code().unwrap_or_else(|| panic!("the server crashed: {status}\n{}", self.log()))
     }
 
     /// Lets the server shut down (saving or not), and starts it again on its files.
     pub fn restart(&mut self, save: bool) {
-        let mut connection = self.connect();
         // The connection breaks instead of a reply.
-        let _ = connection.try_run(&["SHUTDOWN", if save { "SAVE" } else { "NOSAVE" }]);
+        let _ = self.connect().try_run(&["SHUTDOWN", if save { "SAVE" } else { "NOSAVE" }]);
         self.child.take().unwrap().wait().unwrap();
         self.start_again();
     }
 
     /// Starts a server that was killed, on its files and its port.
     pub fn start_again(&mut self) {
-        self.spawn();
-        assert!(self.is_up(), "the server did not come back:\n{}", self.log());
+        assert!(self.spawn(self.port), "the server did not come back:\n{}", self.log());
     }
 
-    fn start_on_a_free_port(&mut self) {
-        const TRIES: u32 = 5;
-        let is_up = (0..TRIES).any(|_| {
-            self.port = free_port();
-            self.spawn();
-            self.is_up()
-        });
-        assert!(is_up, "{} did not start:\n{}", self.executable().display(), self.log());
+    /// Starts the process and waits until it has loaded its data. False if it has ended, as it does where its port was
+    /// taken.
+    fn spawn(&mut self, port: u16) -> bool {
+        self.port = port;
+        let mut command = self.command();
+        self.child = Some(command.spawn().unwrap_or_else(|error| {
+            panic!("{:?} cannot be run: {error}; say which server with SERVER=path", command.get_program())
+        }));
+        wait_for("the server is up or ends", || {
+            let has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
+            (has_ended || self.answers()).then_some(!has_ended)
+        })
     }
 
-    fn executable(&self) -> PathBuf {
-        self.native.as_ref().map_or_else(executable, |native| native.server.clone())
-    }
-
-    fn spawn(&mut self) {
+    fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.folder().join("log")).unwrap();
-        let mut command = Command::new(self.executable());
-        let configuration_file = self.folder().join(CONFIGURATION_FILE);
-        if configuration_file.exists() {
-            command.arg(configuration_file);
-        }
+        let mut command = Command::new(&self.program.server);
+        command.args(Some(self.folder().join(CONFIGURATION_FILE)).filter(|file| file.exists()));
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"])
             .arg(self.folder())
@@ -298,35 +277,16 @@ impl Server {
             // 6.x has no such options, and needs none.
             command.args(["--enable-debug-command", "yes", "--enable-module-command", "yes"]);
         }
-        for (name, value) in &self.options {
-            command.arg(format!("--{name}")).arg(value);
-        }
+        command.args(&self.options);
         if let Some(arguments) = &self.module_arguments {
-            let module = self.native.as_ref().map_or_else(module, |native| native.module.clone());
-            command.arg("--loadmodule").arg(module).args(arguments);
+            command.arg("--loadmodule").arg(&self.program.module).args(arguments);
         }
         if let Some(clock) = &self.clock {
             // This thread sleeps until a time of the clock, and would not sleep at all by one that is behind.
             command.args(["--jemalloc-bg-thread", "no"]);
-            let compiler = if self.native.is_some() { None } else { foreign_compiler() };
-            clock.govern(&mut command, compiler.as_deref());
+            clock.govern(&mut command, self.program.compiler.as_deref());
         }
-        self.child = Some(command.spawn().unwrap_or_else(|error| {
-            panic!(
-                "{} cannot be run: {error}; say which server with SERVER=path",
-                self.executable().display()
-            )
-        }));
-    }
-
-    /// Waits until the process has loaded its data. False if it has ended, as it does where its port was taken.
-    fn is_up(&mut self) -> bool {
-        let mut has_ended = false;
-        wait_until("the server is up or ends", || {
-            has_ended = self.child.as_mut().unwrap().try_wait().unwrap().is_some();
-            has_ended || self.answers()
-        });
-        !has_ended
+        command
     }
 
     /// Whether it is our process that answers, and not another test's server that took the port a moment before.
@@ -367,8 +327,8 @@ impl Connection {
 
     fn try_open_as(port: u16, protocol: &str) -> Result<Self, String> {
         let url = format!("redis://127.0.0.1:{port}/?protocol={protocol}");
-        let client = redis::Client::open(url).unwrap();
-        let connection = client.get_connection_with_timeout(Duration::from_secs(5));
+        let connection =
+            redis::Client::open(url).unwrap().get_connection_with_timeout(Duration::from_secs(5));
         let connection = connection.map_err(|error| error.to_string())?;
         connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Ok(Self(connection))
@@ -389,11 +349,8 @@ impl Connection {
 
     /// Sends a command; an error reply is returned as the text on the wire.
     pub fn try_run<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Value, String> {
-        let mut packed = redis::Cmd::new();
-        for argument in command {
-            packed.arg(argument.as_ref());
-        }
-        reply_or_error(self.0.req_command(&packed))
+        let words: Vec<&[u8]> = command.iter().map(AsRef::as_ref).collect();
+        reply_or_error(self.0.req_command(redis::Cmd::new().arg(words)))
     }
 
     /// Sends a command given as words; panics on an error reply.
@@ -448,11 +405,8 @@ impl Connection {
     /// A field of `INFO`.
     pub fn info(&mut self, section: &str, field: &str) -> String {
         let report = text(&self.run(&["INFO", section]));
-        let prefix = format!("{field}:");
-        report
-            .lines()
-            .find_map(|line| line.strip_prefix(&prefix).map(|value| value.trim().to_owned()))
-            .unwrap_or_else(|| panic!("INFO {section} has no {field}:\n{report}"))
+        let value = report.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("INFO {section} has no {field}:\n{report}")).trim().to_owned()
     }
 
     /// A field of `INFO` that is a whole number.

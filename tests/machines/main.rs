@@ -8,7 +8,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-use common::server::Native;
 use common::stored::{
     append_only_file, assert_same_buckets, buckets, commands, copy_of_files, fill, follow, quiet,
     with_append_only_file,
@@ -30,16 +29,19 @@ const BOTH_WAYS: [[Machine; 2]; 2] = [[Here, There], [There, Here]];
 
 impl Machine {
     fn run(self, builder: ServerBuilder) -> Server {
+        let path = |name| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} says none")));
         match self {
-            Self::Native => builder.native(&native()).start(),
-            Self::UnderTest => builder.start(),
+            Here => builder.native(&path("NATIVE_SERVER"), &path("NATIVE_MODULE")).start(),
+            There => builder.start(),
         }
     }
-}
 
-fn native() -> Native {
-    let path = |name| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} says none")));
-    Native { server: path("NATIVE_SERVER"), module: path("NATIVE_MODULE") }
+    fn other(self) -> Self {
+        match self {
+            Here => There,
+            There => Here,
+        }
+    }
 }
 
 fn filled(server: Server) -> (Server, Connection) {
