@@ -1,17 +1,18 @@
 //! Every operation: how a client words it, what it does to a level, and what may be told of it. A new one is taught to
 //! the model here.
 
-use super::number;
+use super::{number, throttle};
 use super::{whole, Exact, Limit, MILLION};
 use num_traits::Zero;
 use std::collections::HashSet;
 use tokenbucket::bucket::Operation;
 use tokenbucket::error::Error;
 use tokenbucket::number::{Rounding, MAX_TOKENS};
-use tokenbucket::request::{self, Request};
+use tokenbucket::request::{self, Request, Throttle};
 
-/// The commands that decide, without their `TB.`
-pub const COMMANDS: [&str; 6] = ["TAKE", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"];
+/// The commands that read the words of an operation, without their `TB.` or `CL.`
+pub const COMMANDS: [&str; 8] =
+    ["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE", "THROTTLE"];
 
 /// The longest wait that a caller can accept: 100 years in milliseconds.
 pub const LONGEST_WAIT_MS: i64 = 3_155_760_000_000;
@@ -75,12 +76,14 @@ pub struct Meant<'a> {
 
 /// What the arguments of a command want, or the error of the first of them that is wrong.
 pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Error> {
-    if command == "MTAKE" {
-        return read_several(arguments);
+    match command {
+        "MTAKE" => return read_several(arguments),
+        "THROTTLE" => return throttle::read(arguments).map(|meant| vec![meant]),
+        _ => (),
     }
     let &[key, capacity, rate, ref wanted @ ..] = arguments else { return Err(Error::WrongArity) };
     let (fewest, most) = match command {
-        "TAKE" => (0, 1),
+        "TAKE" | "PEEK" => (0, 1),
         "RESERVE" => (2, 2),
         _ => (1, 1),
     };
@@ -88,13 +91,15 @@ pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>,
         return Err(Error::WrongArity);
     }
     let limit = match Limit::read(capacity, rate) {
-        Err(Error::RateOfPool) if command == "GIVE" => Limit::pool(std::str::from_utf8(capacity).unwrap()),
+        Err(Error::RateOfPool) if matches!(command, "GIVE" | "PEEK") => {
+            Limit::pool(std::str::from_utf8(capacity).unwrap())
+        }
         limit => limit?,
     };
     let first = *wanted.first().unwrap_or(&b"1".as_slice());
     let amount = |rounding, error| number::amount(first, rounding).ok_or(error);
     let operation = match command {
-        "TAKE" => Operation::Take { cost_micro: amount(Rounding::Up, Error::Cost)? },
+        "TAKE" | "PEEK" => Operation::Take { cost_micro: amount(Rounding::Up, Error::Cost)? },
         "TAKEUPTO" => {
             let max_tokens = number::whole_number(first, MAX_TOKENS).filter(|max_tokens| *max_tokens > 0);
             Operation::TakeUpTo { max_tokens: max_tokens.ok_or(Error::Max)? }
@@ -138,11 +143,16 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
 pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
     let one = match command {
         "TAKE" => request::take(arguments),
+        "PEEK" => request::peek(arguments),
         "TAKEUPTO" => request::take_up_to(arguments),
         "RESERVE" => request::reserve(arguments),
         "CHARGE" => request::charge(arguments),
         "GIVE" => request::give(arguments),
         "MTAKE" => return request::multi_take(arguments),
+        "THROTTLE" => request::throttle(arguments).map(|Throttle { key, limit, cost_micro }| {
+            let operation = Operation::Take { cost_micro };
+            Request { key, limit, operation }
+        }),
         other => panic!("{other} is no command"),
     };
     one.map(|request| vec![request])

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::limit::tokens;
+use super::operation::Meant;
 use super::{number, whole, Exact, Limit, Model, Operation, Trace, MILLION};
 use num_traits::ToPrimitive;
 use tokenbucket::error::Error;
@@ -55,15 +56,15 @@ fn whole_seconds(time_us: &Exact) -> i64 {
     (ms / whole(1000)).ceil().to_integer().to_i64().unwrap()
 }
 
-/// The limit that arguments mean, and the quantity, or the error of the first that is wrong.
-pub fn read(arguments: &[&[u8]]) -> Result<(Limit, i64), Error> {
-    let (max_burst, count, period, quantity) = match arguments {
-        [_, max_burst, count, period] => (max_burst, count, period, b"1".as_slice()),
-        [_, max_burst, count, period, quantity] => (max_burst, count, period, *quantity),
+/// What the arguments want, or the error of the first that is wrong.
+pub fn read<'a>(arguments: &[&'a [u8]]) -> Result<Meant<'a>, Error> {
+    let (key, burst, count, period, quantity) = match arguments {
+        [key, burst, count, period] => (key, burst, count, period, b"1".as_slice()),
+        [key, burst, count, period, quantity] => (key, burst, count, period, *quantity),
         _ => return Err(Error::WrongArity),
     };
-    let positive = |bytes: &[u8], max| number::whole_number(bytes, max).filter(|number| *number > 0);
-    let burst = match *max_burst {
+    let positive = |bytes, max| number::whole_number(bytes, max).filter(|number| *number > 0);
+    let burst = match *burst {
         b"-1" => -1,
         burst => number::whole_number(burst, MAX_TOKENS - 1).ok_or(Error::MaxBurst)?,
     };
@@ -73,5 +74,5 @@ pub fn read(arguments: &[&[u8]]) -> Result<(Limit, i64), Error> {
     if whole(burst + 1) * whole(period_s) > whole(number::CENTURY_S) * whole(count) {
         return Err(Error::BurstTooSlow);
     }
-    Ok((limit(burst, count, period_s), quantity))
+    Ok(Meant { key, limit: limit(burst, count, period_s), operation: take(quantity) })
 }
