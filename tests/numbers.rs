@@ -154,26 +154,17 @@ fn what_is_no_rate_is_refused() {
 /// Exponents that fit no machine word are not taken for others.
 #[test]
 fn long_numbers_in_rates_hardly_matter() {
-    for text in [
-        "0.30000000000000004",
-        "1/0.30000000000000004s",
-        "100/1.000000000001ms",
-        "1000000000001/1000000000001s",
-        "3.3333333333333335/m",
-        "10/6.000000000000000000000000000000000001s",
-        "1000000000000.9",
-    ] {
+    let floats =
+        "0.30000000000000004|1/0.30000000000000004s|100/1.000000000001ms|1000000000001/1000000000001s|\
+        3.3333333333333335/m|10/6.000000000000000000000000000000000001s|1000000000000.9";
+    let absurd =
+        "1e9223372036854775807/1e9223372036854775817s|1e-9223372036854775818/1e-9223372036854775808s|\
+        1e99999999999999999999/1e99999999999999999998s|0.1e9223372036854775808/1e9223372036854775807s";
+    for text in floats.split('|') {
         assert!(Rate::parse(text.as_bytes()).is_ok(), "{text}");
         assert_rate_read_as_meant(text.as_bytes());
     }
-    for text in [
-        "1e9223372036854775807/1e9223372036854775817s",
-        "1e-9223372036854775818/1e-9223372036854775808s",
-        "1e99999999999999999999/1e99999999999999999998s",
-        "0.1e9223372036854775808/1e9223372036854775807s",
-    ] {
-        assert_rate_read_as_meant(text.as_bytes());
-    }
+    absurd.split('|').for_each(|text| assert_rate_read_as_meant(text.as_bytes()));
 }
 
 #[test]
@@ -290,15 +281,11 @@ proptest! {
 #[test]
 fn longer_numbers_are_refused() {
     let zeros = |count| "0".repeat(count);
-    for (number, value) in
-        [(format!("{}7", zeros(MOST_BYTES - 1)), 7), (format!("7.{}", zeros(MOST_BYTES - 2)), 7)]
-    {
-        assert_amount(&number, Some(value * MICRO_PER_TOKEN), Some(value * MICRO_PER_TOKEN));
-        assert_eq!(whole(number.as_bytes(), MAX_TOKENS), Some(value));
-        assert_rate(&number, &exact::whole(value));
+    for number in [format!("{}7", zeros(MOST_BYTES - 1)), format!("7.{}", zeros(MOST_BYTES - 2))] {
+        assert_amount(&number, Some(7 * MICRO_PER_TOKEN), Some(7 * MICRO_PER_TOKEN));
+        assert_rate(&number, &exact::whole(7));
         let longer = number.replace('7', "07");
         assert_amount(&longer, None, None);
-        assert_eq!(whole(longer.as_bytes(), MAX_TOKENS), None);
         for rate in [longer.clone(), format!("{longer}/s"), format!("1/{longer}s")] {
             assert_eq!(Rate::parse(rate.as_bytes()), Err(RateError::Malformed), "{rate}");
         }

@@ -35,16 +35,11 @@ impl Machine {
             There => builder.start(),
         }
     }
-
-    fn other(self) -> Self {
-        match self {
-            Here => There,
-            There => Here,
-        }
-    }
 }
 
-fn filled(server: Server) -> (Server, Connection) {
+/// A server with buckets of every kind, and a client of it.
+fn filled(machine: Machine, builder: ServerBuilder) -> (Server, Connection) {
+    let server = machine.run(builder);
     let mut client = server.connect();
     fill(&mut client, server.clock());
     (server, client)
@@ -53,20 +48,13 @@ fn filled(server: Server) -> (Server, Connection) {
 /// What `DUMP` makes of each bucket.
 fn dumps(client: &mut Connection) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let keys: Vec<Vec<u8>> = redis::from_redis_value(client.say("KEYS *")).unwrap();
-    keys.into_iter()
-        .map(|key| {
-            let dump = redis::from_redis_value(client.run(&[b"DUMP".as_slice(), &key])).unwrap();
-            (key, dump)
-        })
-        .collect()
+    let mut dump = |key: &Vec<u8>| redis::from_redis_value(client.run(&[b"DUMP".as_slice(), key])).unwrap();
+    keys.into_iter().map(|key| (key.clone(), dump(&key))).collect()
 }
 
 #[test]
 fn both_dump_the_same_bytes() {
-    let [here, there] = [Here, There].map(|machine| {
-        let (_server, mut client) = filled(machine.run(quiet()));
-        dumps(&mut client)
-    });
+    let [here, there] = [Here, There].map(|machine| dumps(&mut filled(machine, quiet()).1));
     assert!(here.len() > 15, "{here:?}");
     assert_eq!(here, there);
 }
@@ -75,7 +63,7 @@ fn both_dump_the_same_bytes() {
 #[test]
 fn both_append_the_same_effects() {
     let [here, there] = [Here, There].map(|machine| {
-        let (server, _client) = filled(machine.run(with_append_only_file("no")));
+        let (server, _client) = filled(machine, with_append_only_file("no"));
         let mut effects = commands(&fs::read(append_only_file(&server)).unwrap());
         effects.retain(|command| command[0] == b"TB.RESTORE");
         effects
@@ -92,46 +80,37 @@ fn both_append_the_same_effects() {
 fn both_write_the_same_bytes_of_a_bucket_to_a_snapshot() {
     /// The kind of value before it; the version of the format and a checksum behind it.
     const AROUND_A_VALUE: (usize, usize) = (1, 10);
-    for machine in [Here, There] {
-        let (server, mut client) = filled(machine.run(quiet()));
+    for [writer, other] in BOTH_WAYS {
+        let (server, mut client) = filled(writer, quiet());
         client.say("SAVE");
         let snapshot = fs::read(server.folder().join("dump.rdb")).unwrap();
-        let (_other, mut other_client) = filled(if let Here = machine { There } else { Here }.run(quiet()));
-        for (key, dump) in dumps(&mut other_client) {
+        for (key, dump) in dumps(&mut filled(other, quiet()).1) {
             let value = &dump[AROUND_A_VALUE.0..dump.len() - AROUND_A_VALUE.1];
             let is_there = snapshot.windows(value.len()).any(|bytes| bytes == value);
-            assert!(is_there, "{} is other bytes in the snapshot of {machine:?}", key.escape_ascii());
+            assert!(is_there, "{} is other bytes in the snapshot of {writer:?}", key.escape_ascii());
         }
     }
 }
 
 #[test]
-fn each_reads_the_snapshot_of_the_other() {
-    for [writer, reader] in BOTH_WAYS {
-        let (server, mut client) = filled(writer.run(quiet()));
-        client.say("SAVE");
-        let files = copy_of_files(&server);
-        let read = reader.run(quiet().clock_of(&server).files_in(files.path()));
-        let expected = buckets(&mut client);
-        assert_same_buckets(&buckets(&mut read.connect()), &expected, &format!("written by {writer:?}"));
-    }
-}
-
-#[test]
-fn each_reads_the_append_only_file_of_the_other() {
-    for [writer, reader] in BOTH_WAYS {
-        let (server, mut client) = filled(writer.run(with_append_only_file("no")));
-        let files = copy_of_files(&server);
-        let read = reader.run(with_append_only_file("no").clock_of(&server).files_in(files.path()));
-        let expected = buckets(&mut client);
-        assert_same_buckets(&buckets(&mut read.connect()), &expected, &format!("written by {writer:?}"));
+fn each_reads_the_files_of_the_other() {
+    let with_appends = || with_append_only_file("no");
+    for (builder, write) in [(quiet as fn() -> ServerBuilder, "SAVE"), (with_appends, "PING")] {
+        for [writer, reader] in BOTH_WAYS {
+            let (server, mut client) = filled(writer, builder());
+            client.say(write);
+            let files = copy_of_files(&server);
+            let read = reader.run(builder().clock_of(&server).files_in(files.path()));
+            let when = format!("written by {writer:?} with {write}");
+            assert_same_buckets(&buckets(&mut read.connect()), &buckets(&mut client), &when);
+        }
     }
 }
 
 #[test]
 fn each_restores_what_the_other_dumped() {
     for [from, to] in BOTH_WAYS {
-        let (server, mut client) = filled(from.run(quiet()));
+        let (server, mut client) = filled(from, quiet());
         let restored = to.run(quiet().clock_of(&server));
         let mut restorer = restored.connect();
         let dumped = dumps(&mut client);
@@ -146,12 +125,12 @@ fn each_restores_what_the_other_dumped() {
 #[test]
 fn each_follows_the_other() {
     for [master, replica] in BOTH_WAYS {
-        let (master_server, mut client) = filled(master.run(quiet()));
+        let (master_server, mut client) = filled(master, quiet());
         let replica_server = replica.run(quiet().clock_of(&master_server));
         follow(&replica_server, &master_server);
         fill(&mut client, master_server.clock());
         follow(&replica_server, &master_server);
-        let expected = buckets(&mut client);
-        assert_same_buckets(&buckets(&mut replica_server.connect()), &expected, &format!("of {master:?}"));
+        let found = buckets(&mut replica_server.connect());
+        assert_same_buckets(&found, &buckets(&mut client), &format!("of {master:?}"));
     }
 }
