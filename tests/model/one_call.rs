@@ -1,14 +1,19 @@
 //! One call, from any state that a bucket may be in.
 
 use super::exact::bucket::LONGEST_TOLD_MS;
+use super::exact::operation::LONGEST_WAIT_MS;
 use super::exact::{milliseconds, whole, Bucket, Judged, Limit, Model, Operation, MILLION};
-use super::scenario;
+use super::scenario::{self, Tick, Wish};
 use super::take;
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
+use proptest::sample::select;
 use tokenbucket::bucket::{Decision, NoReturns, MAX_TIME_US};
 use tokenbucket::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket::number::MAX_MICRO;
+
+/// Within the bounds of a clock, and beyond.
+static MOMENTS: [i64; 9] = [i64::MIN, -1, 0, 1, 999, 1000, 1001, MAX_TIME_US, i64::MAX];
 
 proptest! {
     #![proptest_config(super::config(32))]
@@ -20,7 +25,14 @@ proptest! {
         (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
         wish in scenario::wishes(),
     ) {
-        let _ = Judged::found(stored).call(&limit, wish.of(&limit, 0), now_us);
+        let outcome = Judged::found(stored).call(&limit, wish.of(&limit, 0), now_us);
+        if let (Wish::Reserve(cost, _), Ok(outcome)) = (wish, outcome) {
+            // Also for whoever would wait exactly as long as was told, or not quite.
+            for told_ms in [outcome.decision.retry_after_ms, outcome.decision.retry_after_ms - 1] {
+                let as_told = Wish::Reserve(cost, Tick::AsTold(0)).of(&limit, told_ms);
+                let _ = Judged::found(stored).call(&limit, as_told, now_us);
+            }
+        }
         let free = Operation::Take { cost_micro: 0 };
         let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
         let model = Model::found(stored);
@@ -66,31 +78,24 @@ proptest! {
         prop_assert!(&level - &made <= limit.flow.loss(), "{:?} holds {} of {}", bucket, made, level);
     }
 
+    /// Whatever the clock, it is one that every server keeps.
     #[test]
     fn an_expiry_is_never_before_full_and_at_most_a_quarter_and_a_second_later(
-        now_us in prop_oneof![scenario::starts(), scenario::spread(MAX_TIME_US)],
+        now_us in prop_oneof![scenario::starts(), scenario::spread(MAX_TIME_US), select(&MOMENTS[..])],
         until_full_us in scenario::spread(1 << 62),
+        any_moment in select(&MOMENTS[..]),
     ) {
-        let full_at_us = now_us + until_full_us;
-        let window = ExpiryWindow::new(full_at_us, now_us);
-        let full_at_ms = milliseconds(&whole(full_at_us)).to_i64().unwrap();
-        prop_assert_eq!(window.earliest_ms, full_at_ms);
-        prop_assert!(window.latest_ms >= window.earliest_ms);
-        let most_late_us = whole(until_full_us) / whole(4) + whole(1_000_000);
-        prop_assert!(whole(window.latest_ms - full_at_ms) * whole(1000) <= most_late_us, "{:?}", window);
-    }
-}
-
-/// Whatever the clock: what is set is an expiry that every server keeps.
-#[test]
-fn an_expiry_is_one_that_a_server_can_keep() {
-    let moments = [i64::MIN, -1, 0, 1, 999, 1000, 1001, MAX_TIME_US, i64::MAX];
-    for full_at_us in moments {
-        for now_us in moments {
+        for full_at_us in [now_us.saturating_add(until_full_us), any_moment] {
             let ExpiryWindow { earliest_ms, latest_ms } = ExpiryWindow::new(full_at_us, now_us);
             let in_order = 0 <= earliest_ms && earliest_ms <= latest_ms && latest_ms <= MAX_EXPIRE_AT_MS;
-            assert!(in_order, "{earliest_ms} to {latest_ms} for {full_at_us} at {now_us}");
+            prop_assert!(in_order, "{} to {} for {} at {}", earliest_ms, latest_ms, full_at_us, now_us);
         }
+        let full_at_us = now_us.clamp(0, MAX_TIME_US) + until_full_us;
+        let window = ExpiryWindow::new(full_at_us, now_us.clamp(0, MAX_TIME_US));
+        let full_at_ms = milliseconds(&whole(full_at_us)).to_i64().unwrap();
+        prop_assert_eq!(window.earliest_ms, full_at_ms);
+        let most_late_us = whole(until_full_us) / whole(4) + whole(1_000_000);
+        prop_assert!(whole(window.latest_ms - full_at_ms) * whole(1000) <= most_late_us, "{:?}", window);
     }
 }
 
@@ -98,21 +103,14 @@ fn an_expiry_is_one_that_a_server_can_keep() {
 /// combination of them, and each decision is the exact one or as much as is ever told.
 #[test]
 fn nothing_overflows_at_the_extremes() {
-    let rates = [
-        "1e12",
-        "999999999999/1000ms",
-        "1/36525d",
-        "1",
-        "999999999989e14/999999999961d",
-        "999999999989/999999999961s",
-        "9999.99999989/999999999961s",
-    ];
+    let rates = "1e12 999999999999/1000ms 1/36525d 1 999999999989e14/999999999961d \
+        999999999989/999999999961s 9999.99999989/999999999961s";
     let amounts = [0, 1, MILLION, MAX_MICRO - 1, MAX_MICRO];
     let levels = [-MAX_MICRO, 1 - MAX_MICRO, -1, 0, 1, MAX_MICRO - 1, MAX_MICRO];
     let times = [0, 1, MAX_TIME_US / 2, MAX_TIME_US];
     let written = levels.iter().flat_map(|level| times.map(|at_us| Bucket::checked(*level, at_us)));
     let found: Vec<Option<Bucket>> = written.chain([None]).collect();
-    for (rate, capacity) in rates.iter().flat_map(|rate| amounts.map(|capacity| (rate, capacity))) {
+    for (rate, capacity) in rates.split(' ').flat_map(|rate| amounts.map(|capacity| (rate, capacity))) {
         let limit = Limit::of_micro(capacity, rate);
         for (stored, now_us) in found.iter().flat_map(|stored| times.map(|now_us| (*stored, now_us))) {
             for operation in [0, 1, MAX_MICRO].into_iter().flat_map(all_operations) {
@@ -129,7 +127,7 @@ fn all_operations(micro: i64) -> [Operation; 7] {
         Operation::TakeUpTo { max_tokens: (micro / MILLION).max(1) },
         reserve(0),
         reserve(1),
-        reserve(3_155_760_000_000),
+        reserve(LONGEST_WAIT_MS),
         Operation::Charge { amount_micro: micro },
         Operation::Give { amount_micro: micro },
     ]
@@ -147,17 +145,4 @@ fn a_clock_out_of_bounds_is_taken_for_the_nearest_within() {
             assert_eq!(limit.decide(stored, take(1), clock_us), limit.decide(stored, take(1), nearest_us));
         }
     }
-}
-
-/// A denial takes nothing, also where all that it may write is the time of a clock that was set back: here it took what
-/// was above the capacity that came with the denied call.
-#[test]
-fn a_denial_after_a_step_back_takes_nothing() {
-    let now_us = 1_700_000_000_000_000;
-    let mut judged = Judged::found(Bucket::checked(8 * MILLION, now_us));
-    let denied = judged.call(&Limit::new("1", "1"), take(2), now_us - 1).unwrap().decision;
-    assert_eq!((denied.allowed, denied.retry_after_ms), (0, -1));
-    assert_eq!(judged.stored, Bucket::checked(8 * MILLION, now_us - 1));
-    let large = Limit::new("10", "1").module();
-    assert_eq!(large.withhold(judged.stored, NoReturns, now_us - 1).decision.remaining, 8);
 }

@@ -123,14 +123,6 @@ impl Wish {
     }
 }
 
-pub fn takes() -> impl Strategy<Value = Wish> {
-    amounts().prop_map(Wish::Take)
-}
-
-pub fn takes_up_to() -> impl Strategy<Value = Wish> {
-    prop_oneof![1..=5i64, spread(MAX_TOKENS)].prop_map(|max_tokens| Wish::TakeUpTo(max_tokens.max(1)))
-}
-
 pub fn reserves() -> impl Strategy<Value = Wish> {
     let patience = prop_oneof![
         spread(LONGEST_WAIT_MS).prop_map(|ms| Tick::Forward(ms * 1000)),
@@ -140,14 +132,16 @@ pub fn reserves() -> impl Strategy<Value = Wish> {
     (amounts(), patience).prop_map(|(amount, patience)| Wish::Reserve(amount, patience))
 }
 
-pub fn gives() -> impl Strategy<Value = Wish> {
-    amounts().prop_map(Wish::Give)
-}
-
 /// All that can be wanted of a bucket.
 pub fn wishes() -> impl Strategy<Value = Wish> {
-    let charges = amounts().prop_map(Wish::Charge);
-    prop_oneof![4 => takes(), 2 => takes_up_to(), 2 => reserves(), 1 => charges, 2 => gives()]
+    let up_to = prop_oneof![1..=5i64, spread(MAX_TOKENS)];
+    prop_oneof![
+        4 => amounts().prop_map(Wish::Take),
+        2 => up_to.prop_map(|max_tokens| Wish::TakeUpTo(max_tokens.max(1))),
+        2 => reserves(),
+        1 => amounts().prop_map(Wish::Charge),
+        2 => amounts().prop_map(Wish::Give),
+    ]
 }
 
 /// What the clock does between two calls.

@@ -1,12 +1,11 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
-use super::exact::operation::moved;
-use super::exact::{whole, Exact, Holding, Judged, Limit, Model, Operation};
+use super::exact::{whole, Exact, Holding, Judged, Limit, Operation};
 use super::scenario::{self, walk, Amount, Tick, Wish};
-use num_traits::{Signed, Zero};
+use num_traits::Zero;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokenbucket::bucket::{NoReturns, MAX_TIME_US};
+use tokenbucket::bucket::MAX_TIME_US;
 
 /// Anything that can be wanted of a bucket, or of a few holds.
 #[derive(Clone, Debug)]
@@ -103,7 +102,10 @@ proptest! {
         start_us in scenario::starts(),
         steps in scenario::steps(
             scenario::unsteady_ticks(),
-            prop_oneof![3 => scenario::takes(), 1 => scenario::takes_up_to(), 1 => scenario::gives()],
+            scenario::wishes().prop_map(|wish| match wish {
+                Wish::Charge(cost) | Wish::Reserve(cost, _) => Wish::Take(cost),
+                other => other,
+            }),
         ),
     ) {
         let mut judged = Judged::default();
@@ -124,60 +126,6 @@ proptest! {
                 prop_assert!(obtained <= available, "{:?}", moves);
                 last_us = *now_us;
             }
-        }
-    }
-
-    /// Against a model that makes its own decisions: callers who all pay the same never get more out of the module,
-    /// and get less by no more than its losses add up to.
-    #[test]
-    fn equal_takes_are_granted_as_often_as_by_the_model(
-        limit in scenario::limits(scenario::rates()),
-        start_us in scenario::starts(),
-        cost in scenario::amounts(),
-        ticks in prop::collection::vec(scenario::ticks(), 1..60),
-    ) {
-        let (mut judged, mut own) = (Judged::default(), Model::default());
-        let take = Wish::Take(cost).of(&limit, 0);
-        let cost = moved(take, 1);
-        prop_assume!(cost.is_positive());
-        let (mut granted, mut due, mut now_us, mut told_ms) = (0i64, 0i64, start_us, 0);
-        for tick in ticks {
-            now_us = tick.after(now_us, &limit, told_ms);
-            let told = judged.call(&limit, take, now_us).unwrap().decision;
-            let own_allowed = own.allowed(&limit, take, now_us)[1].unwrap();
-            own.apply(&limit, take, now_us, own_allowed, false);
-            (granted, due, told_ms) = (granted + told.allowed, due + own_allowed, told.retry_after_ms);
-            prop_assert!(granted <= due, "{} of {}", granted, due);
-            let lost = limit.flow.loss() * whole(granted);
-            // What was lost may be all that is missing for the next.
-            let missing = whole(due - granted - 1) * &cost;
-            prop_assert!(missing < lost || missing.is_negative(), "{} of {}", granted, due);
-        }
-    }
-
-    /// A reservation that is given back, at once or later, might as well not have been made.
-    #[test]
-    fn reserve_then_give_leaves_the_bucket_as_it_was(
-        (limit, stored, now_us) in scenario::sights(prop_oneof![scenario::rates(), scenario::whole_rates()], scenario::ticks()),
-        wish in scenario::reserves(),
-        later in scenario::ticks(),
-        looked_at in scenario::ticks(),
-    ) {
-        let Operation::Reserve { cost_micro, max_wait_ms } = wish.of(&limit, 0) else { unreachable!() };
-        let mut judged = Judged::found(stored);
-        let reserve = Operation::Reserve { cost_micro, max_wait_ms };
-        let reserved = judged.call(&limit, reserve, now_us).unwrap().decision;
-        prop_assume!(reserved.allowed == 1 && cost_micro > 0);
-        let given_at_us = later.after(now_us, &limit, reserved.retry_after_ms);
-        judged.call(&limit, Operation::Give { amount_micro: cost_micro }, given_at_us).unwrap();
-        let looked_at_us = looked_at.after(given_at_us, &limit, 0);
-        let level = |stored| Model::found(stored).level(&limit, looked_at_us).high;
-        let (left, untouched) = (level(judged.stored), level(stored));
-        prop_assert!(left <= untouched, "{} of {}", left, untouched);
-        prop_assert!(&untouched - &left <= limit.flow.loss() * whole(2), "{} of {}", left, untouched);
-        if limit.is_whole() {
-            let described = |stored| limit.module().withhold(stored, NoReturns, looked_at_us).decision;
-            prop_assert_eq!(described(judged.stored), described(stored));
         }
     }
 }

@@ -1,13 +1,12 @@
 //! What callers are told to wait, and what they find when they did.
 
-use super::exact::operation::{moved, LONGEST_WAIT_MS};
-use super::exact::{whole, Bucket, Exact, Flow, Judged, Limit, Model, Operation};
+use super::exact::operation::moved;
+use super::exact::{Bucket, Exact, Flow, Judged, Limit, Operation};
 use super::scenario::{self, walk};
 use super::{take, take_all};
 use num_traits::Zero;
 use proptest::prelude::*;
 use tokenbucket::bucket::MAX_TIME_US;
-use tokenbucket::number::MAX_MICRO;
 
 /// So many milliseconds later a call is allowed, and a millisecond earlier it was not.
 fn is_honest(limit: &Limit, stored: Option<Bucket>, call: Operation, now_us: i64, wait_ms: i64) -> bool {
@@ -51,37 +50,6 @@ proptest! {
             _ => true,
         };
         prop_assert!(is_retry_honest, "retry: {:?}", told);
-    }
-
-    /// Whoever is told how long a reservation would have made him wait, and would wait as long, gets it.
-    #[test]
-    fn a_refused_reservation_is_granted_to_who_waits_as_told(
-        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::ticks()),
-        wish in scenario::reserves(),
-    ) {
-        let operation = wish.of(&limit, 0);
-        let Operation::Reserve { cost_micro, .. } = operation else { unreachable!() };
-        let decide = |operation| limit.module().decide(stored, operation, now_us).unwrap().decision;
-        let refused = decide(operation);
-        prop_assume!(refused.allowed == 0 && (0..=LONGEST_WAIT_MS).contains(&refused.retry_after_ms));
-        let granted = decide(Operation::Reserve { cost_micro, max_wait_ms: refused.retry_after_ms });
-        let after = Model::found(stored).level(&limit, now_us).low - whole(cost_micro);
-        if after >= whole(-MAX_MICRO) {
-            prop_assert_eq!((granted.allowed, granted.retry_after_ms), (1, refused.retry_after_ms));
-        } else {
-            prop_assert_eq!(granted, refused);
-        }
-    }
-
-    #[test]
-    fn reserve_without_patience_is_take(
-        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
-        cost in scenario::amounts(),
-    ) {
-        let cost_micro = cost.micro(&limit);
-        let decide = |operation| limit.module().decide(stored, operation, now_us);
-        let reserve = Operation::Reserve { cost_micro, max_wait_ms: 0 };
-        prop_assert_eq!(decide(reserve), decide(Operation::Take { cost_micro }));
     }
 }
 
