@@ -5,6 +5,7 @@ mod exact;
 #[path = "model/settings.rs"]
 mod settings;
 
+use exact::call::{ended, ends};
 use exact::{whole, End, Limit};
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
@@ -29,7 +30,7 @@ enum Change {
 }
 
 /// Many of them at the same moment.
-fn ends() -> impl Strategy<Value = i64> {
+fn moments() -> impl Strategy<Value = i64> {
     prop_oneof![0..20i64, 0..1000i64, Just(500), Just(MAX_TIME_US)]
 }
 
@@ -37,11 +38,11 @@ fn ends() -> impl Strategy<Value = i64> {
 fn changes(ids: u32, most: usize) -> impl Strategy<Value = Vec<Change>> {
     let change = |ids: u32| {
         let amounts = prop_oneof![Just(1), 1..1000i64, 1..MAX_MICRO, Just(MAX_MICRO)];
-        let holds = (0..ids, amounts, ends()).prop_map(|(number, amount, end)| hold(number, amount, end));
+        let holds = (0..ids, amounts, moments()).prop_map(|(number, amount, end)| hold(number, amount, end));
         prop_oneof![
             8 => holds.prop_map(Change::Set),
             3 => (0..ids).prop_map(|number| Change::Remove(hold(number, 1, 0))),
-            1 => ends().prop_map(Change::DropEnded),
+            1 => moments().prop_map(Change::DropEnded),
         ]
     };
     prop_oneof![
@@ -126,17 +127,12 @@ proptest! {
         let (holds, list) = build(&changes);
         let now_us = counted.unwrap_or(0).max(refilled_at_us);
         let counted_us = counted.map_or(i64::MIN, |_| now_us);
-        let (level, ends) = list.iter().filter(|hold| hold.ends_at_us > counted_us).fold(
-            (whole(level_micro), Vec::new()),
-            |(level, mut ends), hold| match whole(hold.amount_micro) {
-                micro if hold.ends_at_us <= refilled_at_us => (level + micro, ends),
-                micro => {
-                    ends.push(End { at_us: hold.ends_at_us, micro });
-                    (level, ends)
-                }
-            },
-        );
-        let reached_in_us = limit.reaches_with_us(&level, refilled_at_us, &whole(wanted_micro), &ends);
+        let held = list.iter().filter(|hold| hold.ends_at_us > counted_us).map(|hold| {
+            (String::from_utf8(hold.id.to_vec()).unwrap(), End { at_us: hold.ends_at_us, micro: whole(hold.amount_micro) })
+        });
+        let held = held.collect();
+        let level = whole(level_micro) + ended(&held, refilled_at_us);
+        let reached_in_us = limit.reaches_with_us(&level, refilled_at_us, &whole(wanted_micro), &ends(&held));
         let reached_in_us = reached_in_us.and_then(|us| us.ceil().to_integer().to_i64()).unwrap_or(i64::MAX);
         let reached_at_us = reached_in_us.saturating_add(refilled_at_us).clamp(now_us, MAX_TIME_US + 1);
         let bucket = Bucket { level_micro, refilled_at_us };

@@ -90,19 +90,20 @@ fn what_is_no_decimal_is_refused() {
 
 #[test]
 fn whole_numbers_are_whole_in_any_spelling() {
-    #[rustfmt::skip]
-    let examples = [
-        ("0", MAX_TOKENS, Some(0)), ("0.0", MAX_TOKENS, Some(0)), ("5", MAX_TOKENS, Some(5)),
-        ("5.0", MAX_TOKENS, Some(5)), ("5e0", MAX_TOKENS, Some(5)), ("0.5e1", MAX_TOKENS, Some(5)),
-        ("500e-2", MAX_TOKENS, Some(5)), ("+5", MAX_TOKENS, Some(5)), ("1e12", MAX_TOKENS, Some(MAX_TOKENS)),
-        ("5.0000000000000000000000000001", MAX_TOKENS, Some(5)), ("2.9999999999999996", MAX_TOKENS, Some(3)),
-        ("0.5", MAX_TOKENS, None), ("1e-1", MAX_TOKENS, None), ("5.00000000001", MAX_TOKENS, None),
-        ("1000000000001", MAX_TOKENS, None), ("1e13", MAX_TOKENS, None), ("1e99999999999999999999", MAX_TOKENS, None),
-        ("7", 7, Some(7)), ("8", 7, None), ("9223372036854775807", i64::MAX, Some(i64::MAX)),
-        ("9223372036854775808", i64::MAX, None),
-    ];
-    for (text, max, value) in examples {
-        assert_eq!(whole(text.as_bytes(), max), value, "{text} up to {max}");
+    for (max, texts, value) in [
+        (MAX_TOKENS, "0 0.0", Some(0)),
+        (MAX_TOKENS, "5 5.0 5e0 0.5e1 500e-2 +5 5.0000000000000000000000000001", Some(5)),
+        (MAX_TOKENS, "3 2.9999999999999996", Some(3)),
+        (MAX_TOKENS, "1e12", Some(MAX_TOKENS)),
+        (MAX_TOKENS, "0.5 1e-1 5.00000000001 1000000000001 1e13 1e99999999999999999999", None),
+        (7, "7", Some(7)),
+        (7, "8", None),
+        (i64::MAX, "9223372036854775807", Some(i64::MAX)),
+        (i64::MAX, "9223372036854775808", None),
+    ] {
+        texts
+            .split(' ')
+            .for_each(|text| assert_eq!(whole(text.as_bytes(), max), value, "{text} up to {max}"));
     }
 }
 

@@ -5,7 +5,6 @@
 
 use super::{shown, Connection, Server};
 
-/// What a command is to the server that lists it.
 pub struct Command {
     pub name: &'static str,
     /// How many words it takes: at least, if negative.
@@ -15,7 +14,6 @@ pub struct Command {
     pub arguments: &'static [&'static str],
 }
 
-/// Who a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// Whoever may look: it changes nothing, and read-only replicas answer it.
@@ -81,7 +79,6 @@ pub struct Call {
     pub outcome: Outcome,
 }
 
-/// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// So many whole tokens were taken.
@@ -201,7 +198,6 @@ pub fn prepare(client: &mut Connection) {
     client.say("TB.CHARGE d 10 1 15");
 }
 
-/// A server that is prepared, and a client.
 pub fn prepared() -> (Server, Connection) {
     let (server, mut client) = Server::with_clock_and_client();
     prepare(&mut client);
@@ -209,7 +205,6 @@ pub fn prepared() -> (Server, Connection) {
 }
 
 impl Call {
-    /// The calls of a command.
     pub fn of(command: &Command) -> impl Iterator<Item = &'static Self> + '_ {
         CALLS.iter().filter(|call| call.is_of(command))
     }
@@ -218,7 +213,6 @@ impl Call {
         self.words.split(' ').next().is_some_and(|name| name.eq_ignore_ascii_case(command.name))
     }
 
-    /// What it is a call of.
     pub fn command(&self) -> &'static Command {
         COMMANDS.iter().find(|command| self.is_of(command)).expect("every call is of a command")
     }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The executable under test.
 pub fn executable() -> PathBuf {
     std::env::var_os("SERVER").unwrap_or_else(|| "redis-server".into()).into()
 }
@@ -26,7 +25,6 @@ pub fn is_before(major: u32, minor: u32) -> bool {
     version < (major, minor)
 }
 
-/// Who makes the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brand {
     Redis,
@@ -43,7 +41,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// What `SERVER` is.
     pub fn under_test() -> Self {
         static ENGINE: OnceLock<Engine> = OnceLock::new();
         *ENGINE.get_or_init(|| {

@@ -15,7 +15,6 @@ pub fn wait_longer(patience: Duration, what: &str, mut condition: impl FnMut() -
     poll(patience, what, || condition().then_some(()));
 }
 
-/// Waits until there is what is asked for.
 pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
     poll(PATIENCE, what, find)
 }

@@ -42,7 +42,6 @@ impl Payload {
         [body.as_slice(), &checksum(&body)].concat()
     }
 
-    /// What the module wrote.
     pub fn content(&self) -> &[u8] {
         &self.content
     }

@@ -1,6 +1,5 @@
 //! Random numbers that a failing run can repeat.
 
-/// A stream of numbers that a seed decides.
 pub struct Random(fastrand::Rng);
 
 impl Random {
@@ -26,17 +25,14 @@ impl Random {
         self.0.i64(low..=high)
     }
 
-    /// True once in `n` times.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of several.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         self.0.choice(items).expect("nothing to pick from")
     }
 
-    /// The same in any order.
     #[allow(dead_code)] // Only chaos shuffles.
     pub fn shuffled<T: Clone>(&mut self, items: &[T]) -> Vec<T> {
         let mut items = items.to_vec();
@@ -44,7 +40,6 @@ impl Random {
         items
     }
 
-    /// Any bytes, `len` of them.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.0.u8(..)).collect()
     }

@@ -9,7 +9,6 @@ pub const SCRIPT: &str = include_str!("../../clients/fallback.lua");
 
 static SHA: OnceLock<String> = OnceLock::new();
 
-/// A server without the module that is yet to be started.
 pub fn without_module() -> ServerBuilder {
     Server::builder().without_module().controlled_clock()
 }
@@ -42,7 +41,6 @@ pub fn words(command: &str) -> String {
     format!("EVALSHA {sha} {} {} {name} {others}", keys.len(), keys.join(" "))
 }
 
-/// What is stored under a key.
 pub fn stored(client: &mut Connection, key: &str) -> Option<Bucket> {
     let Value::BulkString(bytes) = client.run(&["GET", key]) else { return None };
     let text = String::from_utf8(bytes).unwrap();

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The module under test.
 pub fn module() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/release/libtokenbucket.so");
     let module = std::env::var_os("MODULE").map_or_else(built, PathBuf::from);
@@ -42,7 +41,6 @@ pub fn free_port() -> u16 {
 /// The name of a server's configuration file in its folder, if it has one.
 const CONFIGURATION_FILE: &str = "redis.conf";
 
-/// A server that is yet to be started.
 pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
@@ -65,7 +63,6 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds arguments of `loadmodule`.
     pub fn module_arguments(mut self, arguments: &[&str]) -> Self {
         self.0.module_arguments = Some(arguments.iter().map(ToString::to_string).collect());
         self
@@ -177,7 +174,6 @@ impl Server {
         self.port
     }
 
-    /// The folder in which the server runs and writes.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -197,12 +193,10 @@ impl Server {
         self.clock.as_deref().expect("this server has the real clock")
     }
 
-    /// What the server has logged.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.folder().join("log")).unwrap_or_default()).into_owned()
     }
 
-    /// A new connection, RESP2.
     pub fn connect(&self) -> Connection {
         self.connect_as("resp2")
     }
@@ -316,7 +310,6 @@ pub fn reply_or_error(reply: redis::RedisResult<Value>) -> Result<Value, String>
     })
 }
 
-/// A client's connection.
 pub struct Connection(redis::Connection);
 
 impl Connection {
@@ -372,7 +365,6 @@ impl Connection {
         array(self.0.req_command(&redis::cmd("EXEC")).unwrap())
     }
 
-    /// Sends a command given as words; returns its decision.
     pub fn decide(&mut self, words: &str) -> Decision {
         decision(&self.say(words))
     }
@@ -402,7 +394,6 @@ impl Connection {
         unix_us(&self.run(&["TIME"]))
     }
 
-    /// A field of `INFO`.
     pub fn info(&mut self, section: &str, field: &str) -> String {
         let report = text(&self.run(&["INFO", section]));
         let value = report.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -420,17 +411,14 @@ impl Connection {
         self.count("memory", "used_memory")
     }
 
-    /// Changes since the last snapshot.
     pub fn changes(&mut self) -> i64 {
         self.count("persistence", "rdb_changes_since_last_save")
     }
 
-    /// Keys in the database.
     pub fn keys(&mut self) -> i64 {
         integer(&self.run(&["DBSIZE"]))
     }
 
-    /// The payload of `DUMP`.
     pub fn dump(&mut self, key: &str) -> Vec<u8> {
         match self.run(&["DUMP", key]) {
             Value::BulkString(bytes) => bytes,
@@ -443,7 +431,6 @@ impl Connection {
         self.try_run(&[b"RESTORE".as_slice(), key.as_bytes(), b"0", payload, b"REPLACE"])
     }
 
-    /// Whether the server has a command.
     pub fn has_command(&mut self, name: &str) -> bool {
         matches!(array(self.run(&["COMMAND", "INFO", name])).as_slice(), [Value::Array(_)])
     }

@@ -205,13 +205,11 @@ fn is_linked(client: &mut Connection) -> bool {
     report.contains("role:slave") && report.contains("master_link_status:up")
 }
 
-/// Waits until a replica has its master's data and hears of every change.
 pub fn wait_until_linked(replica: &Server) {
     let mut client = replica.connect();
     wait_until("the replica is linked", || is_linked(&mut client));
 }
 
-/// Tells `replica` to follow `master`.
 pub fn begin_to_follow(replica: &Server, master: &Server) {
     replica.connect().run(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
 }
@@ -237,7 +235,6 @@ pub fn replicated_bytes(client: &mut Connection) -> i64 {
     client.count("replication", "master_repl_offset")
 }
 
-/// How many buckets the module says that there are.
 pub fn buckets_alive(client: &mut Connection) -> i64 {
     client.count("tokenbucket", "tokenbucket_buckets")
 }

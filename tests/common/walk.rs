@@ -47,12 +47,10 @@ pub fn amount_micro(random: &mut Random, limit: &Limit) -> i64 {
     }
 }
 
-/// A take of such an amount.
 pub fn take(random: &mut Random, limit: &Limit) -> Operation {
     Operation::Take { cost_micro: amount_micro(random, limit) }
 }
 
-/// Anything that can be wanted of a bucket.
 pub fn any_operation(random: &mut Random, limit: &Limit) -> Operation {
     let micro = amount_micro(random, limit);
     match random.below(15) {
@@ -92,7 +90,6 @@ pub fn any_holding(random: &mut Random, limit: &Limit) -> Holding {
     Holding::Set { id, amount_micro: micro, ttl_ms }
 }
 
-/// A decision as the model takes it.
 pub fn told(decision: Decision) -> bucket::Decision {
     let Decision { allowed, remaining, retry_after_ms, reset_after_ms } = decision;
     bucket::Decision { allowed, remaining, retry_after_ms, reset_after_ms }

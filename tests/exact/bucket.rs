@@ -3,8 +3,7 @@
 //! A level is a range: the exact one above, and below it what the contract allows the module to have lost. At a whole
 //! number of tokens per second the two are the same, for ever.
 
-use super::call::{Call, Wanted};
-use super::holds::{ended, ends, Holds};
+use super::call::{ended, ends, Call, Holds, Wanted};
 use super::limit::{milliseconds, Limit};
 use super::{whole, Bucket, Exact, Flow, Holding, Operation};
 use num_traits::{ToPrimitive, Zero};
@@ -61,7 +60,6 @@ struct Stored {
 /// What a call does to what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
-    /// Nothing.
     None,
     Written,
     /// It counts on from a clock that stepped back.
@@ -136,7 +134,6 @@ impl Model {
         self.clone().follow(limit, operation, now_us, told);
     }
 
-    /// Judges that a call was refused.
     #[track_caller]
     pub fn judge_refusal(&self, limit: &Limit, wanted: Wanted, now_us: i64) {
         let least = self.allowed(limit, wanted, now_us)[0];
@@ -320,7 +317,6 @@ impl Model {
         self.stored.as_ref().map(|stored| stored.expires_ms)
     }
 
-    /// Judges when the key expires.
     #[track_caller]
     pub fn see_expiry(&self, expires_at_ms: Option<i64>) {
         let Some((earliest_ms, latest_ms)) = self.expires_ms() else {

@@ -1,13 +1,47 @@
 //! One call, of an operation or on a hold: what it takes, and what may be told of it.
 
 use super::bucket::{Range, LONGEST_TOLD_MS};
-use super::holds::{ends, Holds};
 use super::limit::{is_too_deep, milliseconds, tokens, End};
 use super::operation::most_moved;
-use super::{whole, Exact, Holding, Limit, Model, Operation, MILLION};
+use super::{whole, Exact, Limit, Model, Operation, MILLION};
 use num_bigint::BigInt;
 use num_traits::{Signed, ToPrimitive, Zero};
+use std::collections::BTreeMap;
 use tokenbucket::bucket::Decision;
+
+/// What is held of a bucket under each id: taken, and coming back at a moment unless it is settled before.
+pub type Holds = BTreeMap<String, End>;
+
+/// What has come back of holds by a moment, in micro-tokens.
+pub fn ended(holds: &Holds, now_us: i64) -> Exact {
+    holds.values().filter(|end| end.at_us <= now_us).map(|end| &end.micro).sum()
+}
+
+/// The next to end first.
+pub fn ends(holds: &Holds) -> Vec<End> {
+    let mut ends: Vec<End> = holds.values().cloned().collect();
+    ends.sort_by_key(|end| end.at_us);
+    ends
+}
+
+/// What is wanted of a hold.
+#[derive(Clone, Debug)]
+pub enum Holding {
+    Set { id: String, amount_micro: i64, ttl_ms: i64 },
+    Settle { id: String, used_micro: i64 },
+}
+
+impl Holding {
+    pub fn words(&self, key: &str, limit: &Limit) -> String {
+        let limit = &limit.words;
+        match self {
+            Self::Set { id, amount_micro, ttl_ms } => {
+                format!("TB.HOLD {key} {limit} {amount_micro}e-6 {ttl_ms} {id}")
+            }
+            Self::Settle { id, used_micro } => format!("TB.SETTLE {key} {limit} {id} {used_micro}e-6"),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
@@ -135,7 +169,6 @@ impl<'a> Call<'a> {
         (after, stored)
     }
 
-    /// Whether a decision is right.
     pub fn judge(&self, told: Decision) -> Judgement {
         let [least, most] = self.allowed().map(|allowed| allowed.unwrap_or(i64::MIN));
         ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;

@@ -22,7 +22,6 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// A bucket that somebody comes to.
     pub fn found(stored: Option<Bucket>) -> Self {
         Self { stored, model: Model::found(stored), ..Self::default() }
     }

@@ -10,7 +10,6 @@ use tokenbucket::error::Error;
 use tokenbucket::number::{micro_tokens, Rounding, MAX_MICRO};
 use tokenbucket::rate::{Rate, RateError};
 
-/// How tokens flow in by themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// So many micro-tokens in each microsecond, which is tokens in each second.
@@ -20,7 +19,6 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// What the words of a rate mean.
     pub fn read(rate: &[u8]) -> Result<Self, RateError> {
         let text = std::str::from_utf8(rate).map_err(|_| RateError::Malformed)?;
         match text.split_once(['/', '@']) {
@@ -153,7 +151,6 @@ impl Limit {
         self.flow == Flow::Steady(Exact::zero())
     }
 
-    /// How the module reads it.
     pub fn module(&self) -> bucket::Limit {
         let (capacity, rate) = self.words.split_once(' ').unwrap();
         let capacity_micro = micro_tokens(capacity.as_bytes(), Rounding::Down).expect(capacity);

@@ -10,8 +10,7 @@
 //! | `calendar` | calendar rates, by a calendar of somebody else's |
 //! | `limit` | what flows in between two moments, and when a level is reached |
 //! | `operation` | each operation: its words, how they are read, and what it moves |
-//! | `holds` | what is held of a bucket, and the words for it |
-//! | `call` | one call: what it does to a level, and what may be told of it |
+//! | `call` | one call, also on what is held: what it does to a level, and what may be told of it |
 //! | `bucket` | what a key holds, as far as one can know it from outside, and when the key may go |
 //! | `throttle` | the words of redis-cell |
 //! | `judged` | the module's arithmetic beside the model, where there is no server |
@@ -20,7 +19,6 @@
 pub mod bucket;
 pub mod calendar;
 pub mod call;
-pub mod holds;
 pub mod judged;
 pub mod limit;
 pub mod number;
@@ -28,20 +26,18 @@ pub mod operation;
 pub mod throttle;
 
 pub use bucket::{Model, Trace};
-pub use holds::Holding;
+pub use call::Holding;
 pub use judged::Judged;
 pub use limit::{milliseconds, End, Flow, Limit};
 pub use tokenbucket::bucket::{Bucket, Operation};
 
 use num_bigint::BigInt;
 
-/// A number that is never rounded.
 pub type Exact = num_rational::BigRational;
 
 /// Micro-tokens in a token, and microseconds in a second.
 pub const MILLION: i64 = 1_000_000;
 
-/// A whole number as an exact one.
 pub fn whole(number: impl Into<BigInt>) -> Exact {
     Exact::from_integer(number.into())
 }

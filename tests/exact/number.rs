@@ -23,7 +23,6 @@ static DECIMAL: LazyLock<Regex> =
 
 static RATE: LazyLock<Regex> = LazyLock::new(|| Regex::new("^(.*?)(?:/(.*?)(ms|s|m|h|d))?$").unwrap());
 
-/// Microseconds of a unit.
 pub(super) fn unit_us(unit: &str) -> i64 {
     match unit {
         "ms" => 1000,
@@ -120,7 +119,6 @@ pub fn whole_number(bytes: &[u8], max: i64) -> Option<i64> {
     (value.is_integer() && value <= whole(max)).then(|| value.to_integer().to_i64().unwrap())
 }
 
-/// What the words of a rate mean.
 #[derive(Clone, Debug)]
 pub struct Rate {
     /// Tokens per second, which is micro-tokens per microsecond.

@@ -20,7 +20,6 @@ pub const LONGEST_WAIT_MS: i64 = 3_155_760_000_000;
 /// The most buckets of one call.
 const MOST_BUCKETS: usize = 1024;
 
-/// The command of an operation.
 pub fn command(operation: Operation) -> &'static str {
     match operation {
         Operation::Take { .. } => "TB.TAKE",
@@ -31,7 +30,6 @@ pub fn command(operation: Operation) -> &'static str {
     }
 }
 
-/// What follows the command.
 pub fn arguments(operation: Operation, key: &str, limit: &Limit) -> String {
     let wanted = match operation {
         Operation::Take { cost_micro: micro }
@@ -43,7 +41,6 @@ pub fn arguments(operation: Operation, key: &str, limit: &Limit) -> String {
     format!("{key} {} {wanted}", limit.words)
 }
 
-/// The whole call.
 pub fn words(operation: Operation, key: &str, limit: &Limit) -> String {
     format!("{} {}", command(operation), arguments(operation, key, limit))
 }
@@ -67,7 +64,6 @@ pub(super) fn most_moved(operation: Operation) -> Exact {
     }
 }
 
-/// What is wanted of one bucket.
 pub struct Meant<'a> {
     pub key: &'a [u8],
     pub limit: Limit,
@@ -139,7 +135,6 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
     (number.to_string() == text && (1..=MOST_BUCKETS).contains(&number)).then_some(number)
 }
 
-/// What the module reads.
 pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
     let one = match command {
         "TAKE" => request::take(arguments),

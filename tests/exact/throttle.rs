@@ -11,12 +11,10 @@ use tokenbucket::number::MAX_TOKENS;
 /// Limited, limit, remaining, retry after and reset after in seconds.
 pub type Reply = [i64; 5];
 
-/// The limit that is meant.
 pub fn limit(max_burst: i64, count: i64, period_s: i64) -> Limit {
     Limit::new(&(max_burst + 1).to_string(), &format!("{count}/{period_s}s"))
 }
 
-/// A take of whole tokens.
 pub fn take(quantity: i64) -> Operation {
     Operation::Take { cost_micro: quantity * MILLION }
 }
