@@ -2,7 +2,7 @@
 
 use super::server::copy_data_files;
 use super::walk::{shown_holds, ShownHolds};
-use super::{text, unix_us, wait_until, Clock, Connection, Server, ServerBuilder};
+use super::{text, wait_until, Clock, Connection, Server, ServerBuilder};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,24 +39,16 @@ const LOOK: &str = "
 ///
 /// Exact where nothing moves the server's clock meanwhile: servers before 7.0 know no absolute expiry.
 pub fn buckets(client: &mut Connection) -> Buckets {
-    let [time, found] = array::<2>(client.run(&["EVAL", LOOK, "0"]));
-    let now_us = unix_us(&time);
-    super::array(found).into_iter().map(|bucket| one(bucket, now_us)).collect()
-}
-
-fn one(bucket: Value, now_us: i64) -> (String, Stored) {
-    let [Value::BulkString(key), level, Value::Int(refilled_at_us), Value::Int(left_ms), holds] =
-        array::<5>(bucket)
-    else {
-        panic!("no bucket")
+    type Found = Vec<(Vec<u8>, String, i64, i64, Value)>;
+    let reply = client.run(&["EVAL", LOOK, "0"]);
+    let ((s, us), found): ((i64, i64), Found) = redis::from_redis_value(reply).unwrap();
+    let now_us = s * 1_000_000 + us;
+    let one = |(key, level, refilled_at_us, left_ms, holds): (Vec<u8>, _, _, i64, _)| {
+        let expires_at_ms = (left_ms >= 0).then(|| now_us / 1000 + left_ms);
+        let holds = shown_holds(holds, now_us);
+        (key.escape_ascii().to_string(), Stored { level, refilled_at_us, expires_at_ms, holds })
     };
-    let expires_at_ms = (left_ms >= 0).then(|| now_us / 1000 + left_ms);
-    let holds = shown_holds(holds, now_us);
-    (key.escape_ascii().to_string(), Stored { level: text(&level), refilled_at_us, expires_at_ms, holds })
-}
-
-fn array<const N: usize>(reply: Value) -> [Value; N] {
-    super::array(reply).try_into().unwrap_or_else(|other| panic!("no array of {N}: {other:?}"))
+    found.into_iter().map(one).collect()
 }
 
 /// Panics with those that differ if two servers, or one at two times, do not store the same.

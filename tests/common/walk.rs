@@ -5,7 +5,7 @@ use super::exact::{
     milliseconds, number, operation, whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace,
     MILLION,
 };
-use super::{array, multi_decision, script, texts, Connection, Decision, Random, Server};
+use super::{multi_decision, script, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
 use redis::Value;
 use std::collections::BTreeMap;
@@ -123,14 +123,13 @@ impl PartialEq for ShownHold {
 
 /// What `TB.HOLDS` shows, the next to end first.
 pub fn shown_holds(reply: Value, now_us: i64) -> ShownHolds {
-    let listed: Vec<_> = array(reply).into_iter().map(texts).collect();
-    let left_ms = |hold: &Vec<String>| hold[2].parse::<i64>().unwrap();
-    assert!(listed.is_sorted_by_key(left_ms), "{listed:?}");
-    let shown = |hold: &Vec<String>| ShownHold {
-        micro: number::exact(&hold[1]) * whole(MILLION),
-        ends_by_us: now_us + left_ms(hold) * 1000,
+    let listed: Vec<(String, String, i64)> = redis::from_redis_value(reply).unwrap();
+    assert!(listed.is_sorted_by_key(|(.., left_ms)| *left_ms), "{listed:?}");
+    let shown = |(id, amount, left_ms): &(String, String, i64)| {
+        let micro = number::exact(amount) * whole(MILLION);
+        (id.clone(), ShownHold { micro, ends_by_us: now_us + left_ms * 1000 })
     };
-    let holds: ShownHolds = listed.iter().map(|hold| (hold[0].clone(), shown(hold))).collect();
+    let holds: ShownHolds = listed.iter().map(shown).collect();
     assert_eq!(holds.len(), listed.len(), "one hold is listed twice: {listed:?}");
     holds
 }

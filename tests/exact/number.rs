@@ -130,11 +130,27 @@ pub struct Rate {
     is_absurd: bool,
 }
 
+impl Rate {
+    /// What the loss of all digits beyond the twelfth, in count and period, leaves at least.
+    fn least(&self) -> Exact {
+        let lost = if self.is_long { Exact::new(3.into(), 100_000_000_000i64.into()) } else { Exact::zero() };
+        &self.per_second * (Exact::one() - lost)
+    }
+}
+
+fn is_in_range(per_second: &Exact) -> bool {
+    (whole(CENTURY_S).recip()..=whole(MAX_TOKENS)).contains(per_second)
+}
+
 /// Tokens per second, or `count/[number]ms|s|m|h|d`, within bounds.
 pub fn rate(bytes: &[u8]) -> Result<Rate, RateError> {
-    let rate = unbounded_rate(bytes)?;
-    let bounds = whole(CENTURY_S).recip()..=whole(MAX_TOKENS);
-    bounds.contains(&rate.per_second).then_some(rate).ok_or(RateError::OutOfRange)
+    unbounded_rate(bytes).and_then(|rate| {
+        if is_in_range(&rate.per_second) {
+            Ok(rate)
+        } else {
+            Err(RateError::OutOfRange)
+        }
+    })
 }
 
 /// Whether these bytes are a rate of which the contract allows the module to drop digits, or to refuse it.
@@ -192,47 +208,32 @@ pub fn assert_amount_read_as_meant(bytes: &[u8]) {
 /// The module reads these bytes as a rate as the contract does; exactly, if they have few enough digits.
 pub fn assert_rate_read_as_meant(bytes: &[u8]) {
     let text = bytes.escape_ascii().to_string();
-    let least = |per_second: &Exact| per_second * one_minus_a_digit();
-    let is_at_a_bound = |meant: &Rate| meant.is_long && least(&meant.per_second) < whole(CENTURY_S).recip();
-    match (rate::Rate::parse(bytes), rate(bytes)) {
-        (Ok(rate), Ok(meant)) if !meant.is_long => assert_is_exactly(&text, rate, &meant.per_second),
-        (Ok(rate), Ok(Rate { per_second, .. })) => {
-            assert_flows(&text, rate, &least(&per_second), &per_second)
+    match (rate::Rate::parse(bytes), unbounded_rate(bytes)) {
+        (read, Err(error)) => assert_eq!(read.map(|_| ()), Err(error), "{text}"),
+        (Ok(rate), Ok(meant)) => {
+            let (least, most) = (meant.least(), meant.per_second);
+            assert!(is_in_range(&least) || is_in_range(&most), "{text} is out of range");
+            assert_flows(&text, rate, &least, &most);
         }
-        (Err(_), Ok(meant)) if meant.is_absurd => {}
-        // Digits beyond the twelfth may be dropped, and the rate with them fall out of bounds, or into them.
-        (Err(RateError::OutOfRange), Ok(meant)) if is_at_a_bound(&meant) => {}
-        (Ok(rate), Err(RateError::OutOfRange)) if may_be_rounded(bytes) => {
-            let Rate { per_second, .. } = unbounded_rate(bytes).unwrap();
-            assert_flows(&text, rate, &least(&per_second), &per_second);
+        (Err(error), Ok(meant)) => {
+            // Digits beyond the twelfth may be dropped, and the rate with them fall out of bounds.
+            let is_inside = is_in_range(&meant.least()) && is_in_range(&meant.per_second);
+            let may_be_refused = meant.is_absurd || (error == RateError::OutOfRange && !is_inside);
+            assert!(may_be_refused, "{text}: {error:?}");
         }
-        (Err(_), Err(_)) if may_be_rounded(bytes) => {}
-        (read, meant) => assert_eq!(read.map(|_| ()), meant.map(|_| ()), "{text}"),
     }
 }
 
-/// What the loss of all digits beyond the twelfth, in count and period, leaves at least.
-fn one_minus_a_digit() -> Exact {
-    Exact::one() - Exact::new(3.into(), 100_000_000_000i64.into())
-}
-
-/// What flows, what is left over and how long it takes are those of this rate.
-pub fn assert_is_exactly(text: &str, rate: rate::Rate, per_second: &Exact) {
-    assert_flows(text, rate, per_second, per_second);
-    for time_us in times_us(per_second) {
-        let (flowed, flow) = (per_second * whole(time_us), rate.flow(0, time_us));
-        let rest_us = (&flowed - flowed.floor()) / per_second;
-        let is_told = flow.micro < MOST;
-        assert!(!is_told || flow.carry_us == saturated(&rest_us), "{text} leaves {flow:?} in {time_us} us");
-    }
-}
-
-/// What flows and how long it takes are those of a rate from `least` to `most` tokens per second.
-fn assert_flows(text: &str, rate: rate::Rate, least: &Exact, most: &Exact) {
+/// What flows and how long it takes are those of a rate from `least` to `most` tokens per second. What is left over is that
+/// of the one rate that it may be.
+pub fn assert_flows(text: &str, rate: rate::Rate, least: &Exact, most: &Exact) {
     for time_us in times_us(most) {
         let [least_micro, most_micro] = [least, most].map(|rate| saturated(&(rate * whole(time_us))));
-        let micro = rate.flow(0, time_us).micro;
-        assert!((least_micro..=most_micro).contains(&micro), "{text} lets {micro} flow in {time_us} us");
+        let flow = rate.flow(0, time_us);
+        let flows = (least_micro..=most_micro).contains(&flow.micro);
+        let rest_us = (most * whole(time_us)).fract() / most;
+        let leaves = least != most || flow.micro == MOST || flow.carry_us == saturated(&rest_us);
+        assert!(flows && leaves, "{text} lets {flow:?} flow in {time_us} us");
     }
     for micro in amounts_micro(most) {
         let [soonest_us, latest_us] = [most, least].map(|rate| saturated(&(whole(micro) / rate).ceil()));

@@ -20,29 +20,27 @@ pub const LONGEST_WAIT_MS: i64 = 3_155_760_000_000;
 /// The most buckets of one call.
 const MOST_BUCKETS: usize = 1024;
 
-pub fn command(operation: Operation) -> &'static str {
+/// The command, and what stands behind the limit.
+fn parts(operation: Operation) -> (&'static str, String) {
     match operation {
-        Operation::Take { .. } => "TB.TAKE",
-        Operation::TakeUpTo { .. } => "TB.TAKEUPTO",
-        Operation::Reserve { .. } => "TB.RESERVE",
-        Operation::Charge { .. } => "TB.CHARGE",
-        Operation::Give { .. } => "TB.GIVE",
+        Operation::Take { cost_micro } => ("TB.TAKE", format!("{cost_micro}e-6")),
+        Operation::TakeUpTo { max_tokens } => ("TB.TAKEUPTO", max_tokens.to_string()),
+        Operation::Reserve { cost_micro, max_wait_ms } => {
+            ("TB.RESERVE", format!("{cost_micro}e-6 {max_wait_ms}"))
+        }
+        Operation::Charge { amount_micro } => ("TB.CHARGE", format!("{amount_micro}e-6")),
+        Operation::Give { amount_micro } => ("TB.GIVE", format!("{amount_micro}e-6")),
     }
 }
 
+/// What follows the command.
 pub fn arguments(operation: Operation, key: &str, limit: &Limit) -> String {
-    let wanted = match operation {
-        Operation::Take { cost_micro: micro }
-        | Operation::Charge { amount_micro: micro }
-        | Operation::Give { amount_micro: micro } => format!("{micro}e-6"),
-        Operation::TakeUpTo { max_tokens } => max_tokens.to_string(),
-        Operation::Reserve { cost_micro, max_wait_ms } => format!("{cost_micro}e-6 {max_wait_ms}"),
-    };
-    format!("{key} {} {wanted}", limit.words)
+    format!("{key} {} {}", limit.words, parts(operation).1)
 }
 
+/// The whole call.
 pub fn words(operation: Operation, key: &str, limit: &Limit) -> String {
-    format!("{} {}", command(operation), arguments(operation, key, limit))
+    format!("{} {}", parts(operation).0, arguments(operation, key, limit))
 }
 
 /// Micro-tokens that leave a bucket when so much was allowed; those that come back are negative.
@@ -78,37 +76,34 @@ pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>,
         _ => (),
     }
     let &[key, capacity, rate, ref wanted @ ..] = arguments else { return Err(Error::WrongArity) };
-    let (fewest, most) = match command {
-        "TAKE" | "PEEK" => (0, 1),
-        "RESERVE" => (2, 2),
-        _ => (1, 1),
-    };
-    if !(fewest..=most).contains(&wanted.len()) {
-        return Err(Error::WrongArity);
-    }
+    let amount = |bytes: &[u8], rounding, error| number::amount(bytes, rounding).ok_or(error);
+    let whole_number = |bytes: &[u8], max, error| number::whole_number(bytes, max).ok_or(error);
+    let operation =
+        match (command, wanted) {
+            ("TAKE" | "PEEK", []) => Ok(Operation::Take { cost_micro: MILLION }),
+            ("TAKE" | "PEEK", [cost]) => {
+                amount(cost, Rounding::Up, Error::Cost).map(|cost_micro| Operation::Take { cost_micro })
+            }
+            ("TAKEUPTO", [max]) => whole_number(max, MAX_TOKENS, Error::Max).and_then(|max_tokens| {
+                (max_tokens > 0).then_some(Operation::TakeUpTo { max_tokens }).ok_or(Error::Max)
+            }),
+            ("RESERVE", [cost, max_wait]) => amount(cost, Rounding::Up, Error::Cost).and_then(|cost_micro| {
+                let max_wait_ms = whole_number(max_wait, LONGEST_WAIT_MS, Error::MaxWait)?;
+                Ok(Operation::Reserve { cost_micro, max_wait_ms })
+            }),
+            ("CHARGE", [used]) => amount(used, Rounding::Up, Error::Amount)
+                .map(|amount_micro| Operation::Charge { amount_micro }),
+            ("GIVE", [unused]) => amount(unused, Rounding::Down, Error::Amount)
+                .map(|amount_micro| Operation::Give { amount_micro }),
+            _ => return Err(Error::WrongArity),
+        };
     let limit = match Limit::read(capacity, rate) {
         Err(Error::RateOfPool) if matches!(command, "GIVE" | "PEEK") => {
             Limit::pool(std::str::from_utf8(capacity).unwrap())
         }
         limit => limit?,
     };
-    let first = *wanted.first().unwrap_or(&b"1".as_slice());
-    let amount = |rounding, error| number::amount(first, rounding).ok_or(error);
-    let operation = match command {
-        "TAKE" | "PEEK" => Operation::Take { cost_micro: amount(Rounding::Up, Error::Cost)? },
-        "TAKEUPTO" => {
-            let max_tokens = number::whole_number(first, MAX_TOKENS).filter(|max_tokens| *max_tokens > 0);
-            Operation::TakeUpTo { max_tokens: max_tokens.ok_or(Error::Max)? }
-        }
-        "RESERVE" => Operation::Reserve {
-            cost_micro: amount(Rounding::Up, Error::Cost)?,
-            max_wait_ms: number::whole_number(wanted[1], LONGEST_WAIT_MS).ok_or(Error::MaxWait)?,
-        },
-        "CHARGE" => Operation::Charge { amount_micro: amount(Rounding::Up, Error::Amount)? },
-        "GIVE" => Operation::Give { amount_micro: amount(Rounding::Down, Error::Amount)? },
-        other => panic!("{other} is no command"),
-    };
-    Ok(vec![Meant { key, limit, operation }])
+    Ok(vec![Meant { key, limit, operation: operation? }])
 }
 
 fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Error> {

@@ -107,20 +107,6 @@ fn each_reads_the_files_of_the_other() {
     }
 }
 
-#[test]
-fn each_restores_what_the_other_dumped() {
-    for [from, to] in BOTH_WAYS {
-        let (server, mut client) = filled(from, quiet());
-        let restored = to.run(quiet().clock_of(&server));
-        let mut restorer = restored.connect();
-        let dumped = dumps(&mut client);
-        for (key, dump) in &dumped {
-            restorer.run(&[b"RESTORE".as_slice(), key, b"0", dump]);
-        }
-        assert_eq!(dumps(&mut restorer), dumped, "from {from:?}");
-    }
-}
-
 /// By a snapshot when it begins to, by effects from then on.
 #[test]
 fn each_follows_the_other() {
