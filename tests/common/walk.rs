@@ -123,11 +123,11 @@ impl PartialEq for ShownHold {
 
 /// What `TB.HOLDS` shows, the next to end first.
 pub fn shown_holds(reply: Value, now_us: i64) -> ShownHolds {
-    let listed: Vec<(String, String, i64)> = redis::from_redis_value(reply).unwrap();
+    let listed: Vec<(Vec<u8>, String, i64)> = redis::from_redis_value(reply).unwrap();
     assert!(listed.is_sorted_by_key(|(.., left_ms)| *left_ms), "{listed:?}");
-    let shown = |(id, amount, left_ms): &(String, String, i64)| {
+    let shown = |(id, amount, left_ms): &(Vec<u8>, String, i64)| {
         let micro = number::exact(amount) * whole(MILLION);
-        (id.clone(), ShownHold { micro, ends_by_us: now_us + left_ms * 1000 })
+        (id.escape_ascii().to_string(), ShownHold { micro, ends_by_us: now_us + left_ms * 1000 })
     };
     let holds: ShownHolds = listed.iter().map(shown).collect();
     assert_eq!(holds.len(), listed.len(), "one hold is listed twice: {listed:?}");

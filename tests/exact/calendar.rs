@@ -2,7 +2,7 @@
 
 use super::number::{amount, positive, saturated, unit_us};
 use super::{whole, Exact, Flow};
-use chrono::{DateTime, Datelike, Days, Months, NaiveDate};
+use chrono::{DateTime, Datelike, Months, NaiveDate};
 use num_traits::ToPrimitive;
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
@@ -17,15 +17,14 @@ const DAY_US: i64 = 86_400_000_000;
 pub struct Calendar {
     pub count_micro: i64,
     period: Period,
+    /// What is added to a moment to count whole periods from 1970 on.
     offset_us: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Us(i64),
-    Week,
-    Month,
-    Year,
+    Months(u32),
 }
 
 /// What stands behind the `@`: number, unit, sign, hours and minutes.
@@ -36,8 +35,8 @@ impl Calendar {
     /// `count@period[offset]`, within bounds.
     pub fn read(count: &str, behind: &str) -> Result<Self, RateError> {
         let parts = PERIOD.captures(behind).ok_or(RateError::Malformed)?;
-        let (period, offset_us) =
-            Period::read(&parts).zip(read_offset_us(&parts)).ok_or(RateError::Malformed)?;
+        let (period, phase_us) = read_period(&parts[1], &parts[2]).ok_or(RateError::Malformed)?;
+        let offset_us = phase_us + read_offset_us(&parts).ok_or(RateError::Malformed)?;
         positive(count)?;
         let is_told = |micro: &i64| *micro > 0;
         let count_micro =
@@ -66,9 +65,8 @@ impl Calendar {
     pub fn most_within(&self, time_us: &Exact) -> Exact {
         let shortest_us = match self.period {
             Period::Us(us) => us,
-            Period::Week => 7 * DAY_US,
-            Period::Month => 28 * DAY_US,
-            Period::Year => 365 * DAY_US,
+            Period::Months(1) => 28 * DAY_US,
+            Period::Months(_) => 365 * DAY_US,
         };
         ((time_us / whole(shortest_us)).floor() + whole(1)) * whole(self.count_micro)
     }
@@ -101,58 +99,56 @@ pub fn assert_calendar_read_as_meant(words: &[u8], since_us: i64, elapsed_us: i6
     }
 }
 
-impl Period {
-    /// `None` if it is nothing, or several weeks, months or years.
-    fn read(parts: &Captures) -> Option<Self> {
-        // No number is larger than is out of range at any unit.
-        let most = 2 * CENTURY_US / 1000;
-        match (&parts[1], &parts[2]) {
-            ("", "w") => Some(Self::Week),
-            ("", "mo") => Some(Self::Month),
-            ("", "y") => Some(Self::Year),
-            (_, "w" | "mo" | "y") => None,
-            ("", unit) => Some(Self::Us(unit_us(unit))),
-            (number, unit) => {
-                let us = number.parse().unwrap_or(most).min(most) * i128::from(unit_us(unit));
-                (us > 0).then_some(Self::Us(us.min(2 * CENTURY_US) as i64))
-            }
+/// A period, and how far 1970 is behind the begin of one; `None` if it is nothing, or several weeks, months or years.
+fn read_period(number: &str, unit: &str) -> Option<(Period, i64)> {
+    // No number is larger than is out of range at any unit.
+    let most = 2 * CENTURY_US / 1000;
+    match (number, unit) {
+        // It was a Thursday.
+        ("", "w") => Some((Period::Us(7 * DAY_US), 3 * DAY_US)),
+        ("", "mo") => Some((Period::Months(1), 0)),
+        ("", "y") => Some((Period::Months(12), 0)),
+        (_, "w" | "mo" | "y") => None,
+        _ => {
+            let number = if number.is_empty() { 1 } else { number.parse().unwrap_or(most).min(most) };
+            let us = (number * i128::from(unit_us(unit))).min(2 * CENTURY_US);
+            (us > 0).then_some((Period::Us(us as i64), 0))
         }
     }
+}
 
+impl Period {
     fn usual_us(self) -> i128 {
         match self {
             Self::Us(us) => us.into(),
-            Self::Week => i128::from(7 * DAY_US),
-            Self::Month => CENTURY_US / 1200,
-            Self::Year => CENTURY_US / 100,
+            Self::Months(months) => CENTURY_US / 1200 * i128::from(months),
         }
     }
 
     /// Which period a local time is in, counted from any one.
     fn number(self, local_us: i64) -> i64 {
-        let date = date(local_us);
         match self {
             Self::Us(us) => local_us.div_euclid(us),
-            Self::Week => i64::from(monday(date).num_days_from_ce()) / 7,
-            Self::Month => i64::from(date.year()) * 12 + i64::from(date.month0()),
-            Self::Year => date.year().into(),
+            Self::Months(months) => {
+                let date = date(local_us);
+                (i64::from(date.year()) * 12 + i64::from(date.month0())) / i64::from(months)
+            }
         }
     }
 
     /// The local time of the so-manieth boundary behind another; `None` if it is beyond the calendar.
     fn begin_after(self, local_us: i64, periods: u64) -> Option<Exact> {
-        let date = date(local_us);
-        let months = |each: u64| Some(Months::new(u32::try_from(periods.checked_mul(each)?).ok()?));
-        let begin = match self {
+        let months = match self {
             Self::Us(us) => {
-                return Some(
-                    (whole(local_us.div_euclid(us)) + Exact::from_integer(periods.into())) * whole(us),
-                )
+                let begin = whole(local_us.div_euclid(us)) + whole(periods);
+                return Some(begin * whole(us));
             }
-            Self::Week => monday(date).checked_add_days(Days::new(periods.checked_mul(7)?))?,
-            Self::Month => date.with_day(1)?.checked_add_months(months(1)?)?,
-            Self::Year => NaiveDate::from_ymd_opt(date.year(), 1, 1)?.checked_add_months(months(12)?)?,
+            Self::Months(months) => months,
         };
+        let ahead = u32::try_from(periods.checked_mul(months.into())?).ok()?;
+        let date = date(local_us);
+        let begin = date.with_day(1)?.with_month0(date.month0() / months * months)?;
+        let begin = begin.checked_add_months(Months::new(ahead))?;
         let days = begin.signed_duration_since(DateTime::UNIX_EPOCH.date_naive()).num_days();
         Some(whole(days) * whole(DAY_US))
     }
@@ -160,10 +156,6 @@ impl Period {
 
 fn date(local_us: i64) -> NaiveDate {
     DateTime::from_timestamp_micros(local_us).expect("a time within the calendar").date_naive()
-}
-
-fn monday(date: NaiveDate) -> NaiveDate {
-    date.week(chrono::Weekday::Mon).first_day()
 }
 
 /// `None` if it has too many minutes, or more than 14 hours.

@@ -75,23 +75,6 @@ fn both_append_the_same_effects() {
     assert_eq!(here.len(), there.len());
 }
 
-/// A snapshot also tells of the server, and has its keys in any order.
-#[test]
-fn both_write_the_same_bytes_of_a_bucket_to_a_snapshot() {
-    /// The kind of value before it; the version of the format and a checksum behind it.
-    const AROUND_A_VALUE: (usize, usize) = (1, 10);
-    for [writer, other] in BOTH_WAYS {
-        let (server, mut client) = filled(writer, quiet());
-        client.say("SAVE");
-        let snapshot = fs::read(server.folder().join("dump.rdb")).unwrap();
-        for (key, dump) in dumps(&mut filled(other, quiet()).1) {
-            let value = &dump[AROUND_A_VALUE.0..dump.len() - AROUND_A_VALUE.1];
-            let is_there = snapshot.windows(value.len()).any(|bytes| bytes == value);
-            assert!(is_there, "{} is other bytes in the snapshot of {writer:?}", key.escape_ascii());
-        }
-    }
-}
-
 #[test]
 fn each_reads_the_files_of_the_other() {
     let with_appends = || with_append_only_file("no");
