@@ -10,9 +10,8 @@ mod scenario;
 mod sequences;
 mod settings;
 mod split;
-mod waits;
 
-use exact::{Limit, Operation, MILLION};
+use exact::{Operation, MILLION};
 use proptest::prelude::*;
 
 fn config(times: u32) -> ProptestConfig {
@@ -21,9 +20,4 @@ fn config(times: u32) -> ProptestConfig {
 
 fn take(tokens: i64) -> Operation {
     Operation::Take { cost_micro: tokens * MILLION }
-}
-
-/// Takes all that the bucket can hold.
-fn take_all(limit: &Limit) -> Operation {
-    Operation::Take { cost_micro: limit.capacity_micro() }
 }

@@ -1,6 +1,7 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
-use super::exact::{whole, Exact, Holding, Judged, Limit, Operation};
+use super::exact::operation::moved;
+use super::exact::{whole, Exact, Flow, Holding, Judged, Limit, Operation};
 use super::scenario::{self, walk, Amount, Tick, Wish};
 use num_traits::Zero;
 use proptest::collection::vec;
@@ -125,6 +126,38 @@ proptest! {
                 obtained += whole(*granted_micro);
                 prop_assert!(obtained <= available, "{:?}", moves);
                 last_us = *now_us;
+            }
+        }
+    }
+
+    /// Reservers who act when they were told to never act on more than the bucket held and what has flowed since; nor
+    /// between any two of them, but for the millisecond to which a wait is rounded.
+    #[test]
+    fn reservers_who_wait_as_told_keep_the_limit(
+        limit in scenario::limits(scenario::rates()),
+        start_us in scenario::starts(),
+        steps in scenario::steps(scenario::ticks(), scenario::reserves()),
+    ) {
+        let mut judged = Judged::default();
+        let mut acts: Vec<(i64, Exact, i64)> = Vec::new();
+        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, wish, now_us, told_ms| {
+            let operation = wish.of(limit, told_ms);
+            let told = judged.call(limit, operation, now_us).unwrap().decision;
+            let cost = moved(operation, told.allowed);
+            if !cost.is_zero() {
+                acts.push((now_us + told.retry_after_ms * 1000, cost, told.retry_after_ms.min(1) * 1000));
+            }
+            told.retry_after_ms
+        });
+        for (first, (from_us, _, rounded_us)) in acts.iter().enumerate() {
+            // What comes all at once has come within the millisecond that the wait was rounded up to.
+            let since_us = if matches!(limit.flow, Flow::Calendar(_)) { from_us - rounded_us } else { *from_us };
+            let mut spent = Exact::zero();
+            for (to_us, cost, _) in &acts[first..] {
+                prop_assert!(*to_us > from_us - 1000, "served before those who asked earlier: {:?}", acts);
+                spent += cost;
+                let flowed = limit.flow.between(since_us, *to_us.max(from_us) + rounded_us);
+                prop_assert!(spent <= &limit.capacity + flowed, "{:?}", acts);
             }
         }
     }
