@@ -193,19 +193,18 @@ impl<'a> Walk<'a> {
 
     /// Makes a call on a hold, judges it like any other, and compares the holds that are listed behind it.
     pub fn hold(&mut self, limit: &Limit, holding: &Holding) -> Decision {
-        let before = self.look(limit);
-        let decision = self.client.decide(&holding.words(&self.key, limit));
-        let trace = self.model.follow_holding(limit, holding, self.now_us(), told(decision));
+        let (before, words) = (self.look(limit), holding.words(&self.key, limit));
+        let decision = self.decide(&words);
+        let trace = self.model.follow(limit, holding, self.now_us(), told(decision));
         // The same call again, now as then, takes nothing more.
         if matches!(holding, Holding::Set { .. }) && decision.allowed == 1 && trace == Trace::Written {
-            assert_eq!(self.client.decide(&holding.words(&self.key, limit)), decision, "{holding:?} again");
+            assert_eq!(self.decide(&words), decision, "{holding:?} again");
         }
-        let after = self.stored();
         // A renewal moves the end alone.
-        if trace != Trace::Written || after != before {
-            self.model.see_trace(limit, self.now_us(), trace, [before, after]);
+        match self.stored() == before && trace == Trace::Written {
+            true => self.model.see_expiry(self.client.expires_at_ms(&self.key)),
+            false => self.look_behind(limit, trace, before),
         }
-        self.model.see_expiry(self.client.expires_at_ms(&self.key));
         let listed = self.client.run(&["TB.HOLDS", &self.key]);
         let now_us = self.now_us();
         assert_eq!(shown_holds(listed, now_us), holds_to_show(&self.model, now_us));

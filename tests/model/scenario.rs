@@ -123,7 +123,7 @@ impl Wish {
 
 pub fn reserves() -> impl Strategy<Value = Wish> {
     let patience = prop_oneof![
-        spread(LONGEST_WAIT_MS).prop_map(|ms| Tick::Forward(ms * 1000)),
+        spread(LONGEST_WAIT_MS).prop_map(|ms| Tick::By(ms * 1000)),
         (0..=2000i64).prop_map(Tick::Part),
         Just(Tick::AsTold(0)),
     ];
@@ -145,8 +145,8 @@ pub fn wishes() -> impl Strategy<Value = Wish> {
 /// What the clock does between two calls.
 #[derive(Clone, Copy, Debug)]
 pub enum Tick {
-    Forward(i64),
-    Back(i64),
+    /// Microseconds, back if negative.
+    By(i64),
     /// Thousandths of the time from empty to full.
     Part(i64),
     /// What the last reply told to wait, or next to it, in milliseconds.
@@ -157,8 +157,7 @@ impl Tick {
     pub fn after(self, now_us: i64, limit: &Limit, told_ms: i64) -> i64 {
         let later = |us| now_us.saturating_add(us);
         let next_us = match self {
-            Self::Forward(us) => later(us),
-            Self::Back(us) => now_us - us,
+            Self::By(us) => later(us),
             Self::Part(part) => later(limit.refill_us() / 1000 * part),
             Self::AsTold(off_by_ms) => later((told_ms + off_by_ms).max(0).saturating_mul(1000)),
         };
@@ -168,11 +167,11 @@ impl Tick {
 
 pub fn ticks() -> impl Strategy<Value = Tick> {
     prop_oneof![
-        2 => Just(Tick::Forward(0)),
+        2 => Just(Tick::By(0)),
         // Replies are rounded to milliseconds: those are where they may go wrong.
-        4 => spread(100_000).prop_map(|ms| Tick::Forward(ms * 1000)),
-        4 => spread(10_000_000).prop_map(Tick::Forward),
-        1 => spread(MAX_TIME_US).prop_map(Tick::Forward),
+        4 => spread(100_000).prop_map(|ms| Tick::By(ms * 1000)),
+        4 => spread(10_000_000).prop_map(Tick::By),
+        1 => spread(MAX_TIME_US).prop_map(Tick::By),
         4 => (0..=1500i64).prop_map(Tick::Part),
         3 => (-1..=1i64).prop_map(Tick::AsTold),
     ]
@@ -182,8 +181,8 @@ pub fn ticks() -> impl Strategy<Value = Tick> {
 pub fn unsteady_ticks() -> impl Strategy<Value = Tick> {
     prop_oneof![
         6 => ticks(),
-        1 => spread(MAX_TIME_US).prop_map(Tick::Back),
-        1 => spread(10_000).prop_map(Tick::Back),
+        1 => spread(MAX_TIME_US).prop_map(|us| Tick::By(-us)),
+        1 => spread(10_000).prop_map(|us| Tick::By(-us)),
     ]
 }
 
