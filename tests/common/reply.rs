@@ -11,19 +11,22 @@ pub struct Decision {
     pub reset_after_ms: i64,
 }
 
+impl From<[i64; 4]> for Decision {
+    fn from([allowed, remaining, retry_after_ms, reset_after_ms]: [i64; 4]) -> Self {
+        Self { allowed, remaining, retry_after_ms, reset_after_ms }
+    }
+}
+
 /// To compare with numbers as they are.
 impl PartialEq<[i64; 4]> for Decision {
     fn eq(&self, fields: &[i64; 4]) -> bool {
-        [self.allowed, self.remaining, self.retry_after_ms, self.reset_after_ms] == *fields
+        *self == Self::from(*fields)
     }
 }
 
 pub fn decision(reply: &Value) -> Decision {
-    let fields = integers(reply);
-    let [allowed, remaining, retry_after_ms, reset_after_ms] = fields[..] else {
-        panic!("no decision: {reply:?}")
-    };
-    Decision { allowed, remaining, retry_after_ms, reset_after_ms }
+    let fields: [i64; 4] = integers(reply).try_into().unwrap_or_else(|_| panic!("no decision: {reply:?}"));
+    fields.into()
 }
 
 /// Reads the reply of `TB.MTAKE`: the binding decision, and each bucket's own.
