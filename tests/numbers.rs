@@ -103,9 +103,9 @@ fn whole_numbers_are_whole_in_any_spelling() {
         (i64::MAX, "9223372036854775807", Some(i64::MAX)),
         (i64::MAX, "9223372036854775808", None),
     ] {
-        texts
-            .split(' ')
-            .for_each(|text| assert_eq!(whole(text.as_bytes(), max), value, "{text} up to {max}"));
+        for text in texts.split(' ') {
+            assert_eq!(whole(text.as_bytes(), max), value, "{text} up to {max}");
+        }
     }
 }
 

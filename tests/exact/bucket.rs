@@ -134,12 +134,6 @@ impl Model {
         self.clone().follow(limit, operation, now_us, told);
     }
 
-    #[track_caller]
-    pub fn judge_refusal(&self, limit: &Limit, wanted: Wanted, now_us: i64) {
-        let least = self.allowed(limit, wanted, now_us)[0];
-        assert_eq!(least, None, "refused {wanted:?} of {limit:?} at {now_us}: {self:?}");
-    }
-
     /// One of several buckets that are decided on together: it follows if all allow, and is only told otherwise.
     #[track_caller]
     pub fn follow_together(

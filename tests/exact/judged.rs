@@ -2,7 +2,7 @@
 
 use super::call::Wanted;
 use super::operation::moved;
-use super::{whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace};
+use super::{whole, Bucket, End, Exact, Holding, Limit, Model, Trace};
 use num_traits::Zero;
 use std::collections::BTreeMap;
 use tokenbucket::bucket::{self, Change, DebtTooDeep, Outcome};
@@ -28,66 +28,19 @@ impl Judged {
 
     /// Decides, makes it so, and judges the decision, what is stored, and when the key expires.
     #[track_caller]
-    pub fn call(&mut self, limit: &Limit, operation: Operation, now_us: i64) -> Result<Outcome, DebtTooDeep> {
-        self.judge(limit, operation.into(), now_us, |judged| match judged.holds.is_empty() {
-            true => limit.module().decide(judged.stored, operation, now_us),
-            false => limit.module().decide_with(judged.stored, &judged.holds, operation, now_us),
-        })
-    }
-
-    /// The same of a call on a hold.
-    #[track_caller]
-    pub fn hold(&mut self, limit: &Limit, holding: &Holding, now_us: i64) -> Result<Outcome, DebtTooDeep> {
-        self.judge(limit, holding.into(), now_us, |judged| judged.decide_on_a_hold(limit, holding, now_us))
-    }
-
-    fn decide_on_a_hold(
+    pub fn call<'a>(
         &mut self,
         limit: &Limit,
-        holding: &Holding,
+        wanted: impl Into<Wanted<'a>>,
         now_us: i64,
     ) -> Result<Outcome, DebtTooDeep> {
-        let module = limit.module();
-        let (decided, id, hold) = match holding {
-            Holding::Set { id, amount_micro, ttl_ms } => (
-                module.hold(self.stored, &mut self.holds, id.as_bytes(), *amount_micro, now_us),
-                id.as_bytes(),
-                Hold::checked(id.as_bytes(), *amount_micro, now_us + ttl_ms * 1000),
-            ),
-            Holding::Settle { id, used_micro } => (
-                module.settle(self.stored, &self.holds, id.as_bytes(), *used_micro, now_us)?,
-                id.as_bytes(),
-                None,
-            ),
-        };
-        let mut outcome = match decided {
-            bucket::Holding::Kept(outcome) => outcome,
-            bucket::Holding::Moved { bucket, taken_micro } => {
-                self.holds.drop_ended(now_us);
-                self.holds.remove(id);
-                hold.into_iter().for_each(|hold| self.holds.set(hold));
-                module.moved(bucket, &self.holds, taken_micro, now_us)
-            }
-        };
-        if matches!(holding, Holding::Set { .. }) && outcome.decision.allowed == 1 {
-            outcome.decision.retry_after_ms = 0;
-        }
-        Ok(outcome)
-    }
-
-    #[track_caller]
-    fn judge(
-        &mut self,
-        limit: &Limit,
-        wanted: Wanted,
-        now_us: i64,
-        decide: impl FnOnce(&mut Self) -> Result<Outcome, DebtTooDeep>,
-    ) -> Result<Outcome, DebtTooDeep> {
+        let wanted = wanted.into();
         self.expire(limit, now_us);
         let (before, was_held) = (self.stored, !self.holds.is_empty());
-        let decided = decide(self);
+        let decided = self.decide(limit, wanted, now_us);
         let Ok(outcome) = decided else {
-            self.model.judge_refusal(limit, wanted, now_us);
+            let least = self.model.allowed(limit, wanted, now_us)[0];
+            assert_eq!(least, None, "refused {wanted:?} of {limit:?} at {now_us}: {:?}", self.model);
             return decided;
         };
         let trace = self.model.follow(limit, wanted, now_us, outcome.decision);
@@ -107,6 +60,41 @@ impl Judged {
         }
         self.see_holds(now_us);
         decided
+    }
+
+    fn decide(&mut self, limit: &Limit, wanted: Wanted, now_us: i64) -> Result<Outcome, DebtTooDeep> {
+        let module = limit.module();
+        let (decided, id, hold) = match wanted {
+            Wanted::Operation(operation) if self.holds.is_empty() => {
+                return module.decide(self.stored, operation, now_us)
+            }
+            Wanted::Operation(operation) => {
+                return module.decide_with(self.stored, &self.holds, operation, now_us)
+            }
+            Wanted::Holding(Holding::Set { id, amount_micro, ttl_ms }) => (
+                module.hold(self.stored, &mut self.holds, id.as_bytes(), *amount_micro, now_us),
+                id.as_bytes(),
+                Hold::checked(id.as_bytes(), *amount_micro, now_us + ttl_ms * 1000),
+            ),
+            Wanted::Holding(Holding::Settle { id, used_micro }) => (
+                module.settle(self.stored, &self.holds, id.as_bytes(), *used_micro, now_us)?,
+                id.as_bytes(),
+                None,
+            ),
+        };
+        let mut outcome = match decided {
+            bucket::Holding::Kept(outcome) => outcome,
+            bucket::Holding::Moved { bucket, taken_micro } => {
+                self.holds.drop_ended(now_us);
+                self.holds.remove(id);
+                hold.into_iter().for_each(|hold| self.holds.set(hold));
+                module.moved(bucket, &self.holds, taken_micro, now_us)
+            }
+        };
+        if matches!(wanted, Wanted::Holding(Holding::Set { .. })) && outcome.decision.allowed == 1 {
+            outcome.decision.retry_after_ms = 0;
+        }
+        Ok(outcome)
     }
 
     #[track_caller]

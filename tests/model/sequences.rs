@@ -39,11 +39,11 @@ impl Call {
             Self::Hold(number, amount, lasts) => {
                 let ttl_ms = ((lasts.after(now_us, limit, told_ms) - now_us) / 1000).max(1);
                 let amount_micro = amount.micro(limit);
-                judged.hold(limit, &Holding::Set { id: id(number), amount_micro, ttl_ms }, now_us)
+                judged.call(limit, &Holding::Set { id: id(number), amount_micro, ttl_ms }, now_us)
             }
             Self::Settle(number, used) => {
                 let used_micro = if limit.is_pool() { 0 } else { used.micro(limit) };
-                judged.hold(limit, &Holding::Settle { id: id(number), used_micro }, now_us)
+                judged.call(limit, &Holding::Settle { id: id(number), used_micro }, now_us)
             }
             // Nobody outside can tell whether it found the bucket full, so that nothing was written.
             Self::Other(Wish::Give(_)) if !judged.holds.is_empty() && is_rounded(judged) => return told_ms,
