@@ -47,21 +47,18 @@ impl Engine {
             let output = Command::new(executable()).arg("--version").output().unwrap_or_else(|error| {
                 panic!("{} cannot be run: {error}; say which server with SERVER=path", executable().display())
             });
-            Self::read(&String::from_utf8_lossy(&output.stdout))
+            // `Redis server v=7.0.15 …`
+            let line = String::from_utf8_lossy(&output.stdout);
+            let brand = match line.split_whitespace().next() {
+                Some("Redis") => Brand::Redis,
+                Some("Redict") => Brand::Redict,
+                Some("Valkey") => Brand::Valkey,
+                other => panic!("neither Redis nor one of its descendants: {other:?}"),
+            };
+            let (_, version) = line.split_once("v=").unwrap();
+            let mut numbers = version.split(['.', ' ']).map(|number| number.parse().unwrap());
+            Self { brand, version: (numbers.next().unwrap(), numbers.next().unwrap()) }
         })
-    }
-
-    /// Reads `Redis server v=7.0.15 …`.
-    fn read(line: &str) -> Self {
-        let brand = match line.split_whitespace().next() {
-            Some("Redis") => Brand::Redis,
-            Some("Redict") => Brand::Redict,
-            Some("Valkey") => Brand::Valkey,
-            other => panic!("neither Redis nor one of its descendants: {other:?}"),
-        };
-        let (_, version) = line.split_once("v=").unwrap();
-        let mut numbers = version.split(['.', ' ']).map(|number| number.parse().unwrap());
-        Self { brand, version: (numbers.next().unwrap(), numbers.next().unwrap()) }
     }
 
     /// Whether modules can have an ACL category of their own.

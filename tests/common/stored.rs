@@ -117,11 +117,10 @@ const SCRIPT: &str = "
 pub fn wait_while_time_passes(clocks: &[&Clock], what: &str, mut condition: impl FnMut() -> bool) {
     const STEP_MS: i64 = 50;
     wait_until(what, || {
-        let holds = condition();
-        if !holds {
+        condition() || {
             clocks.iter().for_each(|clock| clock.advance_ms(STEP_MS));
+            false
         }
-        holds
     });
 }
 

@@ -114,9 +114,7 @@ impl<'a> Call<'a> {
 
     /// What is told as allowed, at the least and at the most; `None` is a refusal, because the debt would be too deep.
     pub fn allowed(&self) -> [Option<i64>; 2] {
-        let least = self.allowed_at(&self.before.low);
-        let is_certain = self.before.low == self.before.high;
-        [least, if is_certain { least } else { self.allowed_at(&self.before.high) }]
+        [&self.before.low, &self.before.high].map(|level| self.allowed_at(level))
     }
 
     fn allowed_at(&self, level: &Exact) -> Option<i64> {

@@ -34,26 +34,19 @@ pub(super) fn unit_us(unit: &str) -> i64 {
     }
 }
 
-/// `digits * 10^exponent`, without trailing zeros in the digits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// `digits * 10^exponent`.
+#[derive(Clone, Debug)]
 pub(super) struct Decimal {
     digits: BigInt,
     exponent: BigInt,
 }
 
 impl Decimal {
-    fn new(digits: BigInt, exponent: BigInt) -> Self {
-        let text = digits.to_string();
-        let significant = text.trim_end_matches('0');
-        let zeros = BigInt::from(text.len() - significant.len());
-        Self { digits: significant.parse().unwrap_or_default(), exponent: exponent + zeros }
-    }
-
     fn read(text: &str) -> Option<Self> {
         let parts = DECIMAL.captures(text).filter(|_| text.len() <= MOST_BYTES)?;
         let digits = format!("{}{}", &parts[1], &parts[2]).parse().ok()?;
         let power: BigInt = parts.get(3).map_or("0", |power| power.as_str()).parse().unwrap();
-        Some(Self::new(digits, power - BigInt::from(parts[2].len())))
+        Some(Self { digits, exponent: power - BigInt::from(parts[2].len()) })
     }
 
     /// What is within 10^-12 of a whole micro-token is that micro-token: so floats are what they were meant to be.
@@ -63,12 +56,12 @@ impl Decimal {
         if (micro - &nearest).abs() > power_of_ten(-6) || self.exponent >= BigInt::from(-6) {
             return self;
         }
-        Self::new(nearest.to_integer(), BigInt::from(-6))
+        Self { digits: nearest.to_integer(), exponent: BigInt::from(-6) }
     }
 
     /// How many digits it takes to write, without leading and trailing zeros.
     fn significant_digits(&self) -> usize {
-        self.digits.to_string().len()
+        self.digits.to_string().trim_end_matches('0').len()
     }
 
     fn has_absurd_exponent(&self) -> bool {
