@@ -11,23 +11,28 @@ use std::fs::{self, File};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The buckets, and a digest over what nothing shows.
-type Everything = (Buckets, String);
+/// The buckets, and a digest over what nothing shows, also of other databases.
+pub type Everything = (Buckets, String);
 
-fn everything(client: &mut Connection) -> Everything {
-    (buckets(client), digest(client))
+pub fn everything(server: &Server) -> Everything {
+    let mut client = server.connect();
+    (buckets(&mut client), digest(&mut client))
 }
 
+/// Fills a server, and calls a bucket of another database by a name that there is already.
 fn filled(server: &Server) -> Everything {
     let mut client = server.connect();
     fill(&mut client, server.clock());
-    everything(&mut client)
+    client.say("SELECT 5");
+    client.say("TB.TAKE take 10 1/3h 0.5");
+    everything(server)
 }
 
-fn assert_stored(server: &Server, expected: &Everything, after: &str) {
-    let found = everything(&mut server.connect());
-    assert_same_buckets(&found.0, &expected.0, after);
-    assert_eq!(found.1, expected.1, "{after}");
+#[track_caller]
+pub fn assert_stored(server: &Server, expected: &Everything, when: &str) {
+    let found = everything(server);
+    assert_same_buckets(&found.0, &expected.0, when);
+    assert_eq!(found.1, expected.1, "{when}");
 }
 
 #[test]
@@ -63,22 +68,7 @@ fn an_append_only_file_brings_back_every_bucket() {
         assert_stored(&server, &before, "a power cut and a minute");
 
         let mut client = server.connect();
-        rewrite(&server, &mut client);
-        client.say("TB.TAKE take 10 1/3h 0.5");
-        client.say("TB.TAKE new 10 1/3h 0.5");
-        let more = everything(&mut client);
-        server.kill_and_restart();
-        assert_stored(&server, &more, "a rewrite, more takes and a power cut");
-    }
-}
-
-#[test]
-fn takes_during_a_rewrite_are_kept() {
-    for preamble in ["yes", "no"] {
-        let mut server = with_append_only_file(preamble).start();
-        filled(&server);
-        let mut client = server.connect();
-        // Microseconds per key: the child writes so slowly that the takes below are made while it does.
+        // Microseconds per key: the child writes so slowly that the first takes below are made while it does.
         client.say("CONFIG SET rdb-key-save-delay 20000");
         client.say("BGREWRITEAOF");
         for _ in 0..5 {
@@ -87,9 +77,13 @@ fn takes_during_a_rewrite_are_kept() {
         }
         assert_eq!(client.info("persistence", "aof_rewrite_in_progress"), "1");
         wait_for_children(&server, &mut client);
-        let all = everything(&mut client);
+        assert_eq!(client.info("persistence", "aof_last_bgrewrite_status"), "ok");
+        let all = everything(&server);
         server.kill_and_restart();
-        assert_stored(&server, &all, "takes during a rewrite");
+        assert_stored(&server, &all, "a rewrite, takes meanwhile and a power cut");
+        let all = filled(&server);
+        server.kill_and_restart();
+        assert_stored(&server, &all, "more calls after a rewrite");
     }
 }
 
@@ -110,36 +104,6 @@ fn a_power_cut_under_load_forgets_no_acknowledged_take() {
     let taken = CAPACITY - level.parse::<i64>().unwrap();
     // The last one may have been written and cut off before its reply.
     assert!((acknowledged..=acknowledged + 1).contains(&taken), "{taken} taken, {acknowledged} acknowledged");
-}
-
-/// The same name in two databases is two buckets, in files as well.
-#[test]
-fn a_bucket_comes_back_to_its_database() {
-    let mut server = with_append_only_file("no").start();
-    let states = |server: &Server| {
-        ["0", "5"].map(|database| {
-            let mut client = server.connect();
-            client.run(&["SELECT", database]);
-            client.state("user:1").unwrap().0
-        })
-    };
-    let mut client = server.connect();
-    client.say("TB.TAKE user:1 10 1/h 1");
-    client.say("SELECT 5");
-    client.say("TB.TAKE user:1 10 1/h 2");
-    client.say("SELECT 0");
-    client.say("TB.TAKE user:1 10 1/h 3");
-    server.kill_and_restart();
-    assert_eq!(states(&server), ["6", "8"]);
-    rewrite(&server, &mut server.connect());
-    server.kill_and_restart();
-    assert_eq!(states(&server), ["6", "8"]);
-}
-
-fn rewrite(server: &Server, client: &mut Connection) {
-    client.say("BGREWRITEAOF");
-    wait_for_children(server, client);
-    assert_eq!(client.info("persistence", "aof_last_bgrewrite_status"), "ok");
 }
 
 /// Waits until no child writes a file.

@@ -1,17 +1,19 @@
 //! A replica is sent results, not calls: whatever its clock says, it has every bucket of its master to the
 //! micro-token, and expires it at the same millisecond.
 
-use super::persistence::wait_for_children;
+use super::holds::fill;
+use super::persistence::{assert_stored, everything, wait_for_children};
+use crate::common::calls::{Audience, Call, COMMANDS};
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    append_only_file, assert_same_buckets, buckets, buckets_alive, fill, follow, on_the_wire, quiet,
-    wait_until_replicated, wait_while_time_passes, with_append_only_file,
+    append_only_file, buckets_alive, follow, on_the_wire, quiet, wait_until_replicated,
+    wait_while_time_passes, with_append_only_file,
 };
-use crate::common::{is_before, text, texts, wait_until, Connection, Engine, Server, HOUR_MS};
+use crate::common::{is_before, text, texts, wait_until, Engine, Server, HOUR_MS};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenbucket::bucket::Bucket;
 use tokenbucket::effect::Effect;
 
@@ -25,60 +27,46 @@ fn pair() -> (Server, Server) {
     (master, replica)
 }
 
+/// Compares all that a replica and its origin have, at a moment of the origin's clock.
 #[track_caller]
-fn assert_same(replica: &Server, origin: &Server) {
+pub fn assert_same(replica: &Server, origin: &Server) {
     wait_until_replicated(replica, origin);
-    let stored = buckets(&mut origin.connect());
-    assert!(!stored.is_empty());
-    assert_same_buckets(&buckets(&mut replica.connect()), &stored, "on a replica");
+    let now_us = replica.clock().now_us();
+    replica.clock().set_us(origin.clock().now_us());
+    assert_stored(replica, &everything(origin), "on a replica");
+    replica.clock().set_us(now_us);
 }
 
-#[test]
-fn replicas_and_their_replicas_have_every_bucket() {
-    let (master, replica) = pair();
-    let sub_replica = quiet().start();
-    sub_replica.clock().advance_ms(DAY_MS / 2);
-    follow(&sub_replica, &replica);
-    fill(&mut master.connect(), master.clock());
-    assert_same(&replica, &master);
-    assert_same(&sub_replica, &master);
-}
-
+/// Through a connection, a file, and a connection beside that of the stream, as Redis 8 and Valkey 8 can.
 #[test]
 fn a_replica_that_comes_later_has_every_bucket() {
-    for diskless in ["yes", "no"] {
-        for load in ["disabled", "swapdb"] {
-            let master = quiet().option("repl-diskless-sync", diskless).start();
-            let replica = quiet().option("repl-diskless-load", load).start();
-            master.clock().advance_ms(DAY_MS);
-            fill(&mut master.connect(), master.clock());
-            replica.connect().say("TB.TAKE forgotten 10 1/h");
-            follow(&replica, &master);
-            assert_same(&replica, &master);
-            let keys = master.connect().keys();
-            wait_while_time_passes(&[replica.clock()], "the replica's own buckets are freed", || {
-                buckets_alive(&mut replica.connect()) == keys
-            });
-        }
-    }
-}
-
-/// Redis 8 and Valkey 8 can send the snapshot and the stream at once, on two connections.
-#[test]
-fn a_replica_on_two_channels_has_every_bucket() {
-    let (master, replica) = (quiet().start(), quiet().start());
-    let is_known = ["repl-rdb-channel", "dual-channel-replication-enabled"].map(|option| {
-        let set = |server: &Server| server.connect().try_run(&["CONFIG", "SET", option, "yes"]);
-        set(&master).and(set(&replica)).is_ok()
-    });
     let Engine { brand, version } = Engine::under_test();
-    assert_eq!(is_known, [brand == Brand::Redis && version >= (8, 0), brand == Brand::Valkey]);
-
-    master.clock().advance_ms(DAY_MS);
-    fill(&mut master.connect(), master.clock());
-    follow(&replica, &master);
-    fill(&mut master.connect(), master.clock());
-    assert_same(&replica, &master);
+    for (settings, are_known) in [
+        ("repl-diskless-sync yes,repl-diskless-load disabled", true),
+        ("repl-diskless-sync yes,repl-diskless-load swapdb", true),
+        ("repl-diskless-sync no,repl-diskless-load disabled", true),
+        ("repl-diskless-sync no,repl-diskless-load swapdb", true),
+        ("repl-rdb-channel yes", brand == Brand::Redis && version >= (8, 0)),
+        ("dual-channel-replication-enabled yes", brand == Brand::Valkey),
+    ] {
+        let (master, replica) = (quiet().start(), quiet().start());
+        for (server, setting) in
+            [&master, &replica].iter().flat_map(|server| settings.split(',').map(move |one| (server, one)))
+        {
+            let told = server.connect().attempt(&format!("CONFIG SET {setting}"));
+            assert_eq!(told.is_ok(), are_known, "{setting}");
+        }
+        master.clock().advance_ms(DAY_MS);
+        fill(&mut master.connect(), master.clock());
+        replica.connect().say("TB.TAKE forgotten 10 1/h");
+        follow(&replica, &master);
+        fill(&mut master.connect(), master.clock());
+        assert_same(&replica, &master);
+        let keys = master.connect().keys();
+        wait_while_time_passes(&[replica.clock()], "the replica's own buckets are freed", || {
+            buckets_alive(&mut replica.connect()) == keys
+        });
+    }
 }
 
 #[test]
@@ -88,25 +76,38 @@ fn a_replica_that_was_cut_off_catches_up() {
     client.say("CLIENT KILL TYPE replica");
     fill(&mut client, master.clock());
     assert_same(&replica, &master);
-    assert_eq!(client.info("stats", "sync_full"), "1");
-    assert_eq!(client.info("stats", "sync_partial_ok"), "1");
+    assert_eq!(["sync_full", "sync_partial_ok"].map(|field| client.count("stats", field)), [1, 1]);
 }
 
+/// Also a replica of a replica has every bucket, before and after the promotion.
 #[test]
 fn a_promoted_replica_goes_on_where_its_master_was() {
     let (old, new) = pair();
-    fill(&mut old.connect(), old.clock());
     let sub_replica = quiet().start();
+    sub_replica.clock().advance_ms(DAY_MS / 2);
     follow(&sub_replica, &new);
+    fill(&mut old.connect(), old.clock());
     assert_same(&new, &old);
-    let before = buckets(&mut old.connect());
+    assert_same(&sub_replica, &old);
 
     // A replica whose clock is ahead of its master's hides what has expired by it, as for any type.
-    new.clock().set_us(old.clock().now_us() + 1_000_000);
+    new.clock().set_us(old.clock().now_us());
     new.connect().say("REPLICAOF NO ONE");
-    assert_same_buckets(&buckets(&mut new.connect()), &before, "after the promotion");
+    for call in [
+        "TB.SETTLE renewed 10 1/h a 1",
+        "TB.HOLD many 1000 0 9 5000 x",
+        "TB.PEEK many 1000 0 1000",
+        "TB.PEEK unseen 10 1/h 10",
+        "TB.HOLD many 1000 0 400 5000 y",
+    ] {
+        let [told, expected] = [&new, &old].map(|server| server.connect().decide(call));
+        assert_eq!(told, expected, "{call}");
+        for server in [&new, &old] {
+            server.clock().advance_ms(5000);
+        }
+    }
+    assert_stored(&new, &everything(&old), "after the promotion");
     fill(&mut new.connect(), new.clock());
-    assert_ne!(buckets(&mut new.connect()), before);
     assert_same(&sub_replica, &new);
     follow(&old, &new);
     assert_same(&old, &new);
@@ -114,11 +115,8 @@ fn a_promoted_replica_goes_on_where_its_master_was() {
 
 #[test]
 fn the_append_only_file_of_a_replica_has_every_bucket() {
-    let keeping = || quiet().option("appendonly", "yes").option("appendfsync", "always");
     for preamble in ["yes", "no"] {
-        let master = quiet().start();
-        let mut replica = keeping().option("aof-use-rdb-preamble", preamble).start();
-        master.clock().advance_ms(DAY_MS);
+        let (master, mut replica) = (quiet().start(), with_append_only_file(preamble).start());
         fill(&mut master.connect(), master.clock());
         follow(&replica, &master);
         fill(&mut master.connect(), master.clock());
@@ -126,8 +124,8 @@ fn the_append_only_file_of_a_replica_has_every_bucket() {
         wait_for_children(&replica, &mut replica.connect());
         replica.kill_and_restart();
         assert_eq!(replica.connect().info("replication", "role"), "master");
-        let expected = buckets(&mut master.connect());
-        assert_same_buckets(&buckets(&mut replica.connect()), &expected, "in the file of a replica");
+        replica.clock().set_us(master.clock().now_us());
+        assert_stored(&replica, &everything(&master), "in the file of a replica");
     }
 }
 
@@ -147,51 +145,29 @@ fn what_expires_on_the_master_goes_from_the_replica() {
     assert_eq!(replica.connect().keys(), 1);
 }
 
-/// A denial writes nothing, but for one that follows a step back of the clock.
-#[test]
-fn a_denial_after_a_step_back_reaches_the_replica() {
-    let (master, replica) = pair();
-    let mut client = master.connect();
-    client.say("TB.TAKE user:1 10 1/h 10");
-    master.clock().advance_ms(-HOUR_MS);
-    assert_eq!(client.decide("TB.TAKE user:1 10 1/h").allowed, 0);
-    assert_eq!(client.state("user:1").unwrap().1, master.clock().now_us());
-    assert_same(&replica, &master);
-}
-
 /// Whoever reads two buckets at once from a replica finds both before a take of both, or both after it.
 #[test]
 fn a_take_from_several_buckets_arrives_as_one() {
-    const STATES: usize = 200;
+    const LOOK: &str = "return {redis.call('TB.STATE', KEYS[1])[1], redis.call('TB.STATE', KEYS[2])[1]}";
+    const TAKE: &str = "TB.MTAKE 2 a 1e5 1/h 1 b 1e5 1/h 1";
     let (master, replica) = pair();
-    let seen = AtomicUsize::new(0);
+    master.connect().say(TAKE);
+    wait_until_replicated(&replica, &master);
+    let (mut client, mut states) = (replica.connect(), BTreeSet::new());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut client = master.connect();
-            wait_until("the reader has seen enough", || {
-                (0..100).for_each(|_| drop(client.say("TB.MTAKE 2 a 1e5 1/h 1 b 1e5 1/h 1")));
-                seen.load(Ordering::SeqCst) >= STATES
-            });
-        });
-        let mut client = replica.connect();
-        let mut last = None;
-        while seen.load(Ordering::SeqCst) < STATES {
-            let both = both_levels(&mut client);
-            assert_eq!(both[0], both[1], "half of a TB.MTAKE");
-            if last.replace(both.clone()) != Some(both) {
-                seen.fetch_add(1, Ordering::SeqCst);
+        let mut taker = master.connect();
+        scope.spawn(move || (1..20_000).for_each(|_| drop(taker.say(TAKE))));
+        wait_until("the last take has arrived", || {
+            for _ in 0..100 {
+                let both = texts(client.run(&["EVAL", LOOK, "2", "a", "b"]));
+                assert_eq!(both[0], both[1], "half of a TB.MTAKE");
+                states.extend(both);
             }
-        }
+            states.contains("80000")
+        });
     });
+    assert!(states.len() > 200, "{} states are too few", states.len());
     assert_same(&replica, &master);
-}
-
-/// The levels of two buckets at one moment.
-fn both_levels(client: &mut Connection) -> [String; 2] {
-    const LOOK: &str = "
-        local a, b = redis.call('TB.STATE', KEYS[1]), redis.call('TB.STATE', KEYS[2])
-        return {a and a[1] or 'full', b and b[1] or 'full'}";
-    texts(client.run(&["EVAL", LOOK, "2", "a", "b"])).try_into().unwrap()
 }
 
 // ---- Only effects are followed ------------------------------------------------------------------------------
@@ -205,16 +181,9 @@ fn stream_to_replica(replica: &Server, stream: &[u8]) {
     let port = listener.local_addr().unwrap().port();
     replica.connect().say(&format!("REPLICAOF 127.0.0.1 {port}"));
     let (mut master, _) = listener.accept().unwrap();
-    let mut requests = BufReader::new(master.try_clone().unwrap()).lines();
-    let mut request =
-        || requests.find_map(|line| line.ok().filter(|line| line.starts_with(char::is_alphabetic)));
-    loop {
-        match request().expect("the replica hung up").to_uppercase().as_str() {
-            "PING" => master.write_all(b"+PONG\r\n").unwrap(),
-            "REPLCONF" => master.write_all(b"+OK\r\n").unwrap(),
-            "PSYNC" => break,
-            _ => {}
-        }
+    let (mut requests, mut parser) = (master.try_clone().unwrap(), redis::Parser::new());
+    while texts(parser.parse_value(&mut requests).expect("the replica hung up"))[0] != "PSYNC" {
+        master.write_all(b"+OK\r\n").unwrap();
     }
     let head = format!("+FULLRESYNC {} 0\r\n${}\r\n", "0123456789".repeat(4), snapshot.len());
     master.write_all(&[head.as_bytes(), &snapshot, stream].concat()).unwrap();
@@ -222,41 +191,29 @@ fn stream_to_replica(replica: &Server, stream: &[u8]) {
     replica.connect().say("REPLICAOF NO ONE");
 }
 
-const DECIDED_ELSEWHERE: [&str; 8] = [
-    "TB.TAKE k 10 1/h",
-    "TB.TAKEUPTO k 10 1/h 3",
-    "TB.RESERVE k 10 1/h 1 0",
-    "TB.CHARGE k 10 1/h 5",
-    "TB.GIVE k 10 1/h 1",
-    "TB.MTAKE 1 k 10 1/h 1",
-    "CL.THROTTLE cell 9 1 3600",
-    "SET end 1",
-];
-
 /// What was decided elsewhere comes as an effect. Only redis-cell's calls come as they are.
-fn assert_only_cl_throttle_was_decided(server: &Server) {
-    let mut client = server.connect();
-    assert_eq!(client.state("k"), None);
-    assert_eq!(client.state("cell").unwrap().0, "9");
-    let warnings = server.log().matches("ignored a TB.* call from a master or a file").count();
-    assert_eq!(warnings, 1, "{}", server.log());
-}
-
 #[test]
-fn a_call_from_a_master_decides_nothing() {
+fn a_call_from_a_master_or_a_file_decides_nothing() {
+    let writers = COMMANDS.iter().filter(|command| command.audience == Audience::Writers);
+    let ours = writers.filter(|command| command.name.starts_with("TB."));
+    let calls = ours.flat_map(Call::of).map(|call| call.words);
+    let calls = calls.chain(["CL.THROTTLE cell 9 1 3600", "SET end 1"]);
+    let stream: Vec<u8> = calls.flat_map(on_the_wire).collect();
+
     let replica = Server::start();
-    stream_to_replica(&replica, &DECIDED_ELSEWHERE.map(on_the_wire).concat());
-    assert_only_cl_throttle_was_decided(&replica);
-}
-
-#[test]
-fn a_call_from_a_file_decides_nothing() {
-    let server = with_append_only_file("no").start();
-    server.connect().say("SET first 1");
-    let mut file = File::options().append(true).open(append_only_file(&server)).unwrap();
-    file.write_all(&DECIDED_ELSEWHERE.map(on_the_wire).concat()).unwrap();
-    let reader = with_append_only_file("no").files_in(server.folder()).start();
-    assert_only_cl_throttle_was_decided(&reader);
+    stream_to_replica(&replica, &stream);
+    let writer = with_append_only_file("no").start();
+    writer.connect().say("SET end 0");
+    let mut file = File::options().append(true).open(append_only_file(&writer)).unwrap();
+    file.write_all(&stream).unwrap();
+    let reader = with_append_only_file("no").files_in(writer.folder()).start();
+    for server in [replica, reader] {
+        let mut client = server.connect();
+        assert_eq!(client.state("cell").unwrap().0, "9");
+        assert_eq!((client.keys(), text(&client.say("GET end"))), (2, "1".to_owned()));
+        let warnings = server.log().matches("ignored a TB.* call from a master or a file").count();
+        assert_eq!(warnings, 1, "{}", server.log());
+    }
 }
 
 /// The end of a bucket does not lean on a command that an operator may have taken away.
