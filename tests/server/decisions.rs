@@ -2,10 +2,14 @@
 //! what is judged here by the exact model is that it arrives, and what is spelled out is what has no other place.
 
 use super::stories::play_all;
+use crate::common::clock::START_US;
 use crate::common::exact::operation::arguments;
 use crate::common::exact::{Limit, Operation};
 use crate::common::walk::{self, Walk};
-use crate::common::{decision, multi_decision, Decision, Random, Server};
+use crate::common::{decision, multi_decision, Decision, Random, Server, HOUR_MS};
+use std::ops::Range;
+
+pub const YEAR_US: i64 = 365 * 24 * HOUR_MS * 1000;
 
 const STORIES: &str = r#"
 # a bucket whose key is deleted is full
@@ -99,22 +103,34 @@ fn stories_of_decisions() {
     play_all(STORIES);
 }
 
-/// Any call of any limit, on holds too, while limits change and the clock steps back: each judged by the exact model,
-/// and each `TB.TAKE` foreseen by `TB.PEEK`.
 #[test]
 fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
-    const KEYS: u64 = 280;
+    judge_any_calls(&Server::with_clock(), Walk::new, 0..8, any_limit);
+}
+
+pub fn any_limit(random: &mut Random) -> Limit {
+    walk::limit(random, walk::RATES)
+}
+
+/// Any call of any limit, in some kinds of walks on holds too, while limits change, or while the clock steps back: each
+/// judged by the exact model. A denied take is allowed when it was told, and not a millisecond before.
+pub fn judge_any_calls<'a>(
+    server: &'a Server,
+    walk: fn(&'a Server, u64) -> Walk<'a>,
+    kinds: Range<u64>,
+    any_limit: fn(&mut Random) -> Limit,
+) {
+    const WALKS_OF_A_KIND: u64 = 35;
     const CALLS: u64 = 40;
-    let server = Server::with_clock();
     let mut random = Random::new(3);
-    for number in 0..KEYS {
-        let kind = number % 8;
+    for (number, kind) in (0..WALKS_OF_A_KIND).flat_map(|_| kinds.clone()).enumerate() {
+        server.clock().set_us(START_US);
         let (is_pool, has_holds, changes_limits) = (kind == 0, kind < 3, kind > 5);
-        let mut limit = if is_pool { Limit::pool("10") } else { walk::limit(&mut random, walk::RATES) };
-        let mut walk = Walk::new(&server, number);
+        let mut limit = if is_pool { Limit::pool("10") } else { any_limit(&mut random) };
+        let mut walk = walk(server, number as u64);
         for _ in 0..CALLS {
             if changes_limits && random.once_in(4) {
-                limit = walk::limit(&mut random, walk::RATES);
+                limit = any_limit(&mut random);
             }
             let holding = walk::any_holding(&mut random, &limit);
             let operation = walk::any_operation(&mut random, &limit);
@@ -127,9 +143,10 @@ fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
             let is_take = matches!(operation, Operation::Take { .. });
             if is_promised && (is_of_hold || is_take) && random.once_in(2) {
                 let shown = format!("{told:?} of {}, {holding:?} or {operation:?}", limit.words);
-                retry(&server, told.retry_after_ms, call, &shown);
+                retry(server, told.retry_after_ms, call, &shown);
             }
-            let pause_us = walk::pause_us(&mut random, &limit);
+            // After more than a year the newest Redis is busy for seconds.
+            let pause_us = walk::pause_us(&mut random, &limit).min(YEAR_US);
             let steps_back = (has_holds && random.once_in(12)) || (changes_limits && random.once_in(6));
             // No further than to 1970.
             let steps_back = steps_back && pause_us < server.clock().now_us();

@@ -1,8 +1,9 @@
 //! A bucket that is full again needs no key. Its key goes then, never before, and little later.
 
+use super::decisions::YEAR_US;
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::exact::{number::exact, whole, Limit, MILLION};
-use crate::common::{text, Connection, Server, HOUR_MS};
+use crate::common::{Connection, Server};
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
 fn full_at_us((level, refilled_at_us): &(String, i64), limit: &Limit) -> i64 {
@@ -29,25 +30,6 @@ fn assert_expires_in_time(server: &Server, key: &str, limit: &Limit, before_ms: 
         "{key} {state:?}, limit {}, expires at {expires_at_ms}, not from {earliest_ms} to {latest_ms}",
         limit.words,
     );
-}
-
-/// The last microsecond of a key, and the first without it.
-#[test]
-fn a_key_is_there_to_the_last_millisecond_and_then_it_is_gone() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("TB.TAKE user:1 10 1/3s 7.5");
-    let expires_at_ms = client.expires_at_ms("user:1").unwrap();
-    server.clock().set_us(expires_at_ms * 1000 - 1);
-    assert!(client.state("user:1").is_some());
-    assert_eq!(text(&client.say("EXISTS user:1")), "1");
-    assert_eq!(client.decide("TB.PEEK user:1 10 1/3s").remaining, 9);
-    assert_eq!(client.decide("TB.PEEK user:1 10 1/3s 0").reset_after_ms, 0, "gone before it is full");
-
-    server.clock().set_us((expires_at_ms + 1) * 1000);
-    assert_eq!(client.state("user:1"), None);
-    assert_eq!(text(&client.say("EXISTS user:1")), "0");
-    assert_eq!(text(&client.say("TYPE user:1")), "none");
-    assert_eq!(client.decide("TB.TAKE user:1 10 1/3s").remaining, 9);
 }
 
 /// Writing an expiry costs the server as much as the rest of a take, so one that is right stays.
@@ -118,37 +100,11 @@ fn the_next_write_repairs_an_expiry() {
     }
 }
 
-/// Neither a denial nor a write under a small limit lets the key go before it is full by a large one.
-#[test]
-fn no_limit_shortens_what_another_needs() {
-    let (server, mut client) = Server::with_clock_and_client();
-    let calls: [(&str, i64); 3] =
-        [("TB.TAKE k 10 1/h 20", 0), ("TB.TAKE k 10 1/s 1", 1), ("TB.GIVE k 60 1/s 1", 1)];
-    for (call, allowed) in calls {
-        client.say("TB.TAKE k 100 1/h 50");
-        let needed_ms = client.expires_at_ms("k");
-        server.clock().advance_ms(-1);
-        assert_eq!(client.decide(call).allowed, allowed, "{call}");
-        assert_eq!(client.expires_at_ms("k"), needed_ms, "{call}");
-        server.clock().advance_ms(12 * 1000);
-        assert_eq!(client.decide("TB.TAKE k 100 1/h 100").allowed, 0, "after {call}");
-        client.say("DEL k");
-    }
-}
-
 /// A debt that takes longer to pay off than servers can count still has an expiry, far away.
 #[test]
 fn the_deepest_debt_is_kept() {
-    let mut server = Server::with_clock();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::with_clock_and_client();
     client.say("TB.CHARGE debtor 1 1/365d 1e12");
-    let state = client.state("debtor").unwrap();
-    assert_eq!(state.0, "-999999999999");
-    const YEAR_MS: i64 = 365 * 24 * HOUR_MS;
     let expires_at_ms = client.expires_at_ms("debtor").unwrap();
-    assert!(expires_at_ms > 100_000 * YEAR_MS, "{expires_at_ms}");
-    server.restart(true);
-    let mut client = server.connect();
-    assert_eq!(client.state("debtor"), Some(state));
-    assert_eq!(client.expires_at_ms("debtor"), Some(expires_at_ms));
+    assert!(expires_at_ms > 100_000 * YEAR_US / 1000, "{expires_at_ms}");
 }

@@ -1,26 +1,19 @@
 //! The script that decides where a server has no module: what it promises is what the commands promise, and it is judged
 //! in the same way. On every server: the module is not loaded unless a test compares the two.
 
+use super::decisions::{any_limit, judge_any_calls, YEAR_US};
+use super::multi_take::judge_takes_from_several;
+use super::stories::{play_each, tell};
 use crate::common::calls::{Call, CALLS};
-use crate::common::clock::START_US;
-use crate::common::exact::{Limit, Operation, MILLION};
+use crate::common::exact::{Limit, MILLION};
 use crate::common::script::{self, connect, stored, with_clock_and_client, without_module};
 use crate::common::stored::{begin_to_follow, wait_until_replicated};
 use crate::common::walk::{self, Walk, Way};
-use crate::common::{decision, shown, text, Connection, Decision, Random, Server, HOUR_MS};
-
-const YEAR_US: i64 = 365 * 24 * HOUR_MS * 1000;
+use crate::common::{Connection, Random, Server, HOUR_MS};
 
 /// Sends the words of a command to the script; its reply, or its error line, as it is shown.
 fn ask(client: &mut Connection, command: &str) -> String {
-    match client.attempt(&script::words(command)) {
-        Ok(reply) => shown(&reply),
-        Err(error) => error,
-    }
-}
-
-fn decide(client: &mut Connection, command: &str) -> Decision {
-    decision(&client.say(&script::words(command)))
+    tell(client.attempt(&script::words(command)))
 }
 
 /// The commands that the script knows.
@@ -43,115 +36,45 @@ fn every_call_replies_what_the_command_replies_and_writes_only_what_it_moves() {
     }
 }
 
-/// Any call of any limit, judged by the exact model: what it decides, what it stores, when the key goes, that PEEK foresees
-/// it, and that a denied take is allowed when it was told, and not a millisecond before.
 #[test]
 fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
-    const KEYS: u64 = 120;
-    const CALLS: u64 = 40;
     let (server, _client) = with_clock_and_client();
-    let mut random = Random::new(5);
-    for number in 0..KEYS {
-        server.clock().set_us(START_US);
-        let changes = number % 3 == 0;
-        let mut limit = limit(&mut random);
-        let mut walk = Walk::by(Way::SCRIPT, &server, number);
-        for _ in 0..CALLS {
-            if changes && random.once_in(4) {
-                limit = self::limit(&mut random);
-            }
-            let operation = walk::any_operation(&mut random, &limit);
-            let told = walk.call(&limit, operation);
-            let is_take = matches!(operation, Operation::Take { .. });
-            if is_take && !changes && told.retry_after_ms > 0 && random.once_in(2) {
-                retry(&mut walk, &server, &limit, operation, told);
-            }
-            let pause_us = walk::pause_us(&mut random, &limit);
-            server.clock().advance_us(if changes && random.once_in(6) { -pause_us } else { pause_us });
-        }
-    }
+    // Without pools and holds.
+    judge_any_calls(&server, walk, 3..8, limit);
 }
 
-/// One that fills within a year: doubles count microseconds up to the year 2255, and a walk is long.
-fn limit(random: &mut Random) -> Limit {
-    loop {
-        let limit = walk::limit(random, walk::RATES);
-        // Calendars need the module.
-        if !limit.words.contains('@') && limit.refill_us() <= YEAR_US {
-            return limit;
-        }
-    }
-}
-
-/// Waits as told.
-fn retry(walk: &mut Walk, server: &Server, limit: &Limit, take: Operation, told: Decision) {
-    server.clock().advance_ms(told.retry_after_ms - 1);
-    let early = walk.peek(limit, take);
-    assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "{take:?} 1 ms before {told:?}");
-    server.clock().advance_ms(1);
-    assert_eq!(walk.call(limit, take).allowed, 1, "{take:?} after {told:?}");
-}
-
-/// Large buckets and odd rates, whose products doubles do not hold.
 #[test]
 fn what_doubles_would_round_is_not_rounded() {
-    const RATES: [&str; 12] = [
-        "1e12",
-        "999999.999999",
-        "123456.789012",
-        "0.000123456789012",
-        "0.333333333333",
-        "123456789.012/1.7h",
-        "99999999999/7d",
-        "999999999/999999937ms",
-        "7/11d",
-        "99991/99989ms",
-        "1000000007/998244353s",
-        "1/36525d",
-    ];
-    const KEYS: u64 = 120;
-    const CALLS: u64 = 10;
     let (server, _client) = with_clock_and_client();
-    let mut random = Random::new(6);
-    for number in 0..KEYS {
-        server.clock().set_us(START_US);
-        let rate = random.pick(&RATES);
-        // So little that ten charges of all of it are no deeper debt than there may be. The clock takes no longer steps,
-        // as the newest Redis is busy with each for seconds.
-        let limit = Limit::of_micro(random.between(1, 90_000_000 * MILLION), rate);
-        let mut walk = Walk::by(Way::SCRIPT, &server, number);
-        for _ in 0..CALLS {
-            walk.call(&limit, walk::any_operation(&mut random, &limit));
-            server.clock().advance_us(walk::pause_us(&mut random, &limit).min(YEAR_US));
-        }
-    }
+    // While limits change, and no wait is waited for: some take longer than doubles can count.
+    judge_any_calls(&server, walk, 6..8, limit_of_large_numbers);
 }
 
 #[test]
 fn several_buckets_are_taken_from_together_or_not_at_all() {
-    const ROUNDS: u64 = 40;
-    const CALLS: u64 = 12;
     let (server, _client) = with_clock_and_client();
-    let mut random = Random::new(7);
-    let mut times_allowed = 0;
-    for round in 0..ROUNDS {
-        server.clock().set_us(START_US);
-        let limits: Vec<_> = (0..random.between(2, 12)).map(|_| limit(&mut random)).collect();
-        let walk = |place| Walk::by(Way::SCRIPT, &server, round * 100 + place);
-        let mut walks: Vec<_> = (0..100).zip(&limits).map(|(place, _)| walk(place)).collect();
-        for _ in 0..CALLS {
-            let take = |limit: &Limit, random: &mut Random| match random.once_in(8) {
-                true => walk::take(random, limit),
-                false => Operation::Take { cost_micro: limit.capacity_micro() / 20 },
-            };
-            let takes: Vec<_> = limits.iter().map(|limit| take(limit, &mut random)).collect();
-            times_allowed += u64::from(Walk::take_together(&mut walks, &limits, &takes));
-            let pause_us = walk::pause_us(&mut random, &limits[0]);
-            server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
-        }
-    }
-    let both_ways = ROUNDS * CALLS / 10..ROUNDS * CALLS * 9 / 10;
-    assert!(both_ways.contains(&times_allowed), "{times_allowed}: the costs do not try both ways");
+    judge_takes_from_several(&server, walk, limit);
+}
+
+fn walk(server: &Server, number: u64) -> Walk<'_> {
+    Walk::by(Way::SCRIPT, server, number)
+}
+
+/// One that fills within a year: doubles count microseconds up to the year 2255, and a walk is long.
+fn limit(random: &mut Random) -> Limit {
+    // Calendars need the module.
+    let mut limits = std::iter::repeat_with(|| any_limit(random));
+    limits.find(|limit| !limit.words.contains('@') && limit.refill_us() <= YEAR_US).unwrap()
+}
+
+/// Large buckets and odd rates, whose products doubles do not hold.
+fn limit_of_large_numbers(random: &mut Random) -> Limit {
+    const RATES: &str =
+        "1e12 999999.999999 123456.789012 0.000123456789012 0.333333333333 123456789.012/1.7h \
+        99999999999/7d 999999999/999999937ms 7/11d 99991/99989ms 1000000007/998244353s 1/36525d";
+    let rates: Vec<&str> = RATES.split_whitespace().collect();
+    // So little that charges of all of it are no deeper debt than there may be.
+    Limit::of_micro(random.between(1, 20_000_000 * MILLION), random.pick::<&str>(&rates))
 }
 
 /// The module's reply or error, and the script's, which must be the same, and so must be what is stored.
@@ -162,7 +85,7 @@ fn assert_same(client: &mut Connection, command: &str) {
     client.say("DEL module script");
     let answers = [&of_module as &dyn Fn(&str) -> String, &of_script].map(|ask| {
         client.say(&ask("TB.TAKE {key} 10 1 6.5"));
-        client.attempt(&ask(command)).map_or_else(|error| error, |reply| shown(&reply))
+        tell(client.attempt(&ask(command)))
     });
     assert_eq!(answers[1], answers[0], "{command}");
     assert_eq!(stored(client, "script"), walk::stored(client.state("module")), "{command}");
@@ -218,45 +141,53 @@ fn any_spelling(random: &mut Random) -> String {
     format!("{whole}.{near}{behind}")
 }
 
-/// The only errors that are not the module's, but for the words about holds.
-#[test]
-fn what_the_script_cannot_keep_is_an_error_that_says_so() {
-    let (_server, mut client) = with_clock_and_client();
-    for (command, error) in [
-        ("TB.TAKE k 1000000001 1e3", "ERR capacity must be at most 1e9 tokens without the module"),
-        ("TB.TAKE k 10 1 1e12", "ERR cost must be at most 1e9 tokens without the module"),
-        ("TB.GIVE k 10 1 1000000000.000001", "ERR amount must be at most 1e9 tokens without the module"),
-        ("TB.TAKE k 10 1.23456789012e-9", "ERR rate must be a ratio of smaller numbers without the module"),
-        ("TB.TAKE k 10 1000@d", "ERR rate at boundaries of the calendar, like 1000@d, needs the module"),
-        ("TB.GIVE k 10 0 1", "ERR rate 0 is a pool that nothing but ending holds refills, and holds need the module"),
-        ("TB.HOLD k 10 1 1 1 id", "ERR without the module there are TAKE, PEEK, TAKEUPTO, RESERVE, CHARGE, GIVE and MTAKE; holds and all else need it"),
-        ("TB.take k 10 1", "ERR without the module there are TAKE, PEEK, TAKEUPTO, RESERVE, CHARGE, GIVE and MTAKE; holds and all else need it"),
-    ] {
-        assert_eq!(ask(&mut client, command), error, "{command}");
-    }
-    assert_eq!(client.keys(), 0);
-}
+/// The only errors that are not the module's, but for the words about holds, and what is stored, which scripts of later
+/// versions read.
+const STORIES: &str = r#"
+# what the script cannot keep is an error that says so
+TB.TAKE k 1000000001 1e3 => ERR capacity must be at most 1e9 tokens without the module
+TB.TAKE k 10 1 1e12 => ERR cost must be at most 1e9 tokens without the module
+TB.GIVE k 10 1 1000000000.000001 => ERR amount must be at most 1e9 tokens without the module
+TB.TAKE k 10 1.23456789012e-9 => ERR rate must be a ratio of smaller numbers without the module
+TB.TAKE k 10 1000@d => ERR rate at boundaries of the calendar, like 1000@d, needs the module
+TB.GIVE k 10 0 1 => ERR rate 0 is a pool that nothing but ending holds refills, and holds need the module
+TB.HOLD k 10 1 1 1 id => ERR without the module there are TAKE, PEEK, TAKEUPTO, RESERVE, CHARGE, GIVE and MTAKE; holds and all else need it
+TB.take k 10 1 => ERR without the module there are TAKE, PEEK, TAKEUPTO, RESERVE, CHARGE, GIVE and MTAKE; holds and all else need it
+DBSIZE => 0
+
+# the largest buckets and the deepest debt, a thousand million times 100 years, reply without overflow
+TB.TAKE a 1e9 1e12 1 => [1 999999999 0 1]
+TB.TAKE b 1e9 1 1e9 => [1 0 0 1000000000000]
+TB.CHARGE b 1e9 1 1e9 => [1 -1000000000 1000000000000 2000000000000]
+TB.CHARGE b 1e9 1 0.000001 => ERR amount would put the bucket more than 1e9 tokens into debt, the deepest without the module
+TB.RESERVE b 1e9 1 1 3155760000000 => [0 …
+TB.CHARGE d 1 1/36525d 1e9 => [1 …
+TB.PEEK d 1 1/36525d => [0 -999999999 9007199254740992 9007199254740992]
+(1 millisecond later)
+TB.PEEK b 1e9 1 1 => [0 -1000000000 …
+
+# a server that is full says so and stores no half; looking and denying need no memory
+TB.TAKE k 10 1 => [1 9 0 1000]
+CONFIG SET maxmemory 1 => +OK
+TB.TAKE n 10 1 => OOM …
+TB.MTAKE 2 n 10 1 1 m 10 1 1 => OOM …
+TB.PEEK k 10 1 => [1 8 0 2000]
+TB.TAKE k 10 1 10 => [0 9 …
+CONFIG SET maxmemory 0 => +OK
+DBSIZE => 1
+
+# a bucket is stored as it is documented
+TB.TAKE k 10 1 2.5 => [1 7 0 2500]
+GET k => "tb1 7500000 1767225600000007 1767225602501"
+PTTL k => 2501
+(2502 milliseconds later)
+GET k => nil
+"#;
 
 #[test]
-fn the_largest_buckets_and_the_deepest_debt_reply_without_overflow() {
+fn stories_of_the_script() {
     let (server, mut client) = with_clock_and_client();
-    let billion = 1_000_000_000;
-    assert_eq!(decide(&mut client, "TB.TAKE a 1e9 1e12 1"), [1, billion - 1, 0, 1]);
-    assert_eq!(decide(&mut client, "TB.TAKE b 1e9 1 1e9"), [1, 0, 0, billion * 1000]);
-    assert_eq!(
-        decide(&mut client, "TB.CHARGE b 1e9 1 1e9"),
-        [1, -billion, billion * 1000, 2 * billion * 1000]
-    );
-    let too_deep =
-        "ERR amount would put the bucket more than 1e9 tokens into debt, the deepest without the module";
-    assert_eq!(ask(&mut client, "TB.CHARGE b 1e9 1 0.000001"), too_deep);
-    assert_eq!(decide(&mut client, "TB.RESERVE b 1e9 1 1 3155760000000").allowed, 0);
-    // 10^9 times 100 years.
-    decide(&mut client, "TB.CHARGE d 1 1/36525d 1e9");
-    let reset_ms = decide(&mut client, "TB.PEEK d 1 1/36525d").reset_after_ms;
-    assert!(reset_ms >= 100_000 * 365 * 24 * HOUR_MS, "{reset_ms} ms is no time for such a debt");
-    server.clock().advance_ms(1);
-    assert_eq!(decide(&mut client, "TB.PEEK b 1e9 1 1").remaining, -billion);
+    play_each(&server, &mut client, STORIES, script::words);
 }
 
 #[test]
@@ -301,7 +232,8 @@ fn a_replica_only_looks_and_has_what_its_master_stored() {
         "TB.MTAKE 2 a 10 1/3h 0.000001 d 10 1/h 0.1",
         "TB.TAKE d 10 1/h 5",
     ] {
-        decide_any(&mut client, command);
+        let told = ask(&mut client, command);
+        assert!(told.starts_with('['), "{command}: {told}");
         master.clock().advance_us(1_234_567);
     }
     wait_until_replicated(&replica, &master);
@@ -310,37 +242,5 @@ fn a_replica_only_looks_and_has_what_its_master_stored() {
         assert_eq!(reader.expires_at_ms(key), client.expires_at_ms(key), "{key}");
     }
     assert!(ask(&mut reader, "TB.TAKE a 10 1/3h").starts_with("READONLY "));
-    assert_eq!(decide(&mut reader, "TB.PEEK c 10 1/h"), [1, 9, 0, HOUR_MS]);
-}
-
-fn decide_any(client: &mut Connection, command: &str) {
-    let answer = ask(client, command);
-    assert!(answer.starts_with('['), "{command}: {answer}");
-}
-
-#[test]
-fn a_server_that_is_full_says_so_and_stores_no_half() {
-    let (_server, mut client) = with_clock_and_client();
-    decide(&mut client, "TB.TAKE k 10 1");
-    let before = stored(&mut client, "k");
-    client.say("CONFIG SET maxmemory 1");
-    for command in ["TB.TAKE n 10 1", "TB.MTAKE 2 n 10 1 1 m 10 1 1"] {
-        assert!(ask(&mut client, command).starts_with("OOM "), "{command}");
-    }
-    // Looking and denying need no memory.
-    assert_eq!(decide(&mut client, "TB.PEEK k 10 1"), [1, 8, 0, 2000]);
-    assert_eq!(decide(&mut client, "TB.TAKE k 10 1 10").allowed, 0);
-    assert_eq!((stored(&mut client, "k"), client.keys()), (before, 1));
-}
-
-/// What is stored is read by the scripts of later versions, so it stays as it is.
-#[test]
-fn a_bucket_is_stored_as_it_is_documented() {
-    let (server, mut client) = with_clock_and_client();
-    decide(&mut client, "TB.TAKE k 10 1 2.5");
-    let expires_ms = (START_US + 2_500_000 + 999) / 1000;
-    assert_eq!(text(&client.say("GET k")), format!("tb1 7500000 {START_US} {expires_ms}"));
-    assert_eq!(client.expires_at_ms("k"), Some(expires_ms));
-    server.clock().advance_ms(2502);
-    assert_eq!(stored(&mut client, "k"), None);
+    assert_eq!(ask(&mut reader, "TB.PEEK c 10 1/h"), "[1 9 0 3600000]");
 }

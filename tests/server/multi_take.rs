@@ -1,10 +1,12 @@
 //! `TB.MTAKE`: several buckets, all or nothing.
 
 use super::acl::limited;
+use super::decisions::any_limit;
 use super::stories::play_all;
+use crate::common::clock::START_US;
 use crate::common::exact::{Limit, Operation};
-use crate::common::walk::Walk;
-use crate::common::{multi_decision, texts, walk, Connection, Decision, Random, Server};
+use crate::common::walk::{pause_us, take, Walk};
+use crate::common::{multi_decision, texts, Connection, Decision, Random, Server};
 use tokenbucket::error::Error;
 
 /// A call on all groups, each the words `key capacity rate cost`.
@@ -47,37 +49,43 @@ fn stories_of_several_buckets() {
     play_all(STORIES);
 }
 
-/// Whenever all buckets allow: as one take after the other. Otherwise nothing, but that each of them counts on from a
-/// clock that stepped back.
 #[test]
 fn several_buckets_are_taken_from_together_or_not_at_all() {
-    const ROUNDS: u64 = 60;
+    judge_takes_from_several(&Server::with_clock(), Walk::new, any_limit);
+}
+
+/// Whenever all buckets allow: as one take after the other. Otherwise nothing, but that each of them counts on from a
+/// clock that stepped back.
+pub fn judge_takes_from_several<'a>(
+    server: &'a Server,
+    walk: fn(&'a Server, u64) -> Walk<'a>,
+    any_limit: fn(&mut Random) -> Limit,
+) {
+    const ROUNDS: u64 = 50;
     const CALLS: u64 = 12;
-    let server = Server::with_clock();
     let mut random = Random::new(2);
     let mut times_allowed = 0;
     for round in 0..ROUNDS {
-        let limits: Vec<_> =
-            (0..random.between(2, 20)).map(|_| walk::limit(&mut random, walk::RATES)).collect();
+        server.clock().set_us(START_US);
+        let limits: Vec<_> = (0..random.between(2, 20)).map(|_| any_limit(&mut random)).collect();
         let mut walks: Vec<_> =
-            (0..100).zip(&limits).map(|(place, _)| Walk::new(&server, round * 100 + place)).collect();
+            (round * 100..).zip(&limits).map(|(number, _)| walk(server, number)).collect();
         for _ in 0..CALLS {
-            let takes: Vec<_> = limits.iter().map(|limit| small_take(&mut random, limit)).collect();
+            // Mostly little, so that many buckets at once now and then allow.
+            let takes: Vec<_> = limits
+                .iter()
+                .map(|limit| match random.once_in(8) {
+                    true => take(&mut random, limit),
+                    false => Operation::Take { cost_micro: limit.capacity_micro() / 20 },
+                })
+                .collect();
             times_allowed += u64::from(Walk::take_together(&mut walks, &limits, &takes));
-            let pause_us = walk::pause_us(&mut random, &limits[0]);
+            let pause_us = pause_us(&mut random, &limits[0]);
             server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }
     }
     let both_ways = ROUNDS * CALLS / 10..ROUNDS * CALLS * 9 / 10;
     assert!(both_ways.contains(&times_allowed), "{times_allowed}: the costs do not try both ways");
-}
-
-/// Mostly little, so that many buckets at once now and then allow.
-fn small_take(random: &mut Random, limit: &Limit) -> Operation {
-    if random.once_in(8) {
-        return walk::take(random, limit);
-    }
-    Operation::Take { cost_micro: limit.capacity_micro() / 20 }
 }
 
 #[test]
