@@ -8,14 +8,17 @@
 //! `ROUNDS=10` makes the tests under load ten times as long.
 
 use super::persistence::wait_for_children;
+use super::replication::by_the_clock_of;
+use crate::common::calls::{Audience, Call, Outcome, CALLS};
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
     replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
 };
-use crate::common::{environment, is_before, wait_until, Connection, Random, Server, ServerBuilder};
+use crate::common::{environment, is_before, wait_until, Random, Server, ServerBuilder};
 use redis::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::RwLock;
 use std::time::Duration;
@@ -166,13 +169,11 @@ fn rounds(default: u64) -> u64 {
     environment("ROUNDS", 1) * if is_before(7, 0) { default.div_ceil(4) } else { default }
 }
 
-const KEYS: i64 = 200;
-
 /// By how much the clock of a master is ahead of those of its replicas: more than they drift apart.
 const HEAD_START_MS: i64 = 60_000;
 const WORKERS: u64 = 2;
 
-/// Clients that spend and give back without a pause, on one of several servers.
+/// Clients that make calls without a pause, on one of several servers.
 #[derive(Default)]
 struct Load {
     /// Held for reading by whoever has a call under way.
@@ -187,17 +188,18 @@ impl Load {
     fn during(servers: &[&Server], test: impl FnOnce(&Self)) {
         let load = Self::default();
         std::thread::scope(|scope| {
-            let load = &load;
             for number in 0..WORKERS {
+                let load = &load;
                 scope.spawn(move || load.work(number, servers));
             }
-            let _end = EndOnDrop(load);
-            test(load);
+            let result = catch_unwind(AssertUnwindSafe(|| test(&load)));
+            load.done.store(true, Ordering::SeqCst);
+            result.unwrap_or_else(|panic| resume_unwind(panic));
         });
     }
 
     fn work(&self, number: u64, servers: &[&Server]) {
-        const CALLS: u64 = 20;
+        const CALLS_AT_ONCE: u64 = 20;
         const LONGEST_STEP_US: i64 = 20_000;
         /// Leaves the machine some time for the servers.
         const REST: Duration = Duration::from_millis(10);
@@ -208,9 +210,9 @@ impl Load {
                 let _calls = self.gate.read().unwrap();
                 let client = &mut clients[self.target.load(Ordering::SeqCst)];
                 let mut calls = redis::pipe();
-                (0..CALLS).for_each(|_| add_call(&mut calls, &mut random));
+                (0..CALLS_AT_ONCE).for_each(|_| add_call(&mut calls, &mut random));
                 calls.query::<Vec<Value>>(client.inner()).unwrap();
-                self.calls.fetch_add(CALLS, Ordering::SeqCst);
+                self.calls.fetch_add(CALLS_AT_ONCE, Ordering::SeqCst);
             }
             std::thread::sleep(REST);
             // Time passes between calls only: the oldest servers look at it twice in one.
@@ -232,69 +234,29 @@ impl Load {
     }
 }
 
-/// Lets the workers end, also if the test fails.
-struct EndOnDrop<'a>(&'a Load);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.done.store(true, Ordering::SeqCst);
-    }
-}
-
-/// A bucket, the same limit for it at nearly every call, and some tokens.
-fn bucket(random: &mut Random, number: i64) -> String {
-    let rates = ["1/m", "7/h", "100/d", "3/10s", "0.3", "1e-3"];
-    let mut of_number = Random::new(number.unsigned_abs() + 1000 * u64::from(random.once_in(20)));
-    let capacity = of_number.between(1, 40);
-    let tokens = random.between(1, 3_000_000);
-    format!("key:{number} {capacity} {} {tokens}e-6", of_number.pick(&rates))
-}
-
-/// What clients send; the numbers stand for buckets that are next to each other.
-const FORMS: [&str; 9] = [
-    "TB.TAKE {0}",
-    "TB.TAKE {0}",
-    "TB.TAKE {0}",
-    "TB.CHARGE {0}",
-    "TB.GIVE {0}",
-    "TB.RESERVE {0} 600000",
-    "EVAL SCRIPT 1 {0}",
-    "MULTI;TB.TAKE {0};TB.TAKE {1};EXEC",
-    "TB.MTAKE 3 {0} {1} {2}",
-];
-
+/// Any call that may write, on keys of its own of so many: by itself, in a transaction, or by a script.
 fn add_call(calls: &mut redis::Pipeline, random: &mut Random) {
-    const SCRIPT: &str = "
-        redis.call('TB.TAKE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
-        return redis.call('TB.CHARGE', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
-    let first = random.between(0, KEYS - 1);
-    let mut form = (*random.pick(&FORMS)).to_owned();
-    for place in 0..3 {
-        form = form.replace(&format!("{{{place}}}"), &bucket(random, (first + place) % KEYS));
+    const KEYS: u64 = 100;
+    let is_wanted =
+        |call: &&Call| call.command().audience == Audience::Writers && call.outcome != Outcome::Refused;
+    let (wanted, number): (Vec<_>, _) = (CALLS.iter().filter(is_wanted).collect(), random.below(KEYS));
+    let words = random.pick(&wanted).with_keys(|key| format!("{key}:{number}"));
+    let words: Vec<&str> = words.split(' ').collect();
+    match random.below(4) {
+        0 => drop(calls.cmd("MULTI").add_command(redis::Cmd::new().arg(words).take()).cmd("EXEC")),
+        1 => drop(calls.cmd("EVAL").arg("return redis.call(unpack(ARGV))").arg(0).arg(words)),
+        _ => drop(calls.add_command(redis::Cmd::new().arg(words).take())),
     }
-    for line in form.split(';') {
-        let words = line.split(' ').map(|word| if word == "SCRIPT" { SCRIPT } else { word });
-        calls.add_command(redis::Cmd::new().arg(words.collect::<Vec<_>>()).take());
-    }
-}
-
-/// Removes what has expired, as a master does when it is asked for it. A replica whose clock is behind shows it
-/// until then.
-fn sweep(client: &mut Connection) {
-    let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
-    let command: Vec<&str> = std::iter::once("EXISTS").chain(keys.iter().map(String::as_str)).collect();
-    client.run(&command);
 }
 
 /// Compares every bucket of two servers while the load rests.
 fn assert_nothing_missed(load: &Load, replica: &Server, master: &Server) {
     load.pause(|| {
         wait_until_replicated(replica, master);
-        let (mut to, mut from) = (replica.connect(), master.connect());
-        sweep(&mut from);
-        let offset = from.info("replication", "master_repl_offset");
-        wait_until("the replica has everything", || to.info("replication", "slave_repl_offset") == offset);
-        assert_same_buckets(&buckets(&mut to), &buckets(&mut from), "on a replica");
+        by_the_clock_of(master, replica, || {
+            let expected = buckets(&mut master.connect());
+            assert_same_buckets(&buckets(&mut replica.connect()), &expected, "on a replica");
+        });
     });
 }
 
@@ -411,13 +373,13 @@ fn append_only_files_come_and_go(preamble: &str) {
                 wait_until("the append-only file is rewritten", || !is_writing_files(&mut client));
             }
             load.goes_on(random.below(200));
-            let (stored, files) = load.pause(|| {
-                sweep(&mut client);
-                (buckets(&mut client), copy_of_files(&server))
+            load.pause(|| {
+                let reader = forgetful().clock_of(&server).files_in(server.folder());
+                let reader = reader.option("appendonly", "yes").start();
+                let found = buckets(&mut reader.connect());
+                assert_same_buckets(&found, &buckets(&mut client), "from the append-only file");
             });
             client.say("CONFIG SET appendonly no");
-            let reader = forgetful().files_in(files.path()).option("appendonly", "yes").start();
-            assert_same_buckets(&buckets(&mut reader.connect()), &stored, "from the append-only file");
             load.goes_on(500);
         }
     });

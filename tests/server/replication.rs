@@ -27,13 +27,18 @@ fn pair() -> (Server, Server) {
     (master, replica)
 }
 
-/// Compares all that a replica and its origin have, at a moment of the origin's clock.
+/// Compares all that a replica and its origin have.
 #[track_caller]
 pub fn assert_same(replica: &Server, origin: &Server) {
     wait_until_replicated(replica, origin);
+    by_the_clock_of(origin, replica, || assert_stored(replica, &everything(origin), "on a replica"));
+}
+
+/// Looks at a replica by its origin's clock: by its own, what has ended or expired there has not yet ended here.
+pub fn by_the_clock_of(origin: &Server, replica: &Server, look: impl FnOnce()) {
     let now_us = replica.clock().now_us();
     replica.clock().set_us(origin.clock().now_us());
-    assert_stored(replica, &everything(origin), "on a replica");
+    look();
     replica.clock().set_us(now_us);
 }
 
