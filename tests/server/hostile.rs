@@ -4,12 +4,15 @@
 //! which.
 
 use crate::common::calls::{Outcome, CALLS, COMMANDS};
+use crate::common::clock::START_US;
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
 use crate::common::{array, environment, text, wait_until, Connection, Random, Server};
-use redis::Value;
+use redis::{ConnectionLike, Value};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
+use tokenbucket::bucket::Bucket;
+use tokenbucket::effect::Effect;
 use tokenbucket::error::Error;
 use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
 
@@ -21,22 +24,19 @@ pub fn assert_well(server: &Server, client: &mut Connection) {
     assert!(!tells_of_a_crash(&server.log()), "{}", server.log());
 }
 
-/// An example of each command with `bytes` in place of one argument, or else of the key.
-fn examples_with(bytes: &[u8], in_place_of_key: bool) -> impl Iterator<Item = Vec<&[u8]>> {
-    CALLS.iter().filter(|call| matches!(call.outcome, Outcome::Took(_) | Outcome::Gave)).flat_map(
-        move |call| {
-            let keys = call.keys();
-            let words: Vec<&[u8]> = call.words.split(' ').map(str::as_bytes).collect();
-            let is_key = move |word: &[u8]| keys.iter().any(|key| key.as_bytes() == word);
-            let places: Vec<_> =
-                (1..words.len()).filter(|place| is_key(words[*place]) == in_place_of_key).collect();
-            places.into_iter().map(move |place| {
-                let mut changed = words.clone();
-                changed[place] = bytes;
-                changed
-            })
-        },
-    )
+/// Examples of what commands do with `bytes` in place of one argument, or else of one key.
+fn examples_with(bytes: &[u8], in_place_of_key: bool) -> Vec<Vec<&[u8]>> {
+    let mut examples = Vec::new();
+    for call in CALLS.iter().filter(|call| matches!(call.outcome, Outcome::Took(_) | Outcome::Gave)) {
+        let words: Vec<&str> = call.words.split(' ').collect();
+        let is_key = |place: &usize| call.keys().contains(&words[*place]);
+        for place in (1..words.len()).filter(|place| is_key(place) == in_place_of_key) {
+            let mut changed: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+            changed[place] = bytes;
+            examples.push(changed);
+        }
+    }
+    examples
 }
 
 #[test]
@@ -79,21 +79,21 @@ fn any_bytes_are_a_key() {
 fn a_number_of_a_megabyte_is_refused_at_once() {
     let server = Server::start();
     let mut client = server.connect();
-    let digits =
-        |before: &str, digit: &str, behind: &str| format!("{before}{}{behind}", digit.repeat(MEGABYTE));
     let started = Instant::now();
-    for number in [
-        digits("", "0", "5"),
-        digits("4.", "9", ""),
-        digits("1e-", "9", ""),
-        digits("", "9", ""),
-        digits("1e", "9", ""),
-        digits("", "1", "x"),
-        digits("", "\0", ""),
-        digits("1/", "9", "s"),
-        digits("1/s", "s", ""),
-        digits("1", "/", "s"),
+    // `_` stands for as many of the digit as make a megabyte.
+    for (digit, number) in [
+        ("0", "_5"),
+        ("9", "4._"),
+        ("9", "1e-_"),
+        ("9", "_"),
+        ("9", "1e_"),
+        ("1", "_x"),
+        ("\0", "_"),
+        ("9", "1/_s"),
+        ("s", "1/s_"),
+        ("/", "1_s"),
     ] {
+        let number = number.replace('_', &digit.repeat(MEGABYTE));
         for call in examples_with(number.as_bytes(), false) {
             let error = client.try_run(&call).unwrap_err();
             assert!(error.starts_with("ERR "), "{number:.40}: {error}");
@@ -125,11 +125,10 @@ fn a_hundred_thousand_arguments_are_counted_and_refused() {
     assert_well(&server, &mut client);
 }
 
-/// A replicated state as the module sends it: version 1, level in micro-tokens, time in Unix microseconds, expiry
-/// in Unix milliseconds.
-fn effect(version: u8, level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> Vec<u8> {
-    let fields = [level_micro, refilled_at_us, expire_at_ms].map(i64::to_le_bytes).concat();
-    [vec![version], fields].concat()
+/// The state of a bucket as a master sends it, which may be none that a bucket can have.
+fn effect(level_micro: i64, refilled_at_us: i64, expire_at_ms: Option<i64>) -> Vec<u8> {
+    let bucket = Bucket { level_micro, refilled_at_us };
+    Effect::Stored { bucket, expire_at_ms }.encode().as_ref().to_vec()
 }
 
 /// Which states there can be: `tests/requests.rs`.
@@ -139,12 +138,11 @@ fn a_hundred_thousand_arguments_of_restore_are_fifty_thousand_buckets() {
     let server = Server::start();
     let mut client = server.connect();
     let keys: Vec<_> = (0..MANY).map(|number| format!("key:{number}").into_bytes()).collect();
-    let good = effect(1, 5_000_000, 1_767_225_600_000_000, -1);
+    let good = effect(5_000_000, START_US, None);
     let mut call: Vec<&[u8]> = vec![b"TB.RESTORE"];
     call.extend(keys.iter().flat_map(|key| [key.as_slice(), &good]));
-    for bad in [effect(1, i64::MAX, 0, -1), effect(2, 0, 0, -1), good[..24].to_vec(), Vec::new()] {
-        let mut spoiled = call.clone();
-        *spoiled.last_mut().unwrap() = &bad;
+    for bad in [&effect(i64::MAX, 0, None), &good[..24], &[]] {
+        let spoiled = [&call[..call.len() - 1], &[bad]].concat();
         assert_eq!(client.try_run(&spoiled).unwrap_err(), Error::Effect.to_string());
         assert_eq!(client.keys(), 0, "all of them, or none");
     }
@@ -162,26 +160,14 @@ const WORDS: &str = "0 1 2 5 20 0.5 3.7 1e12 1e-7 1/s 100/m 1/250ms 1/h -1 +5 1e
 
 /// What else happens to keys. As it is: the errors of the server may repeat what is no text, which this client cannot
 /// read.
-const OF_THE_SERVER: [&str; 13] = [
-    "DEL k",
-    "UNLINK k",
-    "RENAME k n",
-    "COPY k n REPLACE",
-    "PERSIST k",
-    "PEXPIRE k 5",
-    "TYPE k",
-    "DUMP k",
-    "OBJECT FREQ k",
-    "SET k 5",
-    "COMMAND GETKEYS TB.MTAKE 2 k 1 1 1 n 1 1 1",
-    "SCAN 0 TYPE tb-bucket",
-    "DEBUG DIGEST-VALUE k",
-];
+const OF_THE_SERVER: &str =
+    "DEL k;UNLINK k;RENAME k n;COPY k n REPLACE;PERSIST k;PEXPIRE k 5;TYPE k;DUMP k;OBJECT FREQ k;\
+    SET k 5;COMMAND GETKEYS TB.MTAKE 2 k 1 1 1 n 1 1 1;SCAN 0 TYPE tb-bucket;DEBUG DIGEST-VALUE k";
 
 /// A command line, from sensible ones to noise.
 fn noise(random: &mut Random) -> Line {
     let (call, is_ours) = match random.below(20) {
-        0 => (*random.pick(&OF_THE_SERVER), false),
+        0 => (*random.pick(&OF_THE_SERVER.split(';').collect::<Vec<_>>()), false),
         1 | 2 => return vec![b"TB.RESTORE".to_vec(), any_key(random), any_effect(random)],
         _ => (random.pick(CALLS).words, true),
     };
@@ -223,17 +209,18 @@ fn any_word(random: &mut Random) -> Vec<u8> {
 
 /// Of numbers near what may be a bound, or any; or no effect at all.
 fn any_effect(random: &mut Random) -> Vec<u8> {
-    const NEAR: [i64; 7] = [0, MAX_MICRO, -MAX_MICRO, 1 << 60, 1 << 53, 1_767_225_600_000_000, i64::MAX];
+    const NEAR: [i64; 7] = [0, MAX_MICRO, -MAX_MICRO, 1 << 60, 1 << 53, START_US, i64::MAX];
     let mut integer = || match random.below(4) {
-        0 => i64::from_le_bytes(random.next().to_le_bytes()),
+        0 => random.next() as i64,
         _ => random.pick(&NEAR).saturating_add(random.between(-2, 2)),
     };
-    let fields = [(); 3].map(|()| integer());
+    let mut effect = effect(integer(), integer(), Some(integer()));
     match random.below(10) {
-        0 => random.bytes(25),
-        1 => effect(2, fields[0], fields[1], fields[2]),
-        _ => effect(1, fields[0], fields[1], fields[2]),
+        0 => effect = random.bytes(25),
+        1 => effect[0] = 2,
+        _ => {}
     }
+    effect
 }
 
 /// Leaves out, repeats or swaps arguments, if there are any.
@@ -252,20 +239,10 @@ fn spoil(random: &mut Random, line: &mut Line) {
 
 /// Sends lines in one go, and returns the reply of each.
 fn exchange(server: &Server, client: &mut Connection, lines: &[Line]) -> Vec<Value> {
-    let mut packed = Vec::new();
-    for line in lines {
-        let mut command = redis::Cmd::new();
-        for word in line {
-            command.arg(word.as_slice());
-        }
-        packed.extend(command.get_packed_command());
-    }
-    let connection = client.inner();
-    connection.send_packed_command(&packed).unwrap();
-    let receive = |line: &Line| {
-        connection.recv_response().unwrap_or_else(|gone| panic!("{}: {gone}\n{}", shown(line), server.log()))
-    };
-    lines.iter().map(receive).collect()
+    let packed: Vec<u8> =
+        lines.iter().flat_map(|line| redis::Cmd::new().arg(line).get_packed_command()).collect();
+    let replies = client.inner().req_packed_commands(&packed, 0, lines.len());
+    replies.unwrap_or_else(|gone| panic!("{gone}\n{}", server.log()))
 }
 
 fn shown(line: &Line) -> String {

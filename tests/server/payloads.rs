@@ -4,16 +4,17 @@
 use super::hostile::{assert_nothing_leaked, assert_well};
 use crate::common::payload::{content, Payload, ENCODING};
 use crate::common::stored::{
-    append_only_file, assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash,
-    with_append_only_file,
+    append_only_file, assert_same_buckets, buckets, buckets_alive, copy_of_files, on_the_wire,
+    tells_of_a_crash, with_append_only_file,
 };
 use crate::common::{array, environment, is_before, shown, text, texts, Connection, Random, Server};
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
 use tempfile::TempDir;
-use tokenbucket::bucket::MAX_TIME_US;
+use tokenbucket::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket::error::Error;
+use tokenbucket::holds::Hold;
 use tokenbucket::number::MAX_MICRO;
 
 const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];
@@ -157,41 +158,43 @@ fn without_holds_a_payload_is_what_it_always_was() {
     assert_eq!(Payload::of(&mut client, "k").content(), always_was);
 }
 
-/// Which effects on holds there can be: `tests/requests.rs`.
+/// (What no bucket can have had: `tests/requests.rs`.)
 #[test]
 fn an_effect_that_no_holds_can_have_had_is_refused() {
     let (server, mut client) = Server::with_clock_and_client();
-    let effect = |version: u8, fields: &[i64], changes: &[u8]| {
-        let fields: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
-        [&[version], fields.as_slice(), changes].concat()
-    };
-    let set = |ends_at_us: i64, amount_micro: i64, id: &[u8]| {
-        let len = u8::try_from(id.len()).unwrap();
-        [&[1], &ends_at_us.to_le_bytes()[..], &amount_micro.to_le_bytes(), &[len], id].concat()
-    };
     let future_us = server.clock().now_us() + 5_000_000;
-    let changing = |changes: &[u8]| effect(2, &[5_000_000, 0, -1, 0], changes);
-    client.run(&[b"TB.RESTORE".as_slice(), b"k", &changing(&set(future_us, 2_000_000, b"a"))]);
+    let until = |until_us, changes: Vec<HoldChange>| {
+        let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
+        let holds = HoldChanges { until_us, changes };
+        Effect::Changed { bucket, expire_at_ms: None, holds }.encode().as_ref().to_vec()
+    };
+    let set = |id: &[u8], amount_micro, ends_at_us| {
+        until(0, vec![HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })])
+    };
+    let good = set(b"a", 2_000_000, future_us);
+    let restore =
+        |client: &mut Connection, effect: &[u8]| client.try_run(&[b"TB.RESTORE", b"k".as_slice(), effect]);
+    restore(&mut client, &good).unwrap();
     let before = buckets(&mut client);
     for bad in [
-        effect(2, &[5_000_000, 0, -1, -1], &[]),
-        effect(2, &[5_000_000, 0, -1, i64::MAX], &[]),
-        effect(3, &[5_000_000, 0, -1, 0], &[]),
-        changing(&[2, 0]),
-        changing(&[3, 1, b'z']),
-        changing(&set(future_us, 0, b"a")),
-        changing(&set(future_us, -1, b"a")),
-        changing(&set(-1, 1, b"a")),
-        changing(&set(i64::MAX, 1, b"a")),
-        changing(&set(future_us, 1, b"")),
-        changing(&set(future_us, 1, &[b'x'; 129])),
+        until(-1, vec![]),
+        until(i64::MAX, vec![]),
+        until(0, vec![HoldChange::Removed(Box::default())]),
+        [until(0, vec![]), vec![3, 1, b'z']].concat(),
+        [&[3], &good[1..]].concat(),
+        set(b"a", 0, future_us),
+        set(b"a", -1, future_us),
+        set(b"a", 1, -1),
+        set(b"a", 1, i64::MAX),
+        set(b"", 1, future_us),
+        set(&[b'x'; 129], 1, future_us),
     ] {
-        let refused = client.try_run(&[b"TB.RESTORE".as_slice(), b"k", &bad]).unwrap_err();
-        assert_eq!(refused, Error::Effect.to_string(), "{bad:?}");
+        assert_eq!(restore(&mut client, &bad), Err(Error::Effect.to_string()), "{bad:?}");
     }
     assert_same_buckets(&buckets(&mut client), &before, "after what was refused");
     // One of a bucket without holds replaces all.
-    client.run(&[b"TB.RESTORE".as_slice(), b"k", &effect(1, &[3_000_000, 0, -1], &[])]);
+    let bucket = Bucket { level_micro: 3_000_000, refilled_at_us: 0 };
+    restore(&mut client, Effect::Stored { bucket, expire_at_ms: None }.encode().as_ref()).unwrap();
     assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
     assert_eq!(client.state("k"), Some(("3".to_owned(), 0)));
 }
@@ -208,21 +211,13 @@ fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> TempDir {
     client.say("SAVE");
     let files = copy_of_files(&server);
     let file = files.path().join("dump.rdb");
-    let changed = replace_behind(&fs::read(&file).unwrap(), b"victim", &original, &change(&payload));
-    fs::write(file, changed).unwrap();
+    let snapshot = fs::read(&file).unwrap();
+    // The type stands before the key, all else behind it.
+    let from = [b"victim", original.as_slice()].concat();
+    let at = snapshot.windows(from.len()).position(|window| window == from).expect("no such key");
+    let to = [b"victim", change(&payload).as_slice()].concat();
+    fs::write(file, [&snapshot[..at], &to, &snapshot[at + from.len()..]].concat()).unwrap();
     files
-}
-
-/// Replaces the value of a key: the type stands before the key, all else behind it.
-fn replace_behind(bytes: &[u8], key: &[u8], value: &[u8], new: &[u8]) -> Vec<u8> {
-    let (from, to) = ([key, value].concat(), [key, new].concat());
-    let at =
-        bytes.windows(from.len()).position(|window| window == from).expect("the snapshot has no such key");
-    [&bytes[..at], &to, &bytes[at + from.len()..]].concat()
-}
-
-fn reading(files: &Path) -> Server {
-    Server::builder().files_in(files).controlled_clock().start()
 }
 
 /// One bad bucket is no reason to take a whole service down. It holds no more than it claimed.
@@ -239,7 +234,7 @@ fn a_snapshot_with_fields_out_of_bounds_is_loaded_with_these_corrected() {
         (5_000_000, i64::MAX, "5", MAX_TIME_US),
     ] {
         let files = snapshot_with(|payload| payload.value(ENCODING, &content(level_micro, refilled_at_us)));
-        let server = reading(files.path());
+        let server = Server::builder().files_in(files.path()).controlled_clock().start();
         let mut client = server.connect();
         assert_eq!(client.state("victim"), Some((level.to_owned(), time_us)));
         assert_eq!(client.state("before").unwrap().0, "6");
@@ -267,12 +262,10 @@ fn an_append_only_file_with_a_bad_effect_is_read_to_its_end() {
     let effects: [&[u8]; 4] = [b"", b"\x01\0", &[0xff; 25], &[0; 1000]];
     let mut appended = File::options().append(true).open(&file).unwrap();
     for effect in effects {
-        let head = format!("*3\r\n$10\r\nTB.RESTORE\r\n$6\r\nuser:1\r\n${}\r\n", effect.len());
-        appended.write_all(&[head.as_bytes(), effect, b"\r\n"].concat()).unwrap();
+        let restore = redis::cmd("TB.RESTORE").arg("user:1").arg(effect).get_packed_command();
+        appended.write_all(&restore).unwrap();
     }
-    appended
-        .write_all(b"*2\r\n$3\r\nDEL\r\n$6\r\nuser:2\r\n*3\r\n$3\r\nSET\r\n$3\r\nend\r\n$1\r\n1\r\n")
-        .unwrap();
+    appended.write_all(&["DEL user:2", "SET end 1"].map(on_the_wire).concat()).unwrap();
     let before = server.connect().state("user:1");
     let reader = with_append_only_file("no").files_in(server.folder()).start();
     assert_eq!(reader.connect().state("user:1"), before);
