@@ -1,7 +1,8 @@
 //! Many clients at once never get more than the limit, nor less.
 
 use crate::common::exact::number::exact;
-use crate::common::{decision, integers, text, unix_us, Connection, Server};
+use crate::common::reply::state;
+use crate::common::{decision, integer, unix_us, Connection, Server};
 use redis::Value;
 use std::collections::BTreeMap;
 use std::thread;
@@ -58,61 +59,44 @@ fn as_many_calls_are_allowed_as_the_limit_lets_through_and_not_one_more() {
     assert!(allowed * 1_000_000 > least, "{allowed} allowed, {least} micro-tokens flowed in and one is left");
 }
 
-/// A reservation as the server made it.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// When it was asked for, on the server's clock.
-    asked_at_us: i64,
-    /// When its tokens have flowed in.
-    due_at_us: i64,
-    /// When the worker acted, on the server's clock.
-    acted_at_us: i64,
-}
-
-const SLOT_US: i64 = 10_000;
-
-/// Asks for one slot, sleeps as told, and acts. Returns the place in the order of asking, and the slot.
-fn work_once(client: &mut Connection) -> (i64, Slot) {
+/// Asks for a slot, and sleeps as told. Returns the place in the order of asking, and when on the server's clock the slot
+/// was asked for and is due.
+fn reserve_and_sleep(client: &mut Connection) -> (i64, [i64; 2]) {
     let replies = client.transaction(&["INCR asked", "TB.RESERVE queue 1 100 1 60000", "TB.STATE queue"]);
-    let [Value::Int(place), reservation, Value::Array(state)] = replies.as_slice() else {
-        panic!("not the three replies: {replies:?}")
-    };
-    let told = decision(reservation);
-    assert_eq!(told.allowed, 1);
-    let [asked_at_us] = integers(&Value::Array(state[1..].to_vec()))[..] else { panic!("no time") };
+    let told = decision(&replies[1]);
+    let (level, asked_at_us) = state(&replies[2]).unwrap();
     // The level is a debt of so many tokens; at 100 a second, each takes one slot to pay off.
-    let debt_us: i64 = (-exact(&text(&state[0])) * exact("10000")).to_integer().try_into().unwrap();
+    let debt_us: i64 = (-exact(&level) * exact("10000")).to_integer().try_into().unwrap();
     let told_us = told.retry_after_ms * 1000;
-    assert!((debt_us..debt_us + 1000).contains(&told_us), "told {told_us}, the debt takes {debt_us}");
-    thread::sleep(Duration::from_millis(told.retry_after_ms.try_into().unwrap()));
-    let slot = Slot { asked_at_us, due_at_us: asked_at_us + debt_us, acted_at_us: client.time_us() };
-    (*place, slot)
+    assert!(told.allowed == 1 && (debt_us..debt_us + 1000).contains(&told_us), "{told:?} at {level}");
+    thread::sleep(Duration::from_micros(told_us.unsigned_abs()));
+    let (due_at_us, now_us) = (asked_at_us + debt_us, client.time_us());
+    assert!(now_us >= due_at_us, "early: at {now_us}, due at {due_at_us}");
+    (integer(&replies[0]), [asked_at_us, due_at_us])
 }
 
 #[test]
 fn concurrent_reservers_that_sleep_as_told_are_served_in_order_at_the_full_rate_and_never_early() {
     const WORKERS: usize = 32;
     const SLOTS_EACH: usize = 6;
+    const SLOT_US: i64 = 10_000;
     let server = Server::start();
-    let slots: BTreeMap<i64, Slot> = thread::scope(|scope| {
+    let slots: BTreeMap<i64, [i64; 2]> = thread::scope(|scope| {
         let worker = || {
             let mut client = server.connect();
-            (0..SLOTS_EACH).map(|_| work_once(&mut client)).collect::<Vec<_>>()
+            (0..SLOTS_EACH).map(|_| reserve_and_sleep(&mut client)).collect::<Vec<_>>()
         };
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
     assert_eq!(slots.len(), WORKERS * SLOTS_EACH);
-    let slots: Vec<Slot> = slots.into_values().collect();
-    for pair in slots.windows(2) {
-        let [before, after] = pair else { panic!("no pair") };
+    for ([asked_before_us, due_before_us], [asked_at_us, due_at_us]) in
+        slots.values().zip(slots.values().skip(1))
+    {
         // The next slot, in the order of asking, begins where the last one ended; unless nobody asked in time.
         // (A clock that stepped back by a microsecond starts to count anew.)
-        let stepped_back_us = (before.asked_at_us - after.asked_at_us).max(0);
-        let next_us = before.due_at_us + SLOT_US - stepped_back_us;
-        assert_eq!(after.due_at_us, next_us.max(after.asked_at_us), "after {before:?}");
-    }
-    for slot in &slots {
-        assert!(slot.acted_at_us >= slot.due_at_us, "early: {slot:?}");
+        let stepped_back_us = (asked_before_us - asked_at_us).max(0);
+        let next_us = due_before_us + SLOT_US - stepped_back_us;
+        assert_eq!(*due_at_us, next_us.max(*asked_at_us), "asked for at {asked_at_us}");
     }
 }

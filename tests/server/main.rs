@@ -34,3 +34,15 @@ mod throttle;
 mod throttle_clients;
 mod top;
 mod traces;
+
+/// Whether the server is too old for `words`. Then it has refused them, rather than done something else.
+fn is_refused_before(version: (u32, u32), client: &mut common::Connection, words: &str) -> bool {
+    let is_old = common::is_before(version.0, version.1);
+    if is_old {
+        let refused = client.refusal(words).to_lowercase();
+        let is_unknown =
+            ["unknown", "unsupported", "invalid", "error in acl"].iter().any(|word| refused.contains(word));
+        assert!(is_unknown, "new in {version:?}: {refused}");
+    }
+    is_old
+}
