@@ -7,7 +7,7 @@ use redis::Value;
 use std::collections::BTreeMap;
 
 /// An array of names and values.
-fn table(value: &Value) -> BTreeMap<String, Value> {
+pub fn table(value: &Value) -> BTreeMap<String, Value> {
     array(value.clone()).chunks(2).map(|pair| (text(&pair[0]), pair[1].clone())).collect()
 }
 

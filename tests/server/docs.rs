@@ -22,6 +22,7 @@
 //!
 //! `UPDATE_EXPECT=1 cargo test --test server docs::` writes what the server says into the pages.
 
+use super::command_table::table;
 use super::stories::passing_us;
 use crate::common::calls::{Audience, COMMANDS};
 use crate::common::clock::START_US;
@@ -60,21 +61,19 @@ fn every_transcript_holds() {
 
 #[test]
 fn every_prompt_is_in_a_transcript_and_every_script_is_run() {
+    let is_prompt = |line: &&&str| command_after_prompt(line.trim_start()).is_some();
     for page in pages() {
-        let is_prompt = |line: &&str| command_after_prompt(line.trim_start()).is_some();
-        let mut prompts = page.lines.iter().filter(|line| is_prompt(&line.as_str())).count();
-        for Block { language, start, content, .. } in page.blocks() {
-            match language {
-                "console" => prompts -= content.iter().filter(|line| is_prompt(line)).count(),
-                "lua" => {
-                    let name = script_name(&content).expect("a script without a name");
-                    let is_run = |line: &String| line.contains(&format!("$ redis-cli --eval {name} "));
-                    assert!(page.lines.iter().any(is_run), "{}: no transcript runs {name}", page.at(start));
-                }
-                _ => {}
-            }
+        let lines: Vec<&str> = page.lines.iter().map(String::as_str).collect();
+        let blocks = page.blocks();
+        let typed =
+            blocks.iter().filter(|block| block.language == "console").flat_map(|block| &block.content);
+        let (prompts, typed) = (lines.iter().filter(is_prompt).count(), typed.filter(is_prompt).count());
+        assert_eq!(prompts, typed, "{}: prompts outside transcripts", page.at(0));
+        for script in blocks.iter().filter(|block| block.language == "lua") {
+            let name = script_name(&script.content).expect("a script without a name");
+            let is_run = |line: &&str| line.contains(&format!("$ redis-cli --eval {name} "));
+            assert!(lines.iter().any(is_run), "{}: no transcript runs {name}", page.at(script.start));
         }
-        assert_eq!(prompts, 0, "{}: prompts outside transcripts", page.at(0));
     }
 }
 
@@ -86,30 +85,25 @@ fn every_error_is_what_its_example_gets() {
         let rows = page.error_rows();
         assert!(!rows.is_empty(), "{name} has no errors, not even one of arity");
         for (error, commands) in rows {
-            if is_before(7, 0)
-                && commands.iter().any(|command| command.starts_with("CONFIG SET tokenbucket."))
-            {
+            if is_before(7, 0) && commands.concat().contains("CONFIG SET tokenbucket.") {
                 // There settings are arguments of loadmodule alone.
-                shown.insert(error.to_owned());
+                shown.insert(error);
                 continue;
             }
             let mut session = Session::start("", &page);
             let mut client = session.server.connect();
             let (last, first) = commands.split_last().expect("an example");
-            first.iter().for_each(|command| drop(session.terminal.enter(command)));
+            first.iter().for_each(|command| drop(session.enter(command)));
             let before = (buckets(&mut client), client.changes());
-            let printed = session.terminal.enter(last).join("\n");
+            let printed = session.enter(last).join("\n");
             let expected = format!("(error) {error}");
             let holds = match expected.strip_suffix('…') {
                 Some(start) => printed.starts_with(start),
                 None => printed == expected,
             };
             assert!(holds, "{name}: {error}: {commands:?} printed\n{printed}");
-            assert_eq!(
-                (buckets(&mut client), client.changes()),
-                before,
-                "{name}: {last} has changed something"
-            );
+            let after = (buckets(&mut client), client.changes());
+            assert_eq!(after, before, "{name}: {last} has changed something");
             shown.insert(error.trim_end_matches(" for …").to_owned());
         }
     }
@@ -159,11 +153,8 @@ fn the_pages_agree_with_command_docs() {
     let mut client = server.connect();
     let index = Page::read(root().join("docs/commands/README.md"));
     for (name, page) in command_pages() {
-        let docs = array(array(client.run(&["COMMAND", "DOCS", &name])).remove(1));
-        let field = |name: &str| {
-            let pair = docs.chunks_exact(2).find(|pair| text(&pair[0]) == name).expect(name);
-            text(&pair[1])
-        };
+        let docs = table(&array(client.run(&["COMMAND", "DOCS", &name])).remove(1));
+        let field = |name: &str| text(&docs[name]);
         let at = page.at(0);
         assert_eq!(page.section("Complexity").join(" ").trim(), field("complexity"), "{at}");
         assert!(page.section("Syntax").contains(&format!("Since {}.", field("since"))), "{at}: since when");
@@ -206,19 +197,9 @@ fn root() -> &'static Path {
 
 /// Every page: those of the root, and what is under `docs`.
 fn pages() -> Vec<Page> {
-    let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                paths.push(path);
-            }
-        }
-    }
-    paths.sort();
-    paths.into_iter().map(Page::read).collect()
+    let under_docs = glob::glob(root().join("docs/**/*.md").to_str().unwrap()).unwrap().map(Result::unwrap);
+    let of_root = ["README.md", "CONTRIBUTING.md"].map(|name| root().join(name));
+    of_root.into_iter().chain(under_docs).map(Page::read).collect()
 }
 
 /// The pages of commands, by the name of the command in lower case.
@@ -397,9 +378,11 @@ fn without_remark(line: &str) -> &str {
     line.trim_end()
 }
 
-/// A server, somebody's terminal, and a folder with the scripts of a page.
+/// A server, a `redis-cli` that prints to us what it would print to a terminal, and a folder with the scripts of a page.
 struct Session {
-    terminal: Terminal,
+    /// It ends with what is typed into it.
+    cli: Child,
+    printed: Lines<BufReader<ChildStdout>>,
     folder: TempDir,
     server: Server,
 }
@@ -422,7 +405,33 @@ impl Session {
                 fs::write(folder.path().join(name), script.content.join("\n")).unwrap();
             }
         }
-        Self { terminal: Terminal::open(server.port(), folder.path()), folder, server }
+        let mut cli = Command::new(redis_cli())
+            .args(["--no-raw", "-h", "127.0.0.1", "-p", &server.port().to_string()])
+            .env("HOME", folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{} cannot be run: {error}; say which with REDIS_CLI=path", redis_cli().display())
+            });
+        let printed = BufReader::new(cli.stdout.take().unwrap()).lines();
+        Self { cli, printed, folder, server }
+    }
+
+    /// Types a command and returns the lines that are printed.
+    ///
+    /// The end of a reply cannot be seen, and a further command would be queued in a transaction. So something
+    /// is typed of which `redis-cli` itself complains: a quotation that does not end.
+    fn enter(&mut self, command: &str) -> Vec<String> {
+        const COMPLAINT: &str = "Invalid argument(s)";
+        writeln!(self.cli.stdin.as_mut().unwrap(), "{command}\n\"").unwrap();
+        let printed = self.printed.by_ref().map(Result::unwrap);
+        let mut lines: Vec<String> = printed.take_while(|line| line != COMPLAINT).collect();
+        lines.retain(|line| !is_stopwatch(line));
+        while lines.last().is_some_and(String::is_empty) {
+            lines.pop();
+        }
+        lines
     }
 
     /// Types what a transcript types, and returns it with what is printed.
@@ -442,7 +451,7 @@ impl Session {
                 self.server.clock().advance_us(us);
             }
             let printed = match (command_after_prompt(line), line.strip_prefix(SHELL_PROMPT)) {
-                (Some(command), _) => self.terminal.enter(command),
+                (Some(command), _) => self.enter(command),
                 (None, Some(command)) => self.run_in_shell(command),
                 (None, None) => Vec::new(),
             };
@@ -463,14 +472,10 @@ impl Session {
             panic!("'{command}' calls something else than redis-cli: its block is no transcript")
         };
         let script = format!("\"$REDIS_CLI\" --no-raw -p \"$PORT\" {arguments}");
-        let output = Command::new("sh")
-            .args(["-c", &script])
-            .env("REDIS_CLI", redis_cli())
-            .env("PORT", self.server.port().to_string())
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).current_dir(self.folder.path()).stdin(Stdio::null());
+        shell.env("REDIS_CLI", redis_cli()).env("PORT", self.server.port().to_string());
+        let output = shell.output().unwrap();
         let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         printed.lines().map(ToOwned::to_owned).collect()
     }
@@ -490,55 +495,8 @@ fn cluster_of_one() -> Server {
     server
 }
 
-// ---- redis-cli ----------------------------------------------------------------------------------------------
-
-/// A `redis-cli` that prints to us what it would print to a terminal.
-struct Terminal {
-    child: Child,
-    printed: Lines<BufReader<ChildStdout>>,
-}
-
-impl Terminal {
-    fn open(port: u16, home: &Path) -> Self {
-        let mut child = Command::new(redis_cli())
-            .args(["--no-raw", "-h", "127.0.0.1", "-p", &port.to_string()])
-            .env("HOME", home)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{} cannot be run: {error}; say which with REDIS_CLI=path", redis_cli().display())
-            });
-        let printed = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, printed }
-    }
-
-    /// Types a command and returns the lines that are printed.
-    ///
-    /// The end of a reply cannot be seen, and a further command would be queued in a transaction. So something
-    /// is typed of which `redis-cli` itself complains: a quotation that does not end.
-    fn enter(&mut self, command: &str) -> Vec<String> {
-        const COMPLAINT: &str = "Invalid argument(s)";
-        writeln!(self.child.stdin.as_mut().unwrap(), "{command}\n\"").unwrap();
-        let printed = self.printed.by_ref().map(Result::unwrap);
-        let mut lines: Vec<String> = printed.take_while(|line| line != COMPLAINT).collect();
-        lines.retain(|line| !is_stopwatch(line));
-        while lines.last().is_some_and(String::is_empty) {
-            lines.pop();
-        }
-        lines
-    }
-}
-
 /// `(0.61s)`, which `redis-cli` prints below the reply of a slow machine.
 fn is_stopwatch(line: &str) -> bool {
     let seconds = line.strip_prefix('(').and_then(|rest| rest.strip_suffix("s)"));
     seconds.is_some_and(|seconds| seconds.contains('.') && seconds.parse::<f64>().is_ok())
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

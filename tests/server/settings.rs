@@ -1,8 +1,9 @@
 //! The settings: arguments of `loadmodule`, lines of the configuration, `CONFIG SET`; and loading as such.
 
+use super::is_refused_before;
 use crate::common::server::module;
 use crate::common::stored::{is_writing_files, tells_of_a_crash};
-use crate::common::{is_before, texts, wait_until, Connection, Server};
+use crate::common::{is_before, shown, texts, wait_until, Connection, Server};
 use std::fs;
 
 /// Whether a bucket can be taken from that would have to be created over `maxmemory`.
@@ -20,94 +21,71 @@ fn allows_on_oom(client: &mut Connection) -> bool {
 #[test]
 fn a_setting_is_an_argument_of_loadmodule_and_an_option_or_a_line_of_the_configuration() {
     let path = module();
-    for (arguments, configured, allows) in [
-        ("", "", false),
-        ("on-oom deny", "", false),
-        ("on-oom allow", "", true),
-        ("tokenbucket.on-oom allow", "", true),
-        ("ON-OOM ALLOW", "", true),
-        ("TokenBucket.On-OOM Allow", "", true),
-        ("on-oom deny on-oom allow", "", true),
-        ("", "allow", true),
+    for (arguments, configured, allows, has_cl_throttle) in [
+        ("", "", false, true),
+        ("on-oom deny", "", false, true),
+        ("on-oom allow", "", true, true),
+        ("tokenbucket.on-oom allow", "", true, true),
+        ("ON-OOM ALLOW", "", true, true),
+        ("TokenBucket.On-OOM Allow", "", true, true),
+        ("on-oom deny on-oom allow", "", true, true),
+        ("cl-throttle no", "", false, false),
+        ("tokenbucket.cl-throttle NO", "", false, false),
+        ("cl-throttle yes on-oom allow", "", true, true),
+        ("", "on-oom allow", true, true),
+        ("", "cl-throttle no", false, false),
         // What the operator's configuration says counts more than what stands behind `loadmodule`.
-        ("on-oom deny", "allow", true),
-        ("on-oom allow", "deny", false),
+        ("on-oom deny", "on-oom allow", true, true),
+        ("on-oom allow", "on-oom deny", false, true),
+        ("cl-throttle no", "cl-throttle yes", false, true),
     ] {
         let words: Vec<&str> = arguments.split_whitespace().collect();
-        let (mut by_options, mut lines) = (
-            Server::builder().module_arguments(&words),
-            format!("loadmodule {} {arguments}\n", path.display()),
-        );
-        if !configured.is_empty() {
-            by_options = by_options.option("tokenbucket.on-oom", configured);
-            lines += &format!("tokenbucket.on-oom {configured}\n");
+        let mut by_options = Server::builder().module_arguments(&words);
+        let mut lines = format!("loadmodule {} {arguments}\n", path.display());
+        if let Some((name, value)) = configured.split_once(' ') {
+            by_options = by_options.option(&format!("tokenbucket.{name}"), value);
+            lines += &format!("tokenbucket.{configured}\n");
         }
         if !configured.is_empty() && is_before(7, 0) {
             let log = by_options.start_expecting_refusal();
-            assert!(log.contains("'tokenbucket.on-oom "), "settings of modules are new in 7.0: {log}");
+            assert!(log.contains("'tokenbucket."), "settings of modules are new in 7.0: {log}");
             continue;
         }
         let by_file = Server::builder().without_module().configuration_file(&lines);
         for server in [by_options.start(), by_file.start()] {
-            assert_eq!(allows_on_oom(&mut server.connect()), allows, "{arguments}, then {configured}");
+            let mut client = server.connect();
+            let found = (allows_on_oom(&mut client), client.has_command("CL.THROTTLE"));
+            assert_eq!(found, (allows, has_cl_throttle), "{arguments}, then {configured}");
         }
     }
 }
 
 #[test]
-fn the_setting_can_be_seen_and_changed_while_the_server_runs() {
-    let server = Server::builder().module_arguments(&["on-oom", "allow"]).start();
+fn a_setting_can_be_seen_and_changed_while_the_server_runs() {
+    let arguments = ["on-oom", "allow", "cl-throttle", "no"];
+    let server = Server::builder().module_arguments(&arguments).start();
     let mut client = server.connect();
-    let setting = |client: &mut Connection| texts(client.say("CONFIG GET tokenbucket.on-oom"));
-    if is_before(7, 0) {
-        assert_eq!(setting(&mut client), [""; 0], "settings of modules are new in 7.0");
-        let refused = client.refusal("CONFIG SET tokenbucket.on-oom deny");
-        assert_eq!(refused, "ERR Unsupported CONFIG parameter: tokenbucket.on-oom");
-        assert!(allows_on_oom(&mut client));
-        return;
+    if is_refused_before((7, 0), &mut client, "CONFIG SET tokenbucket.on-oom deny") {
+        assert_eq!(shown(&client.say("CONFIG GET tokenbucket.*")), "[]");
+        return assert!(allows_on_oom(&mut client));
     }
-    assert_eq!(setting(&mut client), ["tokenbucket.on-oom", "allow"]);
-    client.say("CONFIG SET tokenbucket.on-oom deny");
-    assert_eq!(setting(&mut client), ["tokenbucket.on-oom", "deny"]);
-    assert!(!allows_on_oom(&mut client));
-    client.say("CONFIG SET TOKENBUCKET.ON-OOM ALLOW");
-    assert!(allows_on_oom(&mut client));
-    for bad in ["maybe", "1", "yes"] {
-        let refused = client.refusal(&format!("CONFIG SET tokenbucket.on-oom {bad}"));
-        assert!(refused.contains("argument(s) must be one of the following: deny, allow"), "{refused}");
-    }
-    assert_eq!(setting(&mut client), ["tokenbucket.on-oom", "allow"]);
-}
-
-/// Said at the start, once and for all.
-#[test]
-fn cl_throttle_is_offered_unless_the_operator_says_no() {
-    for (arguments, line, is_offered) in [
-        (&[] as &[&str], None, "yes"),
-        (&["cl-throttle", "no"], None, "no"),
-        (&["tokenbucket.cl-throttle", "NO"], None, "no"),
-        (&["cl-throttle", "yes", "on-oom", "allow"], None, "yes"),
-        (&[], Some("no"), "no"),
-        // The configuration counts more than the arguments.
-        (&["cl-throttle", "no"], Some("yes"), "yes"),
+    let one_of = "argument(s) must be one of the following: deny, allow";
+    // Whether there is CL.THROTTLE is said at the start, once and for all.
+    for (name, value, refusal, expected) in [
+        ("tokenbucket.on-oom", "deny", "", "deny"),
+        ("TOKENBUCKET.ON-OOM", "ALLOW", "", "allow"),
+        ("tokenbucket.on-oom", "maybe", one_of, "allow"),
+        ("tokenbucket.on-oom", "1", one_of, "allow"),
+        ("tokenbucket.on-oom", "yes", one_of, "allow"),
+        ("tokenbucket.cl-throttle", "yes", "immutable", "no"),
     ] {
-        let mut builder = Server::builder().module_arguments(arguments);
-        match line {
-            // Such lines are new in 7.0: see the first test.
-            Some(_) if is_before(7, 0) => continue,
-            Some(value) => builder = builder.option("tokenbucket.cl-throttle", value),
-            None => {}
+        match client.attempt(&format!("CONFIG SET {name} {value}")) {
+            Ok(_) => assert_eq!(refusal, "", "{name} {value} was set"),
+            Err(error) => assert!(!refusal.is_empty() && error.contains(refusal), "{name} {value}: {error}"),
         }
-        let server = builder.start();
-        let mut client = server.connect();
-        assert_eq!(client.has_command("CL.THROTTLE"), is_offered == "yes", "{arguments:?} {line:?}");
-        let refused = client.refusal("CONFIG SET tokenbucket.cl-throttle no");
-        if is_before(7, 0) {
-            assert!(refused.starts_with("ERR Unsupported CONFIG parameter"), "{refused}");
-        } else {
-            assert!(refused.contains("immutable"), "{refused}");
-            assert_eq!(texts(client.say("CONFIG GET tokenbucket.cl-throttle"))[1], is_offered);
-        }
+        let get = client.say(&format!("CONFIG GET {name}"));
+        assert_eq!(texts(get), [&name.to_lowercase(), expected], "{name} {value}");
+        assert_eq!(allows_on_oom(&mut client), expected != "deny", "{name} {value}");
     }
 }
 
@@ -116,16 +94,12 @@ fn config_rewrite_keeps_what_was_set() {
     let lines = format!("loadmodule {}\n", module().display());
     let mut server = Server::builder().without_module().configuration_file(&lines).start();
     let mut client = server.connect();
-    if is_before(7, 0) {
-        client.say("CONFIG REWRITE");
-    } else {
+    if !is_before(7, 0) {
         client.say("CONFIG SET tokenbucket.on-oom allow");
-        client.say("CONFIG REWRITE");
     }
+    client.say("CONFIG REWRITE");
     let rewritten = fs::read_to_string(server.folder().join("redis.conf")).unwrap();
-    assert!(rewritten
-        .lines()
-        .any(|line| line.starts_with("loadmodule ") && line.contains(module().to_str().unwrap())));
+    assert!(rewritten.contains(lines.trim_end()), "{rewritten}");
     server.restart(false);
     assert_eq!(allows_on_oom(&mut server.connect()), !is_before(7, 0), "{rewritten}");
 }
@@ -168,12 +142,7 @@ fn a_bad_option_of_the_server_refuses_to_start() {
 fn the_module_can_be_loaded_while_the_server_runs_and_not_be_unloaded() {
     let server = Server::builder().without_module().start();
     let mut client = server.connect();
-    let module = module();
-    let path = module.to_str().unwrap();
-    let refused = client.try_run(&["MODULE", "LOAD", path, "on-oom", "maybe"]);
-    assert!(refused.is_err_and(|error| error.starts_with("ERR Error loading the extension")));
-    assert!(!client.has_command("TB.TAKE"));
-    client.run(&["MODULE", "LOAD", path, "on-oom", "allow"]);
+    client.run(&["MODULE", "LOAD", module().to_str().unwrap(), "on-oom", "allow"]);
     assert!(allows_on_oom(&mut client));
     assert_eq!(client.decide("TB.TAKE k 10 1").allowed, 1);
     let refused = client.refusal("MODULE UNLOAD tokenbucket");
