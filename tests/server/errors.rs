@@ -13,67 +13,75 @@ fn traces(client: &mut Connection) -> (Buckets, i64, [i64; 5]) {
     (buckets(client), client.changes(), counted)
 }
 
+/// Calls after `prepare` and what the test says, and the error of what is wrong first.
+#[rustfmt::skip] // A line for each.
+const WRONG: &[(Error, &str)] = &[
+    (Error::Capacity, "TB.TAKE k ten fast -1; TB.MTAKE 1 k ten 1 1; TB.HOLD k ten 1 1 5 b"),
+    (Error::Rate, "TB.TAKE k 10 fast -1; TB.PEEK k 10 0/s; TB.MTAKE 1 k 10 / 1"),
+    (Error::RateOutOfRange, "TB.TAKE k 10 1/36525.1d; TB.MTAKE 1 k 10 1e-10 1"),
+    (Error::RefillTooSlow, "TB.TAKE n 2 1/36525d; TB.CHARGE k 1e12 316 1; TB.MTAKE 1 n 1e12 1 1"),
+    (Error::Cost, "TB.TAKE n 10 1 one; TB.RESERVE k 10 1 1e13 x; TB.MTAKE 2 k 10 1 one k ten 1 1"),
+    (Error::Cost, "TB.MTAKE 3 k 10 1 1 n 10 1 -1 m 10 1 1"),
+    (Error::Max, "TB.TAKEUPTO k 10 1 0; TB.TAKEUPTO n 10 1 1.5"),
+    (Error::MaxWait, "TB.RESERVE k 10 1 1 -1; TB.RESERVE n 10 1 1 0.5"),
+    (Error::Amount, "TB.CHARGE n 10 1 -1; TB.GIVE k 10 1 all; TB.HOLD k 10 1 -1 5 b"),
+    (Error::DebtTooDeep, "TB.CHARGE deep 10 1e12 1; TB.CHARGE deep 0 1e12 1e12; TB.SETTLE deep 10 1e12 id 5"),
+    (Error::DebtTooDeep, "TB.MSETTLE 2 id pool 10 0 0 deep 10 1e12 5"),
+    (Error::Ttl, "TB.HOLD k 10 1 1 0 b; TB.HOLD k 10 1 1 2592000001 b; TB.HOLD k 10 1 1 1.5 b"),
+    (Error::Used, "TB.SETTLE pool 10 1 id x"),
+    (Error::UsedOfPool, "TB.SETTLE pool 10 0 id 1"),
+    (Error::RateOfPool, "TB.TAKE pool 10 0.00 1; TB.MTAKE 2 k 10 1 1 pool 10 0 1; TB.TAKEUPTO pool 10 0 1"),
+    (Error::RateOfPool, "TB.RESERVE pool 10 0 1 1; TB.CHARGE pool 10 0 1"),
+    (Error::NumKeys, "TB.MTAKE 0 k 10 1 1; TB.MTAKE 1025 k 10 1 1; TB.MTAKE +1 k 10 1 1"),
+    (Error::NumKeysMismatch, "TB.MTAKE 2 k 10 1 1; TB.MTAKE 1 k 10 1 1 n"),
+    (Error::NumKeysOfAmounts, "TB.MHOLD 2 5 b k 10 1 1 z"),
+    (Error::NumKeysOfUsed, "TB.MSETTLE 2 id pool 10 0 0 z"),
+    (Error::DuplicateKey, "TB.MTAKE 3 k 10 1 1 n 10 1 1 k 20 5/m 2; TB.MHOLD 2 5 b k 10 1 1 k 10 1 1"),
+    (Error::DuplicateKey, "TB.MSETTLE 2 id pool 10 0 0 pool 10 0 0"),
+    (Error::Effect, "TB.RESTORE k state; TB.RESTORE n state"),
+    (Error::WrongType, "TB.MTAKE 3 k 10 1 1 string 10 1 1 n 10 1 1; TB.SETTLE string 10 1 id 1"),
+    (Error::WrongType, "TB.MSETTLE 2 id pool 10 0 0 string 10 1 1"),
+    (Error::MaxBurst, "CL.THROTTLE k ten 30 60; CL.THROTTLE k -2 30 60"),
+    (Error::Count, "CL.THROTTLE k 15 0 60; CL.THROTTLE n 15 1000000000001 60"),
+    (Error::Period, "CL.THROTTLE k 15 30 60s; CL.THROTTLE n 15 30 3155760001"),
+    (Error::Quantity, "CL.THROTTLE k 15 30 60 -1; CL.THROTTLE n 15 30 60 x"),
+    (Error::BurstTooSlow, "CL.THROTTLE k 100 1 3155760000; CL.THROTTLE n 100000000 1 60"),
+];
+
 #[test]
 fn each_says_which_argument_is_the_first_that_is_wrong_and_changes_nothing() {
     let (server, mut client) = prepared();
     server.clock().advance_ms(500);
-    client.say("SET string x");
-    client.say("TB.HOLD deep 10 1e12 4 60000 id");
-    client.say("TB.CHARGE deep 10 1e12 1e12");
-    client.say("TB.CHARGE deep 10 1e12 6");
-    client.say("TB.HOLD pool 10 0 4 60000 id");
-    let [long, longer] = [128, 129].map(|len| "x".repeat(len));
-    let before = traces(&mut client);
-    for (error, calls) in [
-        (
-            Error::Capacity,
-            ["TB.TAKE k ten fast -1", "TB.MTAKE 1 k ten 1 1", "TB.HOLD k ten 1 1 5 b"].as_slice(),
-        ),
-        (Error::Rate, &["TB.TAKE k 10 fast -1", "TB.PEEK k 10 0/s", "TB.MTAKE 1 k 10 / 1"]),
-        (Error::RateOutOfRange, &["TB.TAKE k 10 1/36525.1d", "TB.MTAKE 1 k 10 1e-10 1"]),
-        (Error::RefillTooSlow, &["TB.TAKE n 2 1/36525d", "TB.CHARGE k 1e12 316 1", "TB.MTAKE 1 n 1e12 1 1"]),
-        (Error::Cost, &["TB.TAKE n 10 1 one", "TB.RESERVE k 10 1 1e13 x", "TB.MTAKE 2 k 10 1 one k ten 1 1"]),
-        (Error::Cost, &["TB.MTAKE 3 k 10 1 1 n 10 1 -1 m 10 1 1"]),
-        (Error::Max, &["TB.TAKEUPTO k 10 1 0", "TB.TAKEUPTO n 10 1 1.5"]),
-        (Error::MaxWait, &["TB.RESERVE k 10 1 1 -1", "TB.RESERVE n 10 1 1 0.5"]),
-        (Error::Amount, &["TB.CHARGE n 10 1 -1", "TB.GIVE k 10 1 all", "TB.HOLD k 10 1 -1 5 b"]),
-        (Error::DebtTooDeep, &["TB.CHARGE deep 10 1e12 1", "TB.CHARGE deep 0 1e12 1e12"]),
-        (Error::DebtTooDeep, &["TB.SETTLE deep 10 1e12 id 5", "TB.MSETTLE 2 id pool 10 0 0 deep 10 1e12 5"]),
-        (Error::Ttl, &["TB.HOLD k 10 1 1 0 b", "TB.HOLD k 10 1 1 2592000001 b", "TB.HOLD k 10 1 1 1.5 b"]),
-        (Error::Id, &[&format!("TB.HOLD k 10 1 1 5 {longer}"), &format!("TB.SETTLE pool 10 0 {longer} 0")]),
-        (Error::Used, &["TB.SETTLE pool 10 1 id x"]),
-        (Error::UsedOfPool, &["TB.SETTLE pool 10 0 id 1"]),
-        (Error::RateOfPool, &["TB.TAKE pool 10 0.00 1", "TB.MTAKE 2 k 10 1 1 pool 10 0 1"]),
-        (
-            Error::RateOfPool,
-            &["TB.TAKEUPTO pool 10 0 1", "TB.RESERVE pool 10 0 1 1", "TB.CHARGE pool 10 0 1"],
-        ),
-        (Error::NumKeys, &["TB.MTAKE 0 k 10 1 1", "TB.MTAKE 1025 k 10 1 1", "TB.MTAKE +1 k 10 1 1"]),
-        (Error::NumKeysMismatch, &["TB.MTAKE 2 k 10 1 1", "TB.MTAKE 1 k 10 1 1 n"]),
-        (Error::NumKeysOfAmounts, &["TB.MHOLD 2 5 b k 10 1 1 z"]),
-        (Error::NumKeysOfUsed, &["TB.MSETTLE 2 id pool 10 0 0 z"]),
-        (
-            Error::DuplicateKey,
-            &["TB.MTAKE 3 k 10 1 1 n 10 1 1 k 20 5/m 2", "TB.MHOLD 2 5 b k 10 1 1 k 10 1 1"],
-        ),
-        (Error::DuplicateKey, &["TB.MSETTLE 2 id pool 10 0 0 pool 10 0 0"]),
-        (Error::Effect, &["TB.RESTORE k state", "TB.RESTORE n state"]),
-        (Error::WrongType, &["TB.MTAKE 3 k 10 1 1 string 10 1 1 n 10 1 1", "TB.SETTLE string 10 1 id 1"]),
-        (Error::WrongType, &["TB.MSETTLE 2 id pool 10 0 0 string 10 1 1"]),
-        (Error::MaxBurst, &["CL.THROTTLE k ten 30 60", "CL.THROTTLE k -2 30 60"]),
-        (Error::Count, &["CL.THROTTLE k 15 0 60", "CL.THROTTLE n 15 1000000000001 60"]),
-        (Error::Period, &["CL.THROTTLE k 15 30 60s", "CL.THROTTLE n 15 30 3155760001"]),
-        (Error::Quantity, &["CL.THROTTLE k 15 30 60 -1", "CL.THROTTLE n 15 30 60 x"]),
-        (Error::BurstTooSlow, &["CL.THROTTLE k 100 1 3155760000", "CL.THROTTLE n 100000000 1 60"]),
+    for call in [
+        "SET string x",
+        "TB.HOLD deep 10 1e12 4 60000 id",
+        "TB.CHARGE deep 10 1e12 1e12",
+        "TB.CHARGE deep 10 1e12 6",
+        "TB.HOLD pool 10 0 4 60000 id",
     ] {
-        for call in calls {
+        client.say(call);
+    }
+    let before = traces(&mut client);
+    for (error, calls) in WRONG {
+        for call in calls.split("; ") {
             assert_eq!(client.refusal(call), error.to_string(), "{call}");
             assert_eq!(traces(&mut client), before, "{call}");
         }
     }
-    assert_eq!(client.try_run(&["TB.HOLD", "k", "10", "1", "1", "5", ""]), Err(Error::Id.to_string()));
+    let [long, longer] = [128, 129].map(|len| "x".repeat(len));
+    for id in ["", &longer] {
+        let hold = ["TB.HOLD", "k", "10", "1", "1", "5", id];
+        assert_eq!(client.try_run(&hold), Err(Error::Id.to_string()));
+        assert_eq!(client.try_run(&["TB.SETTLE", "pool", "10", "0", id, "0"]), Err(Error::Id.to_string()));
+    }
     assert_eq!(traces(&mut client), before);
     assert_eq!(client.decide(&format!("TB.HOLD k 10 1 1 5 {long}")).allowed, 1);
+}
+
+fn assert_wrong_arity(client: &mut Connection, words: &str) {
+    let command = words.split(' ').next().unwrap();
+    let expected = format!("err wrong number of arguments for '{}' command", command.to_lowercase());
+    assert_eq!(client.refusal(words).to_lowercase(), expected, "{words}");
 }
 
 #[test]
@@ -85,43 +93,37 @@ fn a_wrong_number_of_arguments_is_refused_by_every_command() {
         let example = Call::of(command).next().unwrap();
         let words: Vec<&str> = example.words.split(' ').chain(["0"; 8]).collect();
         // An option that there is not is named.
-        let is_open =
-            command.arity == -1 || command.arguments.iter().any(|argument| argument.contains("multiple"));
+        let is_open = command.arity == -1 || command.arguments.concat().contains("multiple");
         let most = if is_open { None } else { Some(command.arguments.len() + 1) };
         // Servers before 7.0 do not know how many there are at least, so a command that counts its keys says what is
         // missing.
-        let counts_keys = command.arguments[0] == "numkeys integer";
-        let few = if counts_keys && is_before(7, 0) { 1 } else { least - 1 };
+        let few = if command.arguments[0].starts_with("numkeys") && is_before(7, 0) { 1 } else { least - 1 };
         for count in (1..=few).chain(most.map(|most| most + 1)) {
-            let refused = client.refusal(&words[..count].join(" ")).to_lowercase();
-            let expected =
-                format!("err wrong number of arguments for '{}' command", command.name.to_lowercase());
-            assert_eq!(refused, expected, "{:?}", &words[..count]);
+            assert_wrong_arity(&mut client, &words[..count].join(" "));
         }
     }
-    assert_eq!(
-        client.refusal("TB.RESTORE k x n").to_lowercase(),
-        "err wrong number of arguments for 'tb.restore' command"
-    );
+    assert_wrong_arity(&mut client, "TB.RESTORE k x n");
     assert_eq!(traces(&mut client), before);
 }
 
 #[test]
 fn a_key_of_another_type_is_refused_by_every_call_and_stays_as_it_is() {
     let (_server, mut client) = prepared();
+    let look =
+        |client: &mut Connection| (client.dump("foreign"), client.expires_at_ms("foreign"), buckets(client));
     for make in [
-        "SET foreign word",
-        "RPUSH foreign a b",
-        "SADD foreign a b",
-        "ZADD foreign 1 a",
-        "HSET foreign level 5",
-        "XADD foreign 1-1 a b",
-        "SETBIT foreign 7 1",
+        "SET _ word",
+        "RPUSH _ a",
+        "SADD _ a",
+        "ZADD _ 1 a",
+        "HSET _ level 5",
+        "XADD _ 1-1 a b",
+        "SETBIT _ 7 1",
     ] {
         prepare(&mut client);
-        client.say(make);
+        client.say(&make.replace('_', "foreign"));
         client.say("PEXPIRE foreign 123456");
-        let before = (client.dump("foreign"), client.expires_at_ms("foreign"), buckets(&mut client));
+        let before = look(&mut client);
         let of_clients = CALLS.iter().filter(|call| call.command().audience.are_clients());
         for call in of_clients.filter(|call| call.outcome != Outcome::Refused) {
             for foreign in call.keys() {
@@ -129,8 +131,7 @@ fn a_key_of_another_type_is_refused_by_every_call_and_stays_as_it_is() {
                 assert_eq!(client.refusal(&words), Error::WrongType.to_string(), "{make}, {words}");
             }
         }
-        let after = (client.dump("foreign"), client.expires_at_ms("foreign"), buckets(&mut client));
-        assert_eq!(after, before, "{make}");
+        assert_eq!(look(&mut client), before, "{make}");
     }
 }
 

@@ -3,7 +3,7 @@
 use super::decisions::YEAR_US;
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::exact::{number::exact, whole, Limit, MILLION};
-use crate::common::{Connection, Server};
+use crate::common::Server;
 
 /// When a bucket is full, in Unix microseconds: not yet one before.
 fn full_at_us((level, refilled_at_us): &(String, i64), limit: &Limit) -> i64 {
@@ -70,25 +70,14 @@ fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
 /// Whatever a user has done to the expiry, and however the bucket came under this name: the next write puts it right.
 #[test]
 fn the_next_write_repairs_an_expiry() {
-    let meddling: [fn(&mut Connection); 4] = [
-        |client| drop(client.say("PERSIST k")),
-        |client| drop(client.say("EXPIRE k 999999999")),
-        |client| {
-            let dump = client.dump("k");
-            client.restore("k", &dump).unwrap();
-        },
-        |client| {
-            let _ = ["TB.TAKE source 10 1 6", "RENAME source k", "PERSIST k"].map(|call| client.say(call));
-        },
-    ];
     let (server, mut client) = Server::with_clock_and_client();
     let per_second = Limit::new("10", "1");
     for call in CALLS.iter().filter(|call| {
         call.keys().contains(&"k") && !matches!(call.outcome, Outcome::Filled | Outcome::Held(_))
     }) {
-        for meddle in meddling {
+        for meddling in ["PERSIST k", "EXPIRE k 999999999", "TB.TAKE source 10 1 6;RENAME source k;PERSIST k"] {
             prepare(&mut client);
-            meddle(&mut client);
+            meddling.split(';').for_each(|meddling| drop(client.say(meddling)));
             let meddled = client.expires_at_ms("k");
             call.make(&mut client);
             if call.outcome.writes() {

@@ -2,12 +2,14 @@
 //! does harm.
 
 use super::holds::{digest, fill};
+use super::is_refused_before;
 use crate::common::engine::Brand;
+use crate::common::server::reply_or_error;
 use crate::common::stored::{
     assert_same_buckets, buckets, buckets_alive, wait_while_time_passes, Buckets, Stored,
 };
 use crate::common::{array, integer, is_before, text, texts, Connection, Engine, Server, HOUR_MS};
-use redis::Value;
+use redis::{ConnectionLike, Value};
 
 /// A server with one bucket, `user:1`, of an odd level, with a hold that lasts and another that has ended.
 fn with_one_bucket() -> (Server, Connection) {
@@ -104,25 +106,20 @@ fn dump_and_restore_bring_a_bucket_back() {
     let now_ms = server.clock().now_us() / 1000;
 
     assert!(restore(&mut client, "user:1", "0", &payload, &[]).unwrap_err().starts_with("BUSYKEY"));
-    restore(&mut client, "forever", "0", &payload, &[]).unwrap();
-    restore(&mut client, "relative", "5000", &payload, &[]).unwrap();
-    restore(&mut client, "absolute", &(now_ms + 7000).to_string(), &payload, &["ABSTTL"]).unwrap();
     client.say("TB.TAKE replaced 10 1/h 9");
-    restore(&mut client, "replaced", "0", &payload, &["REPLACE"]).unwrap();
     client.say("SET string 1");
-    restore(&mut client, "string", "0", &payload, &["REPLACE"]).unwrap();
-
-    for (key, expires_at_ms) in [
-        ("user:1", original.expires_at_ms),
-        ("forever", None),
-        ("relative", Some(now_ms + 5000)),
-        ("absolute", Some(now_ms + 7000)),
-        ("replaced", None),
-        ("string", None),
+    for (key, ttl, options, expires_at_ms) in [
+        ("forever", "0", [].as_slice(), None),
+        ("relative", "5000", &[], Some(now_ms + 5000)),
+        ("absolute", &(now_ms + 7000).to_string(), &["ABSTTL"], Some(now_ms + 7000)),
+        ("replaced", "0", &["REPLACE"], None),
+        ("string", "0", &["REPLACE"], None),
     ] {
+        restore(&mut client, key, ttl, &payload, options).unwrap();
         assert_eq!(stored(&mut client, key), Stored { expires_at_ms, ..original.clone() }, "{key}");
         assert_eq!(client.dump(key), payload, "{key}");
     }
+    assert_eq!(stored(&mut client, "user:1"), original);
     assert_eq!(buckets_alive(&mut client), 6);
     // A payload knows no time: later it is the same bucket, which has refilled meanwhile.
     server.clock().advance_ms(HOUR_MS);
@@ -134,9 +131,7 @@ fn dump_and_restore_bring_a_bucket_back() {
 #[test]
 fn a_copy_is_a_bucket_of_its_own() {
     let (_server, mut client) = with_one_bucket();
-    if !client.has_command("COPY") {
-        assert!(is_before(6, 2), "COPY is missing");
-        assert!(client.refusal("COPY user:1 copy").starts_with("ERR unknown command"));
+    if is_refused_before((6, 2), &mut client, "COPY user:1 copy") {
         return;
     }
     let original = stored(&mut client, "user:1");
@@ -179,32 +174,21 @@ fn migrate_brings_buckets_to_another_server() {
     let (mut source, mut target) = (from.connect(), to.connect());
     fill(&mut source, from.clock());
     let expected = buckets(&mut source);
-    let keys = array(source.say("KEYS *"));
-
+    let keys: Vec<Vec<u8>> = redis::from_redis_value(source.say("KEYS *")).unwrap();
+    let migrate = |source: &mut Connection, options: &[&str]| {
+        let to = ["127.0.0.1", &to.port().to_string(), "", "0", "10000"];
+        let command = redis::cmd("MIGRATE").arg(&to).arg(options).arg("KEYS").arg(&keys).take();
+        reply_or_error(source.inner().req_command(&command))
+    };
     target.say("TB.TAKE take 1 1/h");
-    assert!(migrate(&mut source, &to, "COPY", &keys).unwrap_err().contains("BUSYKEY"));
-    target.say("FLUSHALL");
-    target.say("TB.TAKE take 1 1/h");
-    migrate(&mut source, &to, "COPY REPLACE", &keys).unwrap();
-    assert_same_buckets(&buckets(&mut target), &expected, "migrated with COPY");
-    assert_same_buckets(&buckets(&mut source), &expected, "left behind by COPY");
-
-    target.say("FLUSHALL");
-    migrate(&mut source, &to, "", &keys).unwrap();
-    assert_same_buckets(&buckets(&mut target), &expected, "migrated");
-    assert_same_buckets(&buckets(&mut source), &Buckets::new(), "left behind");
-    assert_eq!(buckets_alive(&mut source), 0);
-}
-
-fn migrate(client: &mut Connection, to: &Server, options: &str, keys: &[Value]) -> Result<Value, String> {
-    let start = format!("MIGRATE 127.0.0.1 {} <none> 0 10000 {options} KEYS", to.port());
-    let words = start.split_whitespace().map(|word| if word == "<none>" { "" } else { word }.into());
-    let mut command: Vec<Vec<u8>> = words.map(String::into_bytes).collect();
-    for key in keys {
-        let Value::BulkString(key) = key else { panic!("no key: {key:?}") };
-        command.push(key.clone());
+    assert!(migrate(&mut source, &["COPY"]).unwrap_err().contains("BUSYKEY"));
+    for (options, left) in [(["COPY", "REPLACE"].as_slice(), &expected), (&[], &Buckets::new())] {
+        migrate(&mut source, options).unwrap();
+        assert_same_buckets(&buckets(&mut target), &expected, "migrated");
+        assert_same_buckets(&buckets(&mut source), left, "left behind");
+        target.say("FLUSHALL");
     }
-    client.try_run(&command)
+    assert_eq!(buckets_alive(&mut source), 0);
 }
 
 #[test]
