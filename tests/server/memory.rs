@@ -68,32 +68,29 @@ fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
     }
 }
 
+/// Leaves room for so many bytes more, or none for as many as there are too many.
+fn leave_room(client: &mut Connection, bytes: i64) {
+    let used = client.used_memory();
+    set_maxmemory(client, used + bytes);
+}
+
 #[test]
 fn with_an_eviction_policy_new_buckets_push_out_others() {
     const BUCKETS: u32 = 8000;
-    for policy in [
-        "volatile-ttl",
-        "volatile-lru",
-        "volatile-lfu",
-        "volatile-random",
-        "allkeys-lru",
-        "allkeys-lfu",
-        "allkeys-random",
-    ] {
+    const POLICIES: &str =
+        "volatile-ttl volatile-lru volatile-lfu volatile-random allkeys-lru allkeys-lfu allkeys-random";
+    for policy in POLICIES.split(' ') {
         let server = Server::start();
         let mut client = server.connect();
         client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
-        send_all(&mut client, 0..1, |number| format!("TB.TAKE user:{number:07} 10 1/h"));
-        let maxmemory = client.used_memory() + 500_000;
-        set_maxmemory(&mut client, maxmemory);
-        let replies = send_all(&mut client, 1..BUCKETS, |number| format!("TB.TAKE user:{number:07} 10 1/h"));
-        for reply in replies {
-            assert_eq!(decision(&reply).allowed, 1, "{policy}");
-        }
+        let take = |number| format!("TB.TAKE user:{number:07} 10 1/h");
+        send_all(&mut client, 0..1, take);
+        leave_room(&mut client, 500_000);
+        let replies = send_all(&mut client, 1..BUCKETS, take);
+        assert!(replies.iter().all(|reply| decision(reply).allowed == 1), "{policy}");
         // Or else looking would evict further ones.
         set_maxmemory(&mut client, 0);
-        let evicted = client.count("stats", "evicted_keys");
-        let left = client.keys();
+        let (evicted, left) = (client.count("stats", "evicted_keys"), client.keys());
         assert!(evicted > 1000 && left > 1000, "{policy}: {evicted} evicted, {left} left");
         assert_eq!(evicted + left, i64::from(BUCKETS), "{policy}");
         assert_eq!(buckets_alive(&mut client), left, "{policy}");
@@ -103,34 +100,31 @@ fn with_an_eviction_policy_new_buckets_push_out_others() {
 /// When nothing is left to evict, a bucket that would have to be created is treated like the server's own writes.
 #[test]
 fn a_policy_that_finds_nothing_to_evict_is_no_memory_for_a_new_bucket() {
-    for policy in ["noeviction", "volatile-ttl", "volatile-lru", "volatile-random"] {
-        for on_oom in ["deny", "allow"] {
-            let server = Server::builder().module_arguments(&["on-oom", on_oom]).start();
-            let mut client = server.connect();
-            client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
-            send_all(&mut client, 0..1000, |number| format!("SET stays:{number} {number:01000}"));
-            // Queued as long as there is memory: later the server would queue nothing.
-            let mut queuing = server.connect();
-            queuing.say("MULTI");
-            queuing.say("TB.TAKE new 1 1/h");
-            let maxmemory = client.used_memory() - 100_000;
-            set_maxmemory(&mut client, maxmemory);
-            assert!(client.refusal("SET one more").starts_with("OOM "), "{policy}");
-            let mut told = told_of_new_buckets(&mut client);
-            told.push(tell(queuing.attempt("EXEC").map(|replies| array(replies).remove(0))));
-            let keys = client.keys();
-            if is_before(7, 0) && policy != "noeviction" {
-                // Redis 6 does not tell modules that eviction failed.
-                assert!(told.iter().all(|told| told.starts_with("[1 0")), "{policy}: {told:?}");
-            } else if on_oom == "deny" {
-                let expected = Error::OutOfMemory.to_string();
-                assert!(told.iter().all(|told| told.contains(&expected)), "{policy}: {told:?}");
-                assert_eq!(keys, 1000, "{policy}");
-            } else {
-                assert!(told.iter().all(|told| told.starts_with("[1 0")), "{policy}: {told:?}");
-                assert_eq!(keys, 1000, "{policy}: nothing is stored");
-            }
-        }
+    const POLICIES: [&str; 4] = ["noeviction", "volatile-ttl", "volatile-lru", "volatile-random"];
+    for (policy, on_oom) in
+        POLICIES.iter().flat_map(|policy| ["deny", "allow"].map(|on_oom| (policy, on_oom)))
+    {
+        let server = Server::builder().module_arguments(&["on-oom", on_oom]).start();
+        let mut client = server.connect();
+        client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
+        send_all(&mut client, 0..1000, |number| format!("SET stays:{number} {number:01000}"));
+        // Queued as long as there is memory: later the server would queue nothing.
+        let mut queuing = server.connect();
+        queuing.say("MULTI");
+        queuing.say("TB.TAKE new 1 1/h");
+        leave_room(&mut client, -100_000);
+        assert!(client.refusal("SET one more").starts_with("OOM "), "{policy}");
+        let mut told = told_of_new_buckets(&mut client);
+        told.push(tell(queuing.attempt("EXEC").map(|replies| array(replies).remove(0))));
+        let keys = client.keys();
+        // Redis 6 does not tell modules that eviction failed.
+        let is_unknown = is_before(7, 0) && *policy != "noeviction";
+        let expected = match is_unknown || on_oom == "allow" {
+            true => "[1 0".to_owned(),
+            false => Error::OutOfMemory.to_string(),
+        };
+        assert!(told.iter().all(|told| told.contains(&expected)), "{policy}, {on_oom}: {told:?}");
+        assert!(is_unknown || keys == 1000, "{policy}, {on_oom}: {keys} keys are stored");
     }
 }
 
@@ -154,13 +148,11 @@ fn volatile_ttl_evicts_the_buckets_that_are_nearest_to_full() {
     const CHEAP: u32 = 10_000;
     let server = Server::start();
     let mut client = server.connect();
-    for setting in ["maxmemory-policy volatile-ttl", "maxmemory-samples 10"] {
-        client.say(&format!("CONFIG SET {setting}"));
-    }
+    client.say("CONFIG SET maxmemory-policy volatile-ttl");
+    client.say("CONFIG SET maxmemory-samples 10");
     let exhausted = |number| format!("TB.TAKE precious:{number:07} 10 10/d 10");
     send_all(&mut client, 0..PRECIOUS, exhausted);
-    let maxmemory = client.used_memory() + 500_000;
-    set_maxmemory(&mut client, maxmemory);
+    leave_room(&mut client, 500_000);
     send_all(&mut client, 0..CHEAP, |number| format!("TB.TAKE cheap:{number:07} 10 10/h 1"));
     let evicted = client.count("stats", "evicted_keys");
     assert!(evicted > 2000, "{evicted} evicted: memory was not short");
@@ -250,10 +242,8 @@ fn a_bucket_costs_at_most_150_bytes_and_two_small_blocks_more_than_an_integer_th
     // The smallest block of the C library's allocator is 24 bytes, of jemalloc 16.
     let (most, block) = if allocator.starts_with("jemalloc") { (150.0, 16.0) } else { (170.0, 24.0) };
     assert!(bucket <= most, "{bucket} bytes a bucket with {allocator}");
-    assert!(
-        bucket - integer <= 2.0 * block + 2.0,
-        "{bucket} a bucket, {integer} an integer with {allocator}"
-    );
+    let more = bucket - integer;
+    assert!(more <= 2.0 * block + 2.0, "{more} bytes more than {integer} with {allocator}");
 }
 
 #[test]

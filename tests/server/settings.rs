@@ -83,8 +83,8 @@ fn a_setting_can_be_seen_and_changed_while_the_server_runs() {
             Ok(_) => assert_eq!(refusal, "", "{name} {value} was set"),
             Err(error) => assert!(!refusal.is_empty() && error.contains(refusal), "{name} {value}: {error}"),
         }
-        let get = client.say(&format!("CONFIG GET {name}"));
-        assert_eq!(texts(get), [&name.to_lowercase(), expected], "{name} {value}");
+        let name = name.to_lowercase();
+        assert_eq!(texts(client.say(&format!("CONFIG GET {name}"))), [&name, expected], "{name} {value}");
         assert_eq!(allows_on_oom(&mut client), expected != "deny", "{name} {value}");
     }
 }

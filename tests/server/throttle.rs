@@ -1,11 +1,12 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
-use super::persistence::wait_for_children;
+use super::persistence::{assert_stored, everything, wait_for_children};
+use super::replication::assert_same;
 use super::stories::play_all;
 use super::traces::is_seen_by_watch;
 use crate::common::stored::{
-    append_only_bytes, append_only_file, assert_same_buckets, buckets, commands, follow, on_the_wire,
-    wait_until_replicated, with_append_only_file,
+    append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
+    with_append_only_file,
 };
 use crate::common::{integers, text, Connection, Random, Server};
 use std::fs;
@@ -15,10 +16,6 @@ use tokenbucket::error::Error;
 fn throttle(client: &mut Connection, words: &str) -> [i64; 5] {
     let reply = client.say(&format!("CL.THROTTLE {words}"));
     integers(&reply).try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
-}
-
-fn refusal(client: &mut Connection, words: &str) -> String {
-    client.refusal(&format!("CL.THROTTLE {words}"))
 }
 
 /// What redis-cell stores for a limit that is whole again in `after_ms`.
@@ -96,27 +93,24 @@ fn stories_of_limits_as_redis_cell_has_them() {
 fn only_what_redis_cell_writes_is_taken_over() {
     let (server, mut client) = Server::with_clock_and_client();
     let now_ns = left_by_redis_cell(&server, 5000);
-    let spelled_otherwise = [
-        format!("+{now_ns}"),
-        format!("0{now_ns}"),
-        format!(" {now_ns}"),
-        format!("{now_ns}\n"),
-        format!("{now_ns}.0"),
-    ];
-    // Somebody's counters, and moments before there was a redis-cell.
-    let counters = ["42", "0", "1", "-1", "978307199999999999", "-9223372036854775808"];
-    let numbers = ["", "-", "-0", "1e18", "0x5", "nan", "9223372036854775808", "-9223372036854775809"];
-    let bytes = counters.iter().chain(&numbers).map(ToString::to_string).chain(spelled_otherwise);
-    for value in bytes.map(String::into_bytes).chain([b"\xff\xfe".to_vec(), b"12\0".to_vec()]) {
+    // Somebody's counters, moments before there was a redis-cell, other spellings, and what is no number.
+    let others = "42 0 1 -1 978307199999999999 -9223372036854775808 - -0 1e18 0x5 nan 9223372036854775808 \
+        -9223372036854775809  +_ 0_ _.0";
+    let others = others.split(' ').map(|value| value.replace('_', &now_ns));
+    let others = others.chain([format!(" {now_ns}"), format!("{now_ns}\n")]).map(String::into_bytes);
+    for value in others.chain([b"\xff\xfe".to_vec(), b"12\0".to_vec()]) {
         client.run(&[b"SET".as_slice(), b"k", &value]);
-        assert_eq!(refusal(&mut client, "k 9 1 1"), Error::WrongType.to_string(), "{}", value.escape_ascii());
+        let refused = client.refusal("CL.THROTTLE k 9 1 1");
+        assert_eq!(refused, Error::WrongType.to_string(), "{}", value.escape_ascii());
         assert_eq!(client.run(&["GET", "k"]), redis::Value::BulkString(value));
     }
 }
 
+/// Whoever watches sees that, and not a peek at it.
 #[test]
 fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
     let (server, mut client) = Server::with_clock_and_client();
+    let mut watcher = server.connect();
     for (after_ms, quantity, expected) in [
         (4000, 1, [0, 10, 5, -1, 5]),
         (4000, 6, [0, 10, 0, -1, 10]),
@@ -135,21 +129,25 @@ fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
         let left = left_by_redis_cell(&server, after_ms);
         client.run(&["SET", "k", &left]);
         let case = format!("{quantity} of a limit that is whole in {after_ms} ms");
-        let peeked = throttle(&mut client, "k 9 1 1 0");
-        assert_eq!(text(&client.say("GET k")), left, "a peek at {case}");
-        assert_eq!(throttle(&mut client, &format!("k 9 1 1 {quantity}")), expected, "{case}");
-        if expected[0] == 1 && expected[3] == -1 {
-            assert_eq!(text(&client.say("GET k")), left, "{case}");
-            continue;
-        }
-        assert_eq!(type_of(&mut client, "k"), "tb-bucket", "{case}");
-        if expected[0] == 1 {
+        let mut peeked = [0; 5];
+        let is_seen = is_seen_by_watch(&mut watcher, "k", || peeked = throttle(&mut client, "k 9 1 1 0"));
+        assert_eq!((is_seen, text(&client.say("GET k"))), (false, left), "a peek at {case}");
+        let call = format!("k 9 1 1 {quantity}");
+        let is_taken_over = is_seen_by_watch(&mut watcher, "k", || {
+            assert_eq!(throttle(&mut client, &call), expected, "{case}");
+        });
+        let [is_limited, _, _, retry_after_s, reset_after_s] = expected;
+        assert_eq!(is_taken_over, is_limited == 0 || retry_after_s != -1, "{case}");
+        assert_eq!(type_of(&mut client, "k"), if is_taken_over { "tb-bucket" } else { "string" }, "{case}");
+        if is_limited == 1 {
             assert_eq!(throttle(&mut client, "k 9 1 1 0"), peeked, "{case}");
         }
-        let whole_at_ms = server.clock().now_us() / 1000 + expected[4] * 1000;
-        let expires_at_ms = client.expires_at_ms("k").unwrap_or_else(|| panic!("{case}: no expiry"));
-        let latest_ms = whole_at_ms + expected[4] * 250 + 1002;
-        assert!((whole_at_ms - 999..=latest_ms).contains(&expires_at_ms), "{case}: {expires_at_ms}");
+        if is_taken_over {
+            let whole_at_ms = server.clock().now_us() / 1000 + reset_after_s * 1000;
+            let in_time_ms = whole_at_ms - 999..=whole_at_ms + reset_after_s * 250 + 1002;
+            let expires_at_ms = client.expires_at_ms("k");
+            assert!(expires_at_ms.is_some_and(|ms| in_time_ms.contains(&ms)), "{case}: {expires_at_ms:?}");
+        }
     }
 }
 
@@ -183,7 +181,7 @@ fn a_level_that_is_no_whole_number_is_taken_over_to_the_microsecond() {
 
 #[test]
 fn the_take_over_is_replicated_and_appended_as_its_result() {
-    let (mut master, replica) = (with_append_only_file("no").start(), Server::with_clock());
+    let (mut master, replica) = (with_append_only_file("no").start(), quiet().start());
     follow(&replica, &master);
     let mut client = master.connect();
     for (key, after_ms) in [("taken", 4000), ("limited", 9999), ("past", -1000), ("peeked", 4000)] {
@@ -194,34 +192,16 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     assert_eq!(throttle(&mut client, "taken 9 1 1")[0], 0);
     assert_eq!(throttle(&mut client, "limited 9 1 1")[0], 1);
     assert_eq!(throttle(&mut client, "past 9 1 1 10")[0], 0);
-    wait_until_replicated(&replica, &master);
-    let stored = buckets(&mut client);
-    assert_eq!(stored.keys().collect::<Vec<_>>(), ["limited", "past", "taken"]);
-    assert_same_buckets(&buckets(&mut replica.connect()), &stored, "on a replica");
+    assert_same(&replica, &master);
+    let stored = everything(&master);
+    assert_eq!(stored.0.keys().collect::<Vec<_>>(), ["limited", "past", "taken"]);
     assert_eq!(type_of(&mut replica.connect(), "peeked"), "string");
     let appended = commands(&fs::read(append_only_file(&master)).unwrap());
-    let names: Vec<String> =
-        appended.iter().map(|command| String::from_utf8_lossy(&command[0]).to_uppercase()).collect();
-    assert_eq!(names.iter().filter(|name| *name == "TB.RESTORE").count(), 3, "{names:?}");
-    assert!(!names.iter().any(|name| ["CL.THROTTLE", "DEL"].contains(&name.as_str())), "{names:?}");
+    let names: Vec<_> = appended.iter().map(|command| command[0].to_ascii_uppercase()).collect();
+    let count = |name: &str| names.iter().filter(|found| *found == name.as_bytes()).count();
+    assert_eq!(["TB.RESTORE", "CL.THROTTLE", "DEL"].map(count), [3, 0, 0]);
     master.kill_and_restart();
-    let mut client = master.connect();
-    assert_same_buckets(&buckets(&mut client), &stored, "after a power cut");
-    assert_eq!(type_of(&mut client, "peeked"), "string");
-}
-
-#[test]
-fn watchers_see_the_take_over_and_not_the_peek() {
-    let server = Server::with_clock();
-    let (mut client, mut watcher) = (server.connect(), server.connect());
-    client.run(&["SET", "k", &left_by_redis_cell(&server, 4000)]);
-    for (call, is_seen) in
-        [("k 9 1 1 0", false), ("k 9 1 1 11", false), ("k 9 1 1 10", true), ("k 9 1 1 10", false)]
-    {
-        let call = format!("CL.THROTTLE {call}");
-        let aborted = is_seen_by_watch(&mut watcher, &mut client, "k", &call);
-        assert_eq!(aborted, is_seen, "{call}");
-    }
+    assert_stored(&master, &stored, "after a power cut");
 }
 
 /// redis-cell appends its calls. Such a file is read once, with the clock of that moment.
@@ -240,9 +220,9 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     assert_eq!(throttle(&mut client, "k 99 1 1 0"), [0, 100, 50, -1, 50]);
     assert_eq!(append_only_bytes(&mut client), file.len() as u64, "what was read was appended again");
     throttle(&mut client, "k 99 1 1 5");
-    let before = buckets(&mut client);
+    let before = everything(&server);
     client.say("BGREWRITEAOF");
     wait_for_children(&server, &mut client);
     server.kill_and_restart();
-    assert_same_buckets(&buckets(&mut server.connect()), &before, "after the rewrite");
+    assert_stored(&server, &before, "after the rewrite");
 }
