@@ -105,8 +105,9 @@ fn command_getkeys_finds_the_keys_of_every_call() {
     }
 }
 
+/// All else that they say stands on the pages: `docs.rs`.
 #[test]
-fn command_docs_describe_every_command_and_argument() {
+fn command_docs_describe_every_argument() {
     let server = Server::start();
     let mut client = server.connect();
     if is_refused_before((7, 0), &mut client, "COMMAND DOCS TB.TAKE") {
@@ -117,10 +118,6 @@ fn command_docs_describe_every_command_and_argument() {
     for command in COMMANDS {
         let name = command.name;
         let docs = docs(&mut client, name);
-        let summary = text(&docs["summary"]);
-        assert!(summary.len() > 20 && !summary.ends_with('.'), "{name}: {summary}");
-        assert_eq!(text(&docs["since"]), "0.1.0");
-        assert!(text(&docs["complexity"]).starts_with("O("), "{name}");
         let shown = |argument: &Value| {
             let argument = table(argument);
             let mut words = vec![text(&argument["name"]), text(&argument["type"])];

@@ -3,10 +3,9 @@
 
 use super::stories::play_all;
 use crate::common::clock::START_US;
-use crate::common::exact::operation::arguments;
 use crate::common::exact::{Limit, Operation};
 use crate::common::walk::{self, Walk};
-use crate::common::{decision, multi_decision, Decision, Random, Server, HOUR_MS};
+use crate::common::{decision, Decision, Random, Server, HOUR_MS};
 use std::ops::Range;
 
 pub const YEAR_US: i64 = 365 * 24 * HOUR_MS * 1000;
@@ -162,29 +161,6 @@ fn retry(server: &Server, wait_ms: i64, mut again: impl FnMut() -> Decision, tol
     assert_eq!((early.allowed, early.retry_after_ms), (0, 1), "1 ms before {told}");
     server.clock().advance_ms(1);
     assert_eq!(again().allowed, 1, "after {told}");
-}
-
-/// The same decision and the same bucket by other words: the default cost, a reservation without a wait, several
-/// buckets that are one.
-#[test]
-fn what_says_the_same_does_the_same() {
-    let (server, mut client) = Server::with_clock_and_client();
-    let mut random = Random::new(2);
-    for number in 0..60 {
-        let limit = walk::limit(&mut random, walk::RATES);
-        for _ in 0..20 {
-            let take = walk::take(&mut random, &limit);
-            let words = |kind: &str| arguments(take, &format!("{kind}:{number}"), &limit);
-            let told = client.decide(&format!("TB.TAKE {}", words("take")));
-            assert_eq!(client.decide(&format!("TB.RESERVE {} 0", words("reserve"))), told, "{}", limit.words);
-            let reply = multi_decision(&client.say(&format!("TB.MTAKE 1 {}", words("multi"))));
-            assert_eq!(reply, (told, vec![told]), "{}", limit.words);
-            let states = ["take", "reserve", "multi"].map(|kind| client.state(&format!("{kind}:{number}")));
-            assert!(states.iter().all(|state| *state == states[0]), "{states:?}");
-            server.clock().advance_us(walk::pause_us(&mut random, &limit));
-        }
-    }
-    assert_eq!(client.decide("TB.TAKE a 5 1"), client.decide("TB.TAKE b 5 1 1"));
 }
 
 /// Lua of Redis 6.0 to 7.0 sends 0.3 as 0.29999999999999999, and clients with floats add up 0.1 and 0.2.

@@ -75,7 +75,8 @@ fn the_next_write_repairs_an_expiry() {
     for call in CALLS.iter().filter(|call| {
         call.keys().contains(&"k") && !matches!(call.outcome, Outcome::Filled | Outcome::Held(_))
     }) {
-        for meddling in ["PERSIST k", "EXPIRE k 999999999", "TB.TAKE source 10 1 6;RENAME source k;PERSIST k"] {
+        for meddling in ["PERSIST k", "EXPIRE k 999999999", "TB.TAKE source 10 1 6;RENAME source k;PERSIST k"]
+        {
             prepare(&mut client);
             meddling.split(';').for_each(|meddling| drop(client.say(meddling)));
             let meddled = client.expires_at_ms("k");

@@ -6,7 +6,7 @@ use crate::common::{text, wait_until, Connection, Server};
 const FIELDS: [&str; 6] =
     ["decisions_allowed", "decisions_denied", "errors", "tokens_granted", "buckets", "bucket_bytes"];
 
-fn counters(client: &mut Connection) -> [i64; 6] {
+pub fn counters(client: &mut Connection) -> [i64; 6] {
     FIELDS.map(|field| client.count("tokenbucket", &format!("tokenbucket_{field}")))
 }
 

@@ -2,7 +2,6 @@
 
 use super::acl::limited;
 use super::decisions::any_limit;
-use super::stories::play_all;
 use crate::common::clock::START_US;
 use crate::common::exact::{Limit, Operation};
 use crate::common::walk::{pause_us, take, Walk};
@@ -22,31 +21,6 @@ fn take_all(client: &mut Connection, groups: &[impl AsRef<str>]) -> (Decision, V
 /// Many groups with a key of their own each.
 fn many(count: usize, group: &str) -> Vec<String> {
     (0..count).map(|number| format!("key:{number} {group}")).collect()
-}
-
-const STORIES: &str = r#"
-# denied it changes no bucket, and describes as it is what would have been allowed
-TB.MTAKE 3 a 10 1 4 b 10 2 9 c 10 5 8 => [1 1 0 4500 [[1 6 0 4000] [1 1 0 4500] [1 2 0 1600]]]
-(100 milliseconds later)
-TB.MTAKE 4 a 10 1 6 b 10 2 2 c 10 5 3 d 7 1 7 => [0 1 400 4400 [[1 6 0 3900] [0 1 400 4400] [0 2 100 1500] [1 7 0 0]]]
-(399 milliseconds later)
-TB.MTAKE 4 a 10 1 6 b 10 2 2 c 10 5 3 d 7 1 7 => [0 1 1 …
-(1 millisecond later)
-TB.MTAKE 4 a 10 1 6 b 10 2 2 c 10 5 3 d 7 1 7 => [1 0 0 9500 …
-
-# denied after a step back all buckets count on from the new time, also one that only waited for another
-TB.MTAKE 3 a 10 1 10 b 10 1 5 c 10 1 0 => [1 0 0 10000 [[1 0 0 10000] [1 5 0 5000] [1 10 0 0]]]
-(1 hour earlier)
-TB.MTAKE 3 a 10 1 1 b 10 1 1 c 10 1 1 => [0 0 1000 10000 [[0 0 1000 10000] [1 5 0 5000] [1 10 0 0]]]
-(2 seconds later)
-TB.PEEK a 10 1 => [1 1 0 9000]
-TB.PEEK b 10 1 0 => [1 7 0 3000]
-TB.STATE c => nil
-"#;
-
-#[test]
-fn stories_of_several_buckets() {
-    play_all(STORIES);
 }
 
 #[test]

@@ -1,15 +1,11 @@
 //! A bucket that comes from outside, in a payload or a file, may be anything. It is a bucket that the arithmetic
 //! can bear, or it is refused; the server goes on. `HOSTILE_PAYLOADS` says how many random ones to send.
 
-use super::hostile::{assert_nothing_leaked, assert_well};
+use super::hostile::{assert_nothing_leaked, assert_well, effect};
 use crate::common::payload::{content, Payload, ENCODING};
-use crate::common::stored::{
-    append_only_file, assert_same_buckets, buckets, buckets_alive, copy_of_files, on_the_wire,
-    tells_of_a_crash, with_append_only_file,
-};
-use crate::common::{array, environment, is_before, shown, text, texts, Connection, Random, Server};
-use std::fs::{self, File};
-use std::io::Write;
+use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash};
+use crate::common::{array, environment, is_before, shown, texts, Connection, Random, Server};
+use std::fs;
 use tempfile::TempDir;
 use tokenbucket::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket::effect::{Effect, HoldChange, HoldChanges};
@@ -94,14 +90,12 @@ fn fields_within_bounds_are_taken_and_others_refused() {
     }
     let levels = [MAX_MICRO + 1, -MAX_MICRO - 1, i64::MAX, i64::MIN].map(|level| (level, now_us));
     let times = [-1, MAX_TIME_US + 1, i64::MAX, i64::MIN].map(|time_us| (5_000_000, time_us));
-    for (level_micro, refilled_at_us) in levels.into_iter().chain(times) {
-        let content = content(level_micro, refilled_at_us);
-        assert!(!target.takes(ENCODING, &content), "{level_micro} {refilled_at_us}");
-        assert!(target.server.log().contains("refused a bucket whose level or time is out of bounds"));
-    }
-    for version in [0, 2, 3, 255] {
-        assert!(!target.takes(version, &content(5_000_000, 1)), "{version}");
-        assert!(target.server.log().contains("written by a newer version of the module"));
+    let fields = levels.into_iter().chain(times).map(|fields| (ENCODING, fields, "is out of bounds"));
+    let versions = [0, 2, 3, 255].map(|version| (version, (5_000_000, 1), "a newer version of the module"));
+    for (version, (level_micro, refilled_at_us), logged) in fields.chain(versions) {
+        let taken = target.takes(version, &content(level_micro, refilled_at_us));
+        assert!(!taken, "{version}: {level_micro} {refilled_at_us}");
+        assert!(target.server.log().contains(logged), "{}", target.server.log());
     }
 }
 
@@ -176,27 +170,25 @@ fn an_effect_that_no_holds_can_have_had_is_refused() {
         |client: &mut Connection, effect: &[u8]| client.try_run(&[b"TB.RESTORE", b"k".as_slice(), effect]);
     restore(&mut client, &good).unwrap();
     let before = buckets(&mut client);
-    for bad in [
-        until(-1, vec![]),
-        until(i64::MAX, vec![]),
-        until(0, vec![HoldChange::Removed(Box::default())]),
-        [until(0, vec![]), vec![3, 1, b'z']].concat(),
-        [&[3], &good[1..]].concat(),
-        set(b"a", 0, future_us),
-        set(b"a", -1, future_us),
-        set(b"a", 1, -1),
-        set(b"a", 1, i64::MAX),
-        set(b"", 1, future_us),
-        set(&[b'x'; 129], 1, future_us),
-    ] {
+    let odd = [[until(0, vec![]), vec![3, 1, b'z']].concat(), [&[3], &good[1..]].concat()];
+    let ends =
+        [until(-1, vec![]), until(i64::MAX, vec![]), until(0, vec![HoldChange::Removed(Box::default())])];
+    let holds = [(0, future_us), (-1, future_us), (1, -1), (1, i64::MAX)];
+    let holds = holds.map(|(amount_micro, ends_at_us)| set(b"a", amount_micro, ends_at_us));
+    let names = [b"".as_slice(), &[b'x'; 129]].map(|id| set(id, 1, future_us));
+    for bad in odd.into_iter().chain(ends).chain(holds).chain(names) {
         assert_eq!(restore(&mut client, &bad), Err(Error::Effect.to_string()), "{bad:?}");
     }
     assert_same_buckets(&buckets(&mut client), &before, "after what was refused");
-    // One of a bucket without holds replaces all.
-    let bucket = Bucket { level_micro: 3_000_000, refilled_at_us: 0 };
-    restore(&mut client, Effect::Stored { bucket, expire_at_ms: None }.encode().as_ref()).unwrap();
-    assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
-    assert_eq!(client.state("k"), Some(("3".to_owned(), 0)));
+    // One of a bucket without holds replaces all, also the expiry by none, as a rewritten file has it.
+    for expires_at_ms in [Some(future_us / 1000), None] {
+        restore(&mut client, &effect(-3_000_000, 0, expires_at_ms)).unwrap();
+        assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
+        assert_eq!(client.state("k"), Some(("-3".to_owned(), 0)));
+        assert_eq!(client.expires_at_ms("k"), expires_at_ms);
+    }
+    restore(&mut client, Effect::Cleared.encode().as_ref()).unwrap();
+    assert_eq!(client.keys(), 0);
 }
 
 /// A snapshot, without a checksum, in which a bucket has been given other fields.
@@ -251,23 +243,4 @@ fn a_snapshot_of_a_newer_module_is_not_loaded() {
     let log = Server::builder().files_in(files.path()).start_expecting_refusal();
     assert!(log.contains("written by a newer version of the module"), "{log}");
     assert!(!tells_of_a_crash(&log), "{log}");
-}
-
-/// An effect that no bucket can have had is passed over, and what follows it is read.
-#[test]
-fn an_append_only_file_with_a_bad_effect_is_read_to_its_end() {
-    let server = with_append_only_file("no").start();
-    server.connect().say("TB.TAKE user:1 10 1/h 4");
-    let file = append_only_file(&server);
-    let effects: [&[u8]; 4] = [b"", b"\x01\0", &[0xff; 25], &[0; 1000]];
-    let mut appended = File::options().append(true).open(&file).unwrap();
-    for effect in effects {
-        let restore = redis::cmd("TB.RESTORE").arg("user:1").arg(effect).get_packed_command();
-        appended.write_all(&restore).unwrap();
-    }
-    appended.write_all(&["DEL user:2", "SET end 1"].map(on_the_wire).concat()).unwrap();
-    let before = server.connect().state("user:1");
-    let reader = with_append_only_file("no").files_in(server.folder()).start();
-    assert_eq!(reader.connect().state("user:1"), before);
-    assert_eq!(text(&reader.connect().say("GET end")), "1");
 }

@@ -14,8 +14,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
-use tokenbucket::bucket::Bucket;
-use tokenbucket::effect::Effect;
 
 const DAY_MS: i64 = 24 * HOUR_MS;
 
@@ -196,14 +194,17 @@ fn stream_to_replica(replica: &Server, stream: &[u8]) {
     replica.connect().say("REPLICAOF NO ONE");
 }
 
-/// What was decided elsewhere comes as an effect. Only redis-cell's calls come as they are.
+/// What was decided elsewhere comes as an effect. Only redis-cell's calls come as they are. An effect that no bucket can
+/// have had is passed over, and what follows it is read.
 #[test]
-fn a_call_from_a_master_or_a_file_decides_nothing() {
+fn a_call_or_a_bad_effect_from_a_master_or_a_file_changes_nothing() {
     let writers = COMMANDS.iter().filter(|command| command.audience == Audience::Writers);
     let ours = writers.filter(|command| command.name.starts_with("TB."));
     let calls = ours.flat_map(Call::of).map(|call| call.words);
-    let calls = calls.chain(["CL.THROTTLE cell 9 1 3600", "SET end 1"]);
-    let stream: Vec<u8> = calls.flat_map(on_the_wire).collect();
+    let bad_effects = [b"".as_slice(), b"\x01\0", &[0xff; 25], &[0; 1000]];
+    let bad = bad_effects.map(|effect| redis::cmd("TB.RESTORE").arg("k").arg(effect).get_packed_command());
+    let good = ["CL.THROTTLE cell 9 1 3600", "SET end 1"].map(on_the_wire);
+    let stream = calls.map(on_the_wire).chain(bad).chain(good).collect::<Vec<_>>().concat();
 
     let replica = Server::start();
     stream_to_replica(&replica, &stream);
@@ -234,24 +235,6 @@ fn a_bucket_that_is_full_again_is_gone_on_replicas_where_del_is_renamed() {
     assert_eq!(client.keys(), 1);
     assert_same(&replica, &master);
     assert_eq!(replica.connect().keys(), 1);
-}
-
-/// An effect without an expiry, as a rewritten file has it, leaves none.
-#[test]
-fn an_effect_without_an_expiry_takes_away_the_one_there_was() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("TB.CHARGE debtor 10 1000 1000");
-    let effect = |expire_at_ms| {
-        let bucket = Bucket { level_micro: -1_000_000_000, refilled_at_us: server.clock().now_us() };
-        Effect::Stored { bucket, expire_at_ms }.encode()
-    };
-    let soon_ms = server.clock().now_us() / 1000 + 5000;
-    for (expire_at_ms, expected) in [(Some(soon_ms), Some(soon_ms)), (None, None)] {
-        client.run(&[b"TB.RESTORE", b"debtor".as_slice(), effect(expire_at_ms).as_ref()]);
-        assert_eq!(client.expires_at_ms("debtor"), expected);
-    }
-    client.run(&[b"TB.RESTORE", b"debtor".as_slice(), Effect::Cleared.encode().as_ref()]);
-    assert_eq!(client.keys(), 0);
 }
 
 /// Redis 6 can be told to replicate scripts as they were called, which decides nothing elsewhere.
