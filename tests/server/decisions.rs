@@ -67,25 +67,6 @@ TB.RESERVE k 10 1e12 1 60000 => [0 -1000000000000 …
 (1 millisecond later)
 TB.CHARGE k 10 1e12 1e9 => [1 -1000000000000 1000 1001]
 
-# a clock that steps back neither adds tokens nor locks anyone out, and nobody but a decision notes it
-TB.TAKE k 10 1 9 => [1 1 0 9000]
-(1 hour earlier)
-TB.PEEK k 10 1 2 => [0 1 1000 9000]
-TB.TAKE k 10 1 0 => [1 1 0 9000]
-TB.STATE k => ["1" 1767225600000007]
-TB.TAKE k 10 1 2 => [0 1 1000 9000]
-TB.STATE k => ["1" 1767222000000007]
-(1 second later)
-TB.TAKE k 10 1 2 => [1 0 0 10000]
-TB.CHARGE k 10 1 5 => [1 -5 5000 15000]
-(1 hour earlier)
-TB.RESERVE k 10 1 1 60000 => [1 -6 6000 16000]
-(1 hour earlier)
-TB.CHARGE k 10 1 1 => [1 -7 7000 17000]
-(1 hour earlier)
-TB.GIVE k 10 1 3 => [1 -4 0 14000]
-TB.STATE k => ["-4" 1767211201000007]
-
 # A known limit: what a write leaves over of a micro-token is kept as the time in which it flowed, and that time counts
 # at the new rate. 80 ms at one token a day are less than a micro-token, and 0.08 tokens at one a second: raised 86,400
 # times, a rate brings fewer than 86,400 micro-tokens, once.

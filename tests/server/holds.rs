@@ -32,20 +32,6 @@ TB.GIVE k 10 1/h 10 => [1 10 0 0]
 TB.HOLDS k => [["a" "8" 5000]]
 TB.SETTLE k 10 1/h a 9 => [1 9 0 3600000]
 
-# a pool is a semaphore whose slots free themselves
-TB.HOLD jobs 3 0 1 60000 job:1 => [1 2 0 60000]
-(1 second later)
-TB.HOLD jobs 3 0 1 60000 job:2 => [1 1 0 60000]
-(1 second later)
-TB.HOLD jobs 3 0 1 60000 job:3 => [1 0 0 60000]
-(1 second later)
-TB.HOLD jobs 3 0 1 60000 job:4 => [0 0 57000 59000]
-TB.PEEK jobs 3 0 2 => [0 0 58000 59000]
-TB.SETTLE jobs 3 0 job:2 0 => [1 1 0 59000]
-TB.HOLD jobs 3 0 1 60000 job:4 => [1 0 0 60000]
-(57 seconds later)
-TB.HOLD jobs 3 0 1 60000 job:5 => [1 0 0 60000]
-
 # a larger pool has no more in it until it is given them
 TB.HOLD jobs 1 0 1 60000 job:1 => [1 0 0 60000]
 TB.PEEK jobs 3 0 2 => [0 0 -1 4611686018427388]

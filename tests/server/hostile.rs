@@ -239,12 +239,13 @@ fn shown(line: &Line) -> String {
     line.iter().map(|word| word.escape_ascii().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// A reply of ours is an error of one printable line, or text and numbers none of which is less than a debt may be.
+/// A reply of ours is an error of one printable line that repeats nothing that was sent, or text and numbers none of which is less than a debt may be.
 fn is_sound(reply: &Value) -> bool {
     match reply {
         Value::ServerError(error) => {
-            let printable = error.details().unwrap_or_default().chars().all(|c| (' '..='~').contains(&c));
-            printable && ["ERR", "WRONGTYPE", "OOM"].contains(&error.code())
+            let details = error.details().unwrap_or_default();
+            let is_own = details.chars().all(|c| (' '..='~').contains(&c)) && !details.contains("poison");
+            is_own && ["ERR", "WRONGTYPE", "OOM"].contains(&error.code())
         }
         Value::Array(fields) => fields.iter().all(is_sound),
         Value::Int(number) => *number >= -MAX_TOKENS,

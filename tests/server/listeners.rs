@@ -12,7 +12,7 @@ use super::replication::by_the_clock_of;
 use crate::common::calls::{Audience, Call, Outcome, CALLS};
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
-    replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
+    quiet, replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes,
 };
 use crate::common::{environment, is_before, wait_until, Random, Server, ServerBuilder};
 use redis::Value;
@@ -30,17 +30,14 @@ use std::time::Duration;
 fn forgetful() -> ServerBuilder {
     // The oldest servers count these by the clock of the test, in which many fit into one second anyway.
     let looks_per_second = if is_before(7, 0) { 10 } else { 500 };
-    Server::builder()
+    quiet()
         .option("hz", looks_per_second)
         .option("dynamic-hz", "no")
         .option("repl-backlog-ttl", 1)
         .option("repl-diskless-sync", "yes")
         .option("repl-diskless-sync-delay", 1)
-        .option("repl-ping-replica-period", 36_000)
-        .option("repl-timeout", 360_000)
         .option("appendfsync", "no")
         .option("auto-aof-rewrite-percentage", 0)
-        .controlled_clock()
 }
 
 /// A replica that has asked for a snapshot, and waits for it as long as the master's clock stands.

@@ -184,7 +184,7 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     let (mut master, replica) = (with_append_only_file("no").start(), quiet().start());
     follow(&replica, &master);
     let mut client = master.connect();
-    for (key, after_ms) in [("taken", 4000), ("limited", 9999), ("past", -1000), ("peeked", 4000)] {
+    for (key, after_ms) in [("taken", 4000), ("limited", 60_000), ("past", -1000), ("peeked", 4000)] {
         client.run(&["SET", key, &left_by_redis_cell(&master, after_ms)]);
     }
     wait_until_replicated(&replica, &master);
