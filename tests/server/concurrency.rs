@@ -3,7 +3,6 @@
 use crate::common::exact::number::exact;
 use crate::common::reply::state;
 use crate::common::{decision, integer, unix_us, Connection, Server};
-use redis::Value;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,17 +10,10 @@ use std::time::{Duration, Instant};
 const CAPACITY: i64 = 10;
 const PER_SECOND: i64 = 10;
 
-/// A call, and the server's clock just before and just after it, in Unix microseconds.
-struct Timed {
-    before_us: i64,
-    reply: Value,
-    after_us: i64,
-}
-
-fn timed(client: &mut Connection, call: &str) -> Timed {
+/// Whether a call is allowed, and the server's clock just before and just after it, in Unix microseconds.
+fn timed(client: &mut Connection, call: &str) -> (bool, [i64; 2]) {
     let replies = client.transaction(&["TIME", call, "TIME"]);
-    let [before, reply, after] = replies.try_into().unwrap_or_else(|replies| panic!("{replies:?}"));
-    Timed { before_us: unix_us(&before), reply, after_us: unix_us(&after) }
+    (decision(&replies[1]).allowed == 1, [unix_us(&replies[0]), unix_us(&replies[2])])
 }
 
 #[test]
@@ -33,8 +25,8 @@ fn as_many_calls_are_allowed_as_the_limit_lets_through_and_not_one_more() {
     let clients: Vec<Connection> = (0..CLIENTS).map(|_| server.connect()).collect();
     let take = |client: &mut Connection| decision(&client.say(TAKE)).allowed;
     let mut client = server.connect();
-    let first = timed(&mut client, TAKE);
-    assert_eq!(decision(&first.reply).allowed, 1);
+    let (is_allowed, first_us) = timed(&mut client, TAKE);
+    assert!(is_allowed);
     let mut allowed = 1 + thread::scope(|scope| {
         let end = Instant::now() + Duration::from_secs(3);
         let hammer = |mut client: Connection| {
@@ -45,16 +37,15 @@ fn as_many_calls_are_allowed_as_the_limit_lets_through_and_not_one_more() {
         workers.into_iter().map(|worker| worker.join().unwrap()).sum::<i64>()
     });
     // What came since the last of them asked.
-    let last = loop {
-        let last = timed(&mut client, TAKE);
-        match decision(&last.reply).allowed {
-            0 => break last,
-            one => allowed += one,
+    let last_us = loop {
+        match timed(&mut client, TAKE) {
+            (true, _) => allowed += 1,
+            (false, moments_us) => break moments_us,
         }
     };
     let flowed_micro = |from_us, to_us| (CAPACITY * 1_000_000) + (to_us - from_us) * PER_SECOND;
-    let most = flowed_micro(first.before_us, last.after_us);
-    let least = flowed_micro(first.after_us, last.before_us) - 1_000_000;
+    let most = flowed_micro(first_us[0], last_us[1]);
+    let least = flowed_micro(first_us[1], last_us[0]) - 1_000_000;
     assert!(allowed * 1_000_000 <= most, "{allowed} allowed, {most} micro-tokens flowed in");
     assert!(allowed * 1_000_000 > least, "{allowed} allowed, {least} micro-tokens flowed in and one is left");
 }

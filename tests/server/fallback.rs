@@ -101,6 +101,12 @@ const RATES: &str = "5/m 5/ms 5/10s 5/1.5h 5/0s 5/0.0s 5/ / /s 5/s/s 5s 5/S 5/w 
     1/36525d 1/36525.1d 1/36526d 1e12 1e13 1e9/ms 1000000001/ms 0.333333333333333333 1/0.333333333333333333d \
     1/333333333333333333ms 1e-9 0.1e-9 999999999/999999999d 9999999999/9999999999d 1/9999999999d 1@ @d x@d 5/s@d";
 
+/// Where an amount may stand.
+const WITH_AMOUNT: &str = "TB.TAKE {key} {amount} 1;TB.TAKE {key} 10 {amount};TB.TAKE {key} 10 {amount}/m;\
+    TB.TAKE {key} 10 0.001/{amount}s;TB.PEEK {key} 10 1 {amount};TB.TAKE {key} 10 1 {amount};\
+    TB.TAKEUPTO {key} 10 1 {amount};TB.RESERVE {key} 10 1 {amount} 60000;TB.RESERVE {key} 10 1 1 {amount};\
+    TB.CHARGE {key} 10 1 {amount};TB.GIVE {key} 10 1 {amount};TB.MTAKE 1 {key} 10 1 {amount}";
+
 #[test]
 fn numbers_and_rates_mean_what_they_mean_to_the_module() {
     let server = Server::with_clock();
@@ -112,23 +118,11 @@ fn numbers_and_rates_mean_what_they_mean_to_the_module() {
     let amounts = AMOUNTS.split(' ').filter(|word| !word.is_empty()).map(str::to_owned);
     let amounts: Vec<_> = amounts.chain(long).chain(drawn).collect();
     for amount in &amounts {
-        for command in [
-            format!("TB.TAKE {{key}} {amount} 1"),
-            format!("TB.TAKE {{key}} 10 {amount}/m"),
-            format!("TB.TAKE {{key}} 10 0.001/{amount}s"),
-            format!("TB.PEEK {{key}} 10 1 {amount}"),
-            format!("TB.TAKE {{key}} 10 1 {amount}"),
-            format!("TB.TAKEUPTO {{key}} 10 1 {amount}"),
-            format!("TB.RESERVE {{key}} 10 1 {amount} 60000"),
-            format!("TB.RESERVE {{key}} 10 1 1 {amount}"),
-            format!("TB.CHARGE {{key}} 10 1 {amount}"),
-            format!("TB.GIVE {{key}} 10 1 {amount}"),
-            format!("TB.MTAKE 1 {{key}} 10 1 {amount}"),
-        ] {
-            assert_same(&mut client, &command);
+        for command in WITH_AMOUNT.split(';') {
+            assert_same(&mut client, &command.replace("{amount}", amount));
         }
     }
-    for rate in RATES.split_whitespace().chain(amounts.iter().map(String::as_str)) {
+    for rate in RATES.split_whitespace() {
         assert_same(&mut client, &format!("TB.TAKE {{key}} 10 {rate}"));
     }
 }
