@@ -122,6 +122,29 @@ fn many_holds_end_at_one_moment() {
     assert_eq!(client.count("tokenbucket", "tokenbucket_holds_expired"), 2500);
 }
 
+const FILL: &[&str] = &[
+    "TB.HOLD renewed 10 1/h 4 5000 a",
+    "TB.HOLD renewed 10 1/h 5.000001 86400000 a",
+    "TB.HOLD renewed 10 1/h 2 5000 b",
+    "TB.HOLD unseen 10 1/h 4 5000 a",
+    "TB.HOLD unseen 10 1/h 1 86400000 b",
+    "TB.HOLD once 10 1/h 4 5000 a",
+    "TB.SETTLE once 10 1/h a 3",
+    "TB.HOLD debt:of:hold 10 1/h 4 5000 a",
+    "TB.SETTLE debt:of:hold 10 1/h a 30",
+    "TB.MHOLD 2 86400000 m {n}a 10 1/h 4 {n}b 10 0 3",
+    "TB.MHOLD 2 86400000 n {n}a 10 1/h 1 {n}b 10 0 8",
+    "TB.HOLD gone 10 0 1 5000 a",
+    "TB.HOLD gone 10 0 0 5000 a",
+    "DEL debtor",
+    "TB.CHARGE debtor 1 1/365d 1e12",
+    "MULTI",
+    "TB.HOLD {tx}held 10 1/h 4 86400000 a",
+    "TB.MSETTLE 2 m {n}a 10 1/h 4 {n}b 10 0 0",
+    "TB.HOLD {tx}held 10 1/h 4 86400000 b",
+    "EXEC",
+];
+
 /// What [`stored::fill`] brings about, the deepest debt, a bucket that counts on from a clock that stepped back, and holds
 /// in every state that the commands bring about: many, renewed, settled, ended with and without anybody having looked
 /// since. Those that go on do so for a day.
@@ -137,30 +160,7 @@ pub fn fill(client: &mut Connection, clock: &Clock) {
     };
     send_all(client, 0..300, hold_one);
     send_all(client, 0..100, |n| format!("TB.SETTLE many 1000 0 {} 0", uuid(3 * n)));
-    for call in [
-        "TB.HOLD renewed 10 1/h 4 5000 a",
-        "TB.HOLD renewed 10 1/h 5.000001 86400000 a",
-        "TB.HOLD renewed 10 1/h 2 5000 b",
-        "TB.HOLD unseen 10 1/h 4 5000 a",
-        "TB.HOLD unseen 10 1/h 1 86400000 b",
-        "TB.HOLD once 10 1/h 4 5000 a",
-        "TB.SETTLE once 10 1/h a 3",
-        "TB.HOLD debt:of:hold 10 1/h 4 5000 a",
-        "TB.SETTLE debt:of:hold 10 1/h a 30",
-        "TB.MHOLD 2 86400000 m {n}a 10 1/h 4 {n}b 10 0 3",
-        "TB.MHOLD 2 86400000 n {n}a 10 1/h 1 {n}b 10 0 8",
-        "TB.HOLD gone 10 0 1 5000 a",
-        "TB.HOLD gone 10 0 0 5000 a",
-        "DEL debtor",
-        "TB.CHARGE debtor 1 1/365d 1e12",
-        "MULTI",
-        "TB.HOLD {tx}held 10 1/h 4 86400000 a",
-        "TB.MSETTLE 2 m {n}a 10 1/h 4 {n}b 10 0 0",
-        "TB.HOLD {tx}held 10 1/h 4 86400000 b",
-        "EXEC",
-    ] {
-        client.say(call);
-    }
+    FILL.iter().for_each(|call| drop(client.say(call)));
     client.run(&[b"TB.HOLD".as_slice(), b"any", b"10", b"0", b"1", b"86400000", b"\0\xff\r\n"]);
     walk(client, clock, 100);
     clock.advance_ms(20_000);

@@ -58,15 +58,11 @@ fn any_bytes_are_a_key() {
     ];
     for (place, key) in keys.iter().enumerate() {
         for call in examples_with(key, true) {
+            let case = format!("{} {place}", call[0].escape_ascii());
             client.say("DEL k n");
-            assert!(client.try_run(&call).is_ok(), "{place}: {}", call[0].escape_ascii());
+            assert!(client.try_run(&call).is_ok(), "{case}");
             let deleted = i64::from(call[0] != b"TB.GIVE");
-            assert_eq!(
-                client.run(&[b"DEL".as_slice(), key]),
-                Value::Int(deleted),
-                "{place}: {}",
-                call[0].escape_ascii()
-            );
+            assert_eq!(client.run(&[b"DEL".as_slice(), key]), Value::Int(deleted), "{case}");
         }
         client.run(&[b"TB.TAKE".as_slice(), key, b"10", b"1/h"]);
         let state = array(client.run(&[b"TB.STATE".as_slice(), key]));

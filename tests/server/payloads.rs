@@ -5,6 +5,7 @@ use super::hostile::{assert_nothing_leaked, assert_well, effect};
 use crate::common::payload::{content, Payload, ENCODING};
 use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash};
 use crate::common::{array, environment, is_before, shown, texts, Connection, Random, Server};
+use redis::Value;
 use std::fs;
 use tempfile::TempDir;
 use tokenbucket::bucket::{Bucket, MAX_TIME_US};
@@ -152,7 +153,11 @@ fn without_holds_a_payload_is_what_it_always_was() {
     assert_eq!(Payload::of(&mut client, "k").content(), always_was);
 }
 
-/// (What no bucket can have had: `tests/requests.rs`.)
+fn restore(client: &mut Connection, effect: &[u8]) -> Result<Value, String> {
+    client.try_run(&[b"TB.RESTORE", b"k".as_slice(), effect])
+}
+
+/// What no bucket can have had: `tests/requests.rs`.
 #[test]
 fn an_effect_that_no_holds_can_have_had_is_refused() {
     let (server, mut client) = Server::with_clock_and_client();
@@ -166,8 +171,6 @@ fn an_effect_that_no_holds_can_have_had_is_refused() {
         until(0, vec![HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })])
     };
     let good = set(b"a", 2_000_000, future_us);
-    let restore =
-        |client: &mut Connection, effect: &[u8]| client.try_run(&[b"TB.RESTORE", b"k".as_slice(), effect]);
     restore(&mut client, &good).unwrap();
     let before = buckets(&mut client);
     let odd = [[until(0, vec![]), vec![3, 1, b'z']].concat(), [&[3], &good[1..]].concat()];
@@ -180,8 +183,15 @@ fn an_effect_that_no_holds_can_have_had_is_refused() {
         assert_eq!(restore(&mut client, &bad), Err(Error::Effect.to_string()), "{bad:?}");
     }
     assert_same_buckets(&buckets(&mut client), &before, "after what was refused");
-    // One of a bucket without holds replaces all, also the expiry by none, as a rewritten file has it.
-    for expires_at_ms in [Some(future_us / 1000), None] {
+}
+
+/// Also the expiry by none, as a rewritten file has it.
+#[test]
+fn an_effect_of_a_bucket_without_holds_replaces_all_there_was() {
+    let (server, mut client) = Server::with_clock_and_client();
+    client.say("TB.HOLD k 10 1 2 60000 a");
+    let soon_ms = server.clock().now_us() / 1000 + 5000;
+    for expires_at_ms in [Some(soon_ms), None] {
         restore(&mut client, &effect(-3_000_000, 0, expires_at_ms)).unwrap();
         assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
         assert_eq!(client.state("k"), Some(("-3".to_owned(), 0)));

@@ -106,26 +106,29 @@ fn only_what_redis_cell_writes_is_taken_over() {
     }
 }
 
+/// In how many milliseconds a limit of 10 at 1 a second is whole again, and what a call of so many is told.
+const LEFT: [(i64, i64, [i64; 5]); 10] = [
+    (4000, 1, [0, 10, 5, -1, 5]),
+    (4000, 6, [0, 10, 0, -1, 10]),
+    (4000, 7, [1, 10, 6, 1, 4]),
+    (9500, 1, [1, 10, 0, 1, 10]),
+    (10_000, 1, [1, 10, 0, 1, 10]),
+    // Never: no call of the limit that the key was used with.
+    (4000, 11, [1, 10, 6, -1, 4]),
+    // A limit that was larger then.
+    (25_000, 1, [1, 10, 0, 16, 25]),
+    // Whole again already; the key had no expiry, or its time has not come.
+    (0, 1, [0, 10, 9, -1, 1]),
+    (-100_000, 4, [0, 10, 6, -1, 4]),
+    (-100_000, 11, [1, 10, 10, -1, 0]),
+];
+
 /// Whoever watches sees that, and not a peek at it.
 #[test]
 fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
     let (server, mut client) = Server::with_clock_and_client();
     let mut watcher = server.connect();
-    for (after_ms, quantity, expected) in [
-        (4000, 1, [0, 10, 5, -1, 5]),
-        (4000, 6, [0, 10, 0, -1, 10]),
-        (4000, 7, [1, 10, 6, 1, 4]),
-        (9500, 1, [1, 10, 0, 1, 10]),
-        (10_000, 1, [1, 10, 0, 1, 10]),
-        // Never: no call of the limit that the key was used with.
-        (4000, 11, [1, 10, 6, -1, 4]),
-        // A limit that was larger then.
-        (25_000, 1, [1, 10, 0, 16, 25]),
-        // Whole again already; the key had no expiry, or its time has not come.
-        (0, 1, [0, 10, 9, -1, 1]),
-        (-100_000, 4, [0, 10, 6, -1, 4]),
-        (-100_000, 11, [1, 10, 10, -1, 0]),
-    ] {
+    for (after_ms, quantity, expected) in LEFT {
         let left = left_by_redis_cell(&server, after_ms);
         client.run(&["SET", "k", &left]);
         let case = format!("{quantity} of a limit that is whole in {after_ms} ms");
