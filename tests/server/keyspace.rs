@@ -78,8 +78,7 @@ fn memory_usage_is_the_same_for_every_bucket_and_small() {
         client.say(&format!("TB.CHARGE {key} 10 1/h {amount}"));
         if is_dangerous {
             let payload = client.dump(&key);
-            client.run(&["DEL", &key]);
-            restore(&mut client, &key, "0", &payload, &[]).unwrap();
+            client.restore(&key, &payload).unwrap();
         }
         usages.push(integer(&client.run(&["MEMORY", "USAGE", &key])));
     }

@@ -9,12 +9,11 @@ use crate::common::{multi_decision, texts, Connection, Decision, Random, Server}
 use tokenbucket::error::Error;
 
 /// A call on all groups, each the words `key capacity rate cost`.
-fn words(groups: &[impl AsRef<str>]) -> String {
-    let all: Vec<_> = groups.iter().map(AsRef::as_ref).collect();
-    format!("TB.MTAKE {} {}", groups.len(), all.join(" "))
+fn words(groups: &[String]) -> String {
+    format!("TB.MTAKE {} {}", groups.len(), groups.join(" "))
 }
 
-fn take_all(client: &mut Connection, groups: &[impl AsRef<str>]) -> (Decision, Vec<Decision>) {
+fn take_all(client: &mut Connection, groups: &[String]) -> (Decision, Vec<Decision>) {
     multi_decision(&client.say(&words(groups)))
 }
 
@@ -69,10 +68,8 @@ fn as_many_buckets_as_there_may_be_are_found_checked_and_taken_from_together() {
         let mut groups = many(count, "10 1 6");
         let keys: Vec<_> = (0..count).map(|number| format!("key:{number}")).collect();
         assert_eq!(texts(client.say(&format!("COMMAND GETKEYS {}", words(&groups)))), keys);
-        assert_eq!(
-            take_all(&mut client, &groups),
-            ([1, 4, 0, 6000].into(), vec![[1, 4, 0, 6000].into(); count])
-        );
+        let told = Decision::from([1, 4, 0, 6000]);
+        assert_eq!(take_all(&mut client, &groups), (told, vec![told; count]));
         assert_eq!(client.keys(), count as i64);
         assert_eq!(take_all(&mut client, &groups).0, [0, 4, 2000, 6000]);
         client.say("FLUSHALL");
