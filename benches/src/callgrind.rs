@@ -21,19 +21,11 @@ const SETTLING_S: i64 = 11;
 /// How long nobody calls while housekeeping is measured.
 const IDLE: Duration = Duration::from_secs(3);
 
-/// The profiles of all servers that are started under callgrind.
-pub struct Callgrind {
-    folder: TempDir,
-}
-
-impl Callgrind {
-    /// From now on, servers are started under callgrind.
-    pub fn begin() -> Self {
-        let callgrind = Self { folder: tempfile::tempdir().unwrap() };
-        let folder = callgrind.folder.path();
-        start_under(folder, &command(folder));
-        callgrind
-    }
+/// From now on, servers are started under callgrind, which writes their profiles to this folder.
+pub fn begin() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    start_under(folder.path(), &command(folder.path()));
+    folder
 }
 
 /// What runs the program that the executable becomes. That may be a script that starts the program with other libraries or
@@ -57,7 +49,7 @@ fn command(folder: &Path) -> String {
 /// A server whose instructions are counted.
 pub struct CountingServer<'a> {
     pub server: Server,
-    callgrind: &'a Callgrind,
+    profiles: &'a Path,
     dumps: usize,
     last_asked: Instant,
     /// Instructions a second while nobody calls.
@@ -66,17 +58,13 @@ pub struct CountingServer<'a> {
 
 impl<'a> CountingServer<'a> {
     /// Starts a server under callgrind.
-    pub fn start(callgrind: &'a Callgrind, builder: ServerBuilder) -> Self {
+    pub fn start(profiles: &'a Path, builder: ServerBuilder) -> Self {
         let server = start(builder.option("hz", CRON_LOOPS_A_SECOND));
-        Self { server, callgrind, dumps: 0, last_asked: Instant::now(), idle_a_second: 0.0 }
+        Self { server, profiles, dumps: 0, last_asked: Instant::now(), idle_a_second: 0.0 }
     }
 
     /// Waits until each server has seen enough of its housekeeping, and measures what that costs.
-    pub fn settle<'b>(servers: impl Iterator<Item = &'b mut Self>)
-    where
-        'a: 'b,
-    {
-        let mut servers: Vec<_> = servers.collect();
+    pub fn settle(mut servers: Vec<&mut Self>) {
         for server in &mut servers {
             wait_for_uptime(&server.server, SETTLING_S);
             server.instructions();
@@ -99,7 +87,7 @@ impl<'a> CountingServer<'a> {
     /// Instructions that the process has spent since the last dump.
     fn dump(&mut self) -> u64 {
         self.dumps += 1;
-        let (process_id, folder) = (self.server.process_id(), self.callgrind.folder.path().display());
+        let (process_id, folder) = (self.server.process_id(), self.profiles.display());
         let output = Command::new("vgdb")
             .args([format!("--vgdb-prefix={folder}/vgdb"), format!("--pid={process_id}"), "dump".to_owned()])
             .stdin(Stdio::null())

@@ -3,7 +3,7 @@
 use crate::approaches::{CELL_THROTTLE, FALLBACK_TAKE, SCRIPT_TAKE, TAKE, WINDOW_COUNT};
 use crate::common::Connection;
 use crate::server::{Module, CELL_NAME};
-use crate::template::{commands, key, Limit};
+use crate::template::{add, key, Limit};
 use fastrand::Rng;
 use redis::{Pipeline, Value};
 use std::ops::Range;
@@ -73,11 +73,11 @@ const SCRIPT_PREPARES: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens
 const FALLBACK_PREPARES: &str = "EVALSHA {fallback} 1 {key} TAKE {capacity} {rate} 30";
 
 const HELD: Call =
-    Call { call: "TB.HOLD {key} {capacity} {rate} 5 5400000 {id}", limit: WIDE, first: Some(1), ..PLAIN };
+    Call { call: "TB.HOLD {key} {capacity} {rate} 5 5400000 {uuid}", limit: WIDE, first: Some(1), ..PLAIN };
 /// One bucket for all calls, and what is prepared are the holds beside the counted one: half of them end before it, half
 /// of them after it.
 const SETTLED: Call = Call {
-    call: "TB.HOLD held {capacity} {rate} 5 5400000 {id} ; TB.SETTLE held {capacity} {rate} {id} 2",
+    call: "TB.HOLD held {capacity} {rate} 5 5400000 {uuid} ; TB.SETTLE held {capacity} {rate} {uuid} 2",
     before: "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted ; \
              TB.HOLD held {capacity} {rate} 5 7200000 {key}-ends-behind-the-counted",
     weight: 2,
@@ -86,7 +86,7 @@ const SETTLED: Call = Call {
 /// On a bucket that a take has emptied for longer than the hold lasts, so that its key may stay as long as it did.
 const FIRST_HOLD: Call = Call {
     name: FIRST,
-    call: "TB.HOLD {key} {capacity} {rate} 5 60000 {id}",
+    call: "TB.HOLD {key} {capacity} {rate} 5 60000 {uuid}",
     before: "TB.TAKE {key} {capacity} {rate} 900000",
     once_a_key: true,
     ..HELD
@@ -149,52 +149,50 @@ impl Call {
     }
 
     /// Gives keys the state in which the call finds them.
-    pub fn prepare_keys(&self, client: &mut Connection, mut numbers: Range<u64>) {
-        const AT_ONCE: usize = 500;
+    pub fn prepare_keys(&self, client: &mut Connection, numbers: Range<u64>) {
+        let shape = Shape { keys: numbers.end, pipeline: 500 };
         let text = if self.before.is_empty() { self.call } else { self.before };
-        while !numbers.is_empty() {
-            let mut batch = Pipeline::new();
-            for number in numbers.by_ref().take(AT_ONCE) {
-                self.add(&mut batch, text, || key(number));
-            }
-            batch.exec(client.inner()).expect("keys are prepared");
-        }
+        let exec = |batch: Pipeline| batch.exec(client.inner()).expect("keys are prepared");
+        self.batches(text, shape, numbers).for_each(exec);
     }
 
     /// Makes calls, of which so many have been made before, and judges each reply.
     pub fn make(&self, client: &mut Connection, shape: Shape, calls: Range<usize>, random: &mut Rng) {
-        for batch in self.batches(shape, calls, random) {
+        for batch in self.written(shape, calls, random) {
             let replies: Vec<Value> = batch.query(client.inner()).expect("the calls succeed");
             replies.iter().for_each(|reply| self.judge(reply));
         }
     }
 
     /// The same as they are sent.
-    pub fn batches<'a>(
+    pub fn written<'a>(
         &'a self,
         shape: Shape,
         calls: Range<usize>,
         random: &'a mut Rng,
     ) -> impl Iterator<Item = Pipeline> + 'a {
-        // Keys of one call are equally far from each other, so that none is there twice.
-        let apart = shape.keys / self.call.matches("{bucket}").count().max(1) as u64;
-        let last = calls.end;
-        calls.step_by(shape.pipeline).map(move |first| {
-            let mut batch = Pipeline::new();
-            for made in first..last.min(first + shape.pipeline) {
-                let number = if self.once_a_key { made as u64 } else { random.u64(0..shape.keys) };
-                let mut numbers = (number..).step_by(apart as usize);
-                self.add(&mut batch, self.call, || key(numbers.next().unwrap_or_default() % shape.keys));
-            }
-            batch
-        })
+        let number = move |made| if self.once_a_key { made as u64 } else { random.u64(0..shape.keys) };
+        self.batches(self.call, shape, calls.map(number))
     }
 
-    fn add(&self, batch: &mut Pipeline, text: &str, key: impl FnMut() -> String) {
-        const HOLD: &str = "1d0e8c5a-0b1c-4b1e-9f65-3a0f7d1c2b4e";
-        for command in commands(text, self.limit, HOLD, key) {
-            batch.add_command(command);
-        }
+    /// A text for each of several keys.
+    fn batches<'a>(
+        &'a self,
+        text: &'a str,
+        shape: Shape,
+        mut numbers: impl Iterator<Item = u64> + 'a,
+    ) -> impl Iterator<Item = Pipeline> + 'a {
+        const ID: &str = "1d0e8c5a-0b1c-4b1e-9f65-3a0f7d1c2b4e";
+        // Keys of one call are equally far from each other, so that none is there twice.
+        let apart = shape.keys / text.matches("{bucket}").count().max(1) as u64;
+        std::iter::from_fn(move || {
+            let mut batch = Pipeline::new();
+            for number in numbers.by_ref().take(shape.pipeline) {
+                let mut keys = (number..).step_by(apart as usize).map(|number| key(number % shape.keys));
+                add(&mut batch, text, self.limit, ID, || keys.next().unwrap_or_default());
+            }
+            (!batch.is_empty()).then_some(batch)
+        })
     }
 
     /// Panics unless the reply is the one whose cost is to be measured.

@@ -4,8 +4,8 @@
 //! takes to make it, and this one 80. With that one, pipelined calls would measure the client.
 
 use crate::approaches::Memory;
-use crate::template::{commands, Limit};
-use redis::{Pipeline, RedisResult, Value};
+use crate::template::{add, Limit};
+use redis::{FromRedisValue, Pipeline, RedisResult, Value};
 use std::collections::HashMap;
 use std::future::Future;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,8 +26,6 @@ pub struct Client {
     decisions: u64,
     /// What it knows of buckets, by their keys.
     memories: HashMap<String, Memory>,
-    /// Who decides: a name that no other decision has, as long as a UUID.
-    id: String,
     /// Commands sent.
     pub sent: u64,
     /// Decisions begun once more because another was faster.
@@ -38,14 +36,13 @@ impl Client {
     pub async fn open(port: u16, number: usize, limit: Limit) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts");
         stream.set_nodelay(true).unwrap();
-        let (unread, memories, id) = (Vec::with_capacity(16 * 1024), HashMap::new(), String::new());
-        Self { stream, unread, limit, number, decisions: 0, memories, id, sent: 0, retries: 0 }
+        let (unread, memories) = (Vec::with_capacity(16 * 1024), HashMap::new());
+        Self { stream, unread, limit, number, decisions: 0, memories, sent: 0, retries: 0 }
     }
 
-    /// Begins another decision.
+    /// Begins another decision, which from now on has an id that no other has.
     pub fn begin(&mut self) {
         self.decisions += 1;
-        self.id = format!("{:08}-{:027}", self.number, self.decisions);
     }
 
     /// What it knows of a bucket.
@@ -56,19 +53,10 @@ impl Client {
         self.memories.get_mut(key).expect("it was inserted")
     }
 
-    /// As short a name that no other decision has.
-    pub fn short_id(&self) -> String {
-        format!("{}:{}", self.number, self.decisions)
-    }
-
     /// Sends commands with places left open, each text several of them, and waits for the replies.
     pub async fn ask(&mut self, texts: &[&str], key: &str) -> RedisResult<Vec<Value>> {
-        let mut batch = Pipeline::new();
-        for text in texts {
-            for command in commands(text, self.limit, &self.id, || key.to_owned()) {
-                batch.add_command(command);
-            }
-        }
+        let (mut batch, id) = (Pipeline::new(), format!("{}:{}", self.number, self.decisions));
+        texts.iter().for_each(|text| add(&mut batch, text, self.limit, &id, || key.to_owned()));
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -76,14 +64,10 @@ impl Client {
         replies.into_iter().map(Value::extract_error).collect()
     }
 
-    /// The first number in the first reply: a count, or what a decision begins with.
-    pub async fn ask_number(&mut self, text: &str, key: &str) -> RedisResult<i64> {
-        let replies = self.ask(&[text], key).await?;
-        let first = match &replies[0] {
-            Value::Array(fields) => &fields[0],
-            other => other,
-        };
-        redis::from_redis_value_ref(first).map_err(Into::into)
+    /// The same of one command, whose reply is read.
+    pub async fn ask_for<T: FromRedisValue>(&mut self, text: &str, key: &str) -> RedisResult<T> {
+        let reply = self.ask(&[text], key).await?.remove(0);
+        Ok(redis::from_redis_value(reply)?)
     }
 
     /// Sends commands as they are, and waits for the replies.
@@ -132,19 +116,14 @@ fn parse(bytes: &[u8]) -> Option<(Value, usize)> {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reply_is_read_once_it_is_whole() {
-        let bytes = b"*4\r\n:-1\r\n$2\r\nab\r\n$-1\r\n*1\r\n+OK\r\nrest";
-        let whole = bytes.len() - "rest".len();
-        for cut in 0..whole {
-            assert_eq!(parse(&bytes[..cut]), None, "{cut}");
-        }
-        let status = Value::Array(vec![Value::SimpleString("OK".to_owned())]);
-        let elements = vec![Value::Int(-1), Value::BulkString(b"ab".to_vec()), Value::Nil, status];
-        assert_eq!(parse(bytes), Some((Value::Array(elements), whole)));
+#[test]
+fn a_reply_is_read_once_it_is_whole() {
+    let bytes = b"*4\r\n:-1\r\n$2\r\nab\r\n$-1\r\n*1\r\n+OK\r\nrest";
+    let whole = bytes.len() - "rest".len();
+    for cut in 0..whole {
+        assert_eq!(parse(&bytes[..cut]), None, "{cut}");
     }
+    let status = Value::Array(vec![Value::SimpleString("OK".to_owned())]);
+    let elements = vec![Value::Int(-1), Value::BulkString(b"ab".to_vec()), Value::Nil, status];
+    assert_eq!(parse(bytes), Some((Value::Array(elements), whole)));
 }

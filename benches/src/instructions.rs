@@ -4,10 +4,11 @@
 //! and a command whose name shares a slot with another's costs some 70 instructions more on one server than on
 //! the next. On one server the count of the same calls repeats to a few tenths of a percent.
 
-use crate::callgrind::{Callgrind, CountingServer};
+use crate::callgrind::{self, CountingServer};
 use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
-use crate::report::{least, most, note, times, whole, Section, Table};
+use crate::plot::{Plot, Shape::Bars};
+use crate::report::{note, sorted, times, whole, write_page, Section, Table};
 use crate::server::{redis_cell, Module};
 use fastrand::Rng;
 use std::path::Path;
@@ -43,17 +44,14 @@ pub const APPEND_ONLY_FILE: Listener = Listener(
 );
 
 /// Calls that are counted on the same servers.
-pub struct Group {
-    pub listener: Listener,
-    pub calls: Vec<Call>,
-}
+pub type Group = (Listener, Vec<Call>);
 
 /// The cost of one kind of call.
 pub struct Cost {
     pub call: &'static str,
     pub listener: &'static str,
     /// Instructions per call on the server where they were fewest.
-    pub instructions: f64,
+    instructions: f64,
     /// The most over the fewest.
     spread: f64,
 }
@@ -66,48 +64,44 @@ pub fn countable() -> impl Iterator<Item = Call> {
 /// Counts everything that there is.
 pub fn run(folder: &Path) {
     let caption = machine::caption();
-    let mut groups = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     for listener in [NOBODY, APPEND_ONLY_FILE] {
-        groups.push(Group { listener, calls: countable().collect() });
-        groups.extend(redis_cell().map(|_| Group { listener, calls: vec![Call::of_redis_cell()] }));
+        groups.push((listener, countable().collect()));
+        groups.extend(redis_cell().map(|_| (listener, vec![Call::of_redis_cell()])));
     }
-    let costs = count(&groups, THOROUGH);
-    section(&costs, &caption).write_page(folder, &caption);
+    write_page(folder, &caption, section(&count(&groups, THOROUGH)));
 }
 
 /// Counts groups of calls, each on several servers started alike.
 pub fn count(groups: &[Group], effort: Effort) -> Vec<Cost> {
-    let callgrind = Callgrind::begin();
-    let mut servers = start(&callgrind, groups, effort);
-    CountingServer::settle(servers.iter_mut().flatten());
+    let profiles = callgrind::begin();
+    let mut servers = start(profiles.path(), groups, effort);
+    CountingServer::settle(servers.iter_mut().flatten().collect());
     let mut costs = Vec::new();
-    for (group, servers) in groups.iter().zip(&mut servers) {
-        for call in &group.calls {
-            note(format_args!("counting {}, {}", call.name, group.listener.0));
-            let calls = effort.calls / call.weight;
-            let counts: Vec<f64> = servers.iter_mut().map(|server| counted(server, call, calls)).collect();
-            let (call, listener, instructions) = (call.name, group.listener.0, least(&counts));
-            costs.push(Cost { call, listener, instructions, spread: most(&counts) / instructions });
+    for ((Listener(listener, _), calls), servers) in groups.iter().zip(&mut servers) {
+        for call in calls {
+            note(format_args!("counting {}, {listener}", call.name));
+            let number = effort.calls / call.weight;
+            let counts = sorted(servers.iter_mut().map(|server| counted(server, call, number)).collect());
+            let (instructions, spread) = (counts[0], counts[counts.len() - 1] / counts[0]);
+            costs.push(Cost { call: call.name, listener, instructions, spread });
         }
     }
     costs
 }
 
 /// Starts the servers of each group, several at a time.
-fn start<'a>(callgrind: &'a Callgrind, groups: &[Group], effort: Effort) -> Vec<Vec<CountingServer<'a>>> {
+fn start<'a>(profiles: &'a Path, groups: &[Group], effort: Effort) -> Vec<Vec<CountingServer<'a>>> {
     let number = groups.len() * effort.servers;
     note(format_args!("starting {number} servers under callgrind and letting them settle"));
-    let start_one = |group: &Group| {
-        let builder = match group.calls[0].module {
+    let start_one = |(Listener(_, options), calls): &Group| {
+        let builder = match calls[0].module {
             // The hold that comes beside 10,000 is one more than are allowed otherwise.
             Module::Own => Module::Own.server().option("tokenbucket.max-holds", 10_001),
             other => other.server(),
         };
-        let options = group.listener.1.iter();
-        CountingServer::start(
-            callgrind,
-            options.fold(builder, |builder, (name, value)| builder.option(name, value)),
-        )
+        let builder = options.iter().fold(builder, |builder, (name, value)| builder.option(name, value));
+        CountingServer::start(profiles, builder)
     };
     thread::scope(|scope| {
         let start_all = |group| move || (0..effort.servers).map(|_| start_one(group)).collect();
@@ -129,42 +123,35 @@ fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> f64 {
     server.instructions() / calls as f64
 }
 
-/// Reads a cost out of a run.
-pub fn find<'a>(costs: &'a [Cost], call: &str, listener: &str) -> Option<&'a Cost> {
-    costs.iter().find(|cost| cost.call == call && cost.listener == listener)
+impl Cost {
+    /// As a multiple of another call's on servers with the same listener, if that was counted.
+    pub fn times(&self, costs: &[Self], other: &str) -> Option<f64> {
+        let base = costs.iter().find(|cost| cost.call == other && cost.listener == self.listener)?;
+        Some(self.instructions / base.instructions)
+    }
 }
 
 /// The costs for people.
-fn section(costs: &[Cost], caption: &str) -> Section {
+fn section(costs: &[Cost]) -> Section {
     let mut table = Table::new("replication | call | instructions | to INCR | to TB.TAKE | spread");
     for cost in costs {
-        let ratio = |call: &str| {
-            let base = find(costs, call, cost.listener);
-            base.map_or_else(|| "-".to_owned(), |base| times(cost.instructions / base.instructions))
-        };
-        table.row([
-            cost.listener.to_owned(),
-            cost.call.to_owned(),
-            whole(cost.instructions),
-            ratio(INCR),
-            ratio(ALLOWED),
-            format!("{:.2} %", (cost.spread - 1.0) * 100.0),
-        ]);
+        let ratio = |call| cost.times(costs, call).map_or_else(|| "-".to_owned(), times);
+        let spread = format!("{:.2} %", (cost.spread - 1.0) * 100.0);
+        let figures = [whole(cost.instructions), ratio(INCR), ratio(ALLOWED), spread];
+        table.row(&[cost.listener, cost.call], figures);
     }
-    let title = "Instructions in the server per call, nobody listening to replication";
     let text = format!(
         "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
          connection, {} calls in each write, {} random keys. The least of {} servers started alike, and by how much the \
          most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
          `appendfsync no`.",
         SHAPE.pipeline,
-        whole(SHAPE.keys as f64),
+        whole(SHAPE.keys),
         THOROUGH.servers
     );
-    Section::new("instructions", "Instructions in the server per call", text, table).grouped_by(1).bars(
-        ("instructions", title),
-        &[NOBODY.0],
-        ("instructions", ""),
-        caption,
-    )
+    let title = "Instructions in the server per call, nobody listening to replication".to_owned();
+    let shape = Bars(vec![NOBODY.0], "instructions", "");
+    let plots = vec![Plot { name: "instructions", title, shape }];
+    let (name, title) = ("instructions", "Instructions in the server per call");
+    Section { name, title, text, table, groups: 1, plots }
 }

@@ -36,9 +36,9 @@ pub fn caption() -> String {
 /// The server's name and release, like `redis 7.0.15`.
 pub fn server_release() -> String {
     let line = output_of(Command::new(executable()).arg("--version"));
-    let name = line.split(' ').next().unwrap_or_default().to_lowercase();
-    let release =
-        line.split(' ').find_map(|word| word.strip_prefix("v=")).expect("the server says its release");
+    let mut words = line.split(' ');
+    let name = words.next().unwrap_or_default().to_lowercase();
+    let release = words.find_map(|word| word.strip_prefix("v=")).expect("the server says its release");
     format!("{name} {release}")
 }
 
@@ -46,9 +46,8 @@ pub fn server_release() -> String {
 /// the first.
 fn module_version() -> String {
     let report = text(&Server::start().connect().say("INFO modules"));
-    let own = report.lines().find(|line| line.contains("name=tokenbucket,"));
-    let version = own.and_then(|own| own.split(',').find_map(|field| field.strip_prefix("ver=")));
-    let version: u32 = version.and_then(|version| version.parse().ok()).expect("the server says it");
+    let own = report.split_once("name=tokenbucket,ver=").expect("the server says it").1;
+    let version: u32 = own.split(',').next().and_then(|version| version.parse().ok()).expect("a number");
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 

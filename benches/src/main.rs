@@ -3,8 +3,8 @@
 //!
 //! | file | what is done there |
 //! |---|---|
-//! | `compare/*` | the comparison: one file per measurement, each ends in a section of the report |
-//! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `approaches` |
+//! | `compare/*` | the comparison: one function per measurement, each ends in a section of the report |
+//! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `all` |
 //! | `client`, `load` | one client, and many at once that make decisions by an approach |
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |

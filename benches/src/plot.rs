@@ -1,6 +1,6 @@
-//! Plots as SVG: horizontal bars, and lines over a few places.
+//! Plots of tables as SVG: horizontal bars, and lines over a few places.
 
-use crate::report::whole;
+use crate::report::{whole, Table};
 use plotters::coord::ranged1d::SegmentValue;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -22,74 +22,110 @@ const TOP: i32 = 74;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Bars below each other: what each is of, and how long it is in a unit.
-pub fn bars(title: &str, caption: &str, bars: &[(String, f64)], unit: &str) -> String {
-    const LEFT: i32 = 250;
-    const RIGHT: i32 = 260;
-    const STEP: i32 = 32;
-    let most = bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
-    let bottom = TOP + STEP * bars.len() as i32;
-    svg(title, caption, bottom, |canvas| {
-        for ((label, value), y) in bars.iter().zip((TOP..).step_by(STEP as usize)) {
-            let end = LEFT + (value / most * f64::from(WIDTH - LEFT - RIGHT)).max(1.0) as i32;
-            let own = is_own(label);
-            let (fill, shown) = (if own { colour(0) } else { OTHERS }, shown(*value));
-            text(canvas, label, (LEFT - 10, y + 13), HPos::Right, own)?;
-            canvas.draw(&Rectangle::new([(LEFT, y + 3), (end, y + 23)], fill.filled()))?;
-            text(canvas, &format!("{shown}{unit}"), (end + 8, y + 13), HPos::Left, own)?;
-        }
-        Ok(())
-    })
+/// A drawing of a table.
+pub struct Plot {
+    /// What its file is called.
+    pub name: &'static str,
+    pub title: String,
+    pub shape: Shape,
 }
 
-/// With so many digits as say something.
-fn shown(value: f64) -> String {
-    if value < 10.0 && value.fract() != 0.0 {
-        format!("{value:.2}")
-    } else {
-        whole(value)
-    }
-}
-
-/// One line: its name and its values, one for each place.
-pub struct Series {
-    pub name: String,
-    pub values: Vec<f64>,
+pub enum Shape {
+    /// Bars below each other, of the rows that begin with these cells: a column, and its unit.
+    Bars(Vec<&'static str>, &'static str, &'static str),
+    Lines(Lines),
 }
 
 /// Panels beside each other, each a title and lines, with one legend.
-pub struct Lines<'a> {
+pub struct Lines {
     /// What is below each place.
     pub places: Vec<String>,
-    pub places_are: &'a str,
-    pub values_are: &'a str,
-    pub panels: Vec<(&'a str, Vec<Series>)>,
+    pub places_are: &'static str,
+    pub values_are: &'static str,
+    pub panels: Vec<(&'static str, Vec<Line>)>,
 }
 
-impl Lines<'_> {
-    pub fn plot(&self, title: &str, caption: &str) -> String {
-        const HEIGHT: i32 = 340;
-        const LEGEND: i32 = 250;
-        let most = self.panels.iter().flat_map(|(_, lines)| lines).flat_map(|line| &line.values);
-        let most = most.copied().fold(0.0, f64::max);
-        svg(title, caption, TOP + HEIGHT, |canvas| {
-            text(canvas, self.values_are, (10, TOP - 20), HPos::Left, false)?;
-            let (drawn, legend) = canvas.margin(TOP - 10, 0, 0, 0).split_horizontally(WIDTH - LEGEND);
-            let areas = drawn.split_evenly((1, self.panels.len()));
-            for (area, (title, lines)) in areas.iter().zip(&self.panels) {
-                self.panel(&area.margin(0, 0, 0, 10), title, lines, most)?;
+/// Its name and its values, one for each place.
+pub type Line = (String, Vec<f64>);
+
+impl Plot {
+    pub fn svg(&self, table: &Table, caption: &str) -> String {
+        let mut svg = String::new();
+        let drawn = match &self.shape {
+            Shape::Bars(group, column, unit) => {
+                let bars = table.numbers(group, column);
+                let height = BAR_STEP * bars.len() as i32;
+                self.draw(&mut svg, caption, height, |canvas| draw_bars(canvas, &bars, unit))
             }
-            for (number, line) in self.panels[0].1.iter().enumerate() {
-                let y = 30 + 26 * number as i32;
-                let stroke = colour(number).stroke_width(if number == 0 { 3 } else { 2 });
-                legend.draw(&PathElement::new([(14, y), (36, y)], stroke))?;
-                text(&legend, &line.name, (46, y), HPos::Left, number == 0)?;
-            }
-            Ok(())
-        })
+            Shape::Lines(lines) => self.draw(&mut svg, caption, 340, |canvas| lines.draw(canvas)),
+        };
+        drawn.expect("a text can be written");
+        svg
     }
 
-    fn panel(&self, area: &Canvas, title: &str, lines: &[Series], most: f64) -> Drawn {
+    /// With the title above and the caption below.
+    fn draw(
+        &self,
+        svg: &mut String,
+        caption: &str,
+        height: i32,
+        draw: impl FnOnce(&Canvas) -> Drawn,
+    ) -> Drawn {
+        const LINE: i32 = 15;
+        let (lines, bottom) = (textwrap::wrap(caption, CAPTION_LETTERS), TOP + height);
+        let size = (WIDTH as u32, (bottom + 32 + LINE * lines.len() as i32) as u32);
+        let canvas = SVGBackend::with_string(svg, size).into_drawing_area();
+        canvas.fill(&WHITE)?;
+        let bold = ("sans-serif", 19).into_font().style(FontStyle::Bold);
+        canvas.draw(&Text::new(self.title.as_str(), (10, 14), bold.color(&INK)))?;
+        draw(&canvas.split_vertically(bottom).0)?;
+        for (line, y) in lines.iter().zip((bottom + 24..).step_by(LINE as usize)) {
+            canvas.draw(&Text::new(line.as_ref(), (10, y), ("sans-serif", 11).into_font().color(&INK)))?;
+        }
+        Ok(canvas.present()?)
+    }
+}
+
+const BAR_STEP: i32 = 32;
+
+fn draw_bars(canvas: &Canvas, bars: &[(String, f64)], unit: &str) -> Drawn {
+    const LEFT: i32 = 250;
+    const RIGHT: i32 = 260;
+    let most = bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    for ((label, value), y) in bars.iter().zip((TOP..).step_by(BAR_STEP as usize)) {
+        let end = LEFT + (value / most * f64::from(WIDTH - LEFT - RIGHT)).max(1.0) as i32;
+        let is_own = label.starts_with("TB.");
+        let fill = if is_own { colour(0) } else { OTHERS };
+        // With so many digits as say something.
+        let is_small = *value < 10.0 && value.fract() != 0.0;
+        let shown = if is_small { format!("{value:.2}") } else { whole(*value) };
+        text(canvas, label, (LEFT - 10, y + 13), HPos::Right, is_own)?;
+        canvas.draw(&Rectangle::new([(LEFT, y + 3), (end, y + 23)], fill.filled()))?;
+        text(canvas, &format!("{shown}{unit}"), (end + 8, y + 13), HPos::Left, is_own)?;
+    }
+    Ok(())
+}
+
+impl Lines {
+    fn draw(&self, canvas: &Canvas) -> Drawn {
+        const LEGEND: i32 = 250;
+        let most = self.panels.iter().flat_map(|(_, lines)| lines).flat_map(|(_, values)| values);
+        let most = most.copied().fold(0.0, f64::max);
+        text(canvas, self.values_are, (10, TOP - 20), HPos::Left, false)?;
+        let (drawn, legend) = canvas.margin(TOP - 10, 0, 0, 0).split_horizontally(WIDTH - LEGEND);
+        let areas = drawn.split_evenly((1, self.panels.len()));
+        for (area, (title, lines)) in areas.iter().zip(&self.panels) {
+            self.draw_panel(&area.margin(0, 0, 0, 10), title, lines, most)?;
+        }
+        for (number, (name, _)) in self.panels[0].1.iter().enumerate() {
+            let y = 30 + 26 * number as i32;
+            legend.draw(&PathElement::new([(14, y), (36, y)], stroke(number)))?;
+            text(&legend, name, (46, y), HPos::Left, number == 0)?;
+        }
+        Ok(())
+    }
+
+    fn draw_panel(&self, area: &Canvas, title: &str, lines: &[Line], most: f64) -> Drawn {
         let mut chart = ChartBuilder::on(area)
             .caption(title, ("sans-serif", 14).into_font().style(FontStyle::Bold).color(&INK))
             .x_label_area_size(46)
@@ -112,35 +148,13 @@ impl Lines<'_> {
                 _ => format!("{value:.1}"),
             })
             .draw()?;
-        for (number, line) in lines.iter().enumerate() {
-            let points = line.values.iter().enumerate();
+        for (number, (_, values)) in lines.iter().enumerate() {
+            let points = values.iter().enumerate();
             let points = points.map(|(place, value)| (SegmentValue::CenterOf(place), *value));
-            let stroke = colour(number).stroke_width(if number == 0 { 3 } else { 2 });
-            chart.draw_series(LineSeries::new(points, stroke.filled()).point_size(3))?;
+            chart.draw_series(LineSeries::new(points, stroke(number).filled()).point_size(3))?;
         }
         Ok(())
     }
-}
-
-/// A drawing with a title above and a caption below.
-fn svg(title: &str, caption: &str, bottom: i32, draw: impl FnOnce(&Canvas) -> Drawn) -> String {
-    const LINE: i32 = 15;
-    let lines = textwrap::wrap(caption, CAPTION_LETTERS);
-    let size = (WIDTH as u32, (bottom + 32 + LINE * lines.len() as i32) as u32);
-    let draw_all = |svg: &mut String| -> Drawn {
-        let canvas = SVGBackend::with_string(svg, size).into_drawing_area();
-        canvas.fill(&WHITE)?;
-        let bold = ("sans-serif", 19).into_font().style(FontStyle::Bold);
-        canvas.draw(&Text::new(title, (10, 14), bold.color(&INK)))?;
-        draw(&canvas.split_vertically(bottom).0)?;
-        for (line, y) in lines.iter().zip((bottom + 24..).step_by(LINE as usize)) {
-            canvas.draw(&Text::new(line.as_ref(), (10, y), ("sans-serif", 11).into_font().color(&INK)))?;
-        }
-        Ok(canvas.present()?)
-    };
-    let mut svg = String::new();
-    draw_all(&mut svg).expect("a text can be written");
-    svg
 }
 
 fn text(canvas: &Canvas, text: &str, at: (i32, i32), side: HPos, strong: bool) -> Drawn {
@@ -149,9 +163,9 @@ fn text(canvas: &Canvas, text: &str, at: (i32, i32), side: HPos, strong: bool) -
     Ok(canvas.draw(&Text::new(text.to_owned(), at, font.pos(Pos::new(side, VPos::Center))))?)
 }
 
-/// Whether a label names one of the module's own commands.
-fn is_own(label: &str) -> bool {
-    label.starts_with("TB.")
+/// Of lines, the first of which is the module's.
+fn stroke(place: usize) -> ShapeStyle {
+    colour(place).stroke_width(if place == 0 { 3 } else { 2 })
 }
 
 fn colour(place: usize) -> RGBColor {

@@ -1,6 +1,6 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
-use crate::plot::bars;
+use crate::plot::Plot;
 use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
@@ -19,8 +19,9 @@ impl Table {
         Self { columns: columns.split(" | ").map(str::to_owned).collect(), rows: Vec::new() }
     }
 
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+    /// Adds a row: what it is of, and figures.
+    pub fn row(&mut self, of: &[&str], figures: impl IntoIterator<Item = String>) {
+        self.rows.push(of.iter().map(ToString::to_string).chain(figures).collect());
     }
 
     /// The same table, of the rows that begin with these cells, without them.
@@ -72,76 +73,50 @@ fn is_numeric(cell: &str) -> bool {
     cell == "-" || digits.replace(',', "").parse::<f64>().is_ok()
 }
 
-/// One measurement of several, with its own files.
+/// One measurement of several.
 pub struct Section {
-    name: &'static str,
-    title: &'static str,
-    text: String,
-    table: Table,
-    groups: usize,
-    plots: Vec<(&'static str, String)>,
+    /// What its file is called.
+    pub name: &'static str,
+    pub title: &'static str,
+    /// How it was measured, and how to read it.
+    pub text: String,
+    pub table: Table,
+    /// By so many of its leading columns the table is divided into several.
+    pub groups: usize,
+    pub plots: Vec<Plot>,
 }
 
 impl Section {
-    /// `name` names the files, `text` says how it was measured and how to read it.
-    pub fn new(name: &'static str, title: &'static str, text: impl Into<String>, table: Table) -> Self {
-        Self { name, title, text: text.into(), table, groups: 0, plots: Vec::new() }
-    }
-
-    /// Divides the table into several by its leading columns.
-    pub fn grouped_by(self, groups: usize) -> Self {
-        Self { groups, ..self }
-    }
-
-    /// Adds a plot with a file of this name.
-    pub fn plot(mut self, name: &'static str, svg: String) -> Self {
-        self.plots.push((name, svg));
-        self
-    }
-
-    /// Adds a plot of a column's numbers, those of a group of rows, each in a unit.
-    pub fn bars(
-        self,
-        (name, title): (&'static str, &str),
-        group: &[&str],
-        (column, unit): (&str, &str),
-        caption: &str,
-    ) -> Self {
-        let svg = bars(title, caption, &self.table.numbers(group, column), unit);
-        self.plot(name, svg)
-    }
-
-    /// A page of its own, which is also printed.
-    pub fn write_page(self, folder: &Path, caption: &str) {
-        print!("{}", self.table.markdown());
-        let page = format!("{}.md", self.name);
-        write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), &[self]);
-    }
-
     fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n", self.title, self.text);
-        for (name, _) in &self.plots {
+        for Plot { name, .. } in &self.plots {
             let _ = write!(text, "\n![{}]({name}.svg)\n", self.title);
-        }
-        if self.groups == 0 {
-            return text + "\n" + &self.table.markdown();
         }
         let mut groups: Vec<&[String]> = self.table.rows.iter().map(|row| &row[..self.groups]).collect();
         groups.dedup();
         for group in groups {
-            let _ = write!(text, "\n### {}\n\n{}", group.join(", "), self.table.behind(group).markdown());
+            let heading =
+                if group.is_empty() { String::new() } else { format!("### {}\n\n", group.join(", ")) };
+            let _ = write!(text, "\n{heading}{}", self.table.behind(group).markdown());
         }
         text
     }
 }
 
-/// Writes the tables and plots of all sections, and a page that shows them.
-pub fn write_all(folder: &Path, page: &str, heading: &str, sections: &[Section]) {
+/// Prints a section, and writes a page of its own for it.
+pub fn write_page(folder: &Path, caption: &str, section: Section) {
+    print!("{}", section.table.markdown());
+    let page = format!("{}.md", section.name);
+    write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), caption, &[section]);
+}
+
+/// Writes the tables and plots of all sections, with a caption below these, and a page that shows them.
+pub fn write_all(folder: &Path, page: &str, heading: &str, caption: &str, sections: &[Section]) {
     fs::create_dir_all(folder).unwrap();
-    for section in sections {
-        section.table.csv(&folder.join(format!("{}.csv", section.name)));
-        for (name, svg) in &section.plots {
-            fs::write(folder.join(format!("{name}.svg")), svg).unwrap();
+    for Section { name, table, plots, .. } in sections {
+        table.csv(&folder.join(format!("{name}.csv")));
+        for plot in plots {
+            fs::write(folder.join(format!("{}.svg", plot.name)), plot.svg(table, caption)).unwrap();
         }
     }
     let sections: Vec<String> = sections.iter().map(Section::markdown).collect();
@@ -155,7 +130,7 @@ pub fn note(what: impl Display) {
 }
 
 /// A whole number with its thousands apart: `1,234,567`.
-pub fn whole(number: f64) -> String {
+pub fn whole(number: impl Display) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
@@ -166,44 +141,27 @@ pub fn times(ratio: f64) -> String {
     format!("{ratio:.2} x")
 }
 
-/// The middle one of several.
-pub fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
+/// Several in order; the middle one is the median.
+pub fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The middle one of several.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let values = sorted(values.into_iter().collect());
     values[values.len() / 2]
 }
 
-/// The least of several.
-pub fn least(values: &[f64]) -> f64 {
-    values.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-/// The most of several.
-pub fn most(values: &[f64]) -> f64 {
-    values.iter().copied().fold(0.0, f64::max)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_stand_apart() {
-        for (number, text) in [(0.0, "0"), (999.6, "1,000"), (12.0, "12"), (123_456.0, "123,456")] {
-            assert_eq!(whole(number), text);
-        }
-    }
-
-    #[test]
-    fn a_table_is_divided_by_its_leading_columns() {
-        let mut table = Table::new("clients | approach | a second");
-        table.row(["1", "A, b", "1,000"].map(String::from));
-        table.row(["16", "A, b", "2,000"].map(String::from));
-        let group = table.behind(&["16".to_owned()]);
-        assert_eq!(group.markdown(), "| approach | a second |\n| --- | --: |\n| A, b | 2,000 |\n");
-        let file = tempfile::NamedTempFile::new().unwrap();
-        table.csv(file.path());
-        let csv = fs::read_to_string(file.path()).unwrap();
-        assert_eq!(csv, "clients,approach,a second\n1,\"A, b\",1000\n16,\"A, b\",2000\n");
-    }
+#[test]
+fn a_table_is_divided_by_its_leading_columns() {
+    let mut table = Table::new("clients | approach | a second");
+    table.row(&["1", "A, b"], [whole(999.6)]);
+    table.row(&["16", "A, b"], [whole(1_234_567.0)]);
+    let group = table.behind(&["16".to_owned()]);
+    assert_eq!(group.markdown(), "| approach | a second |\n| --- | --: |\n| A, b | 1,234,567 |\n");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    table.csv(file.path());
+    let csv = fs::read_to_string(file.path()).unwrap();
+    assert_eq!(csv, "clients,approach,a second\n1,\"A, b\",1000\n16,\"A, b\",1234567\n");
 }

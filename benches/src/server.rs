@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The rate limiter that a server has loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Module {
     None,
     Own,
@@ -35,13 +35,12 @@ pub fn redis_cell() -> Option<PathBuf> {
 impl Module {
     /// A server with it that is yet to be started.
     pub fn server(self) -> ServerBuilder {
-        let with_none = || Server::builder().without_module();
         match self {
-            Self::None => with_none(),
+            Self::None => Server::builder().without_module(),
             Self::Own => Server::builder(),
             Self::RedisCell => {
                 let library = redis_cell().expect("REDIS_CELL says where its library is");
-                with_none().option("loadmodule", library.display())
+                Self::None.server().option("loadmodule", library.display())
             }
         }
     }

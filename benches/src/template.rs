@@ -1,6 +1,6 @@
 //! Commands with places for keys and limits.
 
-use redis::{Cmd, Script};
+use redis::{Cmd, Pipeline, Script};
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ pub static FALLBACK: LazyLock<Script> =
 pub static SEMAPHORE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("semaphore.lua")));
 
 /// So many tokens at once, and so many in so many seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Limit {
     pub capacity: u64,
     pub count: u64,
@@ -27,7 +27,7 @@ impl Limit {
     }
 
     /// The window of approaches that count in windows: `capacity` in it is the rate. In milliseconds.
-    pub fn window_ms(self) -> u64 {
+    fn window_ms(self) -> u64 {
         self.capacity * self.period_s * 1000 / self.count
     }
 
@@ -41,15 +41,11 @@ impl Limit {
     }
 }
 
-/// The commands of a text, between ` ; `. In it the names of what a limit has stand for that, `{id}` for who decides,
-/// `{key}` for the next key, `{bucket}` for the arguments of a take from one, and `{now_ms}` for the time of the client.
-pub fn commands<'a>(
-    text: &'a str,
-    limit: Limit,
-    id: &'a str,
-    mut key: impl FnMut() -> String + 'a,
-) -> impl Iterator<Item = Cmd> + 'a {
-    text.split(" ; ").filter(|command| !command.is_empty()).map(move |command| {
+/// Adds the commands of a text, between ` ; `. In it the names of what a limit has stand for that, `{id}` for who decides,
+/// `{uuid}` for the same at the length of a UUID, `{key}` for the next key, `{bucket}` for the arguments of a take from
+/// one, and `{now_ms}` for the time of the client.
+pub fn add(batch: &mut Pipeline, text: &str, limit: Limit, id: &str, mut key: impl FnMut() -> String) {
+    for command in text.split(" ; ").filter(|command| !command.is_empty()) {
         let mut filled = Cmd::new();
         for word in command.split(' ') {
             match word {
@@ -68,12 +64,13 @@ pub fn commands<'a>(
                 "{now_ms}" => filled.arg(now_us() / 1000),
                 "{window_begin_us}" => filled.arg(now_us().saturating_sub(limit.window_ms() * 1000)),
                 "{id}" => filled.arg(id),
+                "{uuid}" => filled.arg(format!("{id:0>36}")),
                 word if word.contains("{key}") => filled.arg(word.replace("{key}", &key())),
                 word => filled.arg(word),
             };
         }
-        filled
-    })
+        batch.add_command(filled);
+    }
 }
 
 /// The key of a user: 12 bytes, up to ten million of them.
@@ -87,17 +84,12 @@ pub fn now_us() -> u64 {
     since.as_micros() as u64
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_filled_in() {
-        let limit = Limit { capacity: 10, count: 5, period_s: 60 };
-        let text = "CL.THROTTLE {key} {burst} {count} {period_s} ; PEXPIRE {key} {window_ms}";
-        let packed: Vec<_> =
-            commands(text, limit, "", || "k".to_owned()).map(|it| it.get_packed_command()).collect();
-        let expected = [vec!["CL.THROTTLE", "k", "9", "5", "60"], vec!["PEXPIRE", "k", "120000"]];
-        assert_eq!(packed, expected.map(|words| Cmd::new().arg(words).get_packed_command()));
-    }
+#[test]
+fn commands_are_filled_in() {
+    let (limit, mut filled) = (Limit { capacity: 10, count: 5, period_s: 60 }, Pipeline::new());
+    let text = "CL.THROTTLE {key} {burst} {count} {period_s} ; PEXPIRE {key} {window_ms}";
+    add(&mut filled, text, limit, "", || "k".to_owned());
+    let mut expected = Pipeline::new();
+    expected.cmd("CL.THROTTLE").arg(&["k", "9", "5", "60"]).cmd("PEXPIRE").arg(&["k", "120000"]);
+    assert_eq!(filled.get_packed_pipeline(), expected.get_packed_pipeline());
 }

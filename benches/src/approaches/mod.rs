@@ -1,15 +1,13 @@
 //! Ways to limit: one decision is a few exchanges with the server.
 
-mod client_bucket;
-mod local;
-mod places;
+mod by_clients;
 
-pub use local::Memory;
-pub use places::{Places, COUNTER};
+pub use by_clients::Memory;
 
 use crate::client::Client;
 use crate::server::{redis_cell, Module, CELL_NAME};
-use redis::{from_redis_value, from_redis_value_ref, RedisResult};
+use redis::{from_redis_value_ref, RedisResult, Value};
+use std::cell::Cell;
 
 /// The module's decision.
 pub const TAKE: &str = "TB.TAKE {key} {capacity} {rate}";
@@ -23,129 +21,176 @@ pub const WINDOW_COUNT: &str = "INCREX {key} BYINT 1 UBOUND {capacity} PX {windo
 /// The decision of redis-cell.
 pub const CELL_THROTTLE: &str = "CL.THROTTLE {key} {burst} {count} {period_s}";
 
-/// A way to limit.
+/// A way to limit, or to hold one of so many places for as long as something lasts: the window of the limit.
 pub struct Approach {
-    pub name: String,
+    pub name: &'static str,
     /// What the server has to have.
     pub module: Module,
     way: Way,
+    /// What is asked, where commands decide.
+    ask: &'static str,
+    /// Sent by whoever counts to one.
+    at_one: &'static str,
+    /// Sent by whoever counts too high.
+    take_back: &'static str,
+    /// How a place is given back.
+    give_back: &'static str,
+    /// Exchanges with the server for which a place is held.
+    work: u32,
 }
 
+thread_local! {
+    /// How many of this thread's clients hold a place now, and the most that did: from the reply that gives it until the
+    /// command that gives it back, so never more than the server has given.
+    static IN_FLIGHT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// The most places that were in flight at once since this was last asked.
+pub fn most_in_flight() -> u64 {
+    IN_FLIGHT.take().1
+}
+
+#[derive(Clone, Copy)]
 enum Way {
-    /// One command, and the place and the value of the number in its reply by which it allows. A plain command allows
-    /// whatever it replies.
-    Command {
-        call: &'static str,
-        allows: Option<(usize, i64)>,
-    },
-    ClientBucket {
-        is_watched: bool,
-    },
-    FixedWindow,
-    SlidingWindow,
+    /// One command, whatever it replies.
+    Plain,
+    /// One command allows by the number at this place of its reply.
+    Number(usize, u64),
+    /// A count up to the capacity allows: which reply has it, and at which place.
+    Count(usize, usize),
+    ReadComputeWrite,
+    Watch,
     InBatches,
     RememberingDenials,
-    Places(Places),
 }
+
+/// What the others are compared with.
+pub const COUNTER: &str = "INCR / DECR, EXPIRE by each";
+
+const fn approach(name: &'static str, module: Module, way: Way, ask: &'static str) -> Approach {
+    Approach { name, module, way, ask, at_one: "", take_back: "", give_back: "", work: 0 }
+}
+
+/// The module.
+pub const OWN: Approach = approach("TB.TAKE", Module::Own, Way::Number(0, 1), TAKE);
+/// The module, asked for many tokens at once.
+pub const IN_BATCHES: Approach = approach(
+    "TB.TAKEUPTO in batches of 100",
+    Module::Own,
+    Way::InBatches,
+    "TB.TAKEUPTO {key} {capacity} {rate} 100",
+);
+/// The module, not asked again before it would allow.
+pub const REMEMBERING: Approach =
+    approach("TB.TAKE, denials remembered", Module::Own, Way::RememberingDenials, TAKE);
+/// A plain command, which limits nothing: the floor of what a call costs.
+pub const GET: Approach = approach("GET", Module::None, Way::Plain, "GET {key}");
+/// Stores an integer for as long as a bucket would live, which limits nothing: the least that a call takes up.
+pub const INTEGER_WITH_EXPIRY: Approach =
+    approach("SET with expiry", Module::None, Way::Plain, "SET {key} 1 PX {window_ms}");
+const SET_THE_WINDOW: &str = "PEXPIRE {key} {window_ms}";
 
 /// Every approach that the server knows.
 pub fn all(has_increx: bool) -> Vec<Approach> {
-    let of_clients = |name: &str, way| Approach { name: name.to_owned(), module: Module::None, way };
+    let plain = |name, way, ask| approach(name, Module::None, way, ask);
+    // A sorted set that holds one member for each decision of the last window.
+    let log = "MULTI ; ZREMRANGEBYSCORE {key} -inf {window_begin_us} ; ZADD {key} {now_us} {id} ; \
+               ZCARD {key} ; PEXPIRE {key} {window_ms} ; EXEC";
+    let sliding = plain("sorted-set sliding window", Way::Count(5, 2), log);
+    let fixed = plain("INCR + EXPIRE fixed window", Way::Count(0, 0), "INCR {key}");
     let mut all = vec![
-        take(),
-        command("Lua token bucket", Module::None, SCRIPT_TAKE, Some((0, 1))),
-        command("clients/fallback.lua", Module::None, FALLBACK_TAKE, Some((0, 1))),
-        of_clients("read, compute, write", Way::ClientBucket { is_watched: false }),
-        of_clients("WATCH / MULTI / EXEC", Way::ClientBucket { is_watched: true }),
-        of_clients("sorted-set sliding window", Way::SlidingWindow),
-        of_clients("INCR + EXPIRE fixed window", Way::FixedWindow),
+        OWN,
+        plain("Lua token bucket", Way::Number(0, 1), SCRIPT_TAKE),
+        plain("clients/fallback.lua", Way::Number(0, 1), FALLBACK_TAKE),
+        plain("read, compute, write", Way::ReadComputeWrite, ""),
+        plain("WATCH / MULTI / EXEC", Way::Watch, ""),
+        // What was denied must not count against the next.
+        Approach { take_back: "ZREM {key} {id}", ..sliding },
+        Approach { at_one: SET_THE_WINDOW, ..fixed },
     ];
     if has_increx {
         // It replies the count, and by how much that went up.
-        all.push(command("INCREX fixed window", Module::None, WINDOW_COUNT, Some((1, 1))));
+        all.push(plain("INCREX fixed window", Way::Number(1, 1), WINDOW_COUNT));
     }
     if redis_cell().is_some() {
-        all.push(command(&CELL_NAME, Module::RedisCell, CELL_THROTTLE, Some((0, 0))));
+        all.push(approach(&CELL_NAME, Module::RedisCell, Way::Number(0, 0), CELL_THROTTLE));
     }
     all
 }
 
-/// The module.
-pub fn take() -> Approach {
-    command("TB.TAKE", Module::Own, TAKE, Some((0, 1)))
-}
-
-/// The module, asked for many tokens at once.
-pub fn in_batches() -> Approach {
-    let name = format!("TB.TAKEUPTO in batches of {}", local::BATCH);
-    Approach { name, module: Module::Own, way: Way::InBatches }
-}
-
-/// The module, not asked again before it would allow.
-pub fn remembering_denials() -> Approach {
-    Approach {
-        name: "TB.TAKE, denials remembered".to_owned(),
-        module: Module::Own,
-        way: Way::RememberingDenials,
-    }
-}
-
-/// A plain command, which limits nothing: the floor of what a call costs.
-pub fn get() -> Approach {
-    command("GET", Module::None, "GET {key}", None)
-}
-
-/// Stores an integer for as long as a bucket would live, which limits nothing: the least that a call takes up.
-pub fn integer_with_expiry() -> Approach {
-    command("SET with expiry", Module::None, "SET {key} 1 PX {window_ms}", None)
-}
-
-fn command(name: &str, module: Module, call: &'static str, allows: Option<(usize, i64)>) -> Approach {
-    Approach { name: name.to_owned(), module, way: Way::Command { call, allows } }
+/// All ways to hold a place, the module's first, by which it is held during so many exchanges with the server. A decision
+/// is to be given a place and to give it back.
+pub fn places(work: u32) -> [Approach; 4] {
+    let named = |approach, give_back| Approach { give_back, work, ..approach };
+    let counted = |name, ask| {
+        let counter = approach(name, Module::None, Way::Count(0, 0), ask);
+        named(Approach { take_back: "DECR {key}", ..counter }, "DECR {key}")
+    };
+    let hold = "TB.HOLD {key} {capacity} 0 1 {window_ms} {uuid}";
+    let hold = approach("TB.HOLD / TB.SETTLE", Module::Own, Way::Number(0, 1), hold);
+    let script = "EVALSHA {semaphore} 1 {key} {now_ms} {window_ms} {capacity} {uuid}";
+    let script = approach("sorted-set semaphore in Lua", Module::None, Way::Number(0, 1), script);
+    [
+        named(hold, "TB.SETTLE {key} {capacity} 0 {uuid} 0"),
+        counted(COUNTER, "INCR {key} ; PEXPIRE {key} {window_ms}"),
+        Approach { at_one: SET_THE_WINDOW, ..counted("INCR / DECR, EXPIRE by the first", "INCR {key}") },
+        named(script, "ZREM {key} {uuid}"),
+    ]
 }
 
 impl Approach {
     /// Makes one decision; whether it allowed. Fails if the server replies an error, or if it is given up.
     pub async fn decide(&self, client: &mut Client, key: &str) -> RedisResult<bool> {
-        client.begin();
-        match &self.way {
-            Way::Command { call, allows } => {
-                let mut replies = client.ask(&[call], key).await?;
-                let Some((place, number)) = *allows else { return Ok(true) };
-                let numbers: Vec<i64> = from_redis_value(replies.remove(0))?;
-                Ok(numbers[place] == number)
-            }
-            Way::ClientBucket { is_watched: false } => client_bucket::unwatched(client, key).await,
-            Way::ClientBucket { is_watched: true } => client_bucket::watched(client, key).await,
-            Way::FixedWindow => fixed_window(client, key).await,
-            Way::SlidingWindow => sliding_window(client, key).await,
-            Way::InBatches => local::in_batches(client, key).await,
-            Way::RememberingDenials => local::remembering_denials(client, key).await,
-            Way::Places(places) => places.decide(client, key).await,
+        match self.way {
+            Way::ReadComputeWrite => by_clients::read_compute_write(client, key).await,
+            Way::Watch => by_clients::watch(client, key).await,
+            Way::InBatches => by_clients::in_batches(client, self.ask, key).await,
+            Way::RememberingDenials => by_clients::remembering_denials(client, self.ask, key).await,
+            _ if self.give_back.is_empty() => self.keep(client, key).await,
+            _ => self.hold(client, key).await,
         }
     }
-}
 
-/// INCR, and EXPIRE if it was the first of a window.
-async fn fixed_window(client: &mut Client, key: &str) -> RedisResult<bool> {
-    let count = client.ask_number("INCR {key}", key).await?;
-    if count == 1 {
-        client.ask(&["PEXPIRE {key} {window_ms}"], key).await?;
+    /// Takes a place, works, and gives it back; whether there was one.
+    async fn hold(&self, client: &mut Client, key: &str) -> RedisResult<bool> {
+        let Some(mut unsent) = self.ask(client, key).await? else { return Ok(false) };
+        let (now, most) = IN_FLIGHT.get();
+        IN_FLIGHT.set((now + 1, most.max(now + 1)));
+        for _ in 0..self.work {
+            client.ask(&[std::mem::take(&mut unsent), "PING"], key).await?;
+        }
+        let (now, most) = IN_FLIGHT.get();
+        IN_FLIGHT.set((now - 1, most));
+        client.ask(&[unsent, self.give_back], key).await?;
+        Ok(true)
     }
-    Ok(count <= client.limit.capacity as i64)
-}
 
-/// A sorted set that holds one member for each decision of the last window.
-async fn sliding_window(client: &mut Client, key: &str) -> RedisResult<bool> {
-    let member = client.short_id();
-    let log = format!("ZADD {{key}} {{now_us}} {member} ; ZCARD {{key}} ; PEXPIRE {{key}} {{window_ms}}");
-    let forget = "ZREMRANGEBYSCORE {key} -inf {window_begin_us}";
-    let replies = client.ask(&["MULTI", forget, &log, "EXEC"], key).await?;
-    let (_, _, count, _): (u64, u64, u64, u64) = from_redis_value_ref(&replies[replies.len() - 1])?;
-    let is_allowed = count <= client.limit.capacity;
-    if !is_allowed {
-        // What was denied must not count against the next.
-        client.ask(&[&format!("ZREM {{key}} {member}")], key).await?;
+    /// Gives nothing back, as who dies holding a place does not; whether it was allowed.
+    pub async fn keep(&self, client: &mut Client, key: &str) -> RedisResult<bool> {
+        let Some(unsent) = self.ask(client, key).await? else { return Ok(false) };
+        client.ask(&[unsent], key).await?;
+        Ok(true)
     }
-    Ok(is_allowed)
+
+    /// What the next exchange has to begin with, if the commands allow.
+    async fn ask(&self, client: &mut Client, key: &str) -> RedisResult<Option<&'static str>> {
+        client.begin();
+        let replies = client.ask(&[self.ask], key).await?;
+        let number = |reply: usize, place: usize| match &replies[reply] {
+            Value::Array(fields) => from_redis_value_ref(&fields[place]),
+            count => from_redis_value_ref(count),
+        };
+        match self.way {
+            Way::Number(place, allows) => Ok((number(0, place)? == allows).then_some("")),
+            Way::Count(reply, place) => {
+                let count: u64 = number(reply, place)?;
+                if count <= client.limit.capacity {
+                    return Ok(Some(if count == 1 { self.at_one } else { "" }));
+                }
+                client.ask(&[self.take_back], key).await?;
+                Ok(None)
+            }
+            _ => Ok(Some("")),
+        }
+    }
 }

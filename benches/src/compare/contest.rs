@@ -1,48 +1,43 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::{in_turns, Bench};
-use crate::approaches::Approach;
+use super::Bench;
+use crate::approaches::{Approach, GET, INTEGER_WITH_EXPIRY, IN_BATCHES, OWN, REMEMBERING};
 use crate::load::{run, Load, Outcome};
-use crate::plot::{Lines, Series};
-use crate::report::{whole, Section, Table};
+use crate::plot::{Line, Lines, Plot, Shape};
+use crate::report::{median, note, times, whole, Section, Table};
 use crate::template::Limit;
 use std::time::Duration;
 
 const CLIENTS: [(usize, &str); 4] =
     [(1, "1 client"), (16, "16 clients"), (64, "64 clients"), (256, "256 clients")];
+const MANY: usize = 64;
 
-/// Which buckets decisions are wanted on. Everything is allowed, so that every approach does all of its work.
-pub struct Keys {
-    pub name: &'static str,
-    buckets: u64,
-    pub limit: Limit,
-}
-
-pub const KEYS: [Keys; 2] = [
-    Keys {
-        name: "one hot key",
-        buckets: 1,
-        limit: Limit { capacity: 10_000_000, count: 100_000, period_s: 1 },
-    },
-    Keys {
-        name: "a key per user, 10,000 users",
-        buckets: 10_000,
-        limit: Limit { capacity: 1000, count: 100, period_s: 1 },
-    },
+/// On which buckets all decisions are allowed, so that every approach does all of its work: what they are called, how
+/// many they are, and their limit.
+const KEYS: [(&str, u64, Limit); 2] = [
+    ("one hot key", 1, Limit { capacity: 10_000_000, count: 100_000, period_s: 1 }),
+    ("a key per user, 10,000 users", 10_000, Limit { capacity: 1000, count: 100, period_s: 1 }),
 ];
+/// What is scarce.
+const SCARCE: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
 
-pub fn measure(bench: &mut Bench) -> Section {
+pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Section {
     let mut table = Table::new("keys | clients | approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
-    let approaches = bench.approaches.clone();
-    for keys in &KEYS {
+    let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
+    for (keys, buckets, limit) in KEYS {
         for (clients, shown) in CLIENTS {
-            let what = format!("{}, {shown}", keys.name);
-            let rounds = bench.pick(3, 1);
-            let outcomes =
-                in_turns(rounds, &what, &approaches, |approach| decide(bench, approach, keys, clients));
-            for (approach, outcomes) in approaches.iter().zip(outcomes) {
-                let group = [keys.name, shown, &approach.name].map(str::to_owned);
-                table.row(group.into_iter().chain(figures(&middle(outcomes))));
+            let load = Load { clients, buckets, limit, duration: Some(duration) };
+            let outcomes = compete(bench, &format!("{keys}, {shown}"), approaches, |bench, approach| {
+                let server = bench.server(approach.module);
+                run(server, approach, Load { duration: Some(duration / 10), ..load });
+                let outcome = run(server, approach, load);
+                // A denial is less work than a decision that is allowed: nobody may get away with it.
+                let denied = outcome.decisions - outcome.allowed - outcome.errors;
+                assert_eq!(denied, 0, "{} denied some", approach.name);
+                outcome
+            });
+            for (outcome, approach) in outcomes.iter().zip(approaches) {
+                table.row(&[keys, shown, approach.name], figures(outcome));
             }
         }
     }
@@ -51,35 +46,28 @@ pub fn measure(bench: &mut Bench) -> Section {
         decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
         retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
         is most of it, for every approach.";
-    let speed = speed(&table, &bench.caption);
-    let title = "Server processor time for a decision: 64 clients, a key per user";
-    Section::new("decisions", "Decisions by concurrent clients", text, table)
-        .grouped_by(2)
-        .plot("decisions", speed)
-        .bars(
-            ("server-cpu", title),
-            &[KEYS[1].name, "64 clients"],
-            ("server CPU µs/decision", " µs"),
-            &bench.caption,
-        )
+    let title = "Decisions a second, without pipelining".to_owned();
+    let speed = Plot { name: "decisions", title, shape: Shape::Lines(speeds(&table)) };
+    let title = "Server processor time for a decision: 64 clients, a key per user".to_owned();
+    let shape = Shape::Bars(vec![KEYS[1].0, "64 clients"], "server CPU µs/decision", " µs");
+    let plots = vec![speed, Plot { name: "server-cpu", title, shape }];
+    let (name, title) = ("decisions", "Decisions by concurrent clients");
+    Section { name, title, text: text.to_owned(), table, groups: 2, plots }
 }
 
-fn decide(bench: &mut Bench, approach: &Approach, keys: &Keys, clients: usize) -> Outcome {
-    let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
-    let load = Load { clients, buckets: keys.buckets, limit: keys.limit, duration: Some(duration) };
-    let server = bench.server(approach.module);
-    run(server, approach, Load { duration: Some(duration / 10), ..load });
-    let outcome = run(server, approach, load);
-    // A denial is less work than a decision that is allowed: nobody may get away with it.
-    let denied = outcome.decisions - outcome.allowed - outcome.errors;
-    assert_eq!(denied, 0, "{} denied some", approach.name);
-    outcome
-}
-
-/// The round of median speed.
-pub fn middle(mut outcomes: Vec<Outcome>) -> Outcome {
-    outcomes.sort_by(|one, other| one.decisions_a_second().total_cmp(&other.decisions_a_second()));
-    outcomes.swap_remove(outcomes.len() / 2)
+/// Of each approach the round of median speed.
+fn compete(
+    bench: &mut Bench,
+    what: &str,
+    approaches: &[Approach],
+    decide: impl FnMut(&mut Bench, &Approach) -> Outcome,
+) -> Vec<Outcome> {
+    let rounds = bench.pick(3, 1);
+    let middle = |mut outcomes: Vec<Outcome>| {
+        outcomes.sort_by(|one, other| one.decisions_a_second().total_cmp(&other.decisions_a_second()));
+        outcomes.swap_remove(rounds / 2)
+    };
+    bench.in_turns(rounds, what, approaches, decide).into_iter().map(middle).collect()
 }
 
 fn figures(outcome: &Outcome) -> [String; 9] {
@@ -91,26 +79,119 @@ fn figures(outcome: &Outcome) -> [String; 9] {
         p99,
         p999,
         format!("{:.2}", outcome.commands_per_decision()),
-        whole(outcome.retries as f64),
-        whole(outcome.errors as f64),
+        whole(outcome.retries),
+        whole(outcome.errors),
         format!("{:.2}", outcome.cpu_us_per_decision()),
     ]
 }
 
-fn speed(table: &Table, caption: &str) -> String {
-    let panel = |keys: &Keys| {
-        let columns = CLIENTS.map(|(_, shown)| table.numbers(&[keys.name, shown], "decisions/s"));
-        let line = |place: usize| Series {
-            name: columns[0][place].0.clone(),
-            values: columns.iter().map(|column| column[place].1).collect(),
+fn speeds(table: &Table) -> Lines {
+    let panel = |(keys, ..): (&'static str, u64, Limit)| {
+        let columns = CLIENTS.map(|(_, shown)| table.numbers(&[keys, shown], "decisions/s"));
+        let line = |place: usize| -> Line {
+            let name = columns[0][place].0.clone();
+            (name, columns.iter().map(|column| column[place].1).collect())
         };
-        (keys.name, (0..columns[0].len()).map(line).collect())
+        (keys, (0..columns[0].len()).map(line).collect())
     };
-    let lines = Lines {
+    Lines {
         places: CLIENTS.map(|(clients, _)| clients.to_string()).to_vec(),
         places_are: "concurrent clients",
         values_are: "decisions a second",
-        panels: KEYS.iter().map(panel).collect(),
-    };
-    lines.plot("Decisions a second, without pipelining", caption)
+        panels: KEYS.map(panel).into(),
+    }
+}
+
+/// How much passes that should not, when many clients want it at once.
+pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
+    let mut table = Table::new("approach | decisions | errors | allowed | possible | over % | under by");
+    // Not whole tokens' worth: whether the last token came before the end must not be a matter of microseconds.
+    let duration = Duration::from_millis(bench.pick(3050, 1050));
+    let load = Load { clients: MANY, buckets: 1, limit: SCARCE, duration: Some(duration) };
+    let mut most_possible = 0;
+    for approach in approaches {
+        note(format_args!("over-grant: {}", approach.name));
+        let outcome = run(bench.server(approach.module), approach, load);
+        let (possible, allowed) = (outcome.possible(), outcome.allowed);
+        let over = format!("{:.2}", outcome.over_percent());
+        let [decisions, errors] = [outcome.decisions, outcome.errors].map(whole);
+        let under = whole(possible.saturating_sub(allowed));
+        table.row(&[approach.name], [decisions, errors, whole(allowed), whole(possible), over, under]);
+        most_possible = most_possible.max(possible);
+    }
+    let text = format!(
+        "{MANY} clients want as much as they can get of one key that holds {} tokens and refills with {} a second, for \
+         {} s. *Possible* is the capacity and what flows in until the last reply. Approaches that count in windows \
+         allow that many a window, and may allow less in the time.",
+        SCARCE.capacity,
+        SCARCE.count,
+        duration.as_secs_f64()
+    );
+    let title = format!("Allowed by {MANY} clients on one key that can grant {most_possible}");
+    let plot = Plot { name: "over-grant", title, shape: Shape::Bars(vec![], "allowed", "") };
+    Section { name: "over-grant", title: "Over-grant", text, table, groups: 0, plots: vec![plot] }
+}
+
+/// One hot key, when clients decide what they can by themselves.
+pub fn local(bench: &mut Bench) -> Section {
+    let mut table = Table::new("the key | approach | decisions/s | allowed/s | possible/s | over % | commands/decision | server CPU µs/decision");
+    let approaches = [OWN, IN_BATCHES, REMEMBERING];
+    // Not whole tokens' worth, as above.
+    let duration = Some(Duration::from_millis(bench.pick(1050, 250)));
+    for (key, limit) in [("has plenty", KEYS[0].2), ("is empty", SCARCE)] {
+        let load = Load { clients: MANY, buckets: 1, limit, duration };
+        let what = format!("local decisions, the key {key}");
+        let outcomes = compete(bench, &what, &approaches, |bench, approach| {
+            run(bench.server(approach.module), approach, load)
+        });
+        for (outcome, approach) in outcomes.iter().zip(&approaches) {
+            let counts = [outcome.decisions, outcome.allowed, outcome.possible()];
+            let figures = [
+                format!("{:.2}", outcome.over_percent()),
+                format!("{:.4}", outcome.commands_per_decision()),
+                format!("{:.3}", outcome.cpu_us_per_decision()),
+            ];
+            let a_second = counts.map(|count| whole(outcome.a_second(count)));
+            table.row(&[key, approach.name], a_second.into_iter().chain(figures));
+        }
+    }
+    let text = format!(
+        "{MANY} clients want one decision after the other of one key, without pipelining. *In batches*, each spends the tokens \
+         that it fetched before it asks again. With *denials remembered*, each refuses by itself for `retry_after_ms`. A client \
+         that decides by itself is bound by its own processor, which here is one core for all of them. *Possible* is what \
+         one bucket can have allowed; of the key that is empty, what is possible and not allowed lies in batches that are not \
+         spent yet."
+    );
+    Section { name: "local", title: "Decisions by clients themselves", text, table, groups: 1, plots: vec![] }
+}
+
+/// How long a caller waits, beside a plain GET.
+pub fn latency(bench: &mut Bench) -> Section {
+    const BUCKETS: u64 = 10_000;
+    // A user's limit, never reached.
+    let limit = Limit { capacity: 10_000, count: 10, period_s: 1 };
+    let quantiles = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
+    let mut table = Table::new("clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
+    let duration = Some(Duration::from_millis(bench.pick(1000, 300)));
+    for clients in [1, 16] {
+        let load = Load { clients, buckets: BUCKETS, limit, duration };
+        let (what, turns) = (format!("latency, {clients} clients"), [(GET, INTEGER_WITH_EXPIRY), (OWN, OWN)]);
+        let rounds = bench.in_turns(bench.rounds, &what, &turns, |bench, (approach, filler)| {
+            let server = bench.server(approach.module);
+            run(server, filler, Load { duration: None, ..load });
+            run(server, approach, load)
+        });
+        for (quantile, name) in quantiles {
+            let us = |rounds: &[Outcome]| median(rounds.iter().map(|outcome| outcome.latency_us(quantile)));
+            let (get, take) = (us(&rounds[0]), us(&rounds[1]));
+            let figures = [format!("{get:.1}"), format!("{take:.1}"), times(take / get)];
+            table.row(&[&clients.to_string(), name], figures);
+        }
+    }
+    let text = format!(
+        "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
+         is given.",
+        bench.rounds
+    );
+    Section { name: "latency", title: "Latency beside GET", text, table, groups: 0, plots: vec![] }
 }

@@ -1,7 +1,7 @@
 //! Holding one of so many places, by clients that may die meanwhile.
 
-use super::{in_turns, tidy, Bench};
-use crate::approaches::{Places, COUNTER};
+use super::{tidy, Bench};
+use crate::approaches::{most_in_flight, places, Approach, COUNTER};
 use crate::client::{block_on, Client};
 use crate::load::{run, Load};
 use crate::report::{median, note, times, whole, Section, Table};
@@ -24,32 +24,32 @@ const LONG_S: u64 = 600;
 const CONTEST: Duration = Duration::from_millis(3 * SHORT_S * 1000 + 500);
 
 pub fn measure(bench: &mut Bench) -> Section {
-    let ways = Places::all();
-    let speeds = speeds(bench, &ways);
+    // Many and short rounds: what disturbs the machine disturbs all ways alike.
+    let rounds = bench.rounds * 3;
+    let speeds = speeds(bench, rounds);
     let mut table = Table::new("way | speed | bytes a hold | leaked of 1,000 | in flight of 10");
-    for (way, speed) in ways.iter().zip(speeds) {
+    for (way, speed) in places(5).iter().zip(speeds) {
         note(format_args!("memory, leaks and over-grant of places: {}", way.name));
         let bytes = bytes_a_hold(way);
         assert!(way.module == Module::None || bytes <= MOST_BYTES, "a hold takes up {bytes:.0} bytes");
-        let (leaked, in_flight) = (leaked(bench, way), most_in_flight(bench, way));
+        let (leaked, in_flight) = (leaked(bench, way), in_flight(bench, way));
         let figures = [times(speed), format!("{bytes:.1}"), leaked.to_string(), in_flight.to_string()];
-        table.row([way.name.to_owned()].into_iter().chain(figures));
+        table.row(&[way.name], figures);
     }
     let text = format!(
         "A pool of places (rate 0) beside counters and the script that is copied most. *Speed*: how many times as often as with \
          *{COUNTER}* {CLIENTS} clients are given a place and give it back, in {BUCKETS} pools with room for all; the median of \
-         {} rounds in which all take turns. *Bytes a hold*: `used_memory` for {} places held in {BUCKETS} pools, under names \
+         {rounds} rounds in which all take turns. *Bytes a hold*: `used_memory` for {} places held in {BUCKETS} pools, under names \
          of 36 bytes, divided by their number. A counter knows no names, and a sorted set is packed while it has at most 128 \
          members. *Leaked*: {} clients die holding a place while another goes on; what is still taken after the {} ms \
          for which places are given. *In flight*: the most of {RIVALS} clients that held a place of {FEW_PLACES} at once, each \
          for a few milliseconds, in {} s.",
-        rounds(bench),
-        whole(HOLDS as f64),
-        whole(DEAD as f64),
+        whole(HOLDS),
+        whole(DEAD),
         SHORT_S * 1000,
         CONTEST.as_secs_f64()
     );
-    Section::new("holding", "Holding a place", text, table)
+    Section { name: "holding", title: "Holding a place", text, table, groups: 0, plots: vec![] }
 }
 
 /// So many places, each for so many seconds: the window of the limit.
@@ -57,35 +57,29 @@ fn pool(places: u64, period_s: u64) -> Limit {
     Limit { capacity: places, count: places, period_s }
 }
 
-/// Many and short ones: what disturbs the machine disturbs all ways alike.
-fn rounds(bench: &Bench) -> usize {
-    bench.rounds * 3
-}
-
 /// How many times as fast as the counter each way is.
-fn speeds(bench: &mut Bench, ways: &[Places]) -> Vec<f64> {
+fn speeds(bench: &mut Bench, rounds: usize) -> Vec<f64> {
     let duration = Duration::from_millis(bench.pick(500, 100));
     let limit = pool(1000, LONG_S);
     let load = Load { clients: CLIENTS, buckets: BUCKETS, limit, duration: Some(duration) };
+    let ways = places(0);
     let counter = ways.iter().position(|way| way.name == COUNTER).expect("one is the counter");
-    let speeds = in_turns(rounds(bench), "places", ways, |way| {
-        let outcome = run(bench.server(way.module), &way.approach(), load);
+    let speeds = bench.in_turns(rounds, "places", &ways, |bench, way| {
+        let outcome = run(bench.server(way.module), way, load);
         assert_eq!(outcome.allowed, outcome.decisions, "{} denied or failed", way.name);
         outcome.decisions_a_second()
     });
-    let ratios = |of_way: &Vec<f64>| {
-        of_way.iter().zip(&speeds[counter]).map(|(own, base)| own / base).collect::<Vec<_>>()
-    };
-    speeds.iter().map(|of_way| median(&ratios(of_way))).collect()
+    let ratio = |of_way: &Vec<f64>| median(of_way.iter().zip(&speeds[counter]).map(|(own, base)| own / base));
+    speeds.iter().map(ratio).collect()
 }
 
-fn bytes_a_hold(way: &Places) -> f64 {
+fn bytes_a_hold(way: &Approach) -> f64 {
     let server = tidy(way.module);
     let mut control = server.connect();
     block_on(async {
         let mut client = Client::open(server.port(), 0, pool(HOLDS, LONG_S)).await;
         // What the server keeps for the connection is there by then.
-        way.approach().decide(&mut client, &key(BUCKETS)).await.unwrap();
+        way.decide(&mut client, &key(BUCKETS)).await.unwrap();
         let before = control.used_memory();
         for number in 0..HOLDS {
             assert!(way.keep(&mut client, &key(number % BUCKETS)).await.unwrap(), "no place for {number}");
@@ -96,10 +90,9 @@ fn bytes_a_hold(way: &Places) -> f64 {
 }
 
 /// Places that nobody holds and nobody is given, after the time for which they were given.
-fn leaked(bench: &mut Bench, way: &Places) -> u64 {
+fn leaked(bench: &mut Bench, way: &Approach) -> u64 {
     let limit = pool(2 * DEAD, SHORT_S);
     let port = bench.server(way.module).port();
-    let living = way.approach();
     block_on(async {
         let mut client = Client::open(port, 0, limit).await;
         for _ in 0..DEAD {
@@ -108,7 +101,7 @@ fn leaked(bench: &mut Bench, way: &Places) -> u64 {
         }
         let last = Instant::now();
         while last.elapsed() <= Duration::from_millis(SHORT_S * 1000 + 1) {
-            let is_placed = living.decide(&mut client, &key(0)).await.unwrap();
+            let is_placed = way.decide(&mut client, &key(0)).await.unwrap();
             assert!(is_placed, "{} has no place for who lives on", way.name);
         }
         let mut free = 0;
@@ -119,10 +112,11 @@ fn leaked(bench: &mut Bench, way: &Places) -> u64 {
     })
 }
 
-fn most_in_flight(bench: &mut Bench, way: &Places) -> u64 {
+/// The most that held a place at once, whatever the server did.
+fn in_flight(bench: &mut Bench, way: &Approach) -> u64 {
     let limit = pool(FEW_PLACES, SHORT_S);
     let load = Load { clients: RIVALS, buckets: 1, limit, duration: Some(CONTEST) };
-    let way = way.with_work(5);
-    run(bench.server(way.module), &way.approach(), load);
-    way.most_in_flight()
+    let _before = most_in_flight();
+    run(bench.server(way.module), way, load);
+    most_in_flight()
 }

@@ -1,40 +1,27 @@
 //! The comparison: every approach on the same server, one measurement after the other.
 
-mod commandstats;
+mod calls;
 mod contest;
 mod growth;
 mod holding;
-mod latency;
-mod local;
-mod memory;
-mod over_grant;
-mod pipelined;
-mod replication;
+mod storage;
 
-use crate::approaches::{self, Approach};
+use crate::approaches;
 use crate::calls::INCREX;
 use crate::common::engine::executable;
 use crate::common::Server;
 use crate::machine;
-use crate::report::{note, write_all};
+use crate::report::{note, write_all, write_page};
 use crate::server::{start, start_under, wait_until_settled, Module};
-use crate::template::Limit;
 use std::collections::HashMap;
 use std::path::Path;
-use std::rc::Rc;
 use tempfile::TempDir;
-
-/// Buckets that are not refilled while anything is measured.
-const SLOW: Limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
 
 /// What every measurement works with.
 struct Bench {
     is_quick: bool,
-    approaches: Rc<Vec<Approach>>,
     /// Rounds of measurements of which the median is given.
     rounds: usize,
-    /// What plots say below.
-    caption: String,
     fleet: HashMap<Module, Server>,
     /// What starts servers apart from clients.
     _apart: Option<TempDir>,
@@ -42,25 +29,26 @@ struct Bench {
 
 /// Makes all measurements and writes what they found.
 pub fn run(is_quick: bool, folder: &Path) {
-    let mut bench = Bench::new(is_quick);
+    let (mut bench, caption) = Bench::new(is_quick);
+    let approaches = approaches::all(bench.has_increx());
     let sections = [
-        contest::measure(&mut bench),
-        over_grant::measure(&mut bench),
-        local::measure(&mut bench),
-        pipelined::measure(&mut bench),
-        latency::measure(&mut bench),
-        memory::measure(&bench),
+        contest::decisions(&mut bench, &approaches),
+        contest::over_grant(&mut bench, &approaches),
+        contest::local(&mut bench),
+        calls::pipelined(&mut bench),
+        contest::latency(&mut bench),
+        storage::memory(&bench, &approaches),
         growth::measure(&bench),
-        replication::measure(&bench),
+        storage::replication(&bench, &approaches),
         holding::measure(&mut bench),
     ];
-    write_all(folder, "README.md", &heading(&bench.caption, folder), &sections);
+    write_all(folder, "README.md", &heading(&caption, folder), &caption, &sections);
 }
 
 /// Measures what the server itself counts, and writes a page of it.
 pub fn run_commandstats(is_quick: bool, folder: &Path) {
-    let mut bench = Bench::new(is_quick);
-    commandstats::measure(&mut bench).write_page(folder, &bench.caption);
+    let (mut bench, caption) = Bench::new(is_quick);
+    write_page(folder, &caption, calls::commandstats(&mut bench));
 }
 
 fn heading(caption: &str, folder: &Path) -> String {
@@ -89,7 +77,8 @@ fn move_apart() -> Option<TempDir> {
 }
 
 impl Bench {
-    fn new(is_quick: bool) -> Self {
+    /// With what is to be said below plots.
+    fn new(is_quick: bool) -> (Self, String) {
         let mut caption = machine::caption();
         let apart = move_apart();
         if apart.is_some() {
@@ -98,10 +87,8 @@ impl Bench {
         if is_quick {
             caption += " A quick run: expect noise.";
         }
-        let plain = start(Module::None.server());
-        let approaches = Rc::new(approaches::all(plain.connect().has_command(INCREX)));
-        let (rounds, fleet) = (if is_quick { 3 } else { 7 }, HashMap::from([(Module::None, plain)]));
-        Self { is_quick, approaches, rounds, caption, fleet, _apart: apart }
+        let rounds = if is_quick { 3 } else { 7 };
+        (Self { is_quick, rounds, fleet: HashMap::new(), _apart: apart }, caption)
     }
 
     /// How long or how much is measured, thoroughly or quickly.
@@ -125,19 +112,29 @@ impl Bench {
         server.connect().say("FLUSHALL");
         server
     }
+
+    fn has_increx(&mut self) -> bool {
+        self.server(Module::None).connect().has_command(INCREX)
+    }
+
+    /// What is measured of each item in each round. All take turns: what disturbs a round disturbs all of them.
+    fn in_turns<I, T>(
+        &mut self,
+        rounds: usize,
+        what: &str,
+        items: &[I],
+        mut measure: impl FnMut(&mut Self, &I) -> T,
+    ) -> Vec<Vec<T>> {
+        let mut figures: Vec<Vec<T>> = items.iter().map(|_| Vec::new()).collect();
+        for round in 1..=rounds {
+            note(format_args!("{what}, round {round} of {rounds}"));
+            items.iter().zip(&mut figures).for_each(|(item, figures)| figures.push(measure(self, item)));
+        }
+        figures
+    }
 }
 
 /// A server of its own, which keeps its hash tables in order busily.
 fn tidy(module: Module) -> Server {
     start(module.server().option("hz", 100))
-}
-
-/// What is measured of each item in each round. All take turns: what disturbs a round disturbs all of them.
-fn in_turns<I, T>(rounds: usize, what: &str, items: &[I], mut measure: impl FnMut(&I) -> T) -> Vec<Vec<T>> {
-    let mut figures: Vec<Vec<T>> = items.iter().map(|_| Vec::new()).collect();
-    for round in 1..=rounds {
-        note(format_args!("{what}, round {round} of {rounds}"));
-        items.iter().zip(&mut figures).for_each(|(item, figures)| figures.push(measure(item)));
-    }
-    figures
 }

@@ -1,14 +1,17 @@
-//! A token bucket that clients compute, by their own clocks: read, compute, write.
+//! Decisions that clients make by themselves: from a bucket that they compute by their own clocks, or from what the module
+//! told them before.
 
 use crate::client::Client;
 use crate::template::{now_us, Limit};
 use redis::{from_redis_value_ref, ErrorKind, RedisError, RedisResult, Value};
+use std::time::{Duration, Instant};
+use tokio::task::yield_now;
 
 const READ: &str = "HMGET {key} level refilled_at_us";
 const MOST_RETRIES: u32 = 20;
 
 /// Whoever else computes meanwhile is overwritten.
-pub async fn unwatched(client: &mut Client, key: &str) -> RedisResult<bool> {
+pub async fn read_compute_write(client: &mut Client, key: &str) -> RedisResult<bool> {
     let replies = client.ask(&[READ], key).await?;
     let Some([write, expire]) = take(&replies, client.limit)? else { return Ok(false) };
     client.ask(&[&write], key).await?;
@@ -17,7 +20,7 @@ pub async fn unwatched(client: &mut Client, key: &str) -> RedisResult<bool> {
 }
 
 /// A write that another came before is tried again.
-pub async fn watched(client: &mut Client, key: &str) -> RedisResult<bool> {
+pub async fn watch(client: &mut Client, key: &str) -> RedisResult<bool> {
     for attempt in 0..=MOST_RETRIES {
         client.retries += u64::from(attempt > 0);
         let replies = client.ask(&["WATCH {key}", READ], key).await?;
@@ -54,4 +57,39 @@ fn take(replies: &[Value], limit: Limit) -> RedisResult<Option<[String; 2]>> {
         format!("HSET {{key}} level {level} refilled_at_us {now_us}"),
         format!("PEXPIRE {{key}} {full_in_ms}"),
     ]))
+}
+
+/// What a client knows of a bucket.
+#[derive(Default)]
+pub struct Memory {
+    /// Tokens that it was granted and has not spent.
+    unspent: i64,
+    /// Before that, a take is denied.
+    denied_until: Option<Instant>,
+}
+
+/// Spends what was fetched, and fetches when nothing is left: never more than the module granted.
+pub async fn in_batches(client: &mut Client, fetch: &str, key: &str) -> RedisResult<bool> {
+    if client.memory(key).unspent == 0 {
+        let (granted, _, _, _): (i64, i64, i64, i64) = client.ask_for(fetch, key).await?;
+        client.memory(key).unspent = granted;
+    } else {
+        yield_now().await;
+    }
+    let memory = client.memory(key);
+    let is_allowed = memory.unspent > 0;
+    memory.unspent -= i64::from(is_allowed);
+    Ok(is_allowed)
+}
+
+/// Refuses what the module would deny: for as long as it said, counted from before it was asked, so never for longer.
+pub async fn remembering_denials(client: &mut Client, take: &str, key: &str) -> RedisResult<bool> {
+    let now = Instant::now();
+    if client.memory(key).denied_until.is_some_and(|until| now < until) {
+        yield_now().await;
+        return Ok(false);
+    }
+    let (allowed, _, retry_after_ms, _): (i64, i64, i64, i64) = client.ask_for(take, key).await?;
+    client.memory(key).denied_until = Some(now + Duration::from_millis(retry_after_ms.max(0) as u64));
+    Ok(allowed == 1)
 }

@@ -1,0 +1,104 @@
+//! Single calls in pipelines, where connections cost little and commands show: how many a second, and how many
+//! microseconds of each the server itself counts.
+
+use super::Bench;
+use crate::calls::{Call, Shape, ALLOWED, DENIED, FALLBACK, INCR, INCREX, SCRIPT};
+use crate::client::{block_on, Client};
+use crate::common::Server;
+use crate::plot::{Plot, Shape::Bars};
+use crate::report::{median, sorted, times, whole, Section, Table};
+use crate::server::us_per_call;
+use fastrand::Rng;
+use futures_util::future::join_all;
+use std::time::Instant;
+
+const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
+
+/// The server never waits for a client: while one reads, the others' calls are there.
+const CONNECTIONS: usize = 4;
+
+pub fn pipelined(bench: &mut Bench) -> Section {
+    let calls = ["GET", "SET", INCR, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK].map(Call::named);
+    let number = bench.pick(500_000, 50_000);
+    let rounds = bench.in_turns(bench.rounds, "pipelined calls", &calls, |bench, call| {
+        calls_a_second(bench.server(call.module), call, number / call.weight)
+    });
+    let speeds: Vec<f64> = rounds.into_iter().map(median).collect();
+    let mut table = Table::new("call | calls/s | of INCR's | of GET's");
+    for (call, speed) in calls.iter().zip(&speeds) {
+        table.row(&[call.name], [whole(*speed), times(speed / speeds[2]), times(speed / speeds[0])]);
+    }
+    let text = format!(
+        "{CONNECTIONS} connections, {} calls in each write, {} random keys; the median of {} rounds in which all take turns. \
+         GET, SET and INCR show what the server does for any command.",
+        SHAPE.pipeline,
+        whole(SHAPE.keys),
+        bench.rounds
+    );
+    let shape = Bars(vec![], "calls/s", " a second");
+    let plot = Plot { name: "pipelined", title: "Calls a second, 32 in a pipeline".to_owned(), shape };
+    Section { name: "pipelined", title: "Pipelined calls", text, table, groups: 0, plots: vec![plot] }
+}
+
+fn calls_a_second(server: &Server, call: &Call, calls: usize) -> f64 {
+    call.prepare(&mut server.connect(), SHAPE);
+    // Written before the clock starts: the client is to be no slower than the server.
+    let mut random = Rng::with_seed(1);
+    let batches = call.written(SHAPE, 0..calls, &mut random);
+    let batches: Vec<_> = batches.map(|batch| (batch.get_packed_pipeline(), batch.len())).collect();
+    let batches = &batches;
+    block_on(async {
+        let opening = (0..CONNECTIONS).map(|number| Client::open(server.port(), number, call.limit));
+        let clients = join_all(opening).await;
+        let start = Instant::now();
+        let making = clients.into_iter().enumerate().map(|(number, mut client)| async move {
+            for (bytes, len) in batches.iter().skip(number).step_by(CONNECTIONS) {
+                client.exchange(bytes, *len).await.iter().for_each(|reply| call.judge(reply));
+            }
+        });
+        join_all(making).await;
+        calls as f64 / start.elapsed().as_secs_f64()
+    })
+}
+
+pub fn commandstats(bench: &mut Bench) -> Section {
+    let has_increx = bench.has_increx();
+    let names = ["GET", INCR, INCREX, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK];
+    let calls: Vec<Call> =
+        names.into_iter().filter(|name| has_increx || *name != INCREX).map(Call::named).collect();
+    let number = bench.pick(200_000, 50_000);
+    let us = bench.in_turns(bench.rounds, "microseconds per call", &calls, |bench, call| {
+        let mut client = bench.server(call.module).connect();
+        call.prepare(&mut client, SHAPE);
+        client.say("CONFIG RESETSTAT");
+        call.make(&mut client, SHAPE, 0..number, &mut Rng::with_seed(1));
+        us_per_call(&mut client, call.command())
+    });
+    let us: Vec<Vec<f64>> = us.into_iter().map(sorted).collect();
+    let middle = bench.rounds / 2;
+    let mut table = Table::new("call | median µs | least | most | to INCR | to INCREX");
+    for (call, own_us) in calls.iter().zip(&us) {
+        let ratio = |name: &str| match calls.iter().position(|call| call.name == name) {
+            Some(base) => times(own_us[middle] / us[base][middle]),
+            None => "-".to_owned(),
+        };
+        let figures = [middle, 0, bench.rounds - 1].map(|place| format!("{:.3}", own_us[place]));
+        table.row(&[call.name], figures.into_iter().chain([INCR, INCREX].map(ratio)));
+    }
+    let text = format!(
+        "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
+         {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
+        whole(SHAPE.keys),
+        SHAPE.pipeline
+    );
+    let title = "Microseconds in the server per call, as it counts them".to_owned();
+    let plot = Plot { name: "commandstats", title, shape: Bars(vec![], "median µs", " µs") };
+    Section {
+        name: "commandstats",
+        title: "Microseconds per call",
+        text,
+        table,
+        groups: 0,
+        plots: vec![plot],
+    }
+}

@@ -1,0 +1,83 @@
+//! What a bucket takes up in memory, and what a decision sends to a replica.
+
+use super::{tidy, Bench};
+use crate::approaches::{Approach, INTEGER_WITH_EXPIRY};
+use crate::client::{block_on, Client};
+use crate::load::{run, Load};
+use crate::plot::{Plot, Shape};
+use crate::report::{note, whole, Section, Table};
+use crate::server::{start, wait, wait_for_hash_tables};
+use crate::template::{key, Limit};
+
+pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
+    // Not refilled while anything is measured.
+    let limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
+    let buckets = bench.pick(1_000_000, 100_000);
+    let shown = whole(buckets);
+    let mut table = Table::new("approach | bytes a key");
+    for approach in [INTEGER_WITH_EXPIRY].iter().chain(approaches) {
+        note(format_args!("memory of {shown} keys: {}", approach.name));
+        let server = tidy(approach.module);
+        let mut client = server.connect();
+        let before = client.used_memory();
+        run(&server, approach, Load { clients: 16, buckets, limit, duration: None });
+        wait_for_hash_tables(&server);
+        let bytes = client.used_memory() - before;
+        table.row(&[approach.name], [whole(bytes as f64 / buckets as f64)]);
+    }
+    let text = format!(
+        "`used_memory` for {shown} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
+         number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision."
+    );
+    let shape = Shape::Bars(vec![], "bytes a key", " bytes");
+    let plot = Plot { name: "memory", title: "Memory of a key".to_owned(), shape };
+    Section { name: "memory", title: "Memory", text, table, groups: 0, plots: vec![plot] }
+}
+
+pub fn replication(bench: &Bench, approaches: &[Approach]) -> Section {
+    let buckets = bench.pick(5000, 500);
+    let mut table = Table::new("approach | bytes, allowed | bytes, denied");
+    for approach in approaches {
+        note(format_args!("replication: {}", approach.name));
+        table.row(&[approach.name], replicated_bytes(approach, buckets).map(|bytes| format!("{bytes:.1}")));
+    }
+    let text = format!(
+        "Bytes of the replication stream per decision, over {buckets} buckets with keys of 12 bytes and a replica attached. An \
+         approach that sends nothing when it allows loses its buckets in a failover."
+    );
+    Section { name: "replication", title: "Replication", text, table, groups: 0, plots: vec![] }
+}
+
+/// Bytes per allowed and per denied decision.
+fn replicated_bytes(approach: &Approach, buckets: u64) -> [f64; 2] {
+    // The first decision on a bucket is allowed, the second is not.
+    let limit = Limit { capacity: 1, count: 1, period_s: 3600 };
+    // The primary's own pings are none of the approach's.
+    let server = || {
+        let server = approach.module.server();
+        server.option("repl-ping-replica-period", 3600).option("repl-diskless-sync-delay", 0)
+    };
+    let primary = start(server());
+    let _replica = start(server().option("replicaof", format!("127.0.0.1 {}", primary.port())));
+    let mut control = primary.connect();
+    wait("a replica is attached", || {
+        control.count("replication", "connected_slaves") == 1
+            && control.info("replication", "slave0").contains("state=online")
+    });
+    let mut sent = || control.count("replication", "master_repl_offset") as f64;
+    block_on(async {
+        let mut client = Client::open(primary.port(), 0, limit).await;
+        // The first write also says which database it is for.
+        approach.decide(&mut client, "first").await.unwrap();
+        let mut bytes = [0.0; 2];
+        for (bytes, allowed) in bytes.iter_mut().zip([true, false]) {
+            let before = sent();
+            for number in 0..buckets {
+                let decided = approach.decide(&mut client, &key(number)).await.unwrap();
+                assert_eq!(decided, allowed, "{}: bucket {number}", approach.name);
+            }
+            *bytes = (sent() - before) / buckets as f64;
+        }
+        bytes
+    })
+}
