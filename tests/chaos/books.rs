@@ -1,7 +1,7 @@
 //! What the buckets of one client must hold, by the exact model, and what they may hold while a call's fate is
 //! unknown.
 
-use super::fate;
+use super::judge;
 use super::step::Step;
 use super::world::{Memory, Now};
 use crate::common::exact::{operation, Bucket as State, Holding, Limit, Model, Operation};
@@ -45,11 +45,6 @@ impl Books {
         &mut self.possible[0]
     }
 
-    /// The names of the buckets.
-    pub fn keys(&self) -> Vec<String> {
-        self.possible[0].iter().map(|bucket| bucket.key.clone()).collect()
-    }
-
     /// The server is empty: every bucket is full.
     pub fn reset(&mut self) {
         self.possible.truncate(1);
@@ -60,7 +55,7 @@ impl Books {
     pub fn doubt(&mut self, steps: &[Step], now: &Now) {
         let mut done = vec![self.page().clone()];
         for step in steps {
-            done = done.iter().flat_map(|page| fate::outcomes(page, step, now)).collect();
+            done = done.iter().flat_map(|page| judge::outcomes(page, step, now)).collect();
         }
         self.possible.extend(done);
     }

@@ -3,11 +3,9 @@
 use super::books::Books;
 use super::judge::{hear, is_out_of_memory};
 use super::step::{self, draw, Act, Step, Wrapping};
-use super::world::{Memory, Now, Worker, World};
-use crate::common::exact::Holding;
-use crate::common::stored::Stored;
-use crate::common::walk::shown_holds;
-use crate::common::{integer, reply, Connection, Random};
+use super::world::{Memory, Now, World};
+use crate::common::stored::on_the_wire;
+use crate::common::{Connection, Random};
 use redis::{Cmd, ConnectionLike, Value};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -36,21 +34,13 @@ const SCRIPT: &str = "
     return replies";
 
 pub struct Client<'a> {
+    name: String,
     world: &'a World,
     books: &'a Mutex<Books>,
     random: Random,
     connection: Option<Connection>,
     tail: VecDeque<String>,
     answered: Instant,
-}
-
-/// What came back.
-enum Answer {
-    Replies(Vec<Value>),
-    /// The server refused to do anything at all.
-    Refused,
-    /// The connection broke: it may have been done or not.
-    Lost,
 }
 
 /// The buckets of a client, all of them full.
@@ -60,64 +50,35 @@ pub fn new_books(random: &mut Random, client: u64) -> Books {
 }
 
 impl<'a> Client<'a> {
-    pub fn new(world: &'a World, books: &'a Mutex<Books>, client: u64) -> Self {
-        let tail = VecDeque::new();
-        let random = Random::new(client);
-        Self { world, books, random, connection: None, tail, answered: Instant::now() }
+    pub fn new(world: &'a World, books: &'a Mutex<Books>, number: u64) -> Self {
+        let (name, tail) = (format!("client {number}"), VecDeque::new());
+        let random = Random::new(number);
+        Self { name, world, books, random, connection: None, tail, answered: Instant::now() }
     }
 
     /// Makes calls until all is over.
     pub fn work(&mut self) {
-        while !self.world.is_over() {
-            self.turn();
+        while !self.world.is_over.load(Ordering::SeqCst) {
+            if !self.turn() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             assert!(self.answered.elapsed() < PATIENCE, "no answer for {PATIENCE:?}");
         }
     }
 
-    fn turn(&mut self) {
+    /// Makes calls, once it is known what became of those that were cut off. False if there is nobody to call.
+    fn turn(&mut self) -> bool {
         let world = self.world;
         let now = world.now.read().unwrap();
-        if !self.is_connected() {
-            drop(now);
-            return std::thread::sleep(Duration::from_millis(5));
+        if self.connection.is_none() && !world.is_down.load(Ordering::SeqCst) {
+            self.connection = Connection::try_open(world.port).ok();
         }
         let mut books = self.books.lock().unwrap();
-        if !books.is_settled() && !self.settle(&mut books, &now) {
-            return;
+        let is_ready = self.connection.is_some() && books.is_settled();
+        if is_ready {
+            self.call(&mut books, &now);
         }
-        self.call(&mut books, &now);
-    }
-
-    fn is_connected(&mut self) -> bool {
-        if self.connection.is_none() && !self.world.is_down.load(Ordering::SeqCst) {
-            self.connection = Connection::try_open(self.world.port).ok();
-        }
-        self.connection.is_some()
-    }
-
-    /// Looks at what became of a call that was cut off. False if there is nobody to ask.
-    fn settle(&mut self, books: &mut Books, now: &Now) -> bool {
-        let keys = books.keys();
-        let questions = ["TB.STATE", "TB.HOLDS", "PTTL"];
-        let words: Vec<String> =
-            keys.iter().flat_map(|key| questions.map(|question| format!("{question} {key}"))).collect();
-        let Answer::Replies(replies) = self.send(&words, Wrapping::Script, now) else { return false };
-        let found = |key: &str| {
-            let place = keys.iter().position(|known| known == key).unwrap();
-            let [state, holds, left_ms] = &replies[3 * place..][..3] else { panic!("too few replies") };
-            let expires_at_ms = Some(integer(left_ms)).filter(|ms| *ms >= 0).map(|ms| now.us / 1000 + ms);
-            let holds = shown_holds(holds.clone(), now.us);
-            let Some((level, refilled_at_us)) = reply::state(state) else {
-                assert!(
-                    holds.is_empty() && expires_at_ms.is_none(),
-                    "{key} has left {holds:?} until {expires_at_ms:?}"
-                );
-                return None;
-            };
-            Some(Stored { level, refilled_at_us, expires_at_ms, holds })
-        };
-        books.settle(now, found).into_iter().for_each(|fate| self.world.count(fate));
-        true
+        is_ready
     }
 
     fn call(&mut self, books: &mut Books, now: &Now) {
@@ -125,10 +86,12 @@ impl<'a> Client<'a> {
         let looks_first = now.memory != Memory::Free
             || matches!(steps[0], Step::One(_, Act::NewLimit(..)))
             || self.random.once_in(8);
-        if looks_first && !self.look(books, &steps, now) {
-            return;
+        let look = |place| Step::One(place, Act::Look);
+        let looks =
+            if looks_first { steps.iter().flat_map(Step::places).map(look).collect() } else { vec![] };
+        if looks.into_iter().all(|look| self.make(books, &[look], Wrapping::None, now)) {
+            self.make(books, &steps, wrapping, now);
         }
-        self.make(books, &steps, wrapping, now);
     }
 
     fn plan(&mut self, books: &mut Books, now: &Now) -> (Vec<Step>, Wrapping) {
@@ -147,114 +110,73 @@ impl<'a> Client<'a> {
         ((0..count).map(|_| draw(random, page)).collect(), wrapping)
     }
 
-    fn look(&mut self, books: &mut Books, steps: &[Step], now: &Now) -> bool {
-        let mut places = steps.iter().flat_map(Step::places);
-        places.all(|place| self.make(books, &[Step::One(place, Act::Look)], Wrapping::None, now))
-    }
-
     /// Sends steps as one, and judges what comes back. False if nothing did.
     fn make(&mut self, books: &mut Books, steps: &[Step], wrapping: Wrapping, now: &Now) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
         let words: Vec<String> = steps.iter().map(|step| step.words(books.page())).collect();
-        match self.send(&words, wrapping, now) {
-            Answer::Replies(replies) => {
-                assert_eq!(replies.len(), steps.len());
-                for (step, reply) in steps.iter().zip(&replies) {
-                    hear(books.page(), step, now, reply);
-                    self.world.count(kind(step, reply));
-                }
-                true
-            }
-            Answer::Refused => false,
-            Answer::Lost => {
-                books.doubt(steps, now);
-                false
-            }
-        }
-    }
-
-    fn send(&mut self, words: &[String], wrapping: Wrapping, now: &Now) -> Answer {
-        let (packed, count) = pack(words, wrapping);
-        let Some(connection) = &mut self.connection else { return Answer::Lost };
+        let (packed, count) = pack(&words, wrapping);
         self.tail.push_back(format!("{wrapping:?} {}", words.join("; ")));
         let replies = connection.inner().req_packed_commands(&packed, 0, count);
-        let answer = match replies {
-            Ok(replies) => unwrap(replies, wrapping, now),
+        self.tail.push_back(format!("    {replies:?}"));
+        self.tail.drain(..self.tail.len().saturating_sub(2 * REMEMBERED));
+        let replies = match replies {
+            Ok(replies) => replies,
             Err(error) => {
                 assert!(error.is_io_error() && !error.is_timeout(), "no reply: {error}");
                 self.connection = None;
-                Answer::Lost
+                books.doubt(steps, now);
+                return false;
             }
         };
-        self.tail.push_back(match &answer {
-            Answer::Replies(replies) => format!("    {replies:?}"),
-            Answer::Refused => "    refused".to_owned(),
-            Answer::Lost => "    cut off".to_owned(),
-        });
-        if !matches!(answer, Answer::Lost) {
-            self.answered = Instant::now();
+        self.answered = Instant::now();
+        let Some(replies) = unwrap(replies, wrapping, now) else { return false };
+        assert_eq!(replies.len(), steps.len());
+        for (step, reply) in steps.iter().zip(&replies) {
+            hear(books.page(), step, now, reply);
+            self.world.count(step.outcome(reply));
         }
-        self.tail.drain(..self.tail.len().saturating_sub(2 * REMEMBERED));
-        answer
+        true
     }
 }
 
-impl Worker for Client<'_> {
-    fn tail(&self) -> String {
-        format!("its last calls:\n{}", self.tail.iter().cloned().collect::<Vec<_>>().join("\n"))
-    }
-}
-
-/// What a reply is counted as.
-fn kind(step: &Step, reply: &Value) -> &'static str {
-    let [yes, no] = match step {
-        Step::One(_, Act::Hold(Holding::Set { .. })) => ["held", "not held"],
-        Step::One(_, Act::Hold(Holding::Settle { .. })) => ["settled", "settled late"],
-        // The other way round than ours: whether it is limited.
-        Step::One(_, Act::Throttle(_)) => ["denied", "allowed"],
-        Step::One(_, Act::Call(_) | Act::NewLimit(..)) | Step::MultiTake(_) => ["allowed", "denied"],
-        Step::One(_, Act::Reset(_)) => return "reset",
-        Step::One(_, Act::Peek(_) | Act::Look | Act::LookAtHolds) => return "looked at",
-    };
-    match reply {
-        Value::Array(fields) if fields[0] == Value::Int(0) => no,
-        Value::Array(_) => yes,
-        _ => "out of memory",
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        let calls = || self.tail.iter().cloned().collect::<Vec<_>>().join("\n");
+        self.world.leave(&self.name, || format!("its last calls:\n{}", calls()));
     }
 }
 
 /// Commands as bytes, and how many replies come back.
 fn pack(words: &[String], wrapping: Wrapping) -> (Vec<u8>, usize) {
-    let command = |words: &str| words.split(' ').fold(Cmd::new(), |mut cmd, word| cmd.arg(word).take());
-    let mut commands: Vec<Cmd> = words.iter().map(|words| command(words)).collect();
+    let commands = words.iter().flat_map(|words| on_the_wire(words));
     match wrapping {
-        Wrapping::None => {}
-        Wrapping::Transaction => {
-            commands.insert(0, command("MULTI"));
-            commands.push(command("EXEC"));
-        }
+        Wrapping::None => (commands.collect(), words.len()),
+        Wrapping::Transaction => (
+            on_the_wire("MULTI").into_iter().chain(commands).chain(on_the_wire("EXEC")).collect(),
+            words.len() + 2,
+        ),
         Wrapping::Script => {
-            let mut eval = redis::cmd("EVAL");
-            eval.arg(SCRIPT).arg(0);
+            let mut eval = Cmd::new();
+            eval.arg("EVAL").arg(SCRIPT).arg(0);
             for words in words {
                 eval.arg(words.split(' ').count()).arg(words.split(' ').collect::<Vec<_>>());
             }
-            commands = vec![eval];
+            (eval.get_packed_command(), 1)
         }
     }
-    (commands.iter().flat_map(Cmd::get_packed_command).collect(), commands.len())
 }
 
-/// The replies to the commands themselves.
-fn unwrap(mut replies: Vec<Value>, wrapping: Wrapping, now: &Now) -> Answer {
-    let last = replies.pop();
+/// The replies to the commands themselves, unless the server refused to do anything at all.
+fn unwrap(mut replies: Vec<Value>, wrapping: Wrapping, now: &Now) -> Option<Vec<Value>> {
+    let last = replies.pop().expect("a reply to each command");
     match (last, wrapping) {
-        (Some(Value::Array(replies)), Wrapping::Transaction | Wrapping::Script) => Answer::Replies(replies),
-        (Some(Value::ServerError(error)), _) if error.code() == "LOADING" => Answer::Refused,
-        (Some(Value::ServerError(error)), Wrapping::Transaction) if error.code() == "EXECABORT" => {
+        (Value::Array(replies), Wrapping::Transaction | Wrapping::Script) => Some(replies),
+        (Value::ServerError(error), _) if error.code() == "LOADING" => None,
+        (Value::ServerError(error), Wrapping::Transaction) if error.code() == "EXECABORT" => {
             assert!(replies.iter().any(|reply| may_abort(reply, now)), "{error:?} after {replies:?}");
-            Answer::Refused
+            None
         }
-        (Some(last), Wrapping::None) => Answer::Replies(vec![last]),
+        (last, Wrapping::None) => Some(vec![last]),
         (last, _) => panic!("an unexpected reply: {last:?} after {replies:?}"),
     }
 }

@@ -5,6 +5,7 @@ use crate::common::exact::operation::{arguments, words};
 use crate::common::exact::{throttle, Holding, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
 use crate::common::{Random, HOUR_MS};
+use redis::Value;
 
 /// One command of a client, whose buckets are named by their places.
 #[derive(Clone, Debug)]
@@ -48,6 +49,24 @@ impl Step {
                 };
                 format!("TB.MTAKE {} {}", takes.len(), takes.iter().map(group).collect::<Vec<_>>().join(" "))
             }
+        }
+    }
+
+    /// What a reply to it is counted as.
+    pub fn outcome(&self, reply: &Value) -> &'static str {
+        let [yes, no] = match self {
+            Self::One(_, Act::Hold(Holding::Set { .. })) => ["held", "not held"],
+            Self::One(_, Act::Hold(Holding::Settle { .. })) => ["settled", "settled late"],
+            // The other way round than ours: whether it is limited.
+            Self::One(_, Act::Throttle(_)) => ["denied", "allowed"],
+            Self::One(_, Act::Call(_) | Act::NewLimit(..)) | Self::MultiTake(_) => ["allowed", "denied"],
+            Self::One(_, Act::Reset(_)) => return "reset",
+            Self::One(_, Act::Peek(_) | Act::Look | Act::LookAtHolds) => return "looked at",
+        };
+        match reply {
+            Value::Array(fields) if fields[0] == Value::Int(0) => no,
+            Value::Array(_) => yes,
+            _ => "out of memory",
         }
     }
 

@@ -1,10 +1,12 @@
 //! What happens to the server while its clients call.
 
 use super::books::Books;
-use super::replicas::{leaping, Replicas};
-use super::world::{Memory, Now, Worker, World};
-use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
-use crate::common::{is_before, wait_until, Connection, Random, Server};
+use super::world::{Memory, Now, World};
+use crate::common::stored::{
+    assert_same_buckets, begin_to_follow, buckets, buckets_alive, tells_of_a_crash, wait_until_replicated,
+};
+use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
+use redis::Value;
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -32,10 +34,8 @@ const BUSY: &[&str] = &["in progress", "is active"];
 const EVENTS: [Event; 13] = [
     event("kill", 4, false, |storm| storm.kill()),
     event("disconnect", 2, false, |storm| storm.try_say("CLIENT KILL TYPE normal", &[])),
-    event("replica", 2, false, |storm| storm.replicas.change(&storm.master, &mut storm.random, storm.world)),
-    event("replica of the replica", 1, false, |storm| {
-        storm.replicas.change_sub_replica(&storm.master, &mut storm.random, storm.world);
-    }),
+    event("replica", 2, false, |storm| storm.change_the_replica()),
+    event("replica of the replica", 1, false, |storm| storm.change_its_replica()),
     event("compare", 2, false, |storm| storm.compare()),
     event("snapshot", 2, true, |storm| storm.try_say("BGSAVE", BUSY)),
     event("rewrite", 2, true, |storm| storm.try_say("BGREWRITEAOF", BUSY)),
@@ -58,13 +58,19 @@ const MOST_TICKS: u64 = 60;
 
 /// The server that is called, its replicas, and what its clients believe to be in it.
 pub struct Storm<'a> {
-    pub world: &'a World,
+    world: &'a World,
     books: &'a [Mutex<Books>],
     random: Random,
     master: Server,
-    replicas: Replicas,
+    /// A chain: none, a replica, or that and a replica of it.
+    replicas: Vec<Server>,
     /// When it was last said how far it is.
     told: Instant,
+}
+
+/// A server that keeps its pace although its clock leaps by minutes.
+fn leaping() -> ServerBuilder {
+    Server::builder().option("repl-timeout", 3_600_000).option("repl-diskless-sync-delay", 0)
 }
 
 /// A server that has in its append-only file whatever it has acknowledged.
@@ -80,8 +86,7 @@ pub fn master() -> Server {
 
 impl<'a> Storm<'a> {
     pub fn new(world: &'a World, books: &'a [Mutex<Books>], master: Server) -> Self {
-        let (random, replicas, told) = (Random::new(u64::MAX), Replicas::default(), Instant::now());
-        Self { world, books, random, master, replicas, told }
+        Self { world, books, random: Random::new(u64::MAX), master, replicas: vec![], told: Instant::now() }
     }
 
     /// One event after the other until the time is over, each at least once.
@@ -89,7 +94,7 @@ impl<'a> Storm<'a> {
         let round: Vec<&Event> =
             EVENTS.iter().flat_map(|event| std::iter::repeat_n(event, event.times)).collect();
         let started = Instant::now();
-        while !self.world.is_over() {
+        while !self.is_over() {
             for event in self.random.shuffled(&round) {
                 let all_happened = EVENTS.iter().all(|event| self.world.counted(event.name) > 0);
                 if started.elapsed() >= duration && all_happened {
@@ -102,16 +107,20 @@ impl<'a> Storm<'a> {
 
     /// Events that leave the process alone. Returns how many bytes the empty server uses, before and after.
     pub fn calm(&mut self, duration: Duration) -> (i64, i64) {
-        self.replicas.end();
+        self.replicas.clear();
         self.kill();
         self.try_say("BGSAVE", BUSY);
         let before = self.used_memory_when_empty();
         let round: Vec<&Event> = EVENTS.iter().filter(|event| event.is_calm).collect();
         let started = Instant::now();
-        while !self.world.is_over() && started.elapsed() < duration {
+        while !self.is_over() && started.elapsed() < duration {
             self.random.shuffled(&round).into_iter().for_each(|event| self.happen(event));
         }
         (before, self.used_memory_when_empty())
+    }
+
+    fn is_over(&self) -> bool {
+        self.world.is_over.load(Ordering::SeqCst)
     }
 
     /// Lets time pass, on the clocks of the servers in leaps.
@@ -125,6 +134,11 @@ impl<'a> Storm<'a> {
 
     fn happen(&mut self, event: &Event) {
         self.pause();
+        let is_settled = |books: &Mutex<Books>| books.lock().unwrap().is_settled();
+        // Half of the time more happens before anybody looks at what became of a call that was cut off.
+        if self.random.once_in(2) && !self.books.iter().all(is_settled) {
+            self.audit(&mut self.world.now.write().unwrap());
+        }
         self.world.remember(event.name);
         (event.happen)(self);
         self.world.count(event.name);
@@ -151,35 +165,96 @@ impl<'a> Storm<'a> {
 
     /// Panics if a server has ended by itself, or one of its children crashed.
     pub fn assert_well(&self) {
-        for server in self.replicas.running().iter().chain([&self.master]) {
+        for server in self.replicas.iter().chain([&self.master]) {
             let log = server.log();
             let crashed = tells_of_a_crash(&log) || log.lines().any(tells_of_a_crashed_child);
             assert!(!crashed && is_alive(server.process_id()), "a server has crashed:\n{}", end_of(&log));
         }
     }
 
-    /// Compares every bucket of every client with what is stored.
+    /// Compares every bucket of every client with what is stored, and ends all doubt. One that is not there has left
+    /// nothing.
     fn audit(&self, now: &mut Now) {
-        let stored = buckets(&mut self.master.connect());
+        let mut client = self.client();
+        let stored = buckets(&mut client);
         let mut known = 0;
         for books in self.books {
             let mut books = books.lock().unwrap();
             let fate = books.settle(now, |key| stored.get(key).cloned());
             fate.into_iter().for_each(|fate| self.world.count(fate));
-            known += books.page().iter().filter(|bucket| stored.contains_key(&bucket.key)).count();
+            for key in books.page().iter().map(|bucket| &bucket.key) {
+                known += usize::from(stored.contains_key(key));
+                let left = (client.run(&["TB.HOLDS", key]), client.expires_at_ms(key));
+                let is_there = stored.contains_key(key);
+                assert!(is_there || left == (Value::Array(vec![]), None), "{key} has left {left:?}");
+            }
         }
         assert_eq!(known, stored.len(), "there are buckets that nobody made: {:?}", stored.keys());
         self.world.count("audited");
     }
 
-    fn compare(&mut self) {
-        let (clock, random, world) = (self.master.clock(), &mut self.random, self.world);
-        if self.replicas.running().is_empty() {
-            self.replicas.change(&self.master, random, world);
+    /// The next of the chain.
+    fn add_a_replica(&mut self) {
+        let replica = leaping()
+            .clock_of(&self.master)
+            .option("repl-diskless-load", self.random.pick(&["disabled", "swapdb"]))
+            .option("appendonly", self.random.pick(&["yes", "no"]))
+            .start();
+        begin_to_follow(&replica, self.replicas.last().unwrap_or(&self.master));
+        self.replicas.push(replica);
+    }
+
+    /// A replica comes, goes, is cut off for a moment, or forgets whom it follows and has to start anew.
+    fn change_the_replica(&mut self) {
+        match (self.replicas.first(), self.random.below(4)) {
+            (None, _) => {
+                self.world.remember("a replica comes");
+                self.add_a_replica();
+            }
+            (_, 0) => {
+                self.world.remember("a replica is cut off");
+                self.try_say("CLIENT KILL TYPE replica", &[]);
+            }
+            (Some(replica), 1) => {
+                self.world.remember("a replica becomes a master and a replica again");
+                replica.connect().say("REPLICAOF NO ONE");
+                begin_to_follow(replica, &self.master);
+            }
+            _ => {
+                self.world.remember("the replicas are killed");
+                self.replicas.clear();
+            }
         }
-        self.replicas.wait_until_linked(|| world.tick(clock, random));
+    }
+
+    fn change_its_replica(&mut self) {
+        if self.replicas.len() == 1 {
+            self.world.remember("a replica of the replica comes");
+            return self.add_a_replica();
+        }
+        self.replicas.truncate(1);
+    }
+
+    /// Compares every bucket of every replica, while nobody writes.
+    fn compare(&mut self) {
+        if self.replicas.is_empty() {
+            self.add_a_replica();
+        }
+        for replica in &self.replicas {
+            let mut client = replica.connect();
+            // The load goes on meanwhile.
+            wait_until("a replica is linked", || {
+                self.world.tick(self.master.clock(), &mut self.random);
+                client.info("replication", "master_link_status") == "up"
+            });
+        }
         let mut now = self.world.now.write().unwrap();
-        for _ in 0..self.replicas.compare(&self.master, &mut now) {
+        self.replicas.iter().for_each(|replica| wait_until_replicated(replica, &self.master));
+        // The wait may have moved the clock.
+        now.us = self.master.clock().now_us();
+        let expected = buckets(&mut self.client());
+        for replica in &self.replicas {
+            assert_same_buckets(&buckets(&mut replica.connect()), &expected, "on a replica");
             self.world.count("replicas compared");
         }
     }
@@ -259,9 +334,10 @@ impl<'a> Storm<'a> {
     }
 }
 
-impl Worker for Storm<'_> {
-    fn tail(&self) -> String {
-        format!("the server's log ends with:\n{}", end_of(&self.master.log()))
+impl Drop for Storm<'_> {
+    fn drop(&mut self) {
+        let log = || format!("the server's log ends with:\n{}", end_of(&self.master.log()));
+        self.world.leave("the server", log);
     }
 }
 
