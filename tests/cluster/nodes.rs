@@ -4,12 +4,19 @@
 use crate::common::engine::redis_cli;
 use crate::common::server::reply_or_error;
 use crate::common::stored::wait_until_linked;
-use crate::common::{text, wait_until, Connection, Server};
+use crate::common::{decision, reply, text, wait_until, Server};
 use redis::cluster::ClusterConnection;
 use redis::{ConnectionLike, Value};
 
 /// Fewer make no cluster, says `redis-cli`.
 pub const MASTERS: usize = 3;
+
+/// Tokens of every bucket here.
+pub const CAPACITY: i64 = 1000;
+/// So slow that a test sees what was taken, and next to nothing of what flowed in: 0.02 tokens an hour.
+pub const RATE: &str = "1000/36500d";
+/// More than can flow in while a test runs, in tokens.
+pub const REFILL: f64 = 0.01;
 
 /// Masters that share the slots evenly, the lowest on the first, each with as many replicas.
 pub struct Cluster {
@@ -22,11 +29,7 @@ impl Cluster {
     pub fn start(replicas_each: usize) -> Self {
         let nodes: Vec<Server> = (0..MASTERS * (1 + replicas_each)).map(|_| start_node()).collect();
         let addresses: Vec<String> = nodes.iter().map(address).collect();
-        let replicas_each = replicas_each.to_string();
-        let mut create = vec!["create"];
-        create.extend(addresses.iter().map(String::as_str));
-        create.extend(["--cluster-replicas", &replicas_each, "--cluster-yes"]);
-        manage(&create);
+        manage(&format!("create {} --cluster-replicas {replicas_each}", addresses.join(" ")));
         let cluster = Self { nodes };
         cluster.nodes[MASTERS..].iter().for_each(wait_until_linked);
         cluster.wait_until_agreed();
@@ -68,29 +71,35 @@ fn address(node: &Server) -> String {
 }
 
 /// Runs `redis-cli --cluster`.
-fn manage(arguments: &[&str]) {
-    let output = std::process::Command::new(redis_cli()).arg("--cluster").args(arguments).output().unwrap();
+fn manage(words: &str) {
+    let mut command = std::process::Command::new(redis_cli());
+    let output = command.arg("--cluster").args(words.split(' ')).arg("--cluster-yes").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{arguments:?}: {said}");
+    assert!(output.status.success(), "{words}: {said}");
 }
 
 /// Moves the lowest slots of a node, key by key, both nodes serving meanwhile.
 pub fn reshard(from: &Server, to: &Server, slots: u16) {
-    let [from_id, to_id] = [from, to].map(|node| node.connect().node_id());
-    let (address, slots) = (address(from), slots.to_string());
-    let ends = ["reshard", &address, "--cluster-from", &from_id, "--cluster-to", &to_id];
-    manage(&[ends.as_slice(), &["--cluster-slots", &slots, "--cluster-yes"]].concat());
+    let ends = format!("--cluster-from {} --cluster-to {}", node_id(from), node_id(to));
+    manage(&format!("reshard {} {ends} --cluster-slots {slots}", address(from)));
 }
 
-/// Who serves what in which epoch, as one node believes. A slot that goes back before this has spread can be
-/// claimed by both nodes in the same epoch.
-fn ownership(node: &Server) -> Vec<(String, String, Vec<String>)> {
-    let masters = node.connect().cluster_nodes().into_iter().filter(|line| line.contains("master"));
+pub fn node_id(node: &Server) -> String {
+    text(&node.connect().say("CLUSTER MYID"))
+}
+
+/// The slots of each master, as one node believes, in which epoch: id, epoch and ranges of slots.
+///
+/// A slot that goes back before this has spread can be claimed by both nodes in the same epoch.
+pub fn ownership(node: &Server) -> Vec<[String; 3]> {
+    let nodes = text(&node.connect().say("CLUSTER NODES"));
+    let masters = nodes.lines().filter(|line| line.contains("master"));
     let mut owners: Vec<_> = masters
         .map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
-            let slots = fields[8..].iter().filter(|slots| !slots.starts_with('['));
-            (fields[0].to_owned(), fields[6].to_owned(), slots.map(ToString::to_string).collect())
+            let slots: Vec<&str> =
+                fields[8..].iter().copied().filter(|slots| !slots.starts_with('[')).collect();
+            [fields[0].to_owned(), fields[6].to_owned(), slots.join(" ")]
         })
         .collect();
     owners.sort();
@@ -106,16 +115,15 @@ impl ClusterClient {
         let words: Vec<&str> = words.split(' ').collect();
         reply_or_error(self.0.req_command(redis::Cmd::new().arg(words)))
     }
-}
 
-impl Connection {
-    /// This node's id.
-    pub fn node_id(&mut self) -> String {
-        text(&self.run(&["CLUSTER", "MYID"]))
+    /// Takes one token; whether it was allowed.
+    pub fn take(&mut self, key: &str) -> bool {
+        decision(&self.attempt(&format!("TB.TAKE {key} {CAPACITY} {RATE}")).unwrap()).allowed == 1
     }
 
-    /// The lines of `CLUSTER NODES`.
-    pub fn cluster_nodes(&mut self) -> Vec<String> {
-        text(&self.run(&["CLUSTER", "NODES"])).lines().map(ToOwned::to_owned).collect()
+    /// The level that is stored, in tokens.
+    pub fn level(&mut self, key: &str) -> f64 {
+        let state = reply::state(&self.attempt(&format!("TB.STATE {key}")).unwrap());
+        state.map_or(CAPACITY as f64, |(level, _)| level.parse().unwrap())
     }
 }

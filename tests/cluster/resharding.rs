@@ -1,19 +1,13 @@
 //! Spreading, redirecting, resharding under load, and the loss of a master.
 
 use crate::common::stored::buckets_alive;
-use crate::common::{decision, multi_decision, text, texts, wait_until, Connection, Server};
-use crate::nodes::{reshard, Cluster, ClusterClient, MASTERS};
+use crate::common::{multi_decision, texts, wait_until, Server};
+use crate::nodes::{node_id, ownership, reshard, Cluster, ClusterClient, CAPACITY, MASTERS, REFILL};
 use crc::{Crc, CRC_16_XMODEM};
 use redis::Value;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::Arc;
-
-const CAPACITY: i64 = 1000;
-/// So slow that a test sees what was taken, and next to nothing of what flowed in: 0.02 tokens an hour.
-const RATE: &str = "1000/36500d";
-/// More than can flow in while a test runs, in tokens.
-const REFILL: f64 = 0.01;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 #[test]
 fn keys_spread_over_the_nodes_and_a_wrong_node_redirects() {
@@ -48,22 +42,12 @@ fn buckets_decided_together_must_share_a_slot() {
 
 #[test]
 fn no_bucket_is_lost_or_refilled_while_slots_migrate_one_key_at_a_time() {
-    let cluster = Cluster::start(0);
-    let load = Load::start(&cluster, 4);
-    load.migrate_to_and_fro(&cluster, |from, to| reshard(from, to, LOADED_SLOTS));
-    load.stop_and_check(&cluster);
+    assert_kept_while(|from, to| reshard(from, to, LOADED_SLOTS));
 }
 
 #[test]
 fn no_bucket_is_lost_or_refilled_while_slots_migrate_atomically() {
-    let cluster = Cluster::start(0);
-    let supported = AtomicMigration::of(&mut cluster.nodes[0].connect());
-    let load = Load::start(&cluster, 4);
-    load.migrate_to_and_fro(&cluster, |from, to| match supported {
-        Some(kind) => kind.migrate(from, to),
-        None => assert!(server_refuses_atomic_migration(from), "older servers know no such command"),
-    });
-    load.stop_and_check(&cluster);
+    assert_kept_while(migrate_atomically);
 }
 
 #[test]
@@ -91,27 +75,10 @@ fn after_the_loss_of_a_master_a_bucket_holds_what_was_last_replicated() {
     let mut client = cluster.client();
     for key in &keys {
         let level = client.level(key);
-        let at_most = (CAPACITY - replicated[key.as_str()]) as f64 + REFILL;
-        let at_least = (CAPACITY - taken[key.as_str()]) as f64;
-        assert!((at_least..=at_most).contains(&level), "{key} holds {level}, not {at_least} to {at_most}");
+        let [at_least, at_most] = [&taken, &replicated].map(|taken| (CAPACITY - taken[key.as_str()]) as f64);
+        let is_right = (at_least..=at_most + REFILL).contains(&level);
+        assert!(is_right, "{key} holds {level}, not {at_least} to {at_most}");
         assert!(client.take(key), "the promoted replica goes on deciding");
-    }
-}
-
-impl ClusterClient {
-    /// Takes one token; whether it was allowed.
-    fn take(&mut self, key: &str) -> bool {
-        let reply = self.attempt(&format!("TB.TAKE {key} {CAPACITY} {RATE}")).unwrap();
-        decision(&reply).allowed == 1
-    }
-
-    /// The level that is stored, in tokens.
-    fn level(&mut self, key: &str) -> f64 {
-        match self.attempt(&format!("TB.STATE {key}")).unwrap() {
-            Value::Nil => CAPACITY as f64,
-            Value::Array(fields) => text(&fields[0]).parse().unwrap(),
-            other => panic!("no state: {other:?}"),
-        }
     }
 }
 
@@ -121,93 +88,61 @@ const SLOTS: u16 = 16_384;
 /// How many of the lowest slots have buckets that clients take from.
 const LOADED_SLOTS: u16 = 5;
 
+const CLIENTS: usize = 4;
+
 fn slot_of(tag: &str) -> u16 {
     Crc::<u16>::new(&CRC_16_XMODEM).checksum(tag.as_bytes()) % SLOTS
 }
 
-/// A name for each of the slots, for between the braces of keys.
-fn tags() -> Vec<String> {
+/// Buckets of one client, in each of the loaded slots.
+fn keys(client: usize) -> Vec<String> {
     let tag_in = |slot| (0..).map(|n| format!("t{n}")).find(|tag| slot_of(tag) == slot).unwrap();
-    (0..LOADED_SLOTS).map(tag_in).collect()
+    let tags: Vec<String> = (0..LOADED_SLOTS).map(tag_in).collect();
+    (0..100).map(|n| format!("{{{}}}:{client}:{n}", tags[n % tags.len()])).collect()
 }
 
-/// Clients that take from many buckets in a few slots, each from its own, until they are stopped.
-struct Load {
-    stop: Arc<AtomicBool>,
-    /// Takes of each client.
-    taken: Vec<Arc<AtomicI64>>,
-    clients: Vec<std::thread::JoinHandle<HashMap<String, i64>>>,
-}
-
-impl Load {
-    fn start(cluster: &Cluster, clients: usize) -> Self {
-        let tags = tags();
-        let stop = Arc::new(AtomicBool::new(false));
-        let taken: Vec<Arc<AtomicI64>> = (0..clients).map(|_| Arc::default()).collect();
-        let start_client = |(index, taken): (usize, &Arc<AtomicI64>)| {
-            let keys: Vec<String> =
-                (0..100).map(|n| format!("{{{}}}:{index}:{n}", tags[n % tags.len()])).collect();
-            let mut client = cluster.client();
-            let (stop, taken) = (Arc::clone(&stop), Arc::clone(taken));
-            std::thread::spawn(move || take_until_stopped(&mut client, &keys, &stop, &taken))
+/// Lets clients take, each from buckets of its own, while the slots of all are moved from the first node to the second and
+/// back, until there was enough load; then compares every bucket with what was taken from it.
+fn assert_kept_while(migrate: impl Fn(&Server, &Server)) {
+    const TAKES_WANTED: usize = 5000;
+    let cluster = Cluster::start(0);
+    let (stop, taken) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; CLIENTS]);
+    let taken_so_far = || taken.each_ref().map(|taken| taken.load(Ordering::SeqCst));
+    thread::scope(|scope| {
+        let start = |client: usize| {
+            let (mut connection, stop, taken) = (cluster.client(), &stop, &taken[client]);
+            scope.spawn(move || take_until_stopped(&mut connection, &keys(client), stop, taken))
         };
-        let clients = taken.iter().enumerate().map(start_client).collect();
-        Self { stop, taken, clients }
-    }
-
-    /// Moves all slots of the load from the first node to the second and back, until there was enough load.
-    fn migrate_to_and_fro(&self, cluster: &Cluster, migrate: impl Fn(&Server, &Server)) {
-        const TAKES_WANTED: i64 = 5000;
-        for there in [true, false].into_iter().cycle().take(100) {
-            let (from, to) = if there { (0, 1) } else { (1, 0) };
+        let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+        let enough = [(0, 1), (1, 0)].into_iter().cycle().take(100).any(|(from, to)| {
             migrate(&cluster.nodes[from], &cluster.nodes[to]);
             cluster.wait_until_agreed();
-            if self.taken().iter().sum::<i64>() >= TAKES_WANTED {
-                return;
-            }
-            self.wait_until_clients_have_noticed();
-        }
-        panic!("there was no load while slots migrated");
-    }
-
-    fn taken(&self) -> Vec<i64> {
-        self.taken.iter().map(|taken| taken.load(Ordering::SeqCst)).collect()
-    }
-
-    /// A client that was told `ASK` and dawdles until its slot comes the same way again makes a second bucket, as it
-    /// would make a second value of any type: the cluster protocol assumes that this takes longer than a call.
-    fn wait_until_clients_have_noticed(&self) {
-        let before = self.taken();
-        wait_until("every client has begun and ended a take", || {
-            let has_moved_on = |(index, taken): (usize, &i64)| {
-                self.clients[index].is_finished() || before[index] + 2 <= *taken
-            };
-            self.taken().iter().enumerate().all(has_moved_on)
+            // A client that was told `ASK` and dawdles until its slot comes the same way again makes a second bucket, as it
+            // would make a second value of any type: the cluster protocol assumes that this takes longer than a call.
+            let before = taken_so_far();
+            wait_until("every client has begun and ended a take", || {
+                let takes = before.iter().zip(taken_so_far());
+                takes.zip(&clients).all(|((before, now), client)| client.is_finished() || before + 2 <= now)
+            });
+            before.iter().sum::<usize>() >= TAKES_WANTED
         });
-    }
-
-    /// Ends the load and compares every bucket with what was taken from it.
-    fn stop_and_check(self, cluster: &Cluster) {
-        self.stop.store(true, Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
+        assert!(enough, "there was no load while slots migrated");
         let mut client = cluster.client();
-        for thread in self.clients {
-            for (key, taken) in thread.join().unwrap() {
-                let level = client.level(&key);
-                let expected = (CAPACITY - taken) as f64;
-                assert!(
-                    (expected..=expected + REFILL).contains(&level),
-                    "{key} holds {level} after {taken} takes, not {expected}"
-                );
-            }
+        for (key, taken) in clients.into_iter().flat_map(|client| client.join().unwrap()) {
+            let (level, expected) = (client.level(&key), (CAPACITY - taken) as f64);
+            let is_right = (expected..=expected + REFILL).contains(&level);
+            assert!(is_right, "{key} holds {level} after {taken} takes, not {expected}");
         }
-    }
+    });
 }
 
+/// Takes of each key.
 fn take_until_stopped(
     client: &mut ClusterClient,
     keys: &[String],
     stop: &AtomicBool,
-    total: &AtomicI64,
+    total: &AtomicUsize,
 ) -> HashMap<String, i64> {
     let mut taken_by_key = HashMap::new();
     for key in keys.iter().cycle() {
@@ -223,50 +158,27 @@ fn take_until_stopped(
     taken_by_key
 }
 
-/// How a server moves a slot as a whole: a snapshot, then the changes since, then the handover.
-#[derive(Clone, Copy)]
-enum AtomicMigration {
-    /// Valkey 9: the source pushes.
-    Push,
-    /// Redis 8.4: the target pulls.
-    Pull,
-}
-
-impl AtomicMigration {
-    fn of(connection: &mut Connection) -> Option<Self> {
-        let help = texts(connection.run(&["CLUSTER", "HELP"]));
-        let offers = |word: &str| help.iter().any(|line| line.starts_with(word));
-        if offers("MIGRATESLOTS") {
-            Some(Self::Push)
-        } else if offers("MIGRATION") {
-            Some(Self::Pull)
-        } else {
-            None
-        }
+/// Moves the slots of the load as a whole: a snapshot, then the changes since, then the handover. Older servers know no
+/// such command.
+fn migrate_atomically(from: &Server, to: &Server) {
+    let (mut source, mut target) = (from.connect(), to.connect());
+    let help = texts(source.say("CLUSTER HELP"));
+    let offers = |word: &str| help.iter().any(|line| line.starts_with(word));
+    let last = LOADED_SLOTS - 1;
+    if offers("MIGRATESLOTS") {
+        // Valkey 9: the source pushes.
+        source.say(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 {last} NODE {}", node_id(to)));
+    } else if offers("MIGRATION") {
+        // Redis 8.4: the target pulls.
+        target.say(&format!("CLUSTER MIGRATION IMPORT 0 {last}"));
+    } else {
+        let refusals = ["CLUSTER MIGRATESLOTS", "CLUSTER MIGRATION"].map(|words| source.refusal(words));
+        return assert!(refusals.iter().all(|refusal| refusal.to_lowercase().contains("unknown subcommand")));
     }
-
-    fn migrate(self, from: &Server, to: &Server) {
-        let (mut source, mut target) = (from.connect(), to.connect());
-        let (target_id, last) = (target.node_id(), LOADED_SLOTS - 1);
-        match self {
-            Self::Push => source.say(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 {last} NODE {target_id}")),
-            Self::Pull => target.say(&format!("CLUSTER MIGRATION IMPORT 0 {last}")),
-        };
-        wait_until("the slots have moved", || serves_them(&mut target) && !serves_them(&mut source));
-    }
-}
-
-/// Whether a server knows neither of the two commands.
-fn server_refuses_atomic_migration(node: &Server) -> bool {
-    ["MIGRATESLOTS", "MIGRATION"].iter().all(|word| {
-        let refusal = node.connect().try_run(&["CLUSTER", word]).unwrap_err();
-        refusal.to_ascii_lowercase().contains("unknown subcommand")
-    })
-}
-
-/// Whether a node believes that it serves the slots of the load.
-fn serves_them(connection: &mut Connection) -> bool {
-    let nodes = connection.cluster_nodes();
-    let myself = nodes.iter().find(|line| line.contains("myself")).unwrap();
-    myself.split(' ').skip(8).any(|range| range.starts_with("0-"))
+    // What a node believes that it serves itself.
+    let serves_them = |node: &Server| {
+        let id = node_id(node);
+        ownership(node).iter().any(|[owner, _, slots]| *owner == id && slots.starts_with("0-"))
+    };
+    wait_until("the slots have moved", || serves_them(to) && !serves_them(from));
 }
