@@ -45,21 +45,17 @@ pub fn check() -> Result<(), String> {
     );
     let measured = measure();
     let mut broken = 0;
-    let mut judge = |holds: bool| {
+    let mut judge = |line: String, holds: bool| {
         broken += usize::from(!holds);
-        if holds {
-            "ok"
-        } else {
-            "DEARER"
-        }
+        println!("{line}  {}", if holds { "ok" } else { "DEARER" });
     };
     for (server, listener, call, times) in &measured {
         let known = recorded.iter().find(|line| (&line.0, &line.1, &line.2) == (server, listener, call));
         let Some((.., ceiling)) = known else {
             return Err(format!("{FILE} has no ceiling for {call} on {server}: record it with --record"));
         };
-        let verdict = judge(*times <= ceiling * (1.0 + SLACK));
-        println!("{server}  {listener}  {call:<33} {times:>6.3} x INCR, recorded {ceiling:>6.3}  {verdict}");
+        let line = format!("{server}  {listener}  {call:<33} {times:>6.3} x INCR, recorded {ceiling:>6.3}");
+        judge(line, *times <= ceiling * (1.0 + SLACK));
     }
     println!("Multiples of one another, and the most that is promised.");
     let times_incr = |name: &str, listener: &str| {
@@ -68,8 +64,8 @@ pub fn check() -> Result<(), String> {
     };
     for (call, (other, listener), most) in PROMISES {
         let measured = times_incr(call, NOBODY.0) / times_incr(other, listener);
-        let verdict = judge(measured <= most * (1.0 + NOISE));
-        println!("{call:<33} {measured:>6.3} x {other} ({listener}), promised {most:.2}  {verdict}");
+        let line = format!("{call:<33} {measured:>6.3} x {other} ({listener}), promised {most:.2}");
+        judge(line, measured <= most * (1.0 + NOISE));
     }
     match broken {
         0 => Ok(()),

@@ -70,8 +70,6 @@ pub struct Told {
     pub full_in_before_ns: i64,
     /// Until the bucket is full.
     pub full_in_ns: i64,
-    /// Until the same call passes, if it was limited and ever passes.
-    pub passes_in_ns: Option<i64>,
 }
 
 /// A server with redis-cell.
@@ -85,17 +83,8 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A server by the clock of `other`.
-    pub fn beside(other: &Server) -> Self {
-        Self::new(with_redis_cell().clock_of(other).start())
-    }
-
-    /// A server by a clock of its own.
-    pub fn alone() -> Self {
-        Self::new(with_redis_cell().controlled_clock().start())
-    }
-
-    pub fn new(server: Server) -> Self {
+    pub fn start(builder: ServerBuilder) -> Self {
+        let server = builder.start();
         let mut client = server.connect();
         // Half a second.
         let probe = throttle(&mut client, "probe 0 2 1");
@@ -104,7 +93,8 @@ impl Cell {
         Self { server, client, rounds_up: probe[4] == 1, full_at_ns: BTreeMap::new() }
     }
 
-    /// Sends a call and accounts for its reply by what was stored before it.
+    /// Sends a call, asserts that the seconds of its reply are those that were stored before it and the call, rounded as
+    /// this release does, and puts the newest's instead.
     pub fn throttle(&mut self, key: &str, limit: &Limit, quantity: Option<i64>) -> Told {
         let now_ns = self.server.clock().now_us() * US;
         // With nothing in between: servers also look for expired keys when nobody asks.
@@ -112,33 +102,24 @@ impl Cell {
         let replies = self.client.transaction(&[&format!("GET {key}"), &call]);
         let [stored, reply] = replies.as_slice() else { panic!("not two replies: {replies:?}") };
         let stored_ns: Option<i64> = (*stored != Value::Nil).then(|| text(stored).parse().unwrap());
-        let reply = fields(reply);
+        let [limited, capacity, remaining, retry_after, reset_after] = fields(reply);
         let known_ns = self.full_at_ns.remove(key).unwrap_or(now_ns);
         let before_ns = stored_ns.map_or(0, |full_at_ns| (full_at_ns - now_ns).max(0));
         let lost_ns = if stored_ns.is_none() { (known_ns - now_ns).max(0) } else { 0 };
         // Its expiry is rounded down to milliseconds, and servers count from the millisecond that has begun.
         assert!(lost_ns < 2 * MS, "{key} was gone {lost_ns} ns before its bucket was full");
         let cost_ns = limit.interval_ns() * quantity.unwrap_or(1);
-        let after_ns = before_ns + if reply[0] == 0 { cost_ns } else { 0 };
-        self.full_at_ns.insert(key.to_owned(), now_ns + after_ns);
-        let passes_in_ns = (reply[0] == 1 && reply[3] >= 0).then_some(before_ns + cost_ns - limit.fill_ns());
-        self.account(Told {
-            reply,
-            lost_ns,
-            full_in_before_ns: before_ns,
-            full_in_ns: after_ns,
-            passes_in_ns,
-        })
-    }
-
-    /// Asserts that the seconds are those that are stored, rounded as this release does; puts the newest's instead.
-    fn account(&self, told: Told) -> Told {
-        let [limited, limit, remaining, retry_after, reset_after] = told.reply;
+        let full_in_ns = before_ns + if limited == 0 { cost_ns } else { 0 };
+        self.full_at_ns.insert(key.to_owned(), now_ns + full_in_ns);
+        // Until the same call passes, if it was limited and ever passes.
+        let ever_passes = limited == 1 && retry_after >= 0;
+        let passes_in_ns = ever_passes.then_some(before_ns + cost_ns - limit.fill_ns());
         let as_told = |ns: i64| if self.rounds_up { seconds(ns) } else { ns / S };
-        assert_eq!(reset_after, as_told(told.full_in_ns), "{told:?}");
-        assert_eq!(retry_after, told.passes_in_ns.map_or(-1, as_told), "{told:?}");
-        let retry_after = told.passes_in_ns.map_or(-1, seconds);
-        Told { reply: [limited, limit, remaining, retry_after, seconds(told.full_in_ns)], ..told }
+        let expected = (passes_in_ns.map_or(-1, as_told), as_told(full_in_ns));
+        assert_eq!((retry_after, reset_after), expected, "{call}: {reply:?} of {stored:?}");
+        let retry_after = passes_in_ns.map_or(-1, seconds);
+        let reply = [limited, capacity, remaining, retry_after, seconds(full_in_ns)];
+        Told { reply, lost_ns, full_in_before_ns: before_ns, full_in_ns }
     }
 }
 
@@ -146,11 +127,7 @@ impl Cell {
 pub fn redis_cell() -> String {
     let library = std::env::var_os("REDIS_CELL").map(PathBuf::from);
     let library = library.expect("REDIS_CELL has to name a library: benches/build-redis-cell.sh builds one");
-    library
-        .canonicalize()
-        .unwrap_or_else(|error| panic!("{}: {error}", library.display()))
-        .display()
-        .to_string()
+    library.canonicalize().expect("REDIS_CELL has to be there").display().to_string()
 }
 
 /// A server with redis-cell instead of the module.
@@ -159,7 +136,7 @@ pub fn with_redis_cell() -> ServerBuilder {
 }
 
 /// Seconds as release 0.5 counts them: whole milliseconds, rounded up.
-pub fn seconds(ns: i64) -> i64 {
+fn seconds(ns: i64) -> i64 {
     (ns / MS + 999) / 1000
 }
 

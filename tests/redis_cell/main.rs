@@ -71,8 +71,7 @@ fn a_client_that_waits_as_told_sees_the_same() {
             let [limited, _, _, retry_after_s, _] = walk.step(&limit, quantity).unwrap();
             if limited == 1 {
                 walk.server.clock().advance_ms(retry_after_s * 1000);
-                let [limited, ..] = walk.step(&limit, quantity).unwrap();
-                assert_eq!(limited, 0, "{limit:?} {quantity:?}");
+                assert_eq!(walk.step(&limit, quantity).unwrap()[0], 0, "{limit:?} {quantity:?}");
             }
         }
     }
@@ -124,7 +123,7 @@ fn assert_same(cell: &mut Cell, ours: &mut Connection, keys: &[(String, Limit)],
 #[test]
 fn a_restart_with_the_other_module_resets_nobody() {
     for (name, value, write) in [("save", "3600 1", "SAVE"), ("appendonly", "yes", "BGREWRITEAOF")] {
-        let mut cell = Cell::new(with_redis_cell().controlled_clock().option(name, value).start());
+        let mut cell = Cell::start(with_redis_cell().controlled_clock().option(name, value));
         let keys = keys(999);
         for (key, limit) in &keys {
             cell.throttle(key, limit, Some(960));
@@ -145,7 +144,7 @@ fn a_restart_with_the_other_module_resets_nobody() {
 #[test]
 fn a_replica_with_the_module_takes_over_from_a_master_with_redis_cell() {
     let (replica, mut client) = Server::with_clock_and_client();
-    let mut cell = Cell::beside(&replica);
+    let mut cell = Cell::start(with_redis_cell().clock_of(&replica));
     let keys = keys(99);
     for (key, limit) in &keys {
         cell.throttle(key, limit, Some(70));
@@ -217,7 +216,7 @@ fn whoever_is_loaded_first_has_the_command() {
 #[test]
 fn it_lets_too_much_pass_above_a_thousand_a_second() {
     let (server, mut ours) = Server::with_clock_and_client();
-    let mut cell = Cell::beside(&server);
+    let mut cell = Cell::start(with_redis_cell().clock_of(&server));
     let call = |client: &mut Connection| {
         server.clock().advance_us(20);
         1 - throttle(client, "k 0 1050 1")[0]
@@ -244,7 +243,7 @@ const WRONG: [(&str, usize, &[i64]); 6] = [
 
 #[test]
 fn it_is_wrong_where_the_page_says_so() {
-    let mut cell = Cell::alone();
+    let mut cell = Cell::start(with_redis_cell().controlled_clock());
     for (call, first, fields) in WRONG {
         assert_eq!(throttle(&mut cell.client, call)[first..][..fields.len()], *fields, "{call}");
     }
@@ -260,7 +259,7 @@ fn it_is_wrong_where_the_page_says_so() {
 
 #[test]
 fn it_leaves_keys_that_never_expire() {
-    let mut cell = Cell::alone();
+    let mut cell = Cell::start(with_redis_cell().controlled_clock());
     for (key, quantity) in [("negative", "-5"), ("overflow", "9223372036854775807")] {
         let words = format!("CL.THROTTLE {key} 10 1 60 {quantity}");
         if is_before(6, 2) {
@@ -280,7 +279,7 @@ fn it_ends_the_server_over_keys_that_it_does_not_expect() {
     for (prepare, key, ends_any) in
         [("PING", b"\xff", true), ("LPUSH k a", b"k", false), ("SET k alice", b"k", false)]
     {
-        let mut cell = Cell::alone();
+        let mut cell = Cell::start(with_redis_cell().controlled_clock());
         cell.client.say(prepare);
         cell.client.try_run(&[b"CL.THROTTLE".as_slice(), key, b"9", b"1", b"1"]).unwrap_err();
         let has_ended = !cell.server.is_running() || tells_of_a_crash(&cell.server.log());

@@ -1,6 +1,6 @@
 //! The same calls at the same moments, on redis-cell and on the module; what the module says is judged by the model too.
 
-use crate::cell::{throttle, Cell, Limit, Reply, Told, MS, S, US};
+use crate::cell::{throttle, with_redis_cell, Cell, Limit, Reply, Told, MS, S, US};
 use crate::common::exact::{self, whole, Model};
 use crate::common::{text, walk, Connection, Random, Server};
 use num_traits::ToPrimitive;
@@ -34,17 +34,9 @@ pub struct Met {
 impl Walk {
     pub fn new(salt: u64) -> Self {
         let (server, client) = Server::with_clock_and_client();
-        let (cell, random) = (Cell::beside(&server), Random::new(salt));
-        Self {
-            server,
-            client,
-            cell,
-            random,
-            key: String::new(),
-            model: None,
-            slack_ns: 0,
-            met: Met::default(),
-        }
+        let cell = Cell::start(with_redis_cell().clock_of(&server));
+        let (random, key, met) = (Random::new(salt), String::new(), Met::default());
+        Self { server, client, cell, random, key, model: None, slack_ns: 0, met }
     }
 
     /// Goes on to a key that is on neither server.

@@ -47,7 +47,7 @@ fn start(builder: ServerBuilder) -> (Server, Connection) {
 /// Every call that is listed, alone, as a transaction, in a script, and without memory; random ones, each judged by
 /// the exact model; many buckets at once; with somebody listening.
 fn decisions(reports: &Reports) {
-    let (server, mut client) = start(Server::builder());
+    let (mut server, mut client) = start(Server::builder());
     client.say("CONFIG SET notify-keyspace-events KEA");
     for call in CALLS {
         prepare(&mut client);
@@ -67,7 +67,7 @@ fn decisions(reports: &Reports) {
     client.run(&["SET", "left-by-redis-cell", &whole_again_ns.to_string()]);
     client.say("CL.THROTTLE left-by-redis-cell 15 30 60 0");
     client.say("CL.THROTTLE left-by-redis-cell 15 30 60 1");
-    reports.end(server);
+    reports.end(&mut server, "NOSAVE");
 }
 
 fn walk_at_random(server: &Server) {
@@ -93,7 +93,7 @@ fn take_from_many(client: &mut Connection, buckets: usize) {
 
 /// Calls of every command with each argument missing, too long, or of the wrong type, and questions about them.
 fn errors(reports: &Reports) {
-    let (server, mut client) = start(Server::builder());
+    let (mut server, mut client) = start(Server::builder());
     client.say("SET string word");
     let long = "9".repeat(100_000);
     for call in CALLS {
@@ -111,12 +111,12 @@ fn errors(reports: &Reports) {
     for words in ["COMMAND", "INFO everything", "INFO tokenbucket"] {
         client.say(words);
     }
-    reports.end(server);
+    reports.end(&mut server, "NOSAVE");
 }
 
 /// Whatever a server does with a value, except writing it to a file.
 fn values(reports: &Reports) {
-    let (server, mut client) = start(Server::builder());
+    let (mut server, mut client) = start(Server::builder());
     for words in [
         "TB.TAKE one 10 1/h 3",
         "COPY one copy",
@@ -142,7 +142,7 @@ fn values(reports: &Reports) {
     wait_while_time_passes(&[server.clock()], "what is full again is gone", || client.keys() == 2);
     client.say("FLUSHALL ASYNC");
     wait_until("all is freed", || buckets_alive(&mut client) == 0);
-    reports.end(server);
+    reports.end(&mut server, "NOSAVE");
 }
 
 /// Every kind of file, written by the server and by its children, and read at a start and while running.
@@ -159,10 +159,10 @@ fn files(reports: &Reports) {
         }
         fill(&mut client, server.clock());
         let before = buckets(&mut client);
-        reports.has_ended(server.process_id());
-        server.restart(true);
+        reports.end(&mut server, "SAVE");
+        server.start_again();
         assert_eq!(buckets(&mut server.connect()), before);
-        reports.end(server);
+        reports.end(&mut server, "NOSAVE");
     }
 }
 
@@ -188,15 +188,15 @@ fn replication(reports: &Reports) {
     reader.say("FLUSHALL");
     fill(&mut reader, replica.clock());
     follow(&master, &replica);
-    for server in [sub_replica, master, replica] {
-        reports.end(server);
+    for mut server in [sub_replica, master, replica] {
+        reports.end(&mut server, "NOSAVE");
     }
 }
 
 /// Payloads with any damage, which no checksum stops.
 fn payloads(reports: &Reports) {
     const PAYLOADS: u32 = 3000;
-    let (server, mut client) = start(Server::builder());
+    let (mut server, mut client) = start(Server::builder());
     client.say("TB.TAKE template 10 1/h");
     let payload = Payload::of(&mut client, "template");
     let mut random = Random::new(7);
@@ -207,13 +207,13 @@ fn payloads(reports: &Reports) {
         client.say("TB.TAKE copy 10 1/h");
     }
     assert!((PAYLOADS / 10..PAYLOADS).contains(&refused), "{refused} were refused");
-    reports.end(server);
+    reports.end(&mut server, "NOSAVE");
 }
 
 /// Arguments with which the module loads, and those with which it does not.
 fn settings(reports: &Reports) {
-    let (server, _) = start(Server::builder().module_arguments(&["on-oom", "allow"]));
-    reports.end(server);
+    let (mut server, _) = start(Server::builder().module_arguments(&["on-oom", "allow"]));
+    reports.end(&mut server, "NOSAVE");
     for arguments in [["on-oom", "perhaps"].as_slice(), &["no-such", "setting"], &["on-oom"]] {
         let log = Server::builder().module_arguments(arguments).start_expecting_refusal();
         assert!(log.contains("tokenbucket was not loaded"), "{log}");

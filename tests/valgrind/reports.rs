@@ -2,19 +2,15 @@
 
 use crate::common::engine::executable;
 use crate::common::server::module;
-use crate::common::{wait_until, Server};
-use std::cell::RefCell;
+use crate::common::Server;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The files, and the servers that have to have finished theirs.
-pub struct Reports {
-    folder: TempDir,
-    ended: RefCell<Vec<u32>>,
-}
+/// The files.
+pub struct Reports(TempDir);
 
 impl Reports {
     /// From now on, servers are started under valgrind.
@@ -26,37 +22,27 @@ impl Reports {
         fs::write(&wrapper, wrapper_script(folder.path(), &executable())).unwrap();
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
         std::env::set_var("SERVER", &wrapper);
-        Self { folder, ended: RefCell::default() }
+        Self(folder)
     }
 
-    /// Lets a server shut down by itself, so that valgrind can say what was lost.
-    pub fn end(&self, mut server: Server) {
-        let process_id = server.process_id();
+    /// Lets a server shut down by itself, saving or not, so that valgrind can say what was lost.
+    pub fn end(&self, server: &mut Server, how: &str) {
+        let report = self.0.path().join(format!("{}.xml", server.process_id()));
         // The connection breaks instead of a reply.
-        let _ = server.connect().try_run(&["SHUTDOWN", "NOSAVE"]);
+        let _ = server.connect().try_run(&["SHUTDOWN", how]);
         assert_eq!(server.wait_for_exit(), 0, "{}", server.log());
-        self.ended.borrow_mut().push(process_id);
-    }
-
-    /// Takes note of a server that ended by itself and may have been started again since.
-    pub fn has_ended(&self, process_id: u32) {
-        self.ended.borrow_mut().push(process_id);
+        assert!(is_finished(&report), "valgrind has not finished {}", report.display());
     }
 
     /// Panics with what valgrind has found, if that concerns us.
     pub fn assert_clean(&self) {
-        for process_id in self.ended.borrow().iter() {
-            let report = self.folder.path().join(format!("{process_id}.xml"));
-            wait_until("valgrind has finished its report", || is_finished(&report));
-        }
-        let findings: Vec<String> = self.files().iter().flat_map(|report| findings(report)).collect();
+        let entries = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
+        let reports: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|end| end == "xml")).collect();
+        let findings: Vec<String> = reports.iter().flat_map(|report| findings(report)).collect();
         assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
-        println!("{} processes, {} of them until their end", self.files().len(), self.ended.borrow().len());
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
-        entries.filter(|path| path.extension().is_some_and(|end| end == "xml")).collect()
+        let finished = reports.iter().filter(|report| is_finished(report)).count();
+        println!("{} processes, {finished} of them until their end", reports.len());
     }
 }
 
@@ -76,8 +62,7 @@ fn is_finished(report: &Path) -> bool {
 /// The errors of one report: every invalid access, and what the module has lost.
 fn findings(report: &Path) -> Vec<String> {
     let xml = fs::read_to_string(report).unwrap();
-    let errors = xml.split("<error>").skip(1).map(|error| error.split("</error>").next().unwrap());
-    errors.filter(|error| concerns_us(error)).map(describe).collect()
+    texts(&xml, "error").filter(|error| concerns_us(error)).map(describe).collect()
 }
 
 /// An access may be invalid because of us without our being anywhere in sight. What a server itself has lost when
@@ -93,20 +78,14 @@ fn concerns_us(error: &str) -> bool {
 }
 
 fn describe(error: &str) -> String {
-    let heading: Vec<_> =
-        texts(error, "kind").chain(texts(error, "text")).chain(texts(error, "what")).collect();
-    let frames: Vec<_> = texts(error, "fn").map(|function| format!("    {function}")).collect();
-    format!("{}\n{}", heading.join(": "), frames.join("\n"))
+    let heading: Vec<_> = ["kind", "text", "what"].iter().flat_map(|name| texts(error, name)).collect();
+    let frames: String = texts(error, "fn").map(|function| format!("\n    {function}")).collect();
+    heading.join(": ") + &frames
 }
 
-/// The texts of all elements of a name. (Those that matter here have neither attributes nor elements in them.)
+/// The texts of all elements of a name. (Those that matter here have no attributes, and none of the same name in them.)
 fn texts<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
-    let (begin, end) = (format!("<{name}>"), format!("</{name}>"));
-    let mut rest = xml;
-    std::iter::from_fn(move || {
-        let behind = rest.split_once(&begin)?.1;
-        let (text, after) = behind.split_once(&end)?;
-        rest = after;
-        Some(text)
-    })
+    let end = format!("</{name}>");
+    let behind: Vec<&str> = xml.split(&format!("<{name}>")).skip(1).collect();
+    behind.into_iter().filter_map(move |behind| Some(behind.split_once(&end)?.0))
 }
