@@ -6,7 +6,6 @@
 use crate::approaches::Memory;
 use crate::template::{add, Limit};
 use redis::{FromRedisValue, Pipeline, RedisResult, Value};
-use std::collections::HashMap;
 use std::future::Future;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,9 +22,10 @@ pub struct Client {
     unread: Vec<u8>,
     pub limit: Limit,
     number: usize,
-    decisions: u64,
-    /// What it knows of buckets, by their keys.
-    memories: HashMap<String, Memory>,
+    /// Decisions begun: with the number of the client, an id that no other decision has.
+    pub decisions: u64,
+    /// What it knows of its bucket, where it decides by itself: then it has one.
+    pub memory: Memory,
     /// Commands sent.
     pub sent: u64,
     /// Decisions begun once more because another was faster.
@@ -36,21 +36,8 @@ impl Client {
     pub async fn open(port: u16, number: usize, limit: Limit) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts");
         stream.set_nodelay(true).unwrap();
-        let (unread, memories) = (Vec::with_capacity(16 * 1024), HashMap::new());
-        Self { stream, unread, limit, number, decisions: 0, memories, sent: 0, retries: 0 }
-    }
-
-    /// Begins another decision, which from now on has an id that no other has.
-    pub fn begin(&mut self) {
-        self.decisions += 1;
-    }
-
-    /// What it knows of a bucket.
-    pub fn memory(&mut self, key: &str) -> &mut Memory {
-        if !self.memories.contains_key(key) {
-            self.memories.insert(key.to_owned(), Memory::default());
-        }
-        self.memories.get_mut(key).expect("it was inserted")
+        let (unread, memory) = (Vec::with_capacity(16 * 1024), Memory::default());
+        Self { stream, unread, limit, number, decisions: 0, memory, sent: 0, retries: 0 }
     }
 
     /// Sends commands with places left open, each text several of them, and waits for the replies.

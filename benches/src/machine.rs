@@ -13,13 +13,11 @@ pub fn caption() -> String {
     let memory_kb: u64 =
         line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();
     let load = line("/proc/loadavg", "");
-    let (peers, note) = match redis_cell() {
-        None => (String::new(), String::new()),
-        Some(_) => (
-            format!(", peers: {}", *REDIS_CELL),
-            format!(" {} is what crates.io has; the newest release is 0.5.0.", *REDIS_CELL),
-        ),
+    let said_of_peer = |_| {
+        let note = format!(" {} is what crates.io has; the newest release is 0.5.0.", *REDIS_CELL);
+        (format!(", peers: {}", *REDIS_CELL), note)
     };
+    let (peers, note) = redis_cell().map(said_of_peer).unwrap_or_default();
     format!(
         "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}{peers}. {}.{note}",
         line("/proc/cpuinfo", "model name").trim_start_matches([':', ' ']),

@@ -4,7 +4,7 @@
 use super::judge;
 use super::step::Step;
 use super::world::{Memory, Now};
-use crate::common::exact::{operation, Bucket as State, Holding, Limit, Model, Operation};
+use crate::common::exact::{operation, Bucket as State, Holding, Limit, Model, Operation, Trace};
 use crate::common::is_before;
 use crate::common::stored::Stored;
 use crate::common::walk::{self, ShownHolds};
@@ -140,7 +140,7 @@ impl Bucket {
     }
 
     /// Follows a reply by the model, or judges it only, where there was no memory to store anything.
-    pub fn follow(&mut self, lacks_memory: bool, follow: impl FnOnce(&mut Model, &Limit)) {
+    pub fn follow(&mut self, lacks_memory: bool, follow: impl FnOnce(&mut Model, &Limit) -> Trace) {
         let before = lacks_memory.then(|| self.model.clone());
         follow(&mut self.model, &self.limit);
         if let Some(before) = before {

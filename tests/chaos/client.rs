@@ -131,9 +131,9 @@ impl<'a> Client<'a> {
         self.answered = Instant::now();
         let Some(replies) = unwrap(replies, wrapping, now) else { return false };
         assert_eq!(replies.len(), steps.len());
-        for (step, reply) in steps.iter().zip(&replies) {
+        for ((step, words), reply) in steps.iter().zip(&words).zip(&replies) {
             hear(books.page(), step, now, reply);
-            self.world.count(step.outcome(reply));
+            self.world.count(&kind(words, reply));
         }
         true
     }
@@ -144,6 +144,18 @@ impl Drop for Client<'_> {
         let calls = || self.tail.iter().cloned().collect::<Vec<_>>().join("\n");
         self.world.leave(&self.name, || format!("its last calls:\n{}", calls()));
     }
+}
+
+/// What a call and its reply are counted as: the command, and whether it was allowed, where that is what it replies.
+fn kind(words: &str, reply: &Value) -> String {
+    let reply = match reply {
+        Value::Array(fields) if matches!(fields.first(), Some(Value::Int(_))) => {
+            i32::from(fields[0] != Value::Int(0)).to_string()
+        }
+        Value::ServerError(error) => error.code().to_owned(),
+        _ => "-".to_owned(),
+    };
+    format!("{} {reply}", words.split(' ').next().unwrap_or_default())
 }
 
 /// Commands as bytes, and how many replies come back.

@@ -4,7 +4,7 @@ use super::books::{Bucket, Page};
 use super::step::{Act, Step};
 use super::world::{Memory, Now};
 use crate::common::exact::bucket::assert_binding;
-use crate::common::exact::{throttle, Holding, Limit, Model, Operation};
+use crate::common::exact::{throttle, Holding, Model, Operation};
 use crate::common::walk::{shown_holds, stored, told};
 use crate::common::{decision, integer, integers, multi_decision, reply};
 use redis::Value;
@@ -16,23 +16,7 @@ pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
         Step::MultiTake(takes) => return hear_multi_take(page, takes, now, reply),
     };
     let bucket = &mut page[place];
-    let follow = |operation| {
-        move |model: &mut Model, limit: &Limit| {
-            model.follow(limit, operation, now.us, told(decision(reply)));
-        }
-    };
     match act {
-        Act::Call(operation) => hear_call(bucket, *operation, now, reply, follow(*operation)),
-        Act::NewLimit(limit, charge) => {
-            bucket.limit = limit.clone();
-            hear_call(bucket, *charge, now, reply, follow(*charge));
-        }
-        Act::Throttle(quantity) => {
-            hear_call(bucket, throttle::take(*quantity), now, reply, |model, limit| {
-                let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("{reply:?}"));
-                throttle::follow(model, limit, *quantity, now.us, fields);
-            });
-        }
         Act::Hold(holding) => hear_hold(bucket, holding, now, reply),
         Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, told(decision(reply))),
         Act::Look => bucket.see(now, stored(reply::state(reply))),
@@ -44,25 +28,32 @@ pub fn hear(page: &mut Page, step: &Step, now: &Now, reply: &Value) {
             assert!(removed == 1 || (removed == 0 && may_have_none), "removed {removed} keys of {bucket:?}");
             bucket.model = Model::default();
         }
+        Act::Call(_) | Act::NewLimit(..) | Act::Throttle(_) => {
+            if let Act::NewLimit(limit, _) = act {
+                bucket.limit = limit.clone();
+            }
+            hear_call(bucket, act, now, reply);
+        }
     }
 }
 
-pub fn is_out_of_memory(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if error.code() == "OOM")
-}
-
-fn hear_call(
-    bucket: &mut Bucket,
-    operation: Operation,
-    now: &Now,
-    reply: &Value,
-    follow: impl FnOnce(&mut Model, &Limit),
-) {
+fn hear_call(bucket: &mut Bucket, act: &Act, now: &Now, reply: &Value) {
+    let operation = act.operation().expect("a call");
     let lacks_memory = bucket.lacks_memory(operation, now);
     if lacks_memory && now.memory == Memory::FullAndDenying {
         return assert!(is_out_of_memory(reply), "{reply:?}");
     }
-    bucket.follow(lacks_memory, follow);
+    bucket.follow(lacks_memory, |model, limit| match act {
+        Act::Throttle(quantity) => {
+            let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("{reply:?}"));
+            throttle::follow(model, limit, *quantity, now.us, fields)
+        }
+        _ => model.follow(limit, operation, now.us, told(decision(reply))),
+    });
+}
+
+pub fn is_out_of_memory(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.code() == "OOM")
 }
 
 fn hear_hold(bucket: &mut Bucket, holding: &Holding, now: &Now, reply: &Value) {
@@ -96,7 +87,7 @@ fn hear_multi_take(page: &mut Page, takes: &[(usize, Operation)], now: &Now, rep
     for (call, told) in takes.iter().zip(own) {
         let lacks_memory = lacks_memory(page, call);
         page[call.0].follow(lacks_memory, |model, limit| {
-            model.follow_together(limit, call.1, now.us, told, all_allow);
+            model.follow_together(limit, call.1, now.us, told, all_allow)
         });
     }
 }
@@ -107,14 +98,15 @@ pub fn outcomes(page: &Page, step: &Step, now: &Now) -> Vec<Page> {
         Step::One(place, act) => (*place, act),
         Step::MultiTake(takes) => return of_several_takes(page, takes, now),
     };
-    let bucket = page[place].clone();
-    let outcomes = match act {
-        Act::Call(operation) => of_a_call(bucket, *operation, now),
-        Act::Hold(holding) => of_a_hold(bucket, holding, now),
-        Act::Throttle(quantity) => of_a_call(bucket, throttle::take(*quantity), now),
-        Act::NewLimit(limit, charge) => of_a_call(Bucket { limit: limit.clone(), ..bucket }, *charge, now),
-        Act::Reset(_) => vec![Bucket { model: Model::default(), ..bucket }],
-        Act::Peek(_) | Act::Look | Act::LookAtHolds => vec![bucket],
+    let mut bucket = page[place].clone();
+    if let Act::NewLimit(limit, _) = act {
+        bucket.limit = limit.clone();
+    }
+    let outcomes = match (act, act.operation()) {
+        (Act::Hold(holding), _) => of_a_hold(bucket, holding, now),
+        (Act::Reset(_), _) => vec![Bucket { model: Model::default(), ..bucket }],
+        (_, Some(operation)) => of_a_call(bucket, operation, now),
+        _ => vec![bucket],
     };
     let with = |after: Bucket| {
         let mut page = page.clone();

@@ -5,7 +5,6 @@ use crate::common::exact::operation::{arguments, words};
 use crate::common::exact::{throttle, Holding, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
 use crate::common::{Random, HOUR_MS};
-use redis::Value;
 
 /// One command of a client, whose buckets are named by their places.
 #[derive(Clone, Debug)]
@@ -52,24 +51,6 @@ impl Step {
         }
     }
 
-    /// What a reply to it is counted as.
-    pub fn outcome(&self, reply: &Value) -> &'static str {
-        let [yes, no] = match self {
-            Self::One(_, Act::Hold(Holding::Set { .. })) => ["held", "not held"],
-            Self::One(_, Act::Hold(Holding::Settle { .. })) => ["settled", "settled late"],
-            // The other way round than ours: whether it is limited.
-            Self::One(_, Act::Throttle(_)) => ["denied", "allowed"],
-            Self::One(_, Act::Call(_) | Act::NewLimit(..)) | Self::MultiTake(_) => ["allowed", "denied"],
-            Self::One(_, Act::Reset(_)) => return "reset",
-            Self::One(_, Act::Peek(_) | Act::Look | Act::LookAtHolds) => return "looked at",
-        };
-        match reply {
-            Value::Array(fields) if fields[0] == Value::Int(0) => no,
-            Value::Array(_) => yes,
-            _ => "out of memory",
-        }
-    }
-
     /// The places of the buckets that it is about.
     pub fn places(&self) -> Vec<usize> {
         match self {
@@ -80,6 +61,15 @@ impl Step {
 }
 
 impl Act {
+    /// What is wanted of the bucket, where that is decided by how much it has.
+    pub fn operation(&self) -> Option<Operation> {
+        match self {
+            Self::Call(operation) | Self::NewLimit(_, operation) => Some(*operation),
+            Self::Throttle(quantity) => Some(throttle::take(*quantity)),
+            _ => None,
+        }
+    }
+
     fn words(&self, Bucket { key, limit, throttle, .. }: &Bucket) -> String {
         match self {
             Self::Call(operation) => words(*operation, key, limit),

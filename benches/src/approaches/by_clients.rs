@@ -70,26 +70,24 @@ pub struct Memory {
 
 /// Spends what was fetched, and fetches when nothing is left: never more than the module granted.
 pub async fn in_batches(client: &mut Client, fetch: &str, key: &str) -> RedisResult<bool> {
-    if client.memory(key).unspent == 0 {
-        let (granted, _, _, _): (i64, i64, i64, i64) = client.ask_for(fetch, key).await?;
-        client.memory(key).unspent = granted;
+    if client.memory.unspent == 0 {
+        (client.memory.unspent, _, _, _) = client.ask_for::<(i64, i64, i64, i64)>(fetch, key).await?;
     } else {
         yield_now().await;
     }
-    let memory = client.memory(key);
-    let is_allowed = memory.unspent > 0;
-    memory.unspent -= i64::from(is_allowed);
+    let is_allowed = client.memory.unspent > 0;
+    client.memory.unspent -= i64::from(is_allowed);
     Ok(is_allowed)
 }
 
 /// Refuses what the module would deny: for as long as it said, counted from before it was asked, so never for longer.
 pub async fn remembering_denials(client: &mut Client, take: &str, key: &str) -> RedisResult<bool> {
     let now = Instant::now();
-    if client.memory(key).denied_until.is_some_and(|until| now < until) {
+    if client.memory.denied_until.is_some_and(|until| now < until) {
         yield_now().await;
         return Ok(false);
     }
     let (allowed, _, retry_after_ms, _): (i64, i64, i64, i64) = client.ask_for(take, key).await?;
-    client.memory(key).denied_until = Some(now + Duration::from_millis(retry_after_ms.max(0) as u64));
+    client.memory.denied_until = Some(now + Duration::from_millis(retry_after_ms.max(0) as u64));
     Ok(allowed == 1)
 }

@@ -174,7 +174,7 @@ impl Approach {
 
     /// What the next exchange has to begin with, if the commands allow.
     async fn ask(&self, client: &mut Client, key: &str) -> RedisResult<Option<&'static str>> {
-        client.begin();
+        client.decisions += 1;
         let replies = client.ask(&[self.ask], key).await?;
         let number = |reply: usize, place: usize| match &replies[reply] {
             Value::Array(fields) => from_redis_value_ref(&fields[place]),

@@ -71,13 +71,13 @@ fn compete(
 }
 
 fn figures(outcome: &Outcome) -> [String; 9] {
-    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| format!("{:.0}", outcome.latency_us(quantile)));
+    let us = |quantile| format!("{:.0}", outcome.latency_us(quantile));
     [
         whole(outcome.decisions_a_second()),
         whole(1e9 / outcome.decisions_a_second()),
-        p50,
-        p99,
-        p999,
+        us(0.5),
+        us(0.99),
+        us(0.999),
         format!("{:.2}", outcome.commands_per_decision()),
         whole(outcome.retries),
         whole(outcome.errors),

@@ -8,19 +8,14 @@
 //! `CHAOS_SECONDS` says how long, `CHAOS_SEED` repeats the same plans (though not the same interleaving).
 
 #[allow(dead_code, unused_imports)] // tests/server uses all of it.
+#[path = "../common/mod.rs"]
 mod common;
 
-#[path = "chaos/books.rs"]
 mod books;
-#[path = "chaos/client.rs"]
 mod client;
-#[path = "chaos/judge.rs"]
 mod judge;
-#[path = "chaos/step.rs"]
 mod step;
-#[path = "chaos/storm.rs"]
 mod storm;
-#[path = "chaos/world.rs"]
 mod world;
 
 use books::Books;
