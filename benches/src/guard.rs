@@ -6,7 +6,7 @@
 //! counts repeat to.
 
 use crate::calls::*;
-use crate::instructions::{count, countable, Effort, APPEND_ONLY_FILE, NOBODY, UNCOUNTED};
+use crate::instructions::{count, countable, APPEND_ONLY_FILE, NOBODY, UNCOUNTED};
 use crate::machine::server_release;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ceilings.csv");
@@ -17,8 +17,6 @@ const SLACK: f64 = 0.03;
 
 /// What the same calls count from run to run: a ratio that is promised may be measured so much above itself.
 const NOISE: f64 = 0.01;
-
-const EFFORT: Effort = Effort { servers: 3, calls: 3000 };
 
 /// What a call may cost at most, as a multiple of another in the same run: holds are to stay near a take, and many of
 /// them near one; so are calendars, and denials that are counted by key near those that are not.
@@ -99,7 +97,7 @@ fn measure() -> Vec<Ceiling> {
     // The file's servers need no settling first: the others settle meanwhile.
     let groups =
         [(APPEND_ONLY_FILE, beside_incr(ALLOWED)), (UNCOUNTED, beside_incr(DENIED)), (NOBODY, guarded)];
-    let (server, costs) = (server_release(), count(&groups, EFFORT));
+    let (server, costs) = (server_release(), count(&groups, 3, 3000));
     let own = costs.iter().filter(|cost| is_own(cost.call));
     let ceilings = own.map(|cost| {
         let times = cost.times(&costs, INCR).expect("INCR was counted");

@@ -7,29 +7,21 @@
 use crate::callgrind::{self, CountingServer};
 use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
-use crate::plot::{Plot, Shape::Bars};
+use crate::plot::{Drawing, Plot};
 use crate::report::{note, sorted, times, whole, write_page, Section, Table};
 use crate::server::{redis_cell, Module};
 use fastrand::Rng;
 use std::path::Path;
 use std::thread;
 
-const SHAPE: Shape = Shape { keys: 1000, pipeline: 50 };
+const KEYS: u64 = 1000;
+const PIPELINE: usize = 50;
 
 /// Calls before counting begins.
 const WARM_UP: usize = 500;
 
-/// What a report is made with.
-const THOROUGH: Effort = Effort { servers: 5, calls: 10_000 };
-
-/// How much is counted.
-#[derive(Clone, Copy)]
-pub struct Effort {
-    /// Servers on which each call is counted.
-    pub servers: usize,
-    /// Calls of one measurement; fewer of those that do more.
-    pub calls: usize,
-}
+/// Servers for a report.
+const SERVERS: usize = 5;
 
 /// Who takes what the server replicates: a name, and the options that bring it into being, and nothing else that would
 /// disturb the count.
@@ -69,19 +61,19 @@ pub fn run(folder: &Path) {
         groups.push((listener, countable().collect()));
         groups.extend(redis_cell().map(|_| (listener, vec![Call::of_redis_cell()])));
     }
-    write_page(folder, &caption, section(&count(&groups, THOROUGH)));
+    write_page(folder, &caption, section(&count(&groups, SERVERS, 10_000)));
 }
 
-/// Counts groups of calls, each on several servers started alike.
-pub fn count(groups: &[Group], effort: Effort) -> Vec<Cost> {
+/// Counts groups of calls on so many servers each, started alike: so many calls of each kind, fewer of those that do more.
+pub fn count(groups: &[Group], servers: usize, calls: usize) -> Vec<Cost> {
     let profiles = callgrind::begin();
-    let mut servers = start(profiles.path(), groups, effort);
+    let mut servers = start(profiles.path(), groups, servers);
     CountingServer::settle(servers.iter_mut().flatten().collect());
     let mut costs = Vec::new();
-    for ((Listener(listener, _), calls), servers) in groups.iter().zip(&mut servers) {
-        for call in calls {
+    for ((Listener(listener, _), kinds), servers) in groups.iter().zip(&mut servers) {
+        for call in kinds {
             note(format_args!("counting {}, {listener}", call.name));
-            let number = effort.calls / call.weight;
+            let number = calls / call.weight;
             let counts = sorted(servers.iter_mut().map(|server| counted(server, call, number)).collect());
             let (instructions, spread) = (counts[0], counts[counts.len() - 1] / counts[0]);
             costs.push(Cost { call: call.name, listener, instructions, spread });
@@ -91,9 +83,8 @@ pub fn count(groups: &[Group], effort: Effort) -> Vec<Cost> {
 }
 
 /// Starts the servers of each group, several at a time.
-fn start<'a>(profiles: &'a Path, groups: &[Group], effort: Effort) -> Vec<Vec<CountingServer<'a>>> {
-    let number = groups.len() * effort.servers;
-    note(format_args!("starting {number} servers under callgrind and letting them settle"));
+fn start<'a>(profiles: &'a Path, groups: &[Group], servers: usize) -> Vec<Vec<CountingServer<'a>>> {
+    note(format_args!("starting {} servers under callgrind and letting them settle", groups.len() * servers));
     let start_one = |(Listener(_, options), calls): &Group| {
         let builder = match calls[0].module {
             // The hold that comes beside 10,000 is one more than are allowed otherwise.
@@ -104,7 +95,7 @@ fn start<'a>(profiles: &'a Path, groups: &[Group], effort: Effort) -> Vec<Vec<Co
         CountingServer::start(profiles, builder)
     };
     thread::scope(|scope| {
-        let start_all = |group| move || (0..effort.servers).map(|_| start_one(group)).collect();
+        let start_all = |group| move || (0..servers).map(|_| start_one(group)).collect();
         let threads: Vec<_> = groups.iter().map(|group| scope.spawn(start_all(group))).collect();
         threads.into_iter().map(|thread| thread.join().expect("the servers start")).collect()
     })
@@ -114,8 +105,8 @@ fn start<'a>(profiles: &'a Path, groups: &[Group], effort: Effort) -> Vec<Vec<Co
 fn counted(server: &mut CountingServer, call: &Call, calls: usize) -> f64 {
     let mut random = Rng::with_seed(1);
     let mut client = server.server.connect();
-    let keys = if call.once_a_key { (WARM_UP + calls) as u64 } else { SHAPE.keys };
-    let shape = Shape { keys, ..SHAPE };
+    let keys = if call.once_a_key { (WARM_UP + calls) as u64 } else { KEYS };
+    let shape = Shape { keys, pipeline: PIPELINE };
     call.prepare(&mut client, shape);
     call.make(&mut client, shape, 0..WARM_UP, &mut random);
     server.instructions();
@@ -142,16 +133,14 @@ fn section(costs: &[Cost]) -> Section {
     }
     let text = format!(
         "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
-         connection, {} calls in each write, {} random keys. The least of {} servers started alike, and by how much the \
+         connection, {PIPELINE} calls in each write, {} random keys. The least of {SERVERS} servers started alike, and by how much the \
          most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
          `appendfsync no`.",
-        SHAPE.pipeline,
-        whole(SHAPE.keys),
-        THOROUGH.servers
+        whole(KEYS)
     );
     let title = "Instructions in the server per call, nobody listening to replication".to_owned();
-    let shape = Bars(vec![NOBODY.0], "instructions", "");
-    let plots = vec![Plot { name: "instructions", title, shape }];
+    let drawing = Drawing::Bars(vec![NOBODY.0], "instructions", "");
+    let plots = vec![Plot { name: "instructions", title, drawing }];
     let (name, title) = ("instructions", "Instructions in the server per call");
     Section { name, title, text, table, groups: 1, plots }
 }

@@ -27,10 +27,10 @@ pub struct Plot {
     /// What its file is called.
     pub name: &'static str,
     pub title: String,
-    pub shape: Shape,
+    pub drawing: Drawing,
 }
 
-pub enum Shape {
+pub enum Drawing {
     /// Bars below each other, of the rows that begin with these cells: a column, and its unit.
     Bars(Vec<&'static str>, &'static str, &'static str),
     Lines(Lines),
@@ -51,13 +51,13 @@ pub type Line = (String, Vec<f64>);
 impl Plot {
     pub fn svg(&self, table: &Table, caption: &str) -> String {
         let mut svg = String::new();
-        let drawn = match &self.shape {
-            Shape::Bars(group, column, unit) => {
+        let drawn = match &self.drawing {
+            Drawing::Bars(group, column, unit) => {
                 let bars = table.numbers(group, column);
                 let height = BAR_STEP * bars.len() as i32;
                 self.draw(&mut svg, caption, height, |canvas| draw_bars(canvas, &bars, unit))
             }
-            Shape::Lines(lines) => self.draw(&mut svg, caption, 340, |canvas| lines.draw(canvas)),
+            Drawing::Lines(lines) => self.draw(&mut svg, caption, 340, |canvas| lines.draw(canvas)),
         };
         drawn.expect("a text can be written");
         svg

@@ -63,10 +63,8 @@ pub fn start_under(folder: &Path, command: &str) {
     std::env::set_var("SERVER", script);
 }
 
-/// Waits until the module has found out that nobody listens to replication.
-pub fn wait_until_settled(server: &Server) {
-    wait_for_uptime(server, 4);
-}
+/// When the module has found out that nobody listens to replication, after a server's start.
+pub const SETTLED_S: i64 = 4;
 
 /// Waits until the server's own clock, which its housekeeping moves on, is so many seconds after its start.
 pub fn wait_for_uptime(server: &Server, uptime_s: i64) {

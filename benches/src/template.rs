@@ -83,13 +83,3 @@ pub fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     since.as_micros() as u64
 }
-
-#[test]
-fn commands_are_filled_in() {
-    let (limit, mut filled) = (Limit { capacity: 10, count: 5, period_s: 60 }, Pipeline::new());
-    let text = "CL.THROTTLE {key} {burst} {count} {period_s} ; PEXPIRE {key} {window_ms}";
-    add(&mut filled, text, limit, "", || "k".to_owned());
-    let mut expected = Pipeline::new();
-    expected.cmd("CL.THROTTLE").arg(&["k", "9", "5", "60"]).cmd("PEXPIRE").arg(&["k", "120000"]);
-    assert_eq!(filled.get_packed_pipeline(), expected.get_packed_pipeline());
-}

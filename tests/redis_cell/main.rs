@@ -31,8 +31,7 @@ const ROUNDED: [(i64, i64); 12] = [
 fn walk(salt: u64, rates: &[(i64, i64)]) -> Met {
     let mut walk = Walk::new(salt);
     for number in 0..120 {
-        let limit = walk.limit(rates);
-        walk.begin(number);
+        let limit = walk.begin(number, rates);
         for _ in 0..60 {
             let quantity = walk.quantity(&limit);
             if walk.step(&limit, quantity).is_none() {
@@ -64,8 +63,7 @@ fn decisions_part_only_at_the_very_edge_where_something_is_rounded() {
 fn a_client_that_waits_as_told_sees_the_same() {
     let mut walk = Walk::new(62);
     for number in 0..10 {
-        let limit = walk.limit(&EXACT);
-        walk.begin(number);
+        let limit = walk.begin(number, &EXACT);
         for _ in 0..30 {
             let quantity = Some(walk.random.between(1, limit.capacity()));
             let [limited, _, _, retry_after_s, _] = walk.step(&limit, quantity).unwrap();
@@ -85,8 +83,7 @@ fn what_redis_cell_stores_goes_on_as_a_bucket() {
     let mut walk = Walk::new(63);
     let mut moved = 0;
     for number in 0..KEYS {
-        let limit = walk.limit(&EXACT);
-        walk.begin(number);
+        let limit = walk.begin(number, &EXACT);
         for _ in 0..10 {
             let quantity = walk.quantity(&limit);
             walk.cell.throttle(&walk.key, &limit, quantity);
@@ -160,8 +157,7 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
     let (script, _) = script.split_once("```").unwrap();
     let mut walk = Walk::new(64);
     for number in 0..100 {
-        let limit = walk.limit(&EXACT);
-        walk.begin(number);
+        let limit = walk.begin(number, &EXACT);
         let Walk { server, client, cell, random, key, .. } = &mut walk;
         throttle(client, &limit.call(key, Some(random.between(0, limit.capacity()))));
         server.clock().advance_us(random.between(0, 500_000));

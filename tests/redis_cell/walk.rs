@@ -39,9 +39,12 @@ impl Walk {
         Self { server, client, cell, random, key, model: None, slack_ns: 0, met }
     }
 
-    /// Goes on to a key that is on neither server.
-    pub fn begin(&mut self, number: u64) {
+    /// Goes on to a key that is on neither server, with a limit at one of the rates.
+    pub fn begin(&mut self, number: u64, rates: &[(i64, i64)]) -> Limit {
         (self.key, self.model, self.slack_ns) = (format!("key:{number}"), Some(Model::default()), 0);
+        let (count, period_s) = *self.random.pick(rates);
+        let any = self.random.between(0, 1000);
+        Limit { burst: *self.random.pick(&[0, 1, 4, 15, 99, any]), count, period_s }
     }
 
     /// Moves what redis-cell has stored in the key to the module. False if there is nothing.
@@ -142,11 +145,5 @@ impl Walk {
             6 => Some(1),
             _ => None,
         }
-    }
-
-    pub fn limit(&mut self, rates: &[(i64, i64)]) -> Limit {
-        let (count, period_s) = *self.random.pick(rates);
-        let any = self.random.between(0, 1000);
-        Limit { burst: *self.random.pick(&[0, 1, 4, 15, 99, any]), count, period_s }
     }
 }

@@ -1,18 +1,14 @@
 //! Single calls in pipelines, where connections cost little and commands show: how many a second, and how many
 //! microseconds of each the server itself counts.
 
-use super::Bench;
-use crate::calls::{Call, Shape, ALLOWED, DENIED, FALLBACK, INCR, INCREX, SCRIPT};
-use crate::client::{block_on, Client};
-use crate::common::Server;
-use crate::plot::{Plot, Shape::Bars};
-use crate::report::{median, sorted, times, whole, Section, Table};
-use crate::server::us_per_call;
-use fastrand::Rng;
+use super::*;
+use crate::calls::{ALLOWED, DENIED, FALLBACK, SCRIPT};
+use crate::report::sorted;
 use futures_util::future::join_all;
-use std::time::Instant;
 
-const SHAPE: Shape = Shape { keys: 100_000, pipeline: 32 };
+const KEYS: u64 = 100_000;
+const PIPELINE: usize = 32;
+const SHAPE: Shape = Shape { keys: KEYS, pipeline: PIPELINE };
 
 /// The server never waits for a client: while one reads, the others' calls are there.
 const CONNECTIONS: usize = 4;
@@ -29,14 +25,13 @@ pub fn pipelined(bench: &mut Bench) -> Section {
         table.row(&[call.name], [whole(*speed), times(speed / speeds[2]), times(speed / speeds[0])]);
     }
     let text = format!(
-        "{CONNECTIONS} connections, {} calls in each write, {} random keys; the median of {} rounds in which all take turns. \
-         GET, SET and INCR show what the server does for any command.",
-        SHAPE.pipeline,
-        whole(SHAPE.keys),
+        "{CONNECTIONS} connections, {PIPELINE} calls in each write, {} random keys; the median of {} rounds in which all take \
+         turns. GET, SET and INCR show what the server does for any command.",
+        whole(KEYS),
         bench.rounds
     );
-    let shape = Bars(vec![], "calls/s", " a second");
-    let plot = Plot { name: "pipelined", title: "Calls a second, 32 in a pipeline".to_owned(), shape };
+    let drawing = Drawing::Bars(vec![], "calls/s", " a second");
+    let plot = Plot { name: "pipelined", title: "Calls a second, 32 in a pipeline".to_owned(), drawing };
     Section { name: "pipelined", title: "Pipelined calls", text, table, groups: 0, plots: vec![plot] }
 }
 
@@ -87,12 +82,12 @@ pub fn commandstats(bench: &mut Bench) -> Section {
     }
     let text = format!(
         "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
-         {} random keys, {} calls in each write, nobody listening to replication; the median of rounds in which all take turns.",
-        whole(SHAPE.keys),
-        SHAPE.pipeline
+         {} random keys, {PIPELINE} calls in each write, nobody listening to replication; the median of rounds in which all \
+         take turns.",
+        whole(KEYS)
     );
     let title = "Microseconds in the server per call, as it counts them".to_owned();
-    let plot = Plot { name: "commandstats", title, shape: Bars(vec![], "median µs", " µs") };
+    let plot = Plot { name: "commandstats", title, drawing: Drawing::Bars(vec![], "median µs", " µs") };
     Section {
         name: "commandstats",
         title: "Microseconds per call",

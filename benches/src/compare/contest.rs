@@ -1,12 +1,9 @@
 //! Decisions without pipelining, as applications make them.
 
-use super::Bench;
-use crate::approaches::{Approach, GET, INTEGER_WITH_EXPIRY, IN_BATCHES, OWN, REMEMBERING};
-use crate::load::{run, Load, Outcome};
-use crate::plot::{Line, Lines, Plot, Shape};
-use crate::report::{median, note, times, whole, Section, Table};
-use crate::template::Limit;
-use std::time::Duration;
+use super::*;
+use crate::approaches::{GET, INTEGER_WITH_EXPIRY, IN_BATCHES, OWN, REMEMBERING};
+use crate::load::Outcome;
+use crate::plot::Line;
 
 const CLIENTS: [(usize, &str); 4] =
     [(1, "1 client"), (16, "16 clients"), (64, "64 clients"), (256, "256 clients")];
@@ -29,8 +26,8 @@ pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Section {
             let load = Load { clients, buckets, limit, duration: Some(duration) };
             let outcomes = compete(bench, &format!("{keys}, {shown}"), approaches, |bench, approach| {
                 let server = bench.server(approach.module);
-                run(server, approach, Load { duration: Some(duration / 10), ..load });
-                let outcome = run(server, approach, load);
+                run_load(server, approach, Load { duration: Some(duration / 10), ..load });
+                let outcome = run_load(server, approach, load);
                 // A denial is less work than a decision that is allowed: nobody may get away with it.
                 let denied = outcome.decisions - outcome.allowed - outcome.errors;
                 assert_eq!(denied, 0, "{} denied some", approach.name);
@@ -47,10 +44,10 @@ pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Section {
         retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
         is most of it, for every approach.";
     let title = "Decisions a second, without pipelining".to_owned();
-    let speed = Plot { name: "decisions", title, shape: Shape::Lines(speeds(&table)) };
+    let speed = Plot { name: "decisions", title, drawing: Drawing::Lines(speeds(&table)) };
     let title = "Server processor time for a decision: 64 clients, a key per user".to_owned();
-    let shape = Shape::Bars(vec![KEYS[1].0, "64 clients"], "server CPU µs/decision", " µs");
-    let plots = vec![speed, Plot { name: "server-cpu", title, shape }];
+    let drawing = Drawing::Bars(vec![KEYS[1].0, "64 clients"], "server CPU µs/decision", " µs");
+    let plots = vec![speed, Plot { name: "server-cpu", title, drawing }];
     let (name, title) = ("decisions", "Decisions by concurrent clients");
     Section { name, title, text: text.to_owned(), table, groups: 2, plots }
 }
@@ -111,7 +108,7 @@ pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
     let mut most_possible = 0;
     for approach in approaches {
         note(format_args!("over-grant: {}", approach.name));
-        let outcome = run(bench.server(approach.module), approach, load);
+        let outcome = run_load(bench.server(approach.module), approach, load);
         let (possible, allowed) = (outcome.possible(), outcome.allowed);
         let over = format!("{:.2}", outcome.over_percent());
         let [decisions, errors] = [outcome.decisions, outcome.errors].map(whole);
@@ -128,7 +125,7 @@ pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
         duration.as_secs_f64()
     );
     let title = format!("Allowed by {MANY} clients on one key that can grant {most_possible}");
-    let plot = Plot { name: "over-grant", title, shape: Shape::Bars(vec![], "allowed", "") };
+    let plot = Plot { name: "over-grant", title, drawing: Drawing::Bars(vec![], "allowed", "") };
     Section { name: "over-grant", title: "Over-grant", text, table, groups: 0, plots: vec![plot] }
 }
 
@@ -142,7 +139,7 @@ pub fn local(bench: &mut Bench) -> Section {
         let load = Load { clients: MANY, buckets: 1, limit, duration };
         let what = format!("local decisions, the key {key}");
         let outcomes = compete(bench, &what, &approaches, |bench, approach| {
-            run(bench.server(approach.module), approach, load)
+            run_load(bench.server(approach.module), approach, load)
         });
         for (outcome, approach) in outcomes.iter().zip(&approaches) {
             let counts = [outcome.decisions, outcome.allowed, outcome.possible()];
@@ -178,8 +175,8 @@ pub fn latency(bench: &mut Bench) -> Section {
         let (what, turns) = (format!("latency, {clients} clients"), [(GET, INTEGER_WITH_EXPIRY), (OWN, OWN)]);
         let rounds = bench.in_turns(bench.rounds, &what, &turns, |bench, (approach, filler)| {
             let server = bench.server(approach.module);
-            run(server, filler, Load { duration: None, ..load });
-            run(server, approach, load)
+            run_load(server, filler, Load { duration: None, ..load });
+            run_load(server, approach, load)
         });
         for (quantile, name) in quantiles {
             let us = |rounds: &[Outcome]| median(rounds.iter().map(|outcome| outcome.latency_us(quantile)));

@@ -1,15 +1,8 @@
 //! What a call costs as the number of buckets grows.
 
-use super::{tidy, Bench};
+use super::*;
 use crate::approaches::{OWN, TAKE};
-use crate::calls::{Call, Shape, INCR, PLAIN};
-use crate::load::{run, Load};
-use crate::plot::{Lines, Plot, Shape as Drawn};
-use crate::report::{median, note, times, whole, Section, Table};
-use crate::server::{us_per_call, wait_for_hash_tables, wait_until_settled, Module};
-use crate::template::Limit;
-use fastrand::Rng;
-use std::time::Duration;
+use crate::calls::PLAIN;
 
 /// Clients without pipelining.
 const CLIENTS: usize = 16;
@@ -50,7 +43,7 @@ pub fn measure(bench: &Bench) -> Section {
         panels: vec![("", vec![(HALF.name.to_owned(), in_take_us), (incr.name.to_owned(), in_incr_us)])],
     };
     let title = "Microseconds per call as buckets grow in number".to_owned();
-    let plot = Plot { name: "growth", title, shape: Drawn::Lines(lines) };
+    let plot = Plot { name: "growth", title, drawing: Drawing::Lines(lines) };
     Section { name: "growth", title: "Growth", text, table, groups: 0, plots: vec![plot] }
 }
 
@@ -73,13 +66,13 @@ fn costs_us(bench: &Bench, call: &Call) -> (Vec<f64>, Vec<f64>) {
         filled = keys;
         wait_for_hash_tables(&server);
         // Also for INCR: both find the machine in the same state.
-        wait_until_settled(&server);
+        wait_for_uptime(&server, SETTLED_S);
         let load = Load { clients: CLIENTS, buckets: keys, limit: LIMIT, duration };
         let rounds = (0..bench.rounds).map(|_| {
             client.say("CONFIG RESETSTAT");
             let shape = Shape { keys, pipeline: PIPELINE };
             call.make(&mut client, shape, 0..bench.pick(500_000, 50_000), &mut random);
-            let process_us = || run(&server, &OWN, load).cpu_us_per_decision();
+            let process_us = || run_load(&server, &OWN, load).cpu_us_per_decision();
             let is_take = call.call == TAKE;
             (us_per_call(&mut client, call.command()), if is_take { process_us() } else { f64::NAN })
         });

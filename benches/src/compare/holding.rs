@@ -1,13 +1,7 @@
 //! Holding one of so many places, by clients that may die meanwhile.
 
-use super::{tidy, Bench};
-use crate::approaches::{most_in_flight, places, Approach, COUNTER};
-use crate::client::{block_on, Client};
-use crate::load::{run, Load};
-use crate::report::{median, note, times, whole, Section, Table};
-use crate::server::{wait_for_hash_tables, Module};
-use crate::template::{key, Limit};
-use std::time::{Duration, Instant};
+use super::*;
+use crate::approaches::{most_in_flight, places, COUNTER};
 
 const BUCKETS: u64 = 100;
 const CLIENTS: usize = 16;
@@ -65,7 +59,7 @@ fn speeds(bench: &mut Bench, rounds: usize) -> Vec<f64> {
     let ways = places(0);
     let counter = ways.iter().position(|way| way.name == COUNTER).expect("one is the counter");
     let speeds = bench.in_turns(rounds, "places", &ways, |bench, way| {
-        let outcome = run(bench.server(way.module), way, load);
+        let outcome = run_load(bench.server(way.module), way, load);
         assert_eq!(outcome.allowed, outcome.decisions, "{} denied or failed", way.name);
         outcome.decisions_a_second()
     });
@@ -117,6 +111,6 @@ fn in_flight(bench: &mut Bench, way: &Approach) -> u64 {
     let limit = pool(FEW_PLACES, SHORT_S);
     let load = Load { clients: RIVALS, buckets: 1, limit, duration: Some(CONTEST) };
     let _before = most_in_flight();
-    run(bench.server(way.module), way, load);
+    run_load(bench.server(way.module), way, load);
     most_in_flight()
 }

@@ -6,15 +6,22 @@ mod growth;
 mod holding;
 mod storage;
 
-use crate::approaches;
-use crate::calls::INCREX;
+// What the measurements work with, too.
+use crate::approaches::{self, Approach};
+use crate::calls::{Call, Shape, INCR, INCREX};
+use crate::client::{block_on, Client};
 use crate::common::engine::executable;
 use crate::common::Server;
+use crate::load::{run as run_load, Load};
 use crate::machine;
-use crate::report::{note, write_all, write_page};
-use crate::server::{start, start_under, wait_until_settled, Module};
+use crate::plot::{Drawing, Lines, Plot};
+use crate::report::{median, note, times, whole, write_all, write_page, Section, Table};
+use crate::server::*;
+use crate::template::{key, Limit};
+use fastrand::Rng;
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What every measurement works with.
@@ -42,24 +49,21 @@ pub fn run(is_quick: bool, folder: &Path) {
         storage::replication(&bench, &approaches),
         holding::measure(&mut bench),
     ];
-    write_all(folder, "README.md", &heading(&caption, folder), &caption, &sections);
+    let others = [("instructions.md", "Instructions per call"), ("commandstats.md", "Microseconds per call")];
+    let there = others.iter().filter(|(page, _)| folder.join(page).exists());
+    let links: String = there.map(|(page, title)| format!(" [{title}]({page}).")).collect();
+    let heading = format!(
+        "# Benchmarks\n\n\
+         Written by `make bench`, which repeats everything below. Absolute speed is that of one machine; the ratios are what \
+         carries over.{links}\n\n{caption}\n"
+    );
+    write_all(folder, "README.md", &heading, &caption, &sections);
 }
 
 /// Measures what the server itself counts, and writes a page of it.
 pub fn run_commandstats(is_quick: bool, folder: &Path) {
     let (mut bench, caption) = Bench::new(is_quick);
     write_page(folder, &caption, calls::commandstats(&mut bench));
-}
-
-fn heading(caption: &str, folder: &Path) -> String {
-    let others = [("instructions.md", "Instructions per call"), ("commandstats.md", "Microseconds per call")];
-    let there = others.iter().filter(|(page, _)| folder.join(page).exists());
-    let links: String = there.map(|(page, title)| format!(" [{title}]({page}).")).collect();
-    format!(
-        "# Benchmarks\n\n\
-         Written by `make bench`, which repeats everything below. Absolute speed is that of one machine; the ratios are what \
-         carries over.{links}\n\n{caption}\n"
-    )
 }
 
 /// Moves this thread to one core, and servers that are started from now on to another: sharing one, they would measure
@@ -105,7 +109,7 @@ impl Bench {
         let server = self.fleet.entry(module).or_insert_with(|| {
             let server = start(module.server());
             if module == Module::Own {
-                wait_until_settled(&server);
+                wait_for_uptime(&server, SETTLED_S);
             }
             server
         });

@@ -1,13 +1,7 @@
 //! What a bucket takes up in memory, and what a decision sends to a replica.
 
-use super::{tidy, Bench};
-use crate::approaches::{Approach, INTEGER_WITH_EXPIRY};
-use crate::client::{block_on, Client};
-use crate::load::{run, Load};
-use crate::plot::{Plot, Shape};
-use crate::report::{note, whole, Section, Table};
-use crate::server::{start, wait, wait_for_hash_tables};
-use crate::template::{key, Limit};
+use super::*;
+use crate::approaches::INTEGER_WITH_EXPIRY;
 
 pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
     // Not refilled while anything is measured.
@@ -20,7 +14,7 @@ pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
         let server = tidy(approach.module);
         let mut client = server.connect();
         let before = client.used_memory();
-        run(&server, approach, Load { clients: 16, buckets, limit, duration: None });
+        run_load(&server, approach, Load { clients: 16, buckets, limit, duration: None });
         wait_for_hash_tables(&server);
         let bytes = client.used_memory() - before;
         table.row(&[approach.name], [whole(bytes as f64 / buckets as f64)]);
@@ -29,8 +23,8 @@ pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
         "`used_memory` for {shown} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
          number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision."
     );
-    let shape = Shape::Bars(vec![], "bytes a key", " bytes");
-    let plot = Plot { name: "memory", title: "Memory of a key".to_owned(), shape };
+    let drawing = Drawing::Bars(vec![], "bytes a key", " bytes");
+    let plot = Plot { name: "memory", title: "Memory of a key".to_owned(), drawing };
     Section { name: "memory", title: "Memory", text, table, groups: 0, plots: vec![plot] }
 }
 
