@@ -46,7 +46,6 @@ fn command(folder: &Path) -> String {
     )
 }
 
-/// A server whose instructions are counted.
 pub struct CountingServer<'a> {
     pub server: Server,
     profiles: &'a Path,
@@ -57,7 +56,6 @@ pub struct CountingServer<'a> {
 }
 
 impl<'a> CountingServer<'a> {
-    /// Starts a server under callgrind.
     pub fn start(profiles: &'a Path, builder: ServerBuilder) -> Self {
         let server = start(builder.option("hz", CRON_LOOPS_A_SECOND));
         Self { server, profiles, dumps: 0, last_asked: Instant::now(), idle_a_second: 0.0 }

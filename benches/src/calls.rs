@@ -127,7 +127,6 @@ pub struct Shape {
 }
 
 impl Call {
-    /// A row of the table.
     pub fn named(name: &str) -> Self {
         *CALLS.iter().find(|call| call.name == name).unwrap_or_else(|| panic!("no call is {name}"))
     }
@@ -137,7 +136,6 @@ impl Call {
         Self { name: &CELL_NAME, call: CELL_THROTTLE, weight: 4, module: Module::RedisCell, ..PLAIN }
     }
 
-    /// The command alone.
     pub fn command(&self) -> &'static str {
         self.call.split(' ').next().unwrap_or_default()
     }

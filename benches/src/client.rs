@@ -26,7 +26,6 @@ pub struct Client {
     pub decisions: u64,
     /// What it knows of its bucket, where it decides by itself: then it has one.
     pub memory: Memory,
-    /// Commands sent.
     pub sent: u64,
     /// Decisions begun once more because another was faster.
     pub retries: u64,

@@ -53,7 +53,6 @@ pub fn countable() -> impl Iterator<Item = Call> {
     CALLS.into_iter().filter(|call| call.name != INCREX)
 }
 
-/// Counts everything that there is.
 pub fn run(folder: &Path) {
     let caption = machine::caption();
     let mut groups: Vec<Group> = Vec::new();

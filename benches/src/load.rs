@@ -29,7 +29,6 @@ pub struct Outcome {
     pub retries: u64,
     /// Decisions that ended in an error of the server, or were given up.
     pub errors: u64,
-    /// Commands sent.
     commands: u64,
     /// Seconds from the first command sent to the last reply.
     elapsed_s: f64,
@@ -74,7 +73,6 @@ impl Outcome {
     }
 }
 
-/// Lets clients loose on a server.
 pub fn run(server: &Server, approach: &Approach, load: Load) -> Outcome {
     const PATIENCE: Duration = Duration::from_secs(600);
     let before_s = cpu_s(server);

@@ -8,7 +8,6 @@ use std::fs;
 use std::process::Command;
 use std::thread::available_parallelism;
 
-/// The machine and the programs.
 pub fn caption() -> String {
     let memory_kb: u64 =
         line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();

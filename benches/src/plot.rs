@@ -22,7 +22,6 @@ const TOP: i32 = 74;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A drawing of a table.
 pub struct Plot {
     /// What its file is called.
     pub name: &'static str,
@@ -51,34 +50,29 @@ pub type Line = (String, Vec<f64>);
 impl Plot {
     pub fn svg(&self, table: &Table, caption: &str) -> String {
         let mut svg = String::new();
-        let drawn = match &self.drawing {
-            Drawing::Bars(group, column, unit) => {
-                let bars = table.numbers(group, column);
-                let height = BAR_STEP * bars.len() as i32;
-                self.draw(&mut svg, caption, height, |canvas| draw_bars(canvas, &bars, unit))
-            }
-            Drawing::Lines(lines) => self.draw(&mut svg, caption, 340, |canvas| lines.draw(canvas)),
-        };
-        drawn.expect("a text can be written");
+        self.draw(&mut svg, table, caption).expect("a text can be written");
         svg
     }
 
     /// With the title above and the caption below.
-    fn draw(
-        &self,
-        svg: &mut String,
-        caption: &str,
-        height: i32,
-        draw: impl FnOnce(&Canvas) -> Drawn,
-    ) -> Drawn {
+    fn draw(&self, svg: &mut String, table: &Table, caption: &str) -> Drawn {
         const LINE: i32 = 15;
+        let bars = match &self.drawing {
+            Drawing::Bars(group, column, _) => table.numbers(group, column),
+            Drawing::Lines(_) => Vec::new(),
+        };
+        let height = if bars.is_empty() { 340 } else { BAR_STEP * bars.len() as i32 };
         let (lines, bottom) = (textwrap::wrap(caption, CAPTION_LETTERS), TOP + height);
         let size = (WIDTH as u32, (bottom + 32 + LINE * lines.len() as i32) as u32);
         let canvas = SVGBackend::with_string(svg, size).into_drawing_area();
         canvas.fill(&WHITE)?;
         let bold = ("sans-serif", 19).into_font().style(FontStyle::Bold);
         canvas.draw(&Text::new(self.title.as_str(), (10, 14), bold.color(&INK)))?;
-        draw(&canvas.split_vertically(bottom).0)?;
+        let area = canvas.split_vertically(bottom).0;
+        match &self.drawing {
+            Drawing::Bars(.., unit) => draw_bars(&area, &bars, unit)?,
+            Drawing::Lines(lines) => lines.draw(&area)?,
+        }
         for (line, y) in lines.iter().zip((bottom + 24..).step_by(LINE as usize)) {
             canvas.draw(&Text::new(line.as_ref(), (10, y), ("sans-serif", 11).into_font().color(&INK)))?;
         }
@@ -86,6 +80,7 @@ impl Plot {
     }
 }
 
+/// From one bar to the next.
 const BAR_STEP: i32 = 32;
 
 fn draw_bars(canvas: &Canvas, bars: &[(String, f64)], unit: &str) -> Drawn {

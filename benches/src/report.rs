@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// A table.
 pub struct Table {
     columns: Vec<String>,
     rows: Vec<Vec<String>>,

@@ -24,16 +24,19 @@ const BUSY: &[&str] = &["in progress", "is active"];
 const EVENTS: [Event; 13] = [
     ("kill", 4, false, |storm| storm.kill()),
     ("disconnect", 2, false, |storm| storm.try_say("CLIENT KILL TYPE normal", &[])),
-    ("replica", 2, false, |storm| storm.change_the_replica()),
-    ("replica of the replica", 1, false, |storm| storm.change_its_replica()),
+    ("replica", 3, false, |storm| storm.change_the_replicas()),
     ("compare", 2, false, |storm| storm.compare()),
     ("snapshot", 2, true, |storm| storm.try_say("BGSAVE", BUSY)),
     ("rewrite", 2, true, |storm| storm.try_say("BGREWRITEAOF", BUSY)),
     ("setting", 3, true, |storm| storm.change_a_setting()),
     ("squeeze", 2, true, |storm| storm.squeeze()),
-    ("flush", 1, true, |storm| storm.flush()),
+    ("flush", 1, true, |storm| {
+        let _now = storm.world.now.write().unwrap();
+        storm.empty();
+    }),
     ("purge", 1, true, |storm| storm.try_say("MEMORY PURGE", &[])),
-    ("reload", 1, true, |storm| storm.reload()),
+    ("reload", 1, true, |storm| storm.try_say("DEBUG RELOAD", &[])),
+    ("reload of the append-only file", 1, true, |storm| storm.try_say("DEBUG LOADAOF", &[])),
     ("audit", 1, true, |storm| storm.audit(&mut storm.world.now.write().unwrap())),
 ];
 
@@ -194,35 +197,32 @@ impl<'a> Storm<'a> {
         self.replicas.push(replica);
     }
 
-    /// A replica comes, goes, is cut off for a moment, or forgets whom it follows and has to start anew.
-    fn change_the_replica(&mut self) {
-        match (self.replicas.first(), self.random.below(4)) {
-            (None, _) => {
-                self.world.remember("a replica comes");
+    /// A replica comes, or one of it; they go, are cut off for a moment, or one forgets whom it follows and starts anew.
+    fn change_the_replicas(&mut self) {
+        let change = match (self.replicas.len(), self.random.below(5)) {
+            (0, _) | (1, 0 | 1) => {
                 self.add_a_replica();
+                "a replica comes"
             }
-            (_, 0) => {
-                self.world.remember("a replica is cut off");
+            (_, 0 | 1) => {
+                self.replicas.truncate(1);
+                "the last replica is killed"
+            }
+            (_, 2) => {
                 self.try_say("CLIENT KILL TYPE replica", &[]);
+                "a replica is cut off"
             }
-            (Some(replica), 1) => {
-                self.world.remember("a replica becomes a master and a replica again");
-                replica.connect().say("REPLICAOF NO ONE");
-                begin_to_follow(replica, &self.master);
+            (_, 3) => {
+                self.replicas[0].connect().say("REPLICAOF NO ONE");
+                begin_to_follow(&self.replicas[0], &self.master);
+                "a replica becomes a master and a replica again"
             }
             _ => {
-                self.world.remember("the replicas are killed");
                 self.replicas.clear();
+                "the replicas are killed"
             }
-        }
-    }
-
-    fn change_its_replica(&mut self) {
-        if self.replicas.len() == 1 {
-            self.world.remember("a replica of the replica comes");
-            return self.add_a_replica();
-        }
-        self.replicas.truncate(1);
+        };
+        self.world.remember(change);
     }
 
     /// Compares every bucket of every replica, while nobody writes.
@@ -285,30 +285,20 @@ impl<'a> Storm<'a> {
 
     fn set_memory(&self, memory: Memory) {
         let mut now = self.world.now.write().unwrap();
-        let most_bytes = if memory == Memory::Free { "0" } else { "1" };
+        let most_bytes = i32::from(memory != Memory::Free);
         let mut client = self.client();
-        client.run(&["CONFIG", "SET", "maxmemory", most_bytes]);
+        client.say(&format!("CONFIG SET maxmemory {most_bytes}"));
         if !is_before(7, 0) {
             let on_oom = if memory == Memory::FullAndAllowing { "allow" } else { "deny" };
-            client.run(&["CONFIG", "SET", "tokenbucket.on-oom", on_oom]);
+            client.say(&format!("CONFIG SET tokenbucket.on-oom {on_oom}"));
         }
         now.memory = memory;
     }
 
-    fn flush(&mut self) {
-        let _now = self.world.now.write().unwrap();
-        self.empty();
-    }
-
+    /// To be called while nobody has a call in flight.
     fn empty(&self) {
-        self.client().run(&["FLUSHALL", "ASYNC"]);
+        self.client().say("FLUSHALL ASYNC");
         self.books.iter().for_each(|books| books.lock().unwrap().reset());
-    }
-
-    fn reload(&mut self) {
-        let how = *self.random.pick(&["DEBUG RELOAD", "DEBUG LOADAOF"]);
-        self.world.remember(how);
-        self.try_say(how, &[]);
     }
 
     /// Bytes, without what belongs to connections, scripts, slow calls and statistics.

@@ -50,7 +50,6 @@ impl Limit {
         format!("{} {} {}", self.burst, self.count, self.period_s)
     }
 
-    /// A call.
     pub fn call(&self, key: &str, quantity: Option<i64>) -> String {
         let quantity = quantity.map_or(String::new(), |quantity| quantity.to_string());
         format!("{key} {} {quantity}", self.words())
@@ -72,7 +71,6 @@ pub struct Told {
     pub full_in_ns: i64,
 }
 
-/// A server with redis-cell.
 pub struct Cell {
     pub server: Server,
     pub client: Connection,

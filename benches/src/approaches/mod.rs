@@ -9,7 +9,6 @@ use crate::server::{redis_cell, Module, CELL_NAME};
 use redis::{from_redis_value_ref, RedisResult, Value};
 use std::cell::Cell;
 
-/// The module's decision.
 pub const TAKE: &str = "TB.TAKE {key} {capacity} {rate}";
 /// The decision of the script that people copy.
 pub const SCRIPT_TAKE: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens_s} 1";
@@ -18,7 +17,6 @@ pub const FALLBACK_TAKE: &str = "EVALSHA {fallback} 1 {key} TAKE {capacity} {rat
 /// Redis's own window counter, which Redis has from 8.8 on: it counts up to a bound, and only the first count of a window
 /// sets its end.
 pub const WINDOW_COUNT: &str = "INCREX {key} BYINT 1 UBOUND {capacity} PX {window_ms} ENX";
-/// The decision of redis-cell.
 pub const CELL_THROTTLE: &str = "CL.THROTTLE {key} {burst} {count} {period_s}";
 
 /// A way to limit, or to hold one of so many places for as long as something lasts: the window of the limit.

@@ -47,7 +47,6 @@ pub fn measure(bench: &Bench) -> Section {
     Section { name: "growth", title: "Growth", text, table, groups: 0, plots: vec![plot] }
 }
 
-/// The numbers of keys.
 fn sizes(bench: &Bench) -> &'static [u64] {
     const SIZES: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
     &SIZES[..bench.pick(4, 3)]
