@@ -10,7 +10,7 @@ mod walk;
 
 use cell::{redis_cell, throttle, with_redis_cell, Cell, Limit};
 use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
-use common::{is_before, text, Connection, Server};
+use common::{text, Connection, Server};
 use walk::{Met, Walk};
 
 /// Limits at which nothing is rounded: count and period in seconds.
@@ -104,8 +104,8 @@ fn what_redis_cell_stores_goes_on_as_a_bucket() {
 
 /// A key of its own for each limit at which nothing is rounded.
 fn keys(burst: i64) -> Vec<(String, Limit)> {
-    let limits = EXACT.into_iter().map(|(count, period_s)| Limit { burst, count, period_s });
-    limits.map(|limit| (format!("key:{}/{}", limit.count, limit.period_s), limit)).collect()
+    let key = |(count, period_s)| (format!("key:{count}/{period_s}"), Limit { burst, count, period_s });
+    EXACT.map(key).into()
 }
 
 /// The same calls on what both have of the same keys.
@@ -196,9 +196,6 @@ fn whoever_is_loaded_first_has_the_command() {
     let server = quiet.option("loadmodule", redis_cell()).start();
     throttle(&mut server.connect(), "k 15 30 60");
     assert!(!server.log().contains("tokenbucket leaves"));
-    if is_before(7, 0) {
-        return;
-    }
     // The other way round: ours has it, and redis-cell refuses to be loaded.
     let server = Server::start();
     let mut client = server.connect();
@@ -251,19 +248,10 @@ fn it_is_wrong_where_the_page_says_so() {
     // A clock that stepped back locks out.
     cell.server.clock().advance_ms(-3_600_000);
     assert!(throttle(&mut cell.client, "locked-out 9 1 1")[3] >= 3600);
-}
-
-#[test]
-fn it_leaves_keys_that_never_expire() {
-    let mut cell = Cell::start(with_redis_cell().controlled_clock());
+    // Keys never expire.
+    cell.client.say("CONFIG SET maxmemory 0");
     for (key, quantity) in [("negative", "-5"), ("overflow", "9223372036854775807")] {
-        let words = format!("CL.THROTTLE {key} 10 1 60 {quantity}");
-        if is_before(6, 2) {
-            // The oldest server takes the negative expiry for what it is.
-            cell.client.say(&words);
-            continue;
-        }
-        let error = cell.client.refusal(&words);
+        let error = cell.client.refusal(&format!("CL.THROTTLE {key} 10 1 60 {quantity}"));
         assert!(error.contains("Error while setting key expire"), "{error}");
         assert_eq!(text(&cell.client.run(&["PTTL", key])), "-1", "{quantity}");
     }
