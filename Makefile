@@ -184,14 +184,14 @@ fuzz-briefly:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 .PHONY: mutants
-mutants: build-tools ## Change the pure code in 400 small ways, each of which the pure tests have to notice (about 20 minutes)
+mutants: build-tools ## Change the pure code in 800 small ways, each of which the pure tests have to notice (an hour or two)
 	@command -v cargo-mutants >/dev/null || cargo install --quiet --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
 	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants --jobs 2 --output target $(MUTANTS) \
 		$(addprefix --cargo-arg=,--lib $(addprefix --test=,$(PURE_TESTS)))
 # Each change waits for so many cases of every property. That is enough to notice all that can be noticed.
 MUTANT_CASES ?= 16
-# Which of them: MUTANTS='--file src/rate.rs', or --shard 0/8.
+# Which of them: MUTANTS='--re src/rate.rs', or --shard 0/8.
 MUTANTS ?=
 
 .PHONY: examples

@@ -59,14 +59,13 @@ impl Calendar {
         let offset_min = offset_min(offset).ok_or(RateError::Malformed)?;
         Decimal::parse(count).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
         let (units, unit) = period_of(period)?;
-        // Of less than a millionth of a token nothing would be left.
-        let count_micro = micro_tokens(count, Rounding::Down).filter(|micro| *micro > 0);
-        let count_micro = count_micro.ok_or(RateError::OutOfRange)?.unsigned_abs();
+        let count_micro = micro_tokens(count, Rounding::Down).ok_or(RateError::OutOfRange)?.unsigned_abs();
         let calendar = Self { count_micro, units, anchor: Anchor { unit, offset_min } };
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
     }
 
-    /// Whether it is neither faster nor slower than any rate may be.
+    /// Whether it is neither faster nor slower than any rate may be. A count below a millionth of a token, of which 0 is
+    /// kept, is slower.
     fn is_within_bounds(&self) -> bool {
         let period_us = self.usual_us();
         let is_slow_enough = self.count_micro <= period_us.saturating_mul(MAX_TOKENS_PER_S);

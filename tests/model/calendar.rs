@@ -4,6 +4,8 @@ use super::exact::calendar::assert_calendar_read_as_meant;
 use super::scenario;
 use chrono::DateTime;
 use proptest::prelude::*;
+use tokenbucket::bucket::Limit;
+use tokenbucket::number::MICRO_PER_TOKEN;
 use tokenbucket::rate::{Rate, RateError};
 
 fn us(time: &str) -> i64 {
@@ -26,6 +28,7 @@ fn the_next_boundary_is_the_one_on_the_wall() {
         ("1@w", "1970-01-01T00:00:00Z", "1970-01-05T00:00:00Z"),
         ("1@mo", "2026-12-31T23:59:59.999999Z", "2027-01-01T00:00:00Z"),
         ("1@mo", "2024-02-28T12:00:00Z", "2024-03-01T00:00:00Z"),
+        ("1@mo", "2000-02-29T12:00:00Z", "2000-03-01T00:00:00Z"),
         ("1@mo-14:00", "2026-01-01T13:59:59Z", "2026-01-01T00:00:00-14:00"),
         ("1@mo+14:00", "1970-01-01T00:00:00Z", "1970-02-01T00:00:00+14:00"),
         ("1@y", "2099-06-01T00:00:00Z", "2100-01-01T00:00:00Z"),
@@ -60,6 +63,14 @@ fn what_is_no_calendar_rate_is_an_error_of_the_rate() {
             assert_eq!(Rate::parse(words.as_bytes()).map(|_| ()), read, "{words}");
             assert_calendar_read_as_meant(words.as_bytes(), 0, 1, 1);
         }
+    }
+}
+
+#[test]
+fn a_bucket_refills_within_a_century_of_usual_periods() {
+    for (rate, most) in [("1@y", 100), ("3@mo", 3600), ("1@w", 5217), ("7@d+09:00", 7 * 36_525)] {
+        let limit = |tokens| Limit::new(tokens * MICRO_PER_TOKEN, Rate::parse(rate.as_bytes()).expect(rate));
+        assert!(limit(most).is_some() && limit(most + 1).is_none(), "{most} of {rate}");
     }
 }
 
