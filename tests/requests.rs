@@ -16,15 +16,10 @@ use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::MAX_MICRO;
 use tokenbucket::request::{self, HoldWish};
 
-/// `TAKE key 10 100/m` as a command and its arguments.
-fn words(line: &str) -> (&str, Vec<&[u8]>) {
-    let (command, arguments) = line.split_once(' ').unwrap_or((line, ""));
-    (command, arguments.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes).collect())
-}
-
 /// What a command on holds reads: of each bucket the key, the capacity, the name, and what is wanted.
 fn read_holds(line: &str) -> Result<String, Error> {
-    let (command, arguments) = words(line);
+    let (command, arguments) = line.split_once(' ').unwrap();
+    let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
     let requests = match command {
         "HOLD" => vec![request::hold(&arguments)?],
         "SETTLE" => vec![request::settle(&arguments)?],
