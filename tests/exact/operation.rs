@@ -2,7 +2,7 @@
 //! the model here.
 
 use super::{number, throttle};
-use super::{whole, Exact, Limit, MILLION};
+use super::{whole, Bucket, Exact, Limit, MILLION};
 use num_traits::Zero;
 use std::collections::HashSet;
 use tokenbucket::bucket::Operation;
@@ -158,15 +158,22 @@ pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
         return;
     }
     let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
+    // The same rate may be another fraction in the words of redis-cell: then limits are compared by how long they refill.
+    let is_throttle = command == "THROTTLE";
+    let empty = Some(Bucket { level_micro: 0, refilled_at_us: 0 });
     let read_by_module: Result<Vec<_>, _> = read_by_module.map(|requests| {
-        let one = |request: &Request<'_, &[u8]>| {
-            let capacity = whole(request.limit.capacity_micro());
-            (request.key.to_vec(), request.limit, capacity, request.operation)
+        let one = |Request { key, limit, operation }: &Request<'_, &[u8]>| {
+            let refill_us = is_throttle.then(|| limit.wait_us(empty, limit.capacity_micro(), 0));
+            let capacity = whole(limit.capacity_micro());
+            (key.to_vec(), (!is_throttle).then_some(*limit), refill_us, capacity, *operation)
         };
         requests.iter().map(one).collect()
     });
     let meant = read(command, arguments).map(|meant| {
-        let one = |Meant { key, limit, operation }| (key.to_vec(), limit.module(), limit.capacity, operation);
+        let one = |Meant { key, limit, operation }| {
+            let refill_us = is_throttle.then(|| limit.refill_us());
+            (key.to_vec(), (!is_throttle).then(|| limit.module()), refill_us, limit.capacity, operation)
+        };
         meant.into_iter().map(one).collect()
     });
     assert_eq!(read_by_module, meant, "{command} {shown:?}");
