@@ -11,7 +11,7 @@ use crate::common::stored::{
 use crate::common::{
     array, integer, is_before, text, texts, wait_until, Connection, Engine, Server, HOUR_MS,
 };
-use redis::{ConnectionLike, Value};
+use redis::ConnectionLike;
 
 /// A server with one bucket, `user:1`, of an odd level, with a hold that lasts and another that has ended.
 fn with_one_bucket() -> (Server, Connection) {
@@ -27,17 +27,6 @@ fn with_one_bucket() -> (Server, Connection) {
 /// All that is stored of one bucket.
 fn stored(client: &mut Connection, key: &str) -> Stored {
     buckets(client).remove(key).unwrap_or_else(|| panic!("no {key}"))
-}
-
-fn restore(
-    client: &mut Connection,
-    key: &str,
-    ttl: &str,
-    payload: &[u8],
-    options: &[&str],
-) -> Result<Value, String> {
-    let command = redis::cmd("RESTORE").arg(key).arg(ttl).arg(payload).arg(options).take();
-    reply_or_error(client.inner().req_command(&command))
 }
 
 #[test]
@@ -92,8 +81,11 @@ fn dump_and_restore_bring_a_bucket_back() {
     let original = stored(&mut client, "user:1");
     let payload = client.dump("user:1");
     let now_ms = server.clock().now_us() / 1000;
-
-    assert!(restore(&mut client, "user:1", "0", &payload, &[]).unwrap_err().starts_with("BUSYKEY"));
+    let restore = |client: &mut Connection, key: &str, ttl: &str, options: &[&str]| {
+        let command = redis::cmd("RESTORE").arg(key).arg(ttl).arg(&payload).arg(options).take();
+        reply_or_error(client.inner().req_command(&command))
+    };
+    assert!(restore(&mut client, "user:1", "0", &[]).unwrap_err().starts_with("BUSYKEY"));
     client.say("TB.TAKE replaced 10 1/h 9");
     client.say("SET string 1");
     for (key, ttl, options, expires_at_ms) in [
@@ -103,7 +95,7 @@ fn dump_and_restore_bring_a_bucket_back() {
         ("replaced", "0", &["REPLACE"], None),
         ("string", "0", &["REPLACE"], None),
     ] {
-        restore(&mut client, key, ttl, &payload, options).unwrap();
+        restore(&mut client, key, ttl, options).unwrap();
         assert_eq!(stored(&mut client, key), Stored { expires_at_ms, ..original.clone() }, "{key}");
         assert_eq!(client.dump(key), payload, "{key}");
     }
@@ -111,7 +103,7 @@ fn dump_and_restore_bring_a_bucket_back() {
     assert_eq!(buckets_alive(&mut client), 6);
     // A payload knows no time: later it is the same bucket, which has refilled meanwhile.
     server.clock().advance_ms(HOUR_MS);
-    restore(&mut client, "later", "0", &payload, &[]).unwrap();
+    restore(&mut client, "later", "0", &[]).unwrap();
     assert_eq!(stored(&mut client, "later"), Stored { expires_at_ms: None, ..original });
     assert_eq!(client.decide("TB.PEEK later 10 1/h"), client.decide("TB.PEEK user:1 10 1/h"));
 }
@@ -191,8 +183,8 @@ fn digests_are_equal_for_equal_buckets_only() {
     assert_ne!(digest(&mut client), digest(&mut twin));
 
     let payload = client.dump("take");
-    let left_ms = text(&client.say("PTTL take"));
-    restore(&mut client, "same", &left_ms, &payload, &[]).unwrap();
+    client.restore("same", &payload).unwrap();
+    client.say("EXPIRE same 1000000");
     // A micro-token apart at one time, and the same level a microsecond apart.
     for key in ["a", "b"] {
         client.say(&format!("TB.TAKE {key} 1000 1e-6 1"));

@@ -6,7 +6,7 @@ use crate::common::stored::{
     append_only_bytes, append_only_file, assert_same_buckets, buckets, copy_of_files, is_writing_files,
     tells_of_a_crash, wait_while_time_passes, with_append_only_file, Buckets,
 };
-use crate::common::{decision, wait_until, Connection, Server, HOUR_MS};
+use crate::common::{array, decision, wait_until, Connection, Server, HOUR_MS};
 use std::fs::{self, File};
 use std::path::Path;
 use tempfile::TempDir;
@@ -16,6 +16,8 @@ pub type Everything = (Buckets, String);
 
 pub fn everything(server: &Server) -> Everything {
     let mut client = server.connect();
+    // Until it is removed, what has expired is among what the digest is over.
+    wait_until("what has expired is gone", || client.keys() == array(client.say("KEYS *")).len() as i64);
     (buckets(&mut client), digest(&mut client))
 }
 
