@@ -187,14 +187,15 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     let (mut master, replica) = (with_append_only_file("no").start(), quiet().start());
     follow(&replica, &master);
     let mut client = master.connect();
-    for (key, after_ms) in [("taken", 4000), ("limited", 60_000), ("past", -1000), ("peeked", 4000)] {
+    for (key, after_ms) in [("taken", 400_000), ("limited", 6_000_000), ("past", -1000), ("peeked", 400_000)]
+    {
         client.run(&["SET", key, &left_by_redis_cell(&master, after_ms)]);
     }
     wait_until_replicated(&replica, &master);
-    throttle(&mut client, "peeked 9 1 1 0");
-    assert_eq!(throttle(&mut client, "taken 9 1 1")[0], 0);
-    assert_eq!(throttle(&mut client, "limited 9 1 1")[0], 1);
-    assert_eq!(throttle(&mut client, "past 9 1 1 10")[0], 0);
+    throttle(&mut client, "peeked 9 1 100 0");
+    assert_eq!(throttle(&mut client, "taken 9 1 100")[0], 0);
+    assert_eq!(throttle(&mut client, "limited 9 1 100")[0], 1);
+    assert_eq!(throttle(&mut client, "past 9 1 100 10")[0], 0);
     assert_same(&replica, &master);
     let stored = everything(&master);
     assert_eq!(stored.0.keys().collect::<Vec<_>>(), ["limited", "past", "taken"]);
