@@ -1,4 +1,4 @@
-"""Processes that the examples in Python start and end: a server with the module, and others.
+"""Processes that the examples and the tests in Python start and end: servers with the module or without, and others.
 
 SERVER and MODULE say which server and which module.
 """
@@ -13,17 +13,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 READY_WITHIN_S = 30
+# The node of a cluster talks to the others on a port so far above its own.
+CLUSTER_BUS = 10_000
 
 
 def free_port() -> int:
     """A port below those that the kernel gives to clients, so that it is still free for a restart."""
-    for port in random.sample(range(20000, 32000), 100):
-        if not answers(port):
+    for port in random.sample(range(10_000, 32_000 - CLUSTER_BUS), 100):
+        if not answers(port) and not answers(port + CLUSTER_BUS):
             return port
     raise RuntimeError("no free port")
 
@@ -73,10 +77,10 @@ class Service:
                 self.command, cwd=self.folder, env=self.env, stdout=out, stderr=out
             )
 
-    def start(self) -> None:
+    def start(self, within_s: float = READY_WITHIN_S) -> None:
         self.launch()
         try:
-            wait_for(self.answers, f"{self.name} on port {self.port}")
+            wait_for(self.answers, f"{self.name} on port {self.port}", within_s)
         except TimeoutError:
             self.stop()
             raise RuntimeError(f"{self.name} did not start:\n{self.output()}") from None
@@ -116,20 +120,60 @@ def wait_for(condition: Callable[[], bool], what: str, within_s: float = READY_W
         time.sleep(0.02)
 
 
+def module() -> Path:
+    path = Path(os.environ.get("MODULE", "../../target/release/libtokenbucket.so")).absolute()
+    if not path.is_file():
+        sys.exit(f"no module at {path}: run `cargo build --release`, or set MODULE=/path/to/it")
+    return path
+
+
 def redis_server(
-    folder: Path, port: int | None = None, *options: str, with_module: bool = True
+    folder: Path, *options: str, with_module: bool = True, env: dict[str, str] | None = None
 ) -> Service:
-    """A server in `folder` that keeps nothing; the module is loaded from MODULE."""
-    port = port or free_port()
+    """A server in `folder` that keeps nothing; without the module it may load it while it runs."""
     wanted = os.environ.get("SERVER", "redis-server")
     server = shutil.which(wanted)
-    module = Path(os.environ.get("MODULE", "../../target/release/libtokenbucket.so"))
     if server is None:
         sys.exit(f"no {wanted}: install redis-server, or set SERVER=/path/to/redis-server")
-    if not (module := module.absolute()).is_file():
-        sys.exit(f"no module at {module}: run `cargo build --release`, or set MODULE=/path/to/it")
+    port = free_port()
     command = [str(Path(server).absolute()), "--bind", "127.0.0.1", "--port", str(port)]
     command += ["--save", "", "--appendonly", "no", *options]
     if with_module:
-        command += ["--loadmodule", str(module)]
-    return Service("redis", command, port, folder)
+        command += ["--loadmodule", str(module())]
+    elif major_version(server) >= 7:  # before, nobody had to be allowed to
+        command += ["--enable-module-command", "yes"]
+    return Service("redis", command, port, folder, env)
+
+
+def major_version(server: str) -> int:
+    said = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout
+    return int(said.partition("v=")[2].partition(".")[0])
+
+
+Keep = Callable[[Service], Service]
+
+
+@contextmanager
+def until_ctrl_c() -> Iterator[tuple[Path, Keep]]:
+    """A folder for services, and a function for each that is to end with the block: for `make run`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    folder = Path(tempfile.mkdtemp(prefix="tokenbucket-"))
+    with ExitStack() as at_the_end:
+        at_the_end.callback(shutil.rmtree, folder, ignore_errors=True)
+
+        def keep(service: Service) -> Service:
+            at_the_end.callback(service.stop)
+            return service
+
+        try:
+            yield folder, keep
+        except KeyboardInterrupt:
+            pass
+        except RuntimeError as error:
+            sys.exit(str(error))
+
+
+def wait_until_over(service: Service) -> None:
+    """Ends this program as the service has ended."""
+    assert service.process
+    sys.exit(service.process.wait())

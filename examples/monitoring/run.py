@@ -6,15 +6,20 @@ The tests use the same pieces.
 
 from __future__ import annotations
 
-import shutil
-import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from redis import Redis
 
-from services import Service, free_port, redis_server, wait_for, wanted_port
+from services import (
+    Service,
+    free_port,
+    redis_server,
+    until_ctrl_c,
+    wait_for,
+    wait_until_over,
+    wanted_port,
+)
 
 HERE = Path(__file__).resolve().parent
 PORT = "9720"
@@ -39,7 +44,7 @@ def client(service: Service) -> Redis:
 
 def start_node(folder: Path, *options: str, with_module: bool = True) -> Service:
     """A server that knows the user of the exporter."""
-    service = redis_server(folder, None, *options, with_module=with_module)
+    service = redis_server(folder, *options, with_module=with_module)
     service.start()
     add_user(service, with_module)
     return service
@@ -76,30 +81,16 @@ def load(folder: Path, node: Service) -> Service:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     port = wanted_port(PORT)
-    folder = Path(tempfile.mkdtemp(prefix="tokenbucket-"))
-    services: list[Service] = []
-    try:
-        redis = start_node(folder)
-        services.append(redis)
-        replica = start_node(folder, *replica_of(redis))
-        services.append(replica)
-        for service in (load(folder, redis), exporter(folder, [redis, replica], port, every_s="2")):
-            services.append(service)
-            service.start()
+    with until_ctrl_c() as (folder, keep):
+        redis = keep(start_node(folder))
+        replica = keep(start_node(folder, *replica_of(redis)))
+        keep(load(folder, redis)).start()
+        page = keep(exporter(folder, [redis, replica], port, every_s="2"))
+        page.start()
         url = f"http://127.0.0.1:{port}"
         print(READY.format(url=url, redis=redis.port, replica=replica.port), flush=True)
-        assert service.process
-        sys.exit(service.process.wait())
-    except KeyboardInterrupt:
-        pass
-    except RuntimeError as error:
-        sys.exit(str(error))
-    finally:
-        for service in reversed(services):
-            service.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        wait_until_over(page)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,17 @@ The tests use the same pieces.
 
 from __future__ import annotations
 
-import shutil
-import signal
 import sys
-import tempfile
 from pathlib import Path
 
-from services import Service, free_port, redis_server, wanted_port
+from services import (
+    Service,
+    free_port,
+    redis_server,
+    until_ctrl_c,
+    wait_until_over,
+    wanted_port,
+)
 
 HERE = Path(__file__).resolve().parent
 
@@ -40,34 +44,23 @@ def app_server(folder: Path, port: int | None = None, **settings: str) -> Servic
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    folder = Path(tempfile.mkdtemp(prefix="tokenbucket-"))
-    services: list[Service] = []
-    try:
-        redis = redis_server(folder)
-        model = model_server(folder)
-        app = app_server(
-            folder,
-            wanted_port("8000"),
-            redis_url=f"redis://127.0.0.1:{redis.port}/0",
-            model_url=f"http://127.0.0.1:{model.port}/v1",
+    with until_ctrl_c() as (folder, keep):
+        redis = keep(redis_server(folder))
+        model = keep(model_server(folder))
+        app = keep(
+            app_server(
+                folder,
+                wanted_port("8000"),
+                redis_url=f"redis://127.0.0.1:{redis.port}/0",
+                model_url=f"http://127.0.0.1:{model.port}/v1",
+            )
         )
         app.show = True
         for service in (redis, model, app):
-            services.append(service)
             service.start()
         url = f"http://127.0.0.1:{app.port}"
         print(TRY.format(url=url, redis=redis.port), flush=True)
-        assert app.process
-        sys.exit(app.process.wait())
-    except KeyboardInterrupt:
-        pass
-    except RuntimeError as error:
-        sys.exit(str(error))
-    finally:
-        for service in reversed(services):
-            service.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        wait_until_over(app)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ import redis
 
 import tokenbucket.limits
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 
 from deviations import DEVIATIONS
 
-from servers import Process, redis_server
+from services import Service, redis_server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     process = redis_server(tmp_path_factory.mktemp("redis"))
     process.start()
     yield process
@@ -32,14 +32,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 
 @pytest.fixture
-def bucket_client(server: Process) -> Iterator[redis.Redis]:
+def bucket_client(server: Service) -> Iterator[redis.Redis]:
     with redis.Redis(port=server.port) as client:
         client.flushall()
         yield client
 
 
 @pytest.fixture
-def uri(request: pytest.FixtureRequest, server: Process, bucket_client: redis.Redis) -> str:
+def uri(request: pytest.FixtureRequest, server: Service, bucket_client: redis.Redis) -> str:
     """Stands before their parameter of that name, which only says whether asyncio is meant."""
     return f"{request.param}://127.0.0.1:{server.port}"
 

@@ -14,7 +14,7 @@ import valkey.asyncio
 
 import tokenbucket
 import tokenbucket.asyncio
-from servers import Process, redis_server
+from services import Service, redis_server
 
 # As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -24,6 +24,12 @@ CLIENTS: Mapping[str, type[Any]] = {
     "redis.asyncio": redis.asyncio.Redis,
     "valkey": valkey.Valkey,
     "valkey.asyncio": valkey.asyncio.Valkey,
+}
+CLUSTER_CLIENTS: Mapping[str, type[Any]] = {
+    "redis": redis.RedisCluster,
+    "redis.asyncio": redis.asyncio.RedisCluster,
+    "valkey": valkey.ValkeyCluster,
+    "valkey.asyncio": valkey.asyncio.ValkeyCluster,
 }
 
 
@@ -75,7 +81,7 @@ def portal() -> Iterator[anyio.from_thread.BlockingPortal]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The server that most tests share; each test starts with it empty."""
     process = redis_server(tmp_path_factory.mktemp("redis"))
     process.start()
@@ -84,14 +90,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 
 @pytest.fixture
-def admin(server: Process) -> Iterator[redis.Redis]:
+def admin(server: Service) -> Iterator[redis.Redis]:
     with redis.Redis(port=server.port, decode_responses=True) as admin:
         admin.flushall()
         yield admin
 
 
 @pytest.fixture
-def own_server(tmp_path: Any) -> Iterator[Process]:
+def own_server(tmp_path: Any) -> Iterator[Service]:
     """A server for the tests that stop it."""
     process = redis_server(tmp_path)
     process.start()
@@ -104,21 +110,33 @@ Make = Callable[..., Any]
 
 @pytest.fixture(params=CLIENTS)
 def make(request: pytest.FixtureRequest, portal: anyio.from_thread.BlockingPortal) -> Iterator[Make]:
-    """Makes a limiter of each kind: `make(server, limit)`, `make(server, {"requests": limit})`.
+    """Makes a limiter of each kind: `make(server, limit)`, `make(server, {"requests": limit})`."""
+    yield from makes(CLIENTS[request.param], request.param.endswith("asyncio"), portal)
 
-    Five seconds are plenty for a loaded machine to ask a server, so that no test passes or fails by
+
+@pytest.fixture(params=CLUSTER_CLIENTS)
+def make_on_cluster(
+    request: pytest.FixtureRequest, portal: anyio.from_thread.BlockingPortal
+) -> Iterator[Make]:
+    """The same, with one node for a cluster."""
+    yield from makes(CLUSTER_CLIENTS[request.param], request.param.endswith("asyncio"), portal)
+
+
+def makes(
+    kind_of_client: Any, asynchronous: bool, portal: anyio.from_thread.BlockingPortal
+) -> Iterator[Make]:
+    """Five seconds are plenty for a loaded machine to ask a server, so that no test passes or fails by
     the policy for errors unless it is about that.
     """
     made: list[tuple[Any, Any]] = []
-    asynchronous = request.param.endswith("asyncio")
     package: Any = tokenbucket.asyncio if asynchronous else tokenbucket
 
-    def make(server: Process, limit: Any, **options: Any) -> Any:
-        of_client = {"port": server.port} | options.pop("client", {})
+    def make(server: Service, limit: Any, **options: Any) -> Any:
+        of_client = {"host": "127.0.0.1", "port": server.port} | options.pop("client", {})
         kind = package.JointLimiter if isinstance(limit, dict) else package.Limiter
 
         def build() -> tuple[Any, Any]:
-            client = CLIENTS[request.param](**of_client)
+            client = kind_of_client(**of_client)
             return kind(client, limit, **({"timeout_ms": 5000} | options)), client
 
         limiter, client = portal.call(build) if asynchronous else build()

@@ -1,120 +1,105 @@
-"""Servers for the tests, started and ended by them. SERVER and MODULE say which."""
+"""Where things are, and clusters of real servers. SERVER and MODULE say which."""
 
 from __future__ import annotations
 
-import atexit
-import os
-import random
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+
+import redis
+
+from services import Service, redis_server, wait_for
 
 PACKAGE = Path(__file__).resolve().parent.parent
 REPOSITORY = PACKAGE.parent.parent
-READY_WITHIN_S = 30
+SLOTS = 16_384
 
 
-def free_port() -> int:
-    """A port below those that the kernel gives to clients, so that it is free for a restart."""
-    for port in random.sample(range(20000, 32000), 100):
-        if not answers(port):
-            return port
-    raise RuntimeError("no free port")
+class Cluster:
+    """Three masters, and whatever a test adds."""
+
+    def __init__(self, folder: Path, keep: Callable[[Service], object], with_module: bool = True) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._with_module = with_module
+        self.nodes = [self._start() for _ in range(3)]
+        share = -(-SLOTS // 3)
+        for at, node in enumerate(self.nodes):
+            self.ask(node, "CLUSTER", "SET-CONFIG-EPOCH", at + 1)
+            self.ask(node, "CLUSTER", "ADDSLOTS", *range(share * at, min(share * (at + 1), SLOTS)))
+            self._meet(node)
+        self._until_ok()
+
+    def _start(self) -> Service:
+        # A node that is away takes its slots with it, and leaves the others at work.
+        options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
+        # Each in a folder of its own: there it writes what it knows of the others.
+        folder = self._folder / str(len(list(self._folder.iterdir())))
+        folder.mkdir()
+        node = redis_server(folder, *options, with_module=self._with_module)
+        node.start()
+        self._keep(node)
+        return node
+
+    def _meet(self, node: Service) -> None:
+        self.ask(node, "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+
+    def _until_ok(self) -> None:
+        for node in self.nodes:
+            wait_for(lambda node=node: self._is_ok(node), "the cluster")  # type: ignore[misc]
+
+    def _is_ok(self, node: Service) -> bool:
+        info = self.ask(node, "CLUSTER", "INFO")
+        return f"cluster_slots_ok:{SLOTS}" in info and "cluster_state:ok" in info
+
+    def add_replica_of(self, master: Service) -> Service:
+        """Once it has all that its master has."""
+        replica = self._start()
+        self._meet(replica)
+        id = self.ask(master, "CLUSTER", "MYID")
+        wait_for(lambda: id in str(self.ask(replica, "CLUSTER", "NODES")), "the master's name")
+        self.ask(replica, "CLUSTER", "REPLICATE", id)
+        wait_for(
+            lambda: self.ask(replica, "INFO", "replication")["master_link_status"] == "up", "the replica"
+        )
+        return replica
+
+    def take_over(self, replica: Service) -> None:
+        """Makes it the master, when its own is gone, and waits until the others know."""
+        self.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
+        wait_for(
+            lambda: all(self._knows_as_master(replica, node) for node in self._alive()), "the new master"
+        )
+
+    def _alive(self) -> list[Service]:
+        return [node for node in self.nodes if not node.ended()]
+
+    def _knows_as_master(self, one: Service, node: Service) -> bool:
+        [line] = [line for line in self.ask(node, "CLUSTER", "NODES").splitlines() if f":{one.port}@" in line]
+        return "master" in line
+
+    def node_of(self, key: str) -> Service:
+        slot = int(self.ask(self.nodes[0], "CLUSTER", "KEYSLOT", key))
+        return self.nodes[slot // -(-SLOTS // 3)]
+
+    def name_on(self, node: Service, prefix: str = "tb:") -> str:
+        """A name whose bucket that node has, and whatever shares its hash tag."""
+        return next(name for at in range(1000) if self.node_of(prefix + (name := f"{{{at}}}")) is node)
+
+    def move_slot_of(self, key: str, to: Service) -> None:
+        """Where there is nothing in it yet."""
+        slot = self.ask(to, "CLUSTER", "KEYSLOT", key)
+        for node in (to, *(one for one in self.nodes if one is not to)):
+            self.ask(node, "CLUSTER", "SETSLOT", slot, "NODE", self.ask(to, "CLUSTER", "MYID"))
+
+    @staticmethod
+    def ask(node: Service, *words: Any) -> Any:
+        with redis.Redis(port=node.port, decode_responses=True) as admin:
+            return admin.execute_command(*words)
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = READY_WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {within_s} s")
-        time.sleep(0.01)
-
-
-class Process:
-    """A child process that is ready once its port answers; ended by its own pid."""
-
-    def __init__(
-        self, name: str, command: list[str], port: int, folder: Path, env: dict[str, str] | None = None
-    ) -> None:
-        self.name = name
-        self.command = command
-        self.port = port
-        self.folder = folder
-        self.env = os.environ | (env or {})
-        self.log = folder / f"{name}-{port}.log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, within_s: float = READY_WITHIN_S) -> None:
-        atexit.register(self.stop)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, cwd=self.folder, env=self.env, stdout=log, stderr=log
-            )
-        try:
-            wait_for(self._answers, f"{self.name} on port {self.port}", within_s)
-        except (TimeoutError, RuntimeError) as error:
-            self.stop()
-            raise RuntimeError(f"{error}\n{self.output()}") from None
-
-    def output(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process
-        self.process.send_signal(number)
-
-    def stop(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.signal(signal.SIGCONT)  # one that a test has stopped could not obey
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def _answers(self) -> bool:
-        if self.process is None or self.process.poll() is not None:
-            raise RuntimeError(f"{self.name} ended at its start")
-        return answers(self.port)
-
-
-def module() -> Path:
-    path = Path(os.environ.get("MODULE", REPOSITORY / "target/release/libtokenbucket.so"))
-    if not path.is_file():
-        sys.exit(f"no module at {path}: run `cargo build --release`, or set MODULE=/path/to/it")
-    return path.absolute()
-
-
-def redis_server(
-    folder: Path, *options: str, with_module: bool = True, env: dict[str, str] | None = None
-) -> Process:
-    """A server that keeps nothing in files."""
-    wanted = os.environ.get("SERVER", str(REPOSITORY / "target/engines/redis-7.0.15/server"))
-    server = shutil.which(wanted)
-    if server is None:
-        sys.exit(f"no server at {wanted}: set SERVER=/path/to/redis-server")
-    port = free_port()
-    command = [str(Path(server).absolute()), "--bind", "127.0.0.1", "--port", str(port)]
-    command += ["--save", "", "--appendonly", "no", *options]
-    if with_module:
-        command += ["--loadmodule", str(module())]
-    elif major_version(server) >= 7:  # before, nobody had to be allowed to
-        command += ["--enable-module-command", "yes"]
-    return Process("redis", command, port, folder, env)
-
-
-def major_version(server: str) -> int:
-    said = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout
-    return int(said.partition("v=")[2].partition(".")[0])
+@contextmanager
+def cluster(folder: Path, with_module: bool = True) -> Iterator[Cluster]:
+    with ExitStack() as at_the_end:
+        yield Cluster(folder, lambda node: at_the_end.callback(node.stop), with_module)

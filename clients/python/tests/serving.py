@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 import werkzeug.serving
 
-from servers import wait_for
+from services import wait_for
 
 
 @contextmanager

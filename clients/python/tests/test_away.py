@@ -15,7 +15,7 @@ import redis.exceptions
 import valkey.exceptions
 
 from conftest import Make
-from servers import Process, module, redis_server, wait_for
+from services import Service, module, redis_server, wait_for
 from tokenbucket import Limit, ModuleMissing, ServerAway
 
 STILL = "10/h"
@@ -24,7 +24,7 @@ REFUSALS = (redis.exceptions.RedisError, valkey.exceptions.ValkeyError)
 
 @pytest.mark.parametrize(("on_error", "allowed"), [("open", True), ("closed", False)])
 def test_a_server_that_stops_and_comes_back(
-    make: Make, own_server: Process, caplog: Any, on_error: str, allowed: bool
+    make: Make, own_server: Service, caplog: Any, on_error: str, allowed: bool
 ) -> None:
     limiter = make(own_server, Limit(2, STILL), on_error=on_error, retry_every_ms=20)
     # Many connections, so that many are dead when the server comes back.
@@ -47,7 +47,7 @@ def test_a_server_that_stops_and_comes_back(
         assert len(caplog.records) == 2
 
 
-def test_a_limiter_that_is_to_raise_does(make: Make, own_server: Process) -> None:
+def test_a_limiter_that_is_to_raise_does(make: Make, own_server: Service) -> None:
     limiter = make(own_server, Limit(2, STILL), on_error="raise", retry_every_ms=0)
     assert limiter.take("a").allowed
     own_server.stop()
@@ -58,7 +58,7 @@ def test_a_limiter_that_is_to_raise_does(make: Make, own_server: Process) -> Non
     assert limiter.take("a").allowed
 
 
-def test_a_server_that_hangs_is_waited_for_once(make: Make, own_server: Process) -> None:
+def test_a_server_that_hangs_is_waited_for_once(make: Make, own_server: Service) -> None:
     timeout_s = 0.5
     limiter = make(own_server, Limit(2, STILL), timeout_ms=500, retry_every_ms=60_000)
     limiter.take("a")
@@ -69,7 +69,7 @@ def test_a_server_that_hangs_is_waited_for_once(make: Make, own_server: Process)
     assert all(decision.allowed and decision.degraded for decision in decisions)
 
 
-def test_a_server_that_hangs_costs_a_flood_the_timeout_and_no_more(make: Make, own_server: Process) -> None:
+def test_a_server_that_hangs_costs_a_flood_the_timeout_and_no_more(make: Make, own_server: Service) -> None:
     limiter = make(own_server, Limit(2, STILL), timeout_ms=500, retry_every_ms=20)
     own_server.signal(signal.SIGSTOP)
     began = time.monotonic()
@@ -81,7 +81,7 @@ def test_a_server_that_hangs_costs_a_flood_the_timeout_and_no_more(make: Make, o
     wait_for(lambda: not limiter.take("b").degraded, "limiting again", within_s=5)
 
 
-def test_only_one_call_at_a_time_asks_a_server_that_is_away(make: Make, own_server: Process) -> None:
+def test_only_one_call_at_a_time_asks_a_server_that_is_away(make: Make, own_server: Service) -> None:
     limiter = make(own_server, Limit(2, STILL), timeout_ms=1000, retry_every_ms=1)
     own_server.signal(signal.SIGSTOP)
     assert limiter.take("a").degraded
@@ -92,7 +92,7 @@ def test_only_one_call_at_a_time_asks_a_server_that_is_away(make: Make, own_serv
     assert sum(wait > 0.5 for wait in waits) == 1, waits
 
 
-def test_a_hold_that_nobody_was_asked_for_is_charged_in_the_end(make: Make, own_server: Process) -> None:
+def test_a_hold_that_nobody_was_asked_for_is_charged_in_the_end(make: Make, own_server: Service) -> None:
     limiter = make(own_server, Limit(1000, STILL), retry_every_ms=60_000)
     own_server.stop()
     with limiter.hold("a", 500) as hold:
@@ -103,7 +103,7 @@ def test_a_hold_that_nobody_was_asked_for_is_charged_in_the_end(make: Make, own_
 
 
 @pytest.mark.usefixtures("admin")
-def test_a_wrong_call_does_not_pass_by_failing_open(make: Make, server: Process, admin: redis.Redis) -> None:
+def test_a_wrong_call_does_not_pass_by_failing_open(make: Make, server: Service, admin: redis.Redis) -> None:
     limiter = make(server, Limit(10, STILL))
     with pytest.raises(REFUSALS, match="cost"):
         limiter.take("a", -1)
@@ -158,13 +158,13 @@ def bare_server(tmp_path: Path) -> Any:
     server.stop()
 
 
-def gains_the_module(server: Process) -> None:
+def gains_the_module(server: Service) -> None:
     with redis.Redis(port=server.port) as admin:
         admin.execute_command("MODULE", "LOAD", str(module()))
 
 
 def test_a_server_without_the_module_is_no_reason_to_let_everybody_through(
-    make: Make, bare_server: Process
+    make: Make, bare_server: Service
 ) -> None:
     limiter = make(bare_server, Limit(1, STILL), on_error="open")
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_a_server_without_the_module_is_no_reason_to_let_everybody_through(
     assert limiter.take("a").remaining == 0
 
 
-def test_without_the_module_a_script_decides(make: Make, bare_server: Process, caplog: Any) -> None:
+def test_without_the_module_a_script_decides(make: Make, bare_server: Service, caplog: Any) -> None:
     limiter = make(bare_server, Limit(3, STILL), fallback="script")
     assert [limiter.take("a").allowed for _ in range(4)] == [True, True, True, False]
     assert limiter.give("a", 2).remaining == 2
@@ -187,7 +187,7 @@ def test_without_the_module_a_script_decides(make: Make, bare_server: Process, c
     assert len(caplog.records) == 1
 
 
-def test_without_the_module_a_script_decides_over_several_limits(make: Make, bare_server: Process) -> None:
+def test_without_the_module_a_script_decides_over_several_limits(make: Make, bare_server: Service) -> None:
     limits = {"requests": Limit(3, STILL), "tokens": Limit(100, STILL)}
     limiter = make(bare_server, limits, fallback="script")
     taken = limiter.take_all("demo", {"requests": 1, "tokens": 60})
@@ -195,13 +195,13 @@ def test_without_the_module_a_script_decides_over_several_limits(make: Make, bar
     assert not limiter.take_all("demo", {"requests": 1, "tokens": 60}).allowed
 
 
-def test_holds_say_that_they_need_the_module(make: Make, bare_server: Process) -> None:
+def test_holds_say_that_they_need_the_module(make: Make, bare_server: Service) -> None:
     limiter = make(bare_server, Limit(3, STILL), fallback="script")
     with pytest.raises(ModuleMissing, match="holds need"):
         limiter.hold("a", 1)
 
 
-def test_the_script_survives_that_the_server_forgets_it(make: Make, bare_server: Process) -> None:
+def test_the_script_survives_that_the_server_forgets_it(make: Make, bare_server: Service) -> None:
     limiter = make(bare_server, Limit(3, STILL), fallback="script")
     limiter.take("a")
     with redis.Redis(port=bare_server.port) as admin:
@@ -209,7 +209,7 @@ def test_the_script_survives_that_the_server_forgets_it(make: Make, bare_server:
     assert limiter.take("a").remaining == 1
 
 
-def test_a_server_that_gains_the_module_uses_it_after_a_reconnect(make: Make, bare_server: Process) -> None:
+def test_a_server_that_gains_the_module_uses_it_after_a_reconnect(make: Make, bare_server: Service) -> None:
     limiter = make(bare_server, Limit(3, STILL), fallback="script")
     assert limiter.take("a").remaining == 2
     gains_the_module(bare_server)

@@ -15,7 +15,8 @@ import redis
 
 import tokenbucket
 import tokenbucket.asyncio
-from servers import REPOSITORY, redis_server
+from servers import REPOSITORY
+from services import redis_server
 from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from conftest import Make
-from servers import Process
+from services import Service
 from tokenbucket import Decision, Denied, Limit
 
 # One token in six minutes: nothing flows in while a test runs.
@@ -19,13 +19,13 @@ STILL = "10/h"
 pytestmark = pytest.mark.usefixtures("admin")
 
 
-def test_a_burst_passes_and_the_next_is_denied(make: Make, server: Process) -> None:
+def test_a_burst_passes_and_the_next_is_denied(make: Make, server: Service) -> None:
     limiter = make(server, Limit(3, STILL))
     assert [limiter.take("a").allowed for _ in range(4)] == [True, True, True, False]
     assert limiter.take("b").allowed, "each name has a bucket of its own"
 
 
-def test_the_decision_says_what_is_left_and_when_to_come_back(make: Make, server: Process) -> None:
+def test_the_decision_says_what_is_left_and_when_to_come_back(make: Make, server: Service) -> None:
     limiter = make(server, Limit(10, STILL))
     decision = limiter.take("a", 4)
     assert (decision.allowed, decision.remaining, decision.retry_after_ms) == (True, 6, 0)
@@ -41,23 +41,23 @@ def test_the_decision_says_what_is_left_and_when_to_come_back(make: Make, server
     assert (never.allowed, never.retry_after_ms) == (False, -1)
 
 
-def test_the_key_is_the_prefix_and_the_name(make: Make, server: Process, admin: redis.Redis) -> None:
+def test_the_key_is_the_prefix_and_the_name(make: Make, server: Service, admin: redis.Redis) -> None:
     make(server, Limit(3, STILL), prefix="rl:search:").take("user:42")
     assert admin.keys() == ["rl:search:user:42"]
 
 
-def test_peek_changes_nothing(make: Make, server: Process) -> None:
+def test_peek_changes_nothing(make: Make, server: Service) -> None:
     limiter = make(server, Limit(3, STILL))
     assert [limiter.peek("a", 2).remaining for _ in range(3)] == [1, 1, 1], "as after the take"
     assert not limiter.peek("a", 4).allowed
 
 
-def test_take_up_to_says_how_many(make: Make, server: Process) -> None:
+def test_take_up_to_says_how_many(make: Make, server: Service) -> None:
     limiter = make(server, Limit(5, STILL))
     assert [limiter.take_up_to("a", 3).granted for _ in range(3)] == [3, 2, 0]
 
 
-def test_a_charge_goes_into_debt_and_a_gift_comes_out_of_it(make: Make, server: Process) -> None:
+def test_a_charge_goes_into_debt_and_a_gift_comes_out_of_it(make: Make, server: Service) -> None:
     limiter = make(server, Limit(5, STILL))
     assert limiter.charge("a", 8).remaining == -3
     assert not limiter.take("a", 0).allowed
@@ -65,7 +65,7 @@ def test_a_charge_goes_into_debt_and_a_gift_comes_out_of_it(make: Make, server: 
     assert limiter.take("a").allowed
 
 
-def test_a_reservation_waits_for_its_turn(make: Make, server: Process) -> None:
+def test_a_reservation_waits_for_its_turn(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, "10/s"))
     began = time.monotonic()
     told = [limiter.reserve("a", max_wait_ms=5000) for _ in range(4)]
@@ -73,7 +73,7 @@ def test_a_reservation_waits_for_its_turn(make: Make, server: Process) -> None:
     assert time.monotonic() - began >= 0.3, "the fourth waits until three tokens have flowed in"
 
 
-def test_a_reservation_that_would_wait_too_long_is_denied_at_once(make: Make, server: Process) -> None:
+def test_a_reservation_that_would_wait_too_long_is_denied_at_once(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, STILL))
     assert limiter.reserve("a", max_wait_ms=1000).allowed
     denied = limiter.reserve("a", max_wait_ms=1000)
@@ -81,7 +81,7 @@ def test_a_reservation_that_would_wait_too_long_is_denied_at_once(make: Make, se
     assert denied.retry_after_ms > 300_000
 
 
-def test_a_reservation_that_does_not_sleep_tells_the_wait(make: Make, server: Process) -> None:
+def test_a_reservation_that_does_not_sleep_tells_the_wait(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, STILL))
     limiter.take("a")
     told = limiter.reserve("a", max_wait_ms=400_000, sleep=False)
@@ -89,13 +89,13 @@ def test_a_reservation_that_does_not_sleep_tells_the_wait(make: Make, server: Pr
     assert 300_000 < told.retry_after_ms <= 360_000
 
 
-def test_a_limit_given_to_a_call_is_for_that_call(make: Make, server: Process) -> None:
+def test_a_limit_given_to_a_call_is_for_that_call(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, STILL))
     assert limiter.take("a", 5, limit=Limit(10, STILL)).remaining == 5
     assert limiter.take("b").remaining == 0
 
 
-def test_of_several_limits_all_are_taken_or_none(make: Make, server: Process) -> None:
+def test_of_several_limits_all_are_taken_or_none(make: Make, server: Service) -> None:
     limiter = make(server, {"requests": Limit(3, STILL), "tokens": Limit(100, STILL)})
     taken = limiter.take_all("demo", {"requests": 1, "tokens": 60})
     assert taken.allowed
@@ -107,13 +107,13 @@ def test_of_several_limits_all_are_taken_or_none(make: Make, server: Process) ->
     assert denied.each["requests"].remaining == 2
 
 
-def test_several_limits_may_have_several_names(make: Make, server: Process, admin: redis.Redis) -> None:
+def test_several_limits_may_have_several_names(make: Make, server: Service, admin: redis.Redis) -> None:
     limiter = make(server, {"user": Limit(3, STILL), "team": Limit(9, STILL)}, prefix="")
     limiter.take_all({"user": "u42", "team": "t7"}, {"user": 1, "team": 1})
     assert sorted(admin.keys()) == ["t7:team", "u42:user"]
 
 
-def test_a_hold_gives_back_what_was_not_used(make: Make, server: Process) -> None:
+def test_a_hold_gives_back_what_was_not_used(make: Make, server: Service) -> None:
     limiter = make(server, Limit(10_000, STILL))
     with limiter.hold("a", 5000) as hold:
         assert limiter.peek("a", 0).remaining == 5000
@@ -121,14 +121,14 @@ def test_a_hold_gives_back_what_was_not_used(make: Make, server: Process) -> Non
     assert limiter.peek("a", 0).remaining == 10_000 - 1800
 
 
-def test_a_hold_charges_what_was_used_beyond_it(make: Make, server: Process) -> None:
+def test_a_hold_charges_what_was_used_beyond_it(make: Make, server: Service) -> None:
     limiter = make(server, Limit(100, STILL))
     with limiter.hold("a", 50) as hold:
         hold.used = 130
     assert limiter.peek("a", 0).remaining == -30
 
 
-def test_a_hold_of_several_limits(make: Make, server: Process) -> None:
+def test_a_hold_of_several_limits(make: Make, server: Service) -> None:
     limits = {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL), "inflight": Limit(1, 0)}
     amounts = {"requests": 1, "tokens": 900, "inflight": 1}
     limiter = make(server, limits)
@@ -139,7 +139,7 @@ def test_a_hold_of_several_limits(make: Make, server: Process) -> None:
     assert hold.remaining == {"requests": 9, "tokens": 588, "inflight": 1}
 
 
-def test_the_work_of_a_denied_hold_is_not_begun(make: Make, server: Process) -> None:
+def test_the_work_of_a_denied_hold_is_not_begun(make: Make, server: Service) -> None:
     limiter = make(server, Limit(10, STILL))
     with limiter.hold("a", 8):
         denied = limiter.hold("a", 8)
@@ -149,14 +149,14 @@ def test_the_work_of_a_denied_hold_is_not_begun(make: Make, server: Process) -> 
         assert told.value.decision.retry_after_ms > 0
 
 
-def test_a_hold_is_settled_when_the_work_fails(make: Make, server: Process) -> None:
+def test_a_hold_is_settled_when_the_work_fails(make: Make, server: Service) -> None:
     limiter = make(server, Limit(10, STILL))
     with pytest.raises(ZeroDivisionError), limiter.hold("a", 8):
         raise ZeroDivisionError
     assert limiter.peek("a", 0).remaining == 10
 
 
-def test_a_hold_lasts_longer_than_its_ttl_while_it_is_open(make: Make, server: Process) -> None:
+def test_a_hold_lasts_longer_than_its_ttl_while_it_is_open(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, 0))
     began = time.monotonic()
     with limiter.hold("slot", 1, ttl_ms=900):
@@ -166,7 +166,7 @@ def test_a_hold_lasts_longer_than_its_ttl_while_it_is_open(make: Make, server: P
     assert limiter.peek("slot", 0).remaining == 1
 
 
-def test_a_hold_that_died_is_charged_once(make: Make, server: Process) -> None:
+def test_a_hold_that_died_is_charged_once(make: Make, server: Service) -> None:
     limiter = make(server, Limit(100, STILL))
     hold = limiter.hold("a", 60, ttl_ms=1)
     deadline = time.monotonic() + 10
@@ -176,21 +176,21 @@ def test_a_hold_that_died_is_charged_once(make: Make, server: Process) -> None:
     assert limiter.peek("a", 0).remaining == 55
 
 
-def test_what_several_limits_used_has_to_be_said_of_each(make: Make, server: Process) -> None:
+def test_what_several_limits_used_has_to_be_said_of_each(make: Make, server: Service) -> None:
     limiter = make(server, {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL)})
     hold = limiter.hold("demo", {"requests": 1, "tokens": 1})
     with pytest.raises(ValueError, match="used"):
         hold.settle(5)
 
 
-def test_many_at_once_get_what_there_is(make: Make, server: Process) -> None:
+def test_many_at_once_get_what_there_is(make: Make, server: Service) -> None:
     limiter = make(server, Limit(40, STILL))
     with ThreadPoolExecutor(32) as threads:
         decisions = list(threads.map(lambda _: limiter.take("a"), range(200)))
     assert sum(decision.allowed for decision in decisions) == 40
 
 
-def test_every_decision_is_told(make: Make, server: Process) -> None:
+def test_every_decision_is_told(make: Make, server: Service) -> None:
     told: list[tuple[str, Limit, Decision]] = []
 
     def tell(name: str, limit: Limit, decision: Decision, seconds: float) -> None:
@@ -203,7 +203,7 @@ def test_every_decision_is_told(make: Make, server: Process) -> None:
     assert told == [("a", limit, decisions[0]), ("a", limit, decisions[1]), ("b", limit, decisions[2])]
 
 
-def test_wrong_options_are_refused(make: Make, server: Process) -> None:
+def test_wrong_options_are_refused(make: Make, server: Service) -> None:
     wrong: list[dict[str, Any]] = [
         {"on_error": "maybe"},
         {"timeout_ms": 0},
@@ -219,7 +219,7 @@ def test_wrong_options_are_refused(make: Make, server: Process) -> None:
         make(server, Limit(1, 1)).hold("a", 1, ttl_ms=0)
 
 
-def test_limits_of_the_calendar_are_limits(make: Make, server: Process) -> None:
+def test_limits_of_the_calendar_are_limits(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1000, "1000@d+09:00"))
     decision = limiter.take("a")
     assert decision.remaining == 999

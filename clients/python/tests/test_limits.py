@@ -26,7 +26,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import tokenbucket.limits
-from servers import Process
+from services import Service
 from serving import asgi, wsgi
 from tokenbucket import ServerAway
 
@@ -38,7 +38,7 @@ STRATEGIES = ["token-bucket", "fixed-window", "moving-window", "sliding-window-c
 
 
 @pytest.fixture
-def uri(server: Process) -> str:
+def uri(server: Service) -> str:
     return f"tokenbucket://127.0.0.1:{server.port}"
 
 
@@ -105,7 +105,7 @@ def test_a_storage_of_another_kind_is_refused() -> None:
         tokenbucket.limits.AsyncTokenBucketRateLimiter(storage_from_string("async+memory://"))
 
 
-def test_a_server_that_is_away_is_an_error_unless_a_policy_is_set(own_server: Process) -> None:
+def test_a_server_that_is_away_is_an_error_unless_a_policy_is_set(own_server: Service) -> None:
     uri = f"tokenbucket://127.0.0.1:{own_server.port}"
     raising: Any = storage_from_string(uri)
     wrapping: Any = storage_from_string(uri, wrap_exceptions=True)
@@ -213,7 +213,7 @@ def test_an_application_grants_many_at_once_what_there_is(
 
 @pytest.mark.parametrize(("build", "serve"), APPS)
 def test_an_application_falls_back_to_memory_as_it_does_with_its_own_storages(
-    own_server: Process, build: Callable[..., Any], serve: Any
+    own_server: Service, build: Callable[..., Any], serve: Any
 ) -> None:
     uri = f"tokenbucket://127.0.0.1:{own_server.port}"
     with serve(build(uri, in_memory_fallback=["2 per day"])) as url, httpx.Client(base_url=url) as client:

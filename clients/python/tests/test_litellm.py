@@ -16,7 +16,8 @@ import httpx
 import pytest
 import redis
 
-from servers import PACKAGE, Process, free_port, redis_server, wait_for
+from servers import PACKAGE
+from services import Service, free_port, redis_server, wait_for
 
 # Nothing flows in while a test runs.
 STILL = "10/h"
@@ -51,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bucket_server(folder: Path) -> Iterator[Process]:
+def bucket_server(folder: Path) -> Iterator[Service]:
     server = redis_server(folder)
     server.start()
     yield server
@@ -59,9 +60,9 @@ def bucket_server(folder: Path) -> Iterator[Process]:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Iterator[Process]:
+def model(folder: Path) -> Iterator[Service]:
     port = free_port()
-    model = Process(
+    model = Service(
         "model", [sys.executable, str(PACKAGE / "tests/language_model.py"), str(port)], port, folder
     )
     model.start()
@@ -70,7 +71,7 @@ def model(folder: Path) -> Iterator[Process]:
 
 
 @pytest.fixture(scope="module")
-def proxy(folder: Path, bucket_server: Process, model: Process) -> Iterator[Process]:
+def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Service]:
     of_model = {"model": "openai/echo", "api_base": f"http://127.0.0.1:{model.port}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": "echo", "litellm_params": of_model}],
@@ -90,14 +91,14 @@ def proxy(folder: Path, bucket_server: Process, model: Process) -> Iterator[Proc
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
     }
-    proxy = Process("proxy", command, port, folder, env)
+    proxy = Service("proxy", command, port, folder, env)
     proxy.start(within_s=STARTS_WITHIN_S)
     yield proxy
     proxy.stop()
 
 
 @pytest.fixture
-def client(proxy: Process) -> Iterator[httpx.Client]:
+def client(proxy: Service) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", timeout=60) as client:
         yield client
 
@@ -128,7 +129,7 @@ def stream(client: httpx.Client, key: str, content: str, max_tokens: int) -> Any
 
 
 @pytest.fixture
-def buckets(bucket_server: Process) -> Iterator[Any]:
+def buckets(bucket_server: Service) -> Iterator[Any]:
     """What is left of each limit of the only key that has been used, and how many are held."""
     with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
         admin.flushall()
@@ -224,7 +225,7 @@ def test_a_call_that_fails_costs_a_request_and_no_tokens(client: httpx.Client, b
 
 
 def test_litellms_own_limits_are_taken_where_there_are_no_others(
-    client: httpx.Client, buckets: Any, bucket_server: Process
+    client: httpx.Client, buckets: Any, bucket_server: Service
 ) -> None:
     codes = [chat(client, "sk-litellm").status_code for _ in range(3)]
     assert codes == [200, 200, 429]
@@ -244,7 +245,7 @@ def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
 
 
 def test_what_a_killed_proxy_held_comes_back(
-    client: httpx.Client, proxy: Process, buckets: Any, bucket_server: Process
+    client: httpx.Client, proxy: Service, buckets: Any, bucket_server: Service
 ) -> None:
     with stream(client, "sk-killed", " ".join(["word"] * 300), 500) as response:
         chunks = response.iter_raw()

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from conftest import Make
-from servers import Process
+from services import Service
 from tokenbucket import Limit
 
 STILL = "10/h"
@@ -29,7 +29,7 @@ def remaining(limiter: Any) -> Any:
 
 
 @asynccontextmanager
-async def losing_the_reply(port: int, command: bytes) -> AsyncIterator[Process]:
+async def losing_the_reply(port: int, command: bytes) -> AsyncIterator[Service]:
     """A way to the server on which the first reply to `command` gets lost with its connection."""
     lost = False
 
@@ -56,12 +56,12 @@ async def losing_the_reply(port: int, command: bytes) -> AsyncIterator[Process]:
         assert lost
 
 
-def losing(portal: anyio.from_thread.BlockingPortal, server: Process, command: bytes) -> Any:
+def losing(portal: anyio.from_thread.BlockingPortal, server: Service, command: bytes) -> Any:
     return portal.wrap_async_context_manager(losing_the_reply(server.port, command))
 
 
 def test_a_hold_is_sent_again_and_takes_once(
-    make: Make, server: Process, portal: anyio.from_thread.BlockingPortal
+    make: Make, server: Service, portal: anyio.from_thread.BlockingPortal
 ) -> None:
     with losing(portal, server, b"TB.MHOLD") as port:
         unlucky = make(server, LIMITS, client={"port": port})
@@ -73,7 +73,7 @@ def test_a_hold_is_sent_again_and_takes_once(
 
 
 def test_a_take_is_not_sent_again(
-    make: Make, server: Process, portal: anyio.from_thread.BlockingPortal
+    make: Make, server: Service, portal: anyio.from_thread.BlockingPortal
 ) -> None:
     with losing(portal, server, b"TB.TAKE") as port:
         unlucky = make(server, Limit(5, STILL), client={"port": port})
@@ -87,7 +87,7 @@ def close(limiter: Any) -> None:
     (limiter.close if hasattr(type(limiter), "close") else limiter.aclose)()
 
 
-def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Process, admin: redis.Redis) -> None:
+def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Service, admin: redis.Redis) -> None:
     limiter = make(server, LIMITS)
     with limiter.hold("a", AMOUNTS, ttl_ms=600) as hold:
         admin.flushall()
@@ -99,7 +99,7 @@ def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Process, admin: 
 
 
 def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
-    make: Make, own_server: Process
+    make: Make, own_server: Service
 ) -> None:
     limiter = make(own_server, LIMITS, retry_every_ms=0)
     own_server.stop()
@@ -115,7 +115,7 @@ def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
     assert remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
 
 
-def test_a_new_limit_counts_from_the_next_call(make: Make, server: Process) -> None:
+def test_a_new_limit_counts_from_the_next_call(make: Make, server: Service) -> None:
     assert make(server, Limit(3, STILL)).take("a", 3).allowed
     assert not make(server, Limit(3, STILL)).take("a").allowed
     suspended = make(server, Limit(0, STILL)).take("a")

@@ -12,7 +12,7 @@ import redis
 
 import tokenbucket
 from conftest import Make
-from servers import Process
+from services import Service
 from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
 
@@ -36,7 +36,7 @@ def asked(admin: redis.Redis) -> Asked:
     return count
 
 
-def test_a_denied_name_is_refused_without_asking(make: Make, server: Process, asked: Asked) -> None:
+def test_a_denied_name_is_refused_without_asking(make: Make, server: Service, asked: Asked) -> None:
     limiter = make(server, Limit(3, STILL), remember_denials=10)
     decisions = [limiter.take("a") for _ in range(50)]
     assert [decision.allowed for decision in decisions] == [True] * 3 + [False] * 47
@@ -46,7 +46,7 @@ def test_a_denied_name_is_refused_without_asking(make: Make, server: Process, as
     assert limiter.take("b").allowed
 
 
-def test_nothing_is_remembered_unless_asked_for(make: Make, server: Process, asked: Asked) -> None:
+def test_nothing_is_remembered_unless_asked_for(make: Make, server: Service, asked: Asked) -> None:
     limiter = make(server, Limit(3, STILL))
     for _ in range(20):
         limiter.take("a")
@@ -54,7 +54,7 @@ def test_nothing_is_remembered_unless_asked_for(make: Make, server: Process, ask
 
 
 def test_a_denial_of_a_large_cost_says_nothing_about_a_small_one(
-    make: Make, server: Process, asked: Asked
+    make: Make, server: Service, asked: Asked
 ) -> None:
     limiter = make(server, Limit(3, STILL), remember_denials=10)
     limiter.take("a")
@@ -64,7 +64,7 @@ def test_a_denial_of_a_large_cost_says_nothing_about_a_small_one(
     assert asked() == 1
 
 
-def test_a_denial_is_over_when_the_server_said(make: Make, server: Process) -> None:
+def test_a_denial_is_over_when_the_server_said(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, "2/s"), remember_denials=10)
     assert limiter.take("a").allowed
     denied = limiter.take("a")
@@ -78,7 +78,7 @@ def test_a_denial_is_over_when_the_server_said(make: Make, server: Process) -> N
         assert began < heard + told_s, "refused for longer than the server said"
 
 
-def test_denials_of_so_many_names_are_remembered(make: Make, server: Process, asked: Asked) -> None:
+def test_denials_of_so_many_names_are_remembered(make: Make, server: Service, asked: Asked) -> None:
     limiter = make(server, Limit(0, STILL), remember_denials=10)
     one = make(server, Limit(1, STILL), remember_denials=2)
     for name in "abc":
@@ -92,7 +92,7 @@ def test_denials_of_so_many_names_are_remembered(make: Make, server: Process, as
     assert limiter.take("never").retry_after_ms == -1
 
 
-def test_who_gives_back_may_take_again(make: Make, server: Process) -> None:
+def test_who_gives_back_may_take_again(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, STILL), remember_denials=10)
     limiter.take("a")
     assert not limiter.take("a").allowed
@@ -113,7 +113,7 @@ def test_what_a_refused_caller_is_told_counts_down() -> None:
     assert limiter.take("a").allowed
 
 
-def test_a_batch_is_fetched_at_once_and_spent_here(make: Make, server: Process, asked: Asked) -> None:
+def test_a_batch_is_fetched_at_once_and_spent_here(make: Make, server: Service, asked: Asked) -> None:
     limiter = make(server, Limit(100, STILL), batch=10)
     decisions = [limiter.take("a") for _ in range(30)]
     assert all(decision.allowed for decision in decisions)
@@ -122,7 +122,7 @@ def test_a_batch_is_fetched_at_once_and_spent_here(make: Make, server: Process, 
 
 
 @pytest.mark.parametrize("batch", [2, 7, 100])
-def test_batches_never_grant_more_than_there_is(make: Make, server: Process, batch: int) -> None:
+def test_batches_never_grant_more_than_there_is(make: Make, server: Service, batch: int) -> None:
     limiters = [make(server, Limit(50, STILL), batch=batch) for _ in range(3)]
     with ThreadPoolExecutor(24) as threads:
         decisions = list(threads.map(lambda call: limiters[call % 3].take("a"), range(300)))
@@ -133,7 +133,7 @@ def test_batches_never_grant_more_than_there_is(make: Make, server: Process, bat
     assert not any(decision.degraded for decision in decisions)
 
 
-def test_a_batched_denial_says_when_to_come_back(make: Make, server: Process) -> None:
+def test_a_batched_denial_says_when_to_come_back(make: Make, server: Service) -> None:
     limiter = make(server, Limit(5, STILL), batch=4)
     assert [limiter.take("a", 2).allowed for _ in range(3)] == [True, True, False]
     denied = limiter.take("a", 2)
@@ -142,14 +142,14 @@ def test_a_batched_denial_says_when_to_come_back(make: Make, server: Process) ->
     assert limiter.take("a").allowed
 
 
-def test_what_a_batch_cannot_hold_is_taken_as_ever(make: Make, server: Process) -> None:
+def test_what_a_batch_cannot_hold_is_taken_as_ever(make: Make, server: Service) -> None:
     limiter = make(server, Limit(100, STILL), batch=4)
     limiter.take("a")
     assert limiter.take("a", 50).remaining == 46
     assert limiter.take("a", 0.5).remaining == 45
 
 
-def test_what_is_left_of_batches_is_given_back(make: Make, server: Process, admin: redis.Redis) -> None:
+def test_what_is_left_of_batches_is_given_back(make: Make, server: Service, admin: redis.Redis) -> None:
     limiter = make(server, Limit(100, STILL), batch=10)
     limiter.take("a")
     limiter.take("b", 3)
@@ -172,7 +172,7 @@ def test_an_idle_process_does_not_spend_stale_tokens() -> None:
     assert not limiter.take("a").allowed, "the ten that were fetched have flowed in again"
 
 
-def test_batches_and_denials_go_together(make: Make, server: Process, asked: Asked) -> None:
+def test_batches_and_denials_go_together(make: Make, server: Service, asked: Asked) -> None:
     limiter = make(server, Limit(20, STILL), batch=10, remember_denials=5)
     decisions = [limiter.take("a") for _ in range(100)]
     assert sum(decision.allowed for decision in decisions) == 20

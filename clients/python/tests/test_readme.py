@@ -11,7 +11,8 @@ import pytest
 from deviations import DEVIATIONS
 
 import tokenbucket
-from servers import PACKAGE, Process
+from servers import PACKAGE
+from services import Service
 
 README = (PACKAGE / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -23,7 +24,7 @@ def namespace() -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("admin")
-def test_its_python_runs(server: Process, namespace: dict[str, Any]) -> None:
+def test_its_python_runs(server: Service, namespace: dict[str, Any]) -> None:
     """In one program from top to bottom, on the test's server instead of the usual port."""
     assert len(BLOCKS) == 9
     for block in BLOCKS:

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from django.urls import path
 
-from servers import Process
+from services import Service
 from serving import wsgi
 
 settings.configure(
@@ -67,7 +67,7 @@ urlpatterns = [
 
 
 @pytest.fixture
-def client(server: Process, admin: Any) -> Iterator[httpx.Client]:
+def client(server: Service, admin: Any) -> Iterator[httpx.Client]:
     settings.TOKENBUCKET = {"URL": f"redis://127.0.0.1:{server.port}/0", "TIMEOUT_MS": 5000}
     rest_framework.limiter.cache_clear()
     with wsgi(get_wsgi_application()) as url, httpx.Client(base_url=url) as client:
@@ -108,7 +108,7 @@ def test_no_rate_is_no_limit(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize(("on_error", "code"), [("open", 200), ("closed", 429)])
 def test_the_settings_say_what_happens_without_a_server(
-    client: httpx.Client, own_server: Process, on_error: str, code: int
+    client: httpx.Client, own_server: Service, on_error: str, code: int
 ) -> None:
     rest_framework.limiter.cache_clear()
     settings.TOKENBUCKET = {"URL": f"redis://127.0.0.1:{own_server.port}/0", "ON_ERROR": on_error}
