@@ -8,7 +8,7 @@ The same for asyncio is in `tokenbucket.asyncio`.
 
 from ._core import OnDecision, OnError
 from ._decision import Decision, Denied, JointDecision
-from ._errors import ModuleMissing, ServerAway
+from ._errors import CrossSlot, ModuleMissing, ServerAway
 from ._limit import Limit, Number
 from ._sync import Client, Hold, JointLimiter, Limiter
 
@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Client",
+    "CrossSlot",
     "Decision",
     "Denied",
     "Hold",

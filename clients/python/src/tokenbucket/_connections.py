@@ -7,12 +7,36 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ._command import Command, key_of
+from ._errors import ASKING_ERRORS
+
 # What a pool of redis-py has added to what it was given, and adds again.
 _OF_ANOTHER_POOL = ("maint_", "orig_", "himport_", "event_dispatcher", "oss_cluster_")
 
 # A plain asyncio pool raises when all its connections are in use. A limiter that fails open would
 # then let a flood through because it is a flood; this many are shared, within the timeout.
 _MAX_ASYNC_CONNECTIONS = 50
+
+
+def is_cluster(client: Any) -> bool:
+    """Of redis-py or valkey-py: both know which node has a key."""
+    return hasattr(client, "get_node_from_key")
+
+
+def node_named(client: Any, key: str) -> str:
+    """The node of a cluster that has the key; "" while that is not known, and of a single server."""
+    if not is_cluster(client):
+        return ""
+    try:
+        return str(client.get_node_from_key(key).name)
+    except ASKING_ERRORS:
+        return ""
+
+
+def routed(client: Any, command: Command) -> dict[str, Any]:
+    """Where to send it. A cluster's client would ask the server for the keys of a command that it does
+    not know, every time, and repeat a call whose reply was lost, which takes twice."""
+    return {"target_nodes": client.get_node_from_key(key_of(command))} if is_cluster(client) else {}
 
 
 def own_client(client: Any, timeout_s: float, on_connect: Callable[[], None]) -> Any | None:

@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 from ._batches import Batch, Batches
 from ._clock import clock_of
+from ._command import Command, Word
 from ._decision import Decision, JointDecision
 from ._denials import Denials
+from ._errors import ServerAway
 from ._limit import Limit, Number
-from ._server import Command, ServerAway, Steps, Word, join, leave
+from ._server import Steps, join, leave
 
 OnError = Literal["open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]
@@ -80,7 +82,7 @@ class Asker:
 
     def _ask(self, command: Command, *, always: bool = False, repeatable: bool = False) -> Steps[Any]:
         reply = yield from self._server.ask(
-            command, script=self._script, always=always, repeatable=repeatable
+            self._client, command, script=self._script, always=always, repeatable=repeatable
         )
         if reply is None and self._on_error == "raise":
             raise ServerAway("the server cannot be asked")

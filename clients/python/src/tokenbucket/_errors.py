@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
-# What can go wrong in asking; in this order, so that a client library need not be there to be named.
-ASKING_ERRORS: tuple[type[Exception], ...]
+# What can go wrong in asking.
+ASKING_ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError, TimeoutError)
 try:
-    from valkey.exceptions import ValkeyError
+    from valkey.exceptions import ValkeyClusterException, ValkeyError
 
-    ASKING_ERRORS = (RedisError, ValkeyError, OSError, TimeoutError)
+    ASKING_ERRORS += (ValkeyError, ValkeyClusterException)
 except ModuleNotFoundError:
-    ASKING_ERRORS = (RedisError, OSError, TimeoutError)
+    pass
 
 
 class ServerAway(Exception):
@@ -25,6 +25,15 @@ class ServerAway(Exception):
 
 class ModuleMissing(Exception):
     """The server has no tokenbucket module."""
+
+
+class CrossSlot(Exception):
+    """The buckets of one call are in several slots of a cluster."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
+        )
 
 
 class Fault(Enum):
@@ -61,6 +70,10 @@ def fault_of(error: Exception) -> Fault:
 
 def is_broken_connection(error: Exception) -> bool:
     return "ConnectionError" in _classes(error) and fault_of(error) is Fault.AWAY
+
+
+def is_cross_slot(error: Exception) -> bool:
+    return "ClusterCrossSlotError" in _classes(error)
 
 
 def is_unknown_command(error: Exception) -> bool:

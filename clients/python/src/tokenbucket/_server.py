@@ -6,6 +6,7 @@ that threads and asyncio share every decision and differ in how they wait, see `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import threading
@@ -15,14 +16,16 @@ from collections.abc import Generator
 from importlib import resources
 from typing import Any, TypeVar
 
-from ._connections import own_client
+from ._command import NEED_THE_MODULE, Command, key_of, script_arguments, script_key
+from ._connections import node_named, own_client
 from ._errors import (
     ASKING_ERRORS,
+    CrossSlot,
     Fault,
     ModuleMissing,
-    ServerAway,
     fault_of,
     is_broken_connection,
+    is_cross_slot,
     is_unknown_command,
     is_unknown_script,
 )
@@ -30,8 +33,6 @@ from ._errors import (
 log = logging.getLogger("tokenbucket")
 
 T = TypeVar("T")
-Word = str | int
-Command = tuple[Word, ...]
 Steps = Generator[Command, Any, T]
 """Yields commands, is sent their replies or has their errors thrown in, and returns a T."""
 
@@ -42,7 +43,8 @@ _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
 class Circuit:
     """Keeps calls from waiting for a server that is away; one at a time finds out whether it is back."""
 
-    def __init__(self, retry_every_s: float) -> None:
+    def __init__(self, who: str, retry_every_s: float) -> None:
+        self._who = who
         self._retry_every_s = retry_every_s
         self._lock = threading.Lock()
         self._away = False
@@ -63,14 +65,14 @@ class Circuit:
         with self._lock:
             was_away, self._away, self._probing = self._away, False, False
         if was_away:
-            log.warning("the server is back, limiting again")
+            log.warning("%s is back, limiting again", self._who)
 
     def failed(self, error: Exception) -> None:
         with self._lock:
             was_away, self._away, self._probing = self._away, True, False
             self._next_probe = time.monotonic() + self._retry_every_s
         if not was_away:
-            log.warning("cannot ask the server, every limit does as its on_error says: %r", error)
+            log.warning("cannot ask %s, every limit does as its on_error says: %r", self._who, error)
 
     def refused(self, error: Exception) -> None:
         """The server is there, and did not decide this call."""
@@ -81,7 +83,7 @@ class Circuit:
             if not silent:
                 self._next_refusal_logged = now + _SECONDS_BETWEEN_REFUSALS_LOGGED
         if not silent:
-            log.warning("the server refuses, on_error decides such calls: %r", error)
+            log.warning("%s refuses, on_error decides such calls: %r", self._who, error)
 
     def abandoned(self) -> None:
         """Whoever asked went away before there was an answer."""
@@ -90,11 +92,10 @@ class Circuit:
 
 
 class Script:
-    """The commands as a Lua script, for servers without the module."""
+    """Whether the commands are asked as a Lua script, of a server without the module."""
 
-    def __init__(self) -> None:
-        self._source = resources.files(__package__).joinpath("fallback.lua").read_text("utf-8")
-        self._sha = hashlib.sha1(self._source.encode(), usedforsecurity=False).hexdigest()
+    def __init__(self, who: str) -> None:
+        self._who = who
         self._until = 0.0
         self._is_needed = False
 
@@ -105,40 +106,44 @@ class Script:
     def begin(self) -> None:
         self._until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
         if not self._is_needed:
-            log.warning("the server has no tokenbucket module: the script decides until it has")
+            log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
         self._is_needed = True
 
     def end(self) -> None:
         if self._is_needed:
-            log.warning("the server has the tokenbucket module: the script decides no longer")
+            log.warning("%s has the tokenbucket module: the script decides no longer", self._who)
         self._is_needed = False
 
     def look_for_module(self) -> None:
         """Lets the next call try the module again: the server may be another."""
         self._until = 0.0
 
-    def run(self, command: Command) -> Steps[Any]:
-        arguments = self._arguments(command)
-        try:
-            return (yield ("EVALSHA", self._sha, *arguments))
-        except ASKING_ERRORS as error:
-            if not is_unknown_script(error):
-                raise
-        return (yield ("EVAL", self._source, *arguments))
 
-    @staticmethod
-    def _arguments(command: Command) -> Command:
-        """`TB.TAKE key capacity rate cost` as the script takes it: keys first, under names of its own."""
-        operation = str(command[0]).removeprefix("TB.")
-        if operation == "MTAKE":
-            keys, rest = command[2::4], command[2:]
-            words = tuple(word for at, word in enumerate(rest) if at % 4)
-        else:
-            keys, words = command[1:2], command[2:]
-        return (len(keys), *(f"{key}:script" for key in keys), operation, *words)
+@functools.cache
+def _source() -> tuple[str, str]:
+    """The script, and the name that the server gives it."""
+    text = resources.files(__package__).joinpath("fallback.lua").read_text("utf-8")
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-_NEED_THE_MODULE = {"TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"}
+def _run_script(command: Command) -> Steps[Any]:
+    source, sha = _source()
+    arguments = script_arguments(command)
+    try:
+        return (yield ("EVALSHA", sha, *arguments))
+    except ASKING_ERRORS as error:
+        if not is_unknown_script(error):
+            raise
+    return (yield ("EVAL", source, *arguments))
+
+
+class Node:
+    """What is known about a server, or about one node of a cluster."""
+
+    def __init__(self, name: str, retry_every_s: float) -> None:
+        who = f"the node {name}" if name else "the server"
+        self.circuit = Circuit(who, retry_every_s)
+        self.script = Script(who)
 
 
 class Server:
@@ -149,62 +154,81 @@ class Server:
         self.own_client = own_client(client, timeout_s, self._connected)
         self.timeout_s = timeout_s
         self.users = 0
-        self._circuit = Circuit(retry_every_s)
-        self._script: Script | None = None
+        self._retry_every_s = retry_every_s
+        self._nodes: dict[str, Node] = {}
+        self._lock = threading.Lock()
+
+    def _node_of(self, client: Any, key: str) -> Node:
+        name = node_named(client, key)
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is None:
+                node = self._nodes[name] = Node(name, self._retry_every_s)
+            return node
 
     def ask(
-        self, command: Command, *, script: bool, always: bool = False, repeatable: bool = False
+        self, client: Any, command: Command, *, script: bool, always: bool = False, repeatable: bool = False
     ) -> Steps[Any]:
         """The server's reply, or None when it does not decide. Raises what is the caller's mistake.
 
         `always`: asks also while the server is thought to be away. `repeatable`: a call that changes
         nothing the second time, sent once more if the connection broke before the reply.
         """
-        if not (self._circuit.admits() or always):
+        key = key_of(command)
+        node = self._node_of(client, key)
+        if script and command[0] not in NEED_THE_MODULE:
+            if not node.script.is_in_use:
+                try:
+                    return (yield from self._ask(node, self._send(node, command, repeatable), always))
+                except ModuleMissing:
+                    node.script.begin()
+            # Its keys have other names, and so perhaps another node.
+            node = self._node_of(client, script_key(key))
+            return (yield from self._ask(node, _run_script(command), always))
+        return (yield from self._ask(node, self._send(node, command, repeatable), always))
+
+    def _ask(self, node: Node, sending: Steps[Any], always: bool) -> Steps[Any]:
+        if not (node.circuit.admits() or always):
             return None
         try:
-            reply = yield from self._send(command, script, repeatable)
+            reply = yield from sending
         except ASKING_ERRORS as error:
             fault = fault_of(error)
             if fault is Fault.AWAY:
-                self._circuit.failed(error)
+                node.circuit.failed(error)
                 return None
             if fault is Fault.REFUSING:
-                self._circuit.refused(error)
+                node.circuit.refused(error)
                 return None
-            self._circuit.answered()
+            node.circuit.answered()
+            if is_cross_slot(error):
+                raise CrossSlot from error
             raise
         except ModuleMissing:
-            self._circuit.answered()
+            node.circuit.answered()
             raise
         except BaseException:
-            self._circuit.abandoned()
+            node.circuit.abandoned()
             raise
-        self._circuit.answered()
+        node.circuit.answered()
         return reply
 
-    def _send(self, command: Command, script: bool, repeatable: bool) -> Steps[Any]:
-        if script and command[0] not in _NEED_THE_MODULE and self._loaded_script().is_in_use:
-            return (yield from self._loaded_script().run(command))
+    @staticmethod
+    def _send(node: Node, command: Command, repeatable: bool) -> Steps[Any]:
         try:
-            reply = yield from self._send_to_module(command, repeatable)
+            reply = yield from Server._send_to_module(command, repeatable)
         except ASKING_ERRORS as error:
             if not is_unknown_command(error):
                 raise
-            if command[0] in _NEED_THE_MODULE:
+            if command[0] in NEED_THE_MODULE:
                 raise ModuleMissing(
                     "holds need the tokenbucket module, which the server has not loaded"
                 ) from error
-            if not script:
-                raise ModuleMissing(
-                    "the server has no tokenbucket module: load it, or set fallback='script'"
-                ) from error
-            self._loaded_script().begin()
-        else:
-            if self._script is not None:
-                self._script.end()
-            return reply
-        return (yield from self._loaded_script().run(command))
+            raise ModuleMissing(
+                "the server has no tokenbucket module: load it, or set fallback='script'"
+            ) from error
+        node.script.end()
+        return reply
 
     @staticmethod
     def _send_to_module(command: Command, repeatable: bool) -> Steps[Any]:
@@ -215,14 +239,11 @@ class Server:
                 raise
         return (yield command)
 
-    def _loaded_script(self) -> Script:
-        if self._script is None:
-            self._script = Script()
-        return self._script
-
     def _connected(self) -> None:
-        if self._script is not None:
-            self._script.look_for_module()
+        with self._lock:
+            nodes = list(self._nodes.values())
+        for node in nodes:
+            node.script.look_for_module()
 
 
 _servers: weakref.WeakKeyDictionary[Any, dict[tuple[float, float], Server]] = weakref.WeakKeyDictionary()
@@ -252,6 +273,3 @@ def leave(server: Server) -> bool:
                 if one is server:
                     del of_client[settings]
         return True
-
-
-__all__ = ["Command", "Server", "ServerAway", "Steps", "Word", "join", "leave"]

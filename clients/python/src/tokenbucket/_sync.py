@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from . import _core
+from ._connections import routed
 from ._core import HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
 from ._decision import Decision, Denied, JointDecision
 from ._limit import Limit, Number
@@ -28,7 +29,7 @@ def run(client: Client, steps: Steps[T]) -> T:
         command = next(steps)
         while True:
             try:
-                reply = client.execute_command(*command)
+                reply = client.execute_command(*command, **routed(client, command))
             except Exception as error:
                 command = steps.throw(error)
             else:

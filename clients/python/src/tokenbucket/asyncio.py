@@ -8,6 +8,8 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from . import _core
+from ._command import Command
+from ._connections import is_cluster, routed
 from ._core import HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
 from ._decision import Decision, Denied, JointDecision
 from ._limit import Limit, Number
@@ -32,7 +34,7 @@ class _Closing(_core.Asker):
             while True:
                 try:
                     async with asyncio.timeout(self._server.timeout_s):
-                        reply = await self._client.execute_command(*command)
+                        reply = await self._send(command)
                 except Exception as error:
                     command = steps.throw(error)
                 else:
@@ -42,6 +44,12 @@ class _Closing(_core.Asker):
             return result
         finally:
             steps.close()
+
+    async def _send(self, command: Command) -> Any:
+        client = self._client
+        if is_cluster(client):
+            await client.initialize()  # once, and after a failure
+        return await client.execute_command(*command, **routed(client, command))
 
     async def aclose(self) -> None:
         """Closes connections that no other limiter uses. The client that was given stays open."""

@@ -1,0 +1,170 @@
+"""Clusters of three real nodes, by the cluster clients of redis-py and valkey-py, for threads and asyncio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Make
+from servers import Cluster, cluster
+from services import module, wait_for
+from tokenbucket import CrossSlot, Limit, ModuleMissing
+
+STILL = "10/h"
+LIMIT = Limit(10, STILL)
+
+
+@pytest.fixture(scope="module")
+def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(shared_nodes: Cluster) -> Cluster:
+    """For the tests that change nothing but buckets; each starts without any."""
+    for node in shared_nodes.nodes:
+        shared_nodes.ask(node, "FLUSHALL")
+    return shared_nodes
+
+
+@pytest.fixture
+def own_nodes(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def bare_nodes(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path, with_module=False) as nodes:
+        yield nodes
+
+
+def names(nodes: Cluster) -> list[str]:
+    """One on each node."""
+    return [nodes.name_on(node) for node in nodes.nodes]
+
+
+def test_each_node_decides_on_its_buckets(make_on_cluster: Make, nodes: Cluster) -> None:
+    limiter = make_on_cluster(nodes.nodes[0], LIMIT, on_error="raise")
+    for name, node in zip(names(nodes), nodes.nodes, strict=True):
+        assert limiter.take(name, 4).remaining == 6
+        assert limiter.take_up_to(name, 2).granted == 2
+        assert limiter.reserve(name, 1, max_wait_ms=0).allowed
+        with limiter.hold(name, 3) as hold:
+            assert limiter.peek(name, 0).remaining == 0
+            hold.used = 1
+        assert limiter.charge(name, 1).remaining == 1
+        assert limiter.give(name, 3).remaining == 4
+        assert nodes.ask(node, "KEYS", "*") == [f"tb:{name}"]
+
+
+def test_several_limits_of_one_name_share_a_node(make_on_cluster: Make, nodes: Cluster) -> None:
+    limits = {"requests": LIMIT, "inflight": Limit(1, 0)}
+    limiter = make_on_cluster(nodes.nodes[0], limits, on_error="raise")
+    for name in ("ada", "bob", "eve"):
+        assert make_on_cluster(nodes.nodes[0], {"requests": LIMIT}).take_all(name, {"requests": 1}).allowed
+        with limiter.hold(name, {"requests": 1, "inflight": 1}) as hold:
+            assert hold.remaining == {"requests": 8, "inflight": 0}
+
+
+def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes: Cluster) -> None:
+    limiter = make_on_cluster(nodes.nodes[0], {"user": LIMIT, "team": LIMIT}, on_error="open")
+    one, other, _ = names(nodes)
+    assert limiter.take_all({"user": one, "team": one}, {"user": 1, "team": 2}).remaining == 8
+    with pytest.raises(CrossSlot, match="share a hash tag"):
+        limiter.take_all({"user": one, "team": other}, {"user": 1, "team": 2})
+    with pytest.raises(CrossSlot):
+        limiter.hold({"user": one, "team": other}, {"user": 1, "team": 2})
+
+
+def test_without_the_module_a_script_decides_on_every_node(
+    make_on_cluster: Make, bare_nodes: Cluster, caplog: Any
+) -> None:
+    limits = {"requests": LIMIT, "tokens": LIMIT}
+    first = bare_nodes.nodes[0]
+    joint = make_on_cluster(first, limits, fallback="script")
+    limiter = make_on_cluster(first, LIMIT, fallback="script")
+    # Of those without a hash tag, the script's key may be on another node than the module's.
+    for name in [*names(bare_nodes), *"abcdefgh"]:
+        assert [limiter.take(name, 4).remaining for _ in range(2)] == [6, 2]
+        assert not limiter.take(name, 4).allowed
+        assert joint.take_all(name, {"requests": 1, "tokens": 2}).remaining == 8
+    with pytest.raises(ModuleMissing, match="holds need"):
+        limiter.hold("a", 1)
+    with pytest.raises(ModuleMissing, match="fallback='script'"):
+        make_on_cluster(first, LIMIT).take("a")
+    one, other, _ = names(bare_nodes)
+    with pytest.raises(CrossSlot):
+        joint.take_all({"requests": one, "tokens": other}, {"requests": 1, "tokens": 1})
+    assert not any("cannot ask" in record.message for record in caplog.records)
+
+
+def test_each_node_that_gains_the_module_decides_by_it(make_on_cluster: Make, bare_nodes: Cluster) -> None:
+    limiter = make_on_cluster(bare_nodes.nodes[0], LIMIT, fallback="script")
+    with_it, without, _ = names(bare_nodes)
+    bare_nodes.ask(bare_nodes.nodes[0], "MODULE", "LOAD", str(module()))
+    limiter.take(with_it)
+    limiter.take(without)
+    assert bare_nodes.ask(bare_nodes.nodes[0], "KEYS", "*") == [f"tb:{with_it}"]
+    assert bare_nodes.ask(bare_nodes.nodes[1], "KEYS", "*") == [f"tb:{without}:script"]
+
+
+def test_a_slot_that_moved_is_followed(make_on_cluster: Make, own_nodes: Cluster) -> None:
+    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="raise")
+    joint = make_on_cluster(own_nodes.nodes[0], {"a": LIMIT, "b": LIMIT}, on_error="raise")
+    names = [own_nodes.name_on(own_nodes.nodes[0]), "moves", "moves, too"]
+    for name in names:
+        assert limiter.peek(name, 0).remaining == 10
+    for name in names:
+        to = own_nodes.nodes[(own_nodes.nodes.index(own_nodes.node_of(f"tb:{name}")) + 1) % 3]
+        own_nodes.move_slot_of(f"tb:{name}", to)
+        assert limiter.take(name).remaining == 9
+        assert own_nodes.ask(to, "KEYS", "*") == [f"tb:{name}"]
+        own_nodes.ask(to, "FLUSHALL")
+    own_nodes.move_slot_of("{moves}", own_nodes.nodes[2])
+    own_nodes.move_slot_of("{moves}", own_nodes.nodes[1])
+    assert joint.take_all("moves", {"a": 1, "b": 1}).remaining == 9
+
+
+@pytest.mark.parametrize("on_error", ["open", "closed"])
+def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone(
+    make_on_cluster: Make, own_nodes: Cluster, on_error: str, caplog: Any
+) -> None:
+    caplog.set_level(logging.WARNING, "tokenbucket")
+    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error=on_error, retry_every_ms=20)
+    on_first, on_second, on_third = names(own_nodes)
+    for name in (on_first, on_second, on_third):
+        assert limiter.take(name).remaining == 9
+    own_nodes.nodes[1].stop()
+    for _ in range(10):
+        assert not limiter.take(on_first, 0).degraded
+        away = limiter.take(on_second)
+        assert (away.degraded, away.allowed) == (True, on_error == "open")
+        assert not limiter.take(on_third, 0).degraded
+    own_nodes.nodes[1].start()
+    wait_for(lambda: not limiter.take(on_second, 0).degraded, "limiting again")
+    assert limiter.take(on_second, 10).allowed, "it keeps nothing"
+    own = [record.getMessage() for record in caplog.records if record.name == "tokenbucket"]
+    # It has started before it knows the others: until then, the cluster is down to it.
+    assert len(own) == 2, own
+    assert str(own_nodes.nodes[1].port) in own[0]
+    assert own[1].endswith("is back, limiting again")
+
+
+def test_the_replica_of_a_node_that_died_goes_on(make_on_cluster: Make, own_nodes: Cluster) -> None:
+    master = own_nodes.nodes[1]
+    replica = own_nodes.add_replica_of(master)
+    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
+    name = own_nodes.name_on(master)
+    assert limiter.take(name, 4).remaining == 6
+    wait_for(lambda: own_nodes.ask(replica, "DBSIZE") == 1, "the replica")
+    master.stop()
+    assert limiter.take(name).degraded
+    own_nodes.take_over(replica)
+    wait_for(lambda: not limiter.take(name, 0).degraded, "limiting again")
+    assert limiter.take(name, 4).remaining == 2, "what was taken before is known"
