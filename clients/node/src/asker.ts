@@ -1,10 +1,11 @@
 /** What all limiters have in common: a server, and what to do without it. */
 
+import type { Command } from "./command.js";
 import { clockOf, type Client, type Clock } from "./connection.js";
 import { Decision, JointDecision } from "./decision.js";
 import { ServerAway } from "./errors.js";
 import { checkAmount, checkLimit, type Amount, type Limit } from "./limit.js";
-import { serverOf, type Command, type How, type Server } from "./server.js";
+import { serverOf, type How, type Server } from "./server.js";
 
 export interface Options {
   /** What stands before each name to make its key; "tb:" by default. */

@@ -10,7 +10,7 @@ import { Asker, limitWords, type Bucket, type Options } from "./asker.js";
 import type { Client } from "./connection.js";
 import { Decision } from "./decision.js";
 import type { Amount, Limit } from "./limit.js";
-import { scriptKey } from "./server.js";
+import { scriptKey } from "./command.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
 

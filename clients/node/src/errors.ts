@@ -10,6 +10,11 @@ export class ModuleMissing extends Error {
   override readonly name = "ModuleMissing";
 }
 
+/** The buckets of one call are in several slots of a cluster. */
+export class CrossSlot extends Error {
+  override readonly name = "CrossSlot";
+}
+
 export type Fault =
   /** The call is wrong, or may not be made: it would be the next time as well. */
   | "caller"
@@ -18,7 +23,7 @@ export type Fault =
   /** The server is there and refuses this write, which says nothing about the next. */
   | "refusing";
 
-const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"]);
+const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE", "MOVED", "ASK"]);
 const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "EXECABORT"]);
 
 export function faultOf(error: unknown): Fault {
@@ -27,6 +32,15 @@ export function faultOf(error: unknown): Fault {
   const code = codeOf(error);
   if (code === undefined || NOT_DECIDING.has(code)) return "away";
   return REFUSING.has(code) ? "refusing" : "caller";
+}
+
+export function isCrossSlot(error: unknown): boolean {
+  return codeOf(error) === "CROSSSLOT";
+}
+
+/** The node has not, or not yet, the slot of the call. */
+export function isRedirection(error: unknown): boolean {
+  return /^(MOVED|ASK) /.test(textOf(error));
 }
 
 export function isUnknownCommand(error: unknown): boolean {

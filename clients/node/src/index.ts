@@ -6,9 +6,17 @@
  */
 
 export type { OnDecision, Options } from "./asker.js";
-export type { Client, Clock, Connection, IoredisClient, NodeRedisClient } from "./connection.js";
+export type {
+  Client,
+  Clock,
+  Connection,
+  IoredisClient,
+  IoredisCluster,
+  NodeRedisClient,
+  NodeRedisCluster,
+} from "./connection.js";
 export { Decision, Denied, JointDecision, type HeaderOptions } from "./decision.js";
-export { ModuleMissing, ServerAway } from "./errors.js";
+export { CrossSlot, ModuleMissing, ServerAway } from "./errors.js";
 export type { Hold, HoldOptions, Used } from "./hold.js";
 export { checkLimit, parseLimit, type Amount, type Limit } from "./limit.js";
 export {

@@ -2,11 +2,10 @@
 
 import { createHash } from "node:crypto";
 
+import { isOfModule, keyOf, needsModule, scriptArguments, scriptKey, type Command } from "./command.js";
 import { connectionOf, type Client, type Connection } from "./connection.js";
-import { faultOf, isUnknownCommand, isUnknownScript, ModuleMissing, textOf } from "./errors.js";
+import { CrossSlot, faultOf, isCrossSlot, isUnknownCommand, isUnknownScript, ModuleMissing, textOf } from "./errors.js";
 import { FALLBACK } from "./fallback.js";
-
-export type Command = readonly string[];
 
 /** Told when the server goes and when it returns. */
 export type Log = (line: string) => void;
@@ -26,7 +25,7 @@ export interface How {
 
 const MS_BETWEEN_REFUSALS_LOGGED = 60_000;
 const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
-const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"]);
+const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 
 /** Keeps calls from waiting for a server that is away; one at a time finds out whether it is back. */
 class Circuit {
@@ -37,6 +36,7 @@ class Circuit {
   #nextRefusalLogged = 0;
 
   constructor(
+    readonly who: string,
     readonly retryEveryMs: number,
     readonly log: Log,
   ) {}
@@ -49,7 +49,7 @@ class Circuit {
   }
 
   answered(): void {
-    if (this.#away) this.log("tokenbucket: the server is back, limiting again");
+    if (this.#away) this.log(`tokenbucket: ${this.who} is back, limiting again`);
     this.#away = this.#probing = false;
     this.#answeredAt = performance.now();
   }
@@ -58,7 +58,7 @@ class Circuit {
   failed(error: unknown, began: number): void {
     if (began < this.#answeredAt) return;
     if (!this.#away) {
-      this.log(`tokenbucket: cannot ask the server, each limit does as its onError says: ${textOf(error)}`);
+      this.log(`tokenbucket: cannot ask ${this.who}, each limit does as its onError says: ${textOf(error)}`);
     }
     this.#away = true;
     this.#probing = false;
@@ -71,7 +71,7 @@ class Circuit {
     const now = performance.now();
     if (now < this.#nextRefusalLogged) return;
     this.#nextRefusalLogged = now + MS_BETWEEN_REFUSALS_LOGGED;
-    this.log(`tokenbucket: the server refuses, onError decides such calls: ${textOf(error)}`);
+    this.log(`tokenbucket: ${this.who} refuses, onError decides such calls: ${textOf(error)}`);
   }
 
   /** The connection is there again: the next call may find out at once. */
@@ -80,13 +80,15 @@ class Circuit {
   }
 }
 
-/** The commands as a Lua script, for servers without the module. */
+/** Whether a Lua script stands for the commands, on a server without the module. */
 class Script {
-  static readonly #SHA = createHash("sha1").update(FALLBACK).digest("hex");
   #until = 0;
   #isNeeded = false;
 
-  constructor(readonly log: Log) {}
+  constructor(
+    readonly who: string,
+    readonly log: Log,
+  ) {}
 
   get isInUse(): boolean {
     return performance.now() < this.#until;
@@ -94,12 +96,12 @@ class Script {
 
   begin(): void {
     this.#until = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
-    if (!this.#isNeeded) this.log("tokenbucket: the server has no module, the script decides until it has");
+    if (!this.#isNeeded) this.log(`tokenbucket: ${this.who} has no module, the script decides until it has`);
     this.#isNeeded = true;
   }
 
   end(): void {
-    if (this.#isNeeded) this.log("tokenbucket: the server has the module, the script decides no longer");
+    if (this.#isNeeded) this.log(`tokenbucket: ${this.who} has the module, the script decides no longer`);
     this.#isNeeded = false;
   }
 
@@ -107,45 +109,25 @@ class Script {
   lookForModule(): void {
     this.#until = 0;
   }
-
-  async run(connection: Connection, command: Command): Promise<unknown> {
-    const words = Script.#arguments(command);
-    try {
-      return await connection.send(["EVALSHA", Script.#SHA, ...words]);
-    } catch (error) {
-      if (!isUnknownScript(error)) throw error;
-    }
-    return connection.send(["EVAL", FALLBACK, ...words]);
-  }
-
-  /** What stands for a command inside a transaction. */
-  static standIn(command: Command): Command {
-    const [name = "", ...keys] = command;
-    return name === "DEL" ? [name, ...keys.map(scriptKey)] : ["EVAL", FALLBACK, ...Script.#arguments(command)];
-  }
-
-  /** `TB.TAKE key capacity rate cost` as the script takes it: keys first, under names of its own. */
-  static #arguments([name = "", ...words]: Command): Command {
-    const operation = name.replace(/^TB\./, "");
-    const isJoint = operation === "MTAKE";
-    const groups = isJoint ? words.slice(1) : words;
-    const isKey = (at: number) => (isJoint ? at % 4 === 0 : at === 0);
-    const keys = groups.filter((_, at) => isKey(at)).map(scriptKey);
-    return [String(keys.length), ...keys, operation, ...groups.filter((_, at) => !isKey(at))];
-  }
 }
 
-/** No key is a bucket of the module at one time and one of the script at another. */
-export function scriptKey(key: string): string {
-  return `${key}:script`;
+/** What is known about a server, or about one node of a cluster. */
+class Node {
+  readonly circuit: Circuit;
+  readonly script: Script;
+
+  constructor(name: string, { retryEveryMs, log }: ServerOptions) {
+    const who = name === "" ? "the server" : `the node ${name}`;
+    this.circuit = new Circuit(who, retryEveryMs, log);
+    this.script = new Script(who, log);
+  }
 }
 
 /** What limiters on one client share: what is known about who answers there. */
 export class Server {
   readonly #connection: Connection;
   readonly #options: ServerOptions;
-  readonly #circuit: Circuit;
-  readonly #script: Script;
+  readonly #nodes = new Map<string, Node>();
   /** What is to be sent once the connection is ready. */
   readonly #waiting = new Set<{ begin: () => void; failed: (error: unknown) => void }>();
   #connectError: unknown;
@@ -157,41 +139,62 @@ export class Server {
     this.#connection = connectionOf(client);
     this.#options = options;
     this.log = options.log;
-    this.#circuit = new Circuit(options.retryEveryMs, options.log);
-    this.#script = new Script(options.log);
     this.#connection.onReady(() => this.#becameReady());
     this.#connection.onError((error) => this.#didNotConnect(error));
   }
 
   /** The server's reply, or undefined when it does not decide. Rejects for the caller's mistake. */
-  ask(command: Command, how: How = {}): Promise<unknown> {
-    return this.#decided(how, () => this.#send(command, how));
+  async ask(command: Command, how: How = {}): Promise<unknown> {
+    const key = keyOf(command);
+    const node = this.#nodeOf(key);
+    const canScript = how.script && isOfModule(command) && !needsModule(command);
+    if (!canScript || !node.script.isInUse) {
+      try {
+        return await this.#decided(node, how, () => this.#send(node, command));
+      } catch (error) {
+        if (!canScript || !(error instanceof ModuleMissing)) throw error;
+      }
+      node.script.begin();
+    }
+    // Its keys have other names, and so perhaps another node.
+    return this.#decided(this.#nodeOf(scriptKey(key)), how, () => this.#runScript(command));
   }
 
   /** Their replies, in a transaction; to be called only after `ask` has found the module or none. */
   askTogether(commands: readonly Command[], how: How = {}): Promise<unknown> {
-    return this.#decided(how, () => {
-      const known = how.script && this.#script.isInUse;
-      return this.#connection.transaction(known ? commands.map((one) => Script.standIn(one)) : commands);
-    });
+    const key = keyOf(commands[0] ?? []);
+    const node = this.#nodeOf(key);
+    if (!how.script || !node.script.isInUse) {
+      return this.#decided(node, how, () => this.#connection.transaction(commands));
+    }
+    return this.#decided(this.#nodeOf(scriptKey(key)), how, () => this.#connection.transaction(commands.map(standIn)));
   }
 
-  async #decided(how: How, send: () => Promise<unknown>): Promise<unknown> {
-    if (!this.#circuit.admits() && !how.always) return undefined;
+  #nodeOf(key: string): Node {
+    const name = this.#connection.nodeOf?.(key) ?? "";
+    const known = this.#nodes.get(name);
+    if (known) return known;
+    const node = new Node(name, this.#options);
+    this.#nodes.set(name, node);
+    return node;
+  }
+
+  async #decided({ circuit }: Node, how: How, send: () => Promise<unknown>): Promise<unknown> {
+    if (!circuit.admits() && !how.always) return undefined;
     const began = performance.now();
     try {
       const reply = await this.#inTime(send);
-      this.#circuit.answered();
+      circuit.answered();
       return reply;
     } catch (error) {
       const fault = faultOf(error);
       if (fault === "caller") {
-        this.#circuit.answered();
-        throw error;
+        circuit.answered();
+        throw isCrossSlot(error) ? crossSlot(error) : error;
       }
       this.lastError = error;
-      if (fault === "away") this.#circuit.failed(error, began);
-      else this.#circuit.refused(error);
+      if (fault === "away") circuit.failed(error, began);
+      else circuit.refused(error);
       return undefined;
     }
   }
@@ -222,8 +225,10 @@ export class Server {
 
   #becameReady(): void {
     this.#connectError = undefined;
-    this.#circuit.hurry();
-    this.#script.lookForModule();
+    for (const { circuit, script } of this.#nodes.values()) {
+      circuit.hurry();
+      script.lookForModule();
+    }
     const waiting = [...this.#waiting];
     this.#waiting.clear();
     for (const { begin } of waiting) begin();
@@ -237,27 +242,41 @@ export class Server {
     this.#waiting.clear();
   }
 
-  async #send(command: Command, { script = false }: How): Promise<unknown> {
-    const [name = ""] = command;
-    const canScript = script && name.startsWith("TB.") && !NEED_THE_MODULE.has(name);
-    if (canScript && this.#script.isInUse) return this.#script.run(this.#connection, command);
+  async #send(node: Node, command: Command): Promise<unknown> {
     try {
       const reply = await this.#connection.send(command);
-      if (name.startsWith("TB.")) this.#script.end();
+      if (isOfModule(command)) node.script.end();
       return reply;
     } catch (error) {
       if (!isUnknownCommand(error)) throw error;
-      if (NEED_THE_MODULE.has(name)) {
-        throw new ModuleMissing("holds need the tokenbucket module, which the server has not loaded", { cause: error });
-      }
-      if (!canScript) {
-        const help = 'load it, or set fallback: "script"';
-        throw new ModuleMissing(`the server has no tokenbucket module: ${help}`, { cause: error });
-      }
+      const help = needsModule(command)
+        ? "holds need the tokenbucket module, which the server has not loaded"
+        : 'the server has no tokenbucket module: load it, or set fallback: "script"';
+      throw new ModuleMissing(help, { cause: error });
     }
-    this.#script.begin();
-    return this.#script.run(this.#connection, command);
   }
+
+  async #runScript(command: Command): Promise<unknown> {
+    const words = scriptArguments(command);
+    try {
+      return await this.#connection.send(["EVALSHA", SHA, ...words]);
+    } catch (error) {
+      if (!isUnknownScript(error)) throw error;
+    }
+    return this.#connection.send(["EVAL", FALLBACK, ...words]);
+  }
+}
+
+/** What stands for a command inside a transaction where the script decides. */
+function standIn(command: Command): Command {
+  const [name = "", ...keys] = command;
+  return name === "DEL" ? [name, ...keys.map(scriptKey)] : ["EVAL", FALLBACK, ...scriptArguments(command)];
+}
+
+function crossSlot(cause: unknown): CrossSlot {
+  return new CrossSlot("in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'", {
+    cause,
+  });
 }
 
 const servers = new WeakMap<Client, { options: ServerOptions; server: Server }[]>();

@@ -1,69 +1,183 @@
-/** The cluster clients of ioredis and iovalkey, on a node that refuses calls across slots. */
+/** Clusters of three real nodes, by the cluster clients of ioredis, iovalkey and node-redis. */
 
 import assert from "node:assert/strict";
-import { test, type TestContext } from "node:test";
+import { test } from "node:test";
 
-import { Cluster } from "ioredis";
-import { Cluster as ValkeyCluster } from "iovalkey";
-import { JointLimiter, Limiter, type Client } from "tokenbucket-redis";
+import { CrossSlot, JointLimiter, Limiter, ModuleMissing } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
-import { clientFor, PATIENT, serverFor, STILL, until } from "./servers.js";
+import {
+  ask,
+  CLUSTER_LIBRARIES,
+  clusterClientFor,
+  clusterFor,
+  MAY_LOAD_MODULES,
+  MODULE,
+  PATIENT,
+  sharedCluster,
+  STILL,
+  until,
+  type Server,
+} from "./servers.js";
 
 const LIMIT = { capacity: 10, rate: STILL };
+const STRICT = { ...PATIENT, onError: "throw" as const };
+const SCRIPTED = { ...STRICT, fallback: "script" as const };
 
-const CLUSTERS: Record<string, (port: number) => Cluster | ValkeyCluster> = {
-  ioredis: (port) => new Cluster([{ host: "127.0.0.1", port }]),
-  iovalkey: (port) => new ValkeyCluster([{ host: "127.0.0.1", port }]),
-};
+const withModule = await sharedCluster();
+const withoutModule = await sharedCluster({ module: false });
+const names = await withModule.names();
 
-async function clusterFor(t: TestContext, library: string, module: boolean): Promise<Client> {
-  const server = await serverFor(t, {
-    module,
-    args: ["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"],
+for (const library of Object.keys(CLUSTER_LIBRARIES)) {
+  // Of each library, and of the module and the script.
+  const own = (name: string) => `${library}:${name}`;
+
+  test(`${library}: each node decides on its buckets`, async (t) => {
+    const client = await clusterClientFor(t, withModule, library);
+    const limiter = new Limiter(client, LIMIT, { ...STRICT, prefix: own("") });
+    for (const [at, name] of names.entries()) {
+      assert.equal((await limiter.take(name, 4)).remaining, 6);
+      assert.equal((await limiter.takeUpTo(name, 2)).granted, 2);
+      assert.equal((await limiter.reserve(name, 1, { maxWaitMs: 0 })).allowed, true);
+      await limiter.withHold(name, 3, async (hold) => {
+        assert.equal((await limiter.peek(name, 0)).remaining, 0);
+        hold.used = 1;
+      });
+      assert.equal((await limiter.charge(name, 1)).remaining, 1);
+      assert.equal((await limiter.give(name, 3)).remaining, 4);
+      assert.deepEqual(await ask(withModule.nodes[at]!, "KEYS", own("*")), [own(name)]);
+    }
   });
-  const { send } = await clientFor(t, server);
-  await send("CLUSTER", "ADDSLOTS", ...Array.from({ length: 16_384 }, (_, slot) => String(slot)));
-  await until(async () => {
-    // The state is looked at as time passes.
-    server.advance(1000);
-    return /cluster_state:ok/.test(String(await send("CLUSTER", "INFO")));
+
+  test(`${library}: several limits of one name share a node, of several names only by a hash tag`, async (t) => {
+    const client = await clusterClientFor(t, withModule, library);
+    const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, { ...STRICT, prefix: own("joint:") });
+    for (const name of ["ada", "bob", "eve"]) {
+      assert.equal((await joint.takeAll(name, { x: 1, y: 2 })).remaining, 8);
+      const hold = await joint.hold(name, { x: 1, y: 2 });
+      assert.equal(hold.decision.remaining, 6);
+      await hold.settle({ x: 1, y: 0 });
+    }
+    const [one = "", other = ""] = names;
+    assert.equal((await joint.takeAll({ x: one, y: one }, { x: 1, y: 2 })).remaining, 8);
+    const across = { x: one, y: other };
+    await assert.rejects(joint.takeAll(across, { x: 1, y: 2 }), (error) => {
+      assert.ok(error instanceof CrossSlot);
+      assert.match(error.message, /share a hash tag/);
+      return true;
+    });
+    await assert.rejects(joint.hold(across, { x: 1, y: 2 }), CrossSlot);
   });
-  const client = CLUSTERS[library]!(server.port);
-  client.on("error", () => {});
-  t.after(() => client.disconnect());
-  return client;
-}
 
-for (const library of Object.keys(CLUSTERS)) {
-  for (const module of [true, false]) {
-    test(`${library}, ${module ? "the module" : "the script"}: limiters and drop-ins keep to a slot`, async (t) => {
-      const client = await clusterFor(t, library, module);
-      const options = { ...PATIENT, fallback: "script" as const };
-      assert.equal((await new Limiter(client, LIMIT, options).take("a")).remaining, 9);
-      const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, options);
-      assert.equal((await joint.takeAll("a", { x: 1, y: 2 })).remaining, 8);
+  test(`${library}: without the module, the script decides on every node`, async (t) => {
+    const client = await clusterClientFor(t, withoutModule, library);
+    const lines: string[] = [];
+    const options = { ...SCRIPTED, prefix: own(""), log: (line: string) => lines.push(line) };
+    const limiter = new Limiter(client, LIMIT, options);
+    const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, options);
+    // Of those without a hash tag, the script's key may be on another node than the module's.
+    for (const name of [...names, ..."abcdefgh"]) {
+      assert.equal((await limiter.take(name, 4)).remaining, 6);
+      assert.equal((await limiter.take(name, 4)).remaining, 2);
+      assert.equal((await limiter.take(name, 4)).allowed, false);
+      assert.equal((await joint.takeAll(name, { x: 1, y: 2 })).remaining, 8);
+    }
+    assert.equal(lines.length, 3, `of each node: ${lines}`);
+    await assert.rejects(joint.takeAll({ x: names[0]!, y: names[1]! }, { x: 1, y: 1 }), CrossSlot);
+    await assert.rejects(limiter.hold("a", 1), ModuleMissing);
+    await assert.rejects(new Limiter(client, LIMIT, STRICT).take("a"), ModuleMissing);
+  });
 
-      for (const key of ["b", "{tag}b"]) {
-        const flexible = new RateLimiterTokenBucket({ ...options, storeClient: client, points: 2, duration: 60 });
+  for (const [cluster, what] of [
+    [withModule, "the module"],
+    [withoutModule, "the script"],
+  ] as const) {
+    test(`${library}, ${what}: drop-ins keep to a slot`, async (t) => {
+      const client = await clusterClientFor(t, cluster, library);
+      const keyPrefix = own("flexible");
+      for (const key of [..."abc", "{tag}b"]) {
+        const options = { ...PATIENT, fallback: "script" as const, storeClient: client, keyPrefix };
+        const flexible = new RateLimiterTokenBucket({ ...options, points: 2, duration: 3600 });
         await flexible.consume(key, 2);
         await flexible.block(key, 10);
-        assert.equal((await flexible.get(key))?.msBeforeNext, 10_000);
+        const blocked = await flexible.get(key);
+        assert.ok(blocked && blocked.msBeforeNext > 5000 && blocked.msBeforeNext <= 10_000, JSON.stringify(blocked));
         await flexible.set(key, 1, 10);
         assert.equal((await flexible.consume(key)).remainingPoints, 0);
         assert.equal(await flexible.delete(key), true);
       }
-      const storage = new TokenBucketStorage(client, options);
-      const records = [];
-      for (let i = 0; i < 2; i++) records.push(await storage.increment("c", 20_000, 1, 30_000, "default"));
-      assert.deepEqual(
-        records.map(({ isBlocked, timeToBlockExpire }) => [isBlocked, timeToBlockExpire]),
-        [
-          [false, 0],
-          [true, 30],
-        ],
-      );
+      const storage = new TokenBucketStorage(client, { ...SCRIPTED, prefix: own("throttler:") });
+      for (const key of "abc") {
+        const records = [];
+        for (let i = 0; i < 2; i++) records.push(await storage.increment(key, 3_600_000, 1, 7_200_000, "default"));
+        assert.deepEqual(
+          records.map(({ isBlocked, timeToBlockExpire }) => [isBlocked, timeToBlockExpire]),
+          [
+            [false, 0],
+            [true, 7200],
+          ],
+        );
+      }
     });
   }
+
+  test(`${library}: a node that gains the module decides by it, the others go on without`, async (t) => {
+    const cluster = await clusterFor(t, { module: false, args: MAY_LOAD_MODULES });
+    await ask(cluster.nodes[0]!, "MODULE", "LOAD", MODULE);
+    const limiter = new Limiter(await clusterClientFor(t, cluster, library), LIMIT, SCRIPTED);
+    const names = await cluster.names();
+    for (const name of names) assert.equal((await limiter.take(name)).remaining, 9);
+    const keys = await Promise.all(cluster.nodes.map((node) => ask(node, "KEYS", "*")));
+    assert.deepEqual(keys, [[`tb:${names[0]}`], [`tb:${names[1]}:script`], [`tb:${names[2]}:script`]]);
+  });
+
+  test(`${library}: a slot that moved is followed`, async (t) => {
+    const cluster = await clusterFor(t);
+    const client = await clusterClientFor(t, cluster, library);
+    const limiter = new Limiter(client, LIMIT, STRICT);
+    const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, STRICT);
+    for (const name of ["moves", "{moves, too}"]) {
+      assert.equal((await limiter.peek(name, 0)).remaining, 10);
+      const at = cluster.nodes.indexOf(await cluster.nodeOf(`tb:${name}`));
+      const to = cluster.nodes[(at + 1) % 3]!;
+      await cluster.moveSlotOf(`tb:${name}`, to);
+      assert.equal((await limiter.take(name)).remaining, 9);
+      assert.equal((await limiter.take(name)).remaining, 8);
+      assert.deepEqual(await ask(to, "KEYS", "*"), [`tb:${name}`]);
+      await ask(to, "FLUSHALL");
+    }
+    const before = cluster.nodes.indexOf(await cluster.nodeOf("{joint}"));
+    await cluster.moveSlotOf("{joint}", cluster.nodes[(before + 2) % 3]!);
+    assert.equal((await joint.takeAll("joint", { x: 1, y: 1 })).remaining, 9);
+  });
+
+  test(`${library}: a node that is away is an outage of its buckets alone, until a replica takes over`, async (t) => {
+    const cluster = await clusterFor(t);
+    const [first, master, third] = cluster.nodes as [Server, Server, Server];
+    const replica = await cluster.replicaOf(t, master);
+    const lines: string[] = [];
+    const options = { ...PATIENT, log: (line: string) => lines.push(line), retryEveryMs: 20 };
+    const client = await clusterClientFor(t, cluster, library);
+    const limiter = new Limiter(client, LIMIT, { ...options, onError: "closed" });
+    const [onFirst = "", onMaster = "", onThird = ""] = await cluster.names();
+    for (const name of [onFirst, onMaster, onThird]) assert.equal((await limiter.take(name, 4)).remaining, 6);
+    await until(async () => (await ask(replica, "DBSIZE")) === 1);
+
+    await master.stop();
+    // One call waits for a reply that does not come, the others do not ask.
+    const impatient = new Limiter(client, LIMIT, { ...options, retryEveryMs: 60_000, timeoutMs: 500, onError: "open" });
+    for (let i = 0; i < 10; i++) {
+      const [one, away, other] = await Promise.all([onFirst, onMaster, onThird].map((name) => impatient.take(name, 0)));
+      assert.deepEqual([one?.degraded, away?.degraded, other?.degraded], [false, true, false]);
+      assert.equal(away?.allowed, true);
+    }
+    assert.equal((await limiter.take(onMaster)).allowed, false, "closed");
+    const away = lines.filter((line) => line.includes("cannot ask"));
+    assert.equal(away.length, 2, `one of each limiter: ${lines}`);
+
+    await cluster.takeOver(replica, [first, third]);
+    await until(async () => !(await limiter.take(onMaster, 0)).degraded);
+    assert.equal((await limiter.take(onMaster, 4)).remaining, 2, "what was taken before is known");
+  });
 }

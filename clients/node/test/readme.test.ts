@@ -9,7 +9,7 @@ import { promisify } from "node:util";
 
 import { Redis } from "ioredis";
 
-import { serverFor } from "./servers.js";
+import { clusterFor, serverFor } from "./servers.js";
 
 const run = promisify(execFile);
 const PACKAGE = resolve(import.meta.dirname, "..");
@@ -40,13 +40,14 @@ export class JointLimiter extends real.JointLimiter {
 
 test("the README's code does what it says", async (t) => {
   const server = await serverFor(t);
+  const cluster = await clusterFor(t);
   const redis = new Redis(server.url);
   t.after(() => redis.disconnect());
   rmSync(FOLDER, { recursive: true, force: true });
   mkdirSync(FOLDER, { recursive: true });
   for (const [at, code] of blocks.entries()) {
     const here = code
-      .replaceAll("redis://127.0.0.1:6379", server.url)
+      .replaceAll("redis://127.0.0.1:6379", code.includes("Cluster(") ? cluster.nodes[0]!.url : server.url)
       .replaceAll("3000", "0")
       .replace('from "tokenbucket-redis"', 'from "./patient.js"')
       .replace("{ storeClient,", "{ storeClient, timeoutMs: 20_000,");

@@ -8,9 +8,9 @@ import { join, resolve } from "node:path";
 import { after, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Redis } from "ioredis";
-import { Redis as Valkey } from "iovalkey";
-import { createClient } from "redis";
+import { Cluster as IoredisCluster, Redis } from "ioredis";
+import { Cluster as IovalkeyCluster, Redis as Valkey } from "iovalkey";
+import { createClient, createCluster } from "redis";
 import type { Client } from "tokenbucket-redis";
 
 const HERE = resolve(import.meta.dirname, "..");
@@ -26,6 +26,8 @@ export const STILL = "10/h";
 interface ServerOptions {
   module?: boolean;
   args?: string[];
+  /** Whether its time passes by itself, as the nodes of a cluster need it among themselves. */
+  realTime?: boolean;
 }
 
 /** What is left when a test program ends early ends with it. */
@@ -42,16 +44,17 @@ export class Server {
   private constructor(
     readonly port: number,
     readonly args: string[],
+    readonly realTime: boolean,
   ) {
     this.advance(0);
     running.add(this);
   }
 
-  static async start({ module = true, args = [] }: ServerOptions = {}): Promise<Server> {
+  static async start({ module = true, args = [], realTime = false }: ServerOptions = {}): Promise<Server> {
     for (const needed of [SERVER, MODULE]) {
       if (!existsSync(needed)) throw new Error(`there is no ${needed}: set SERVER and MODULE`);
     }
-    return new Server(await freePort(), [...args, ...(module ? ["--loadmodule", MODULE] : [])]).start();
+    return new Server(await freePort(), [...args, ...(module ? ["--loadmodule", MODULE] : [])], realTime).start();
   }
 
   get url(): string {
@@ -65,7 +68,7 @@ export class Server {
     const log = openSync(join(this.#folder, "log"), "a");
     this.#child = spawn(SERVER, [...args, ...this.args], {
       cwd: this.#folder,
-      env: { ...process.env, LD_PRELOAD: join(HERE, "build/fakeclock.so"), FAKECLOCK: join(this.#folder, "clock") },
+      env: this.realTime ? process.env : { ...process.env, ...fakeClock(join(this.#folder, "clock")) },
       stdio: ["ignore", log, log],
     });
     closeSync(log);
@@ -110,6 +113,10 @@ export class Server {
   get #ended(): boolean {
     return !this.#child?.pid || this.#child.exitCode !== null || this.#child.signalCode !== null;
   }
+}
+
+function fakeClock(path: string): Record<string, string> {
+  return { LD_PRELOAD: join(HERE, "build/fakeclock.so"), FAKECLOCK: path };
 }
 
 /** A server for one test. */
@@ -178,7 +185,6 @@ function majorVersion(): number {
   return Number(/ v=(\d+)/.exec(version)?.[1]);
 }
 
-/** Below those that the kernel gives to clients, so that it is still free for a restart. */
 /** A port below those that connections get from the system; a node of a cluster also takes the one 10,000 above it. */
 async function freePort(): Promise<number> {
   for (;;) {
@@ -204,4 +210,137 @@ function answers(port: number): Promise<boolean> {
       done(true);
     });
   });
+}
+
+const SLOTS = 16_384;
+const SHARE = Math.ceil(SLOTS / 3);
+// A node that is away takes its slots with it, and leaves the others at work.
+const NODE_OPTIONS = "--cluster-enabled yes --cluster-require-full-coverage no --repl-diskless-sync-delay 0".split(" ");
+
+/** Three masters, and whatever a test adds. */
+export class Cluster {
+  private constructor(
+    readonly nodes: readonly Server[],
+    readonly options: ServerOptions,
+  ) {}
+
+  static async start({ module = true, args = [] }: ServerOptions = {}): Promise<Cluster> {
+    const options = { module, args: [...NODE_OPTIONS, ...args], realTime: true };
+    const cluster = new Cluster(await Promise.all([1, 2, 3].map(() => Server.start(options))), options);
+    for (const [at, node] of cluster.nodes.entries()) {
+      await ask(node, "CLUSTER", "SET-CONFIG-EPOCH", String(at + 1));
+      const slots = Array.from({ length: Math.min(SHARE, SLOTS - at * SHARE) }, (_, slot) => String(at * SHARE + slot));
+      await ask(node, "CLUSTER", "ADDSLOTS", ...slots);
+      await cluster.#meet(node);
+    }
+    for (const node of cluster.nodes) {
+      await until(async () => {
+        const info = String(await ask(node, "CLUSTER", "INFO"));
+        return info.includes("cluster_state:ok") && info.includes(`cluster_slots_ok:${SLOTS}`);
+      });
+    }
+    return cluster;
+  }
+
+  async #meet(node: Server): Promise<void> {
+    await ask(node, "CLUSTER", "MEET", "127.0.0.1", String(this.nodes[0]!.port));
+  }
+
+  async remove(): Promise<void> {
+    await Promise.all(this.nodes.map((node) => node.remove()));
+  }
+
+  /** The node that has the key, as the slots were dealt. */
+  async nodeOf(key: string): Promise<Server> {
+    const slot = Number(await ask(this.nodes[0]!, "CLUSTER", "KEYSLOT", key));
+    return this.nodes[Math.floor(slot / SHARE)]!;
+  }
+
+  /** A name with a hash tag on each node. */
+  async names(): Promise<string[]> {
+    const names = new Map<Server, string>();
+    for (let at = 0; names.size < 3; at++) names.set(await this.nodeOf(`{${at}}`), `{${at}}`);
+    return this.nodes.map((node) => names.get(node)!);
+  }
+
+  /** Moves a slot in which there is nothing yet. */
+  async moveSlotOf(key: string, to: Server): Promise<void> {
+    const slot = String(await ask(to, "CLUSTER", "KEYSLOT", key));
+    const id = String(await ask(to, "CLUSTER", "MYID"));
+    for (const node of [to, ...this.nodes.filter((one) => one !== to)]) {
+      await ask(node, "CLUSTER", "SETSLOT", slot, "NODE", id);
+    }
+  }
+
+  /** A replica that has all that its master has. */
+  async replicaOf(t: TestContext, master: Server): Promise<Server> {
+    const replica = await serverFor(t, this.options);
+    await this.#meet(replica);
+    const id = String(await ask(master, "CLUSTER", "MYID"));
+    await until(async () => String(await ask(replica, "CLUSTER", "NODES")).includes(id));
+    await ask(replica, "CLUSTER", "REPLICATE", id);
+    await until(async () => String(await ask(replica, "INFO", "replication")).includes("master_link_status:up"));
+    return replica;
+  }
+
+  /** Makes it a master in place of its own, and waits until those that are left know. */
+  async takeOver(replica: Server, left: readonly Server[]): Promise<void> {
+    await ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER");
+    for (const node of left) {
+      await until(async () =>
+        new RegExp(`:${replica.port}@.* master `).test(String(await ask(node, "CLUSTER", "NODES"))),
+      );
+    }
+  }
+}
+
+/** A node's own answer. */
+export async function ask(node: Server, ...words: [string, ...string[]]): Promise<unknown> {
+  const client = new Redis(node.url);
+  try {
+    return await client.call(...words);
+  } finally {
+    client.disconnect();
+  }
+}
+
+export async function clusterFor(t: TestContext, options?: ServerOptions): Promise<Cluster> {
+  const cluster = await Cluster.start(options);
+  t.after(() => cluster.remove());
+  return cluster;
+}
+
+/** A cluster for all tests of a file. */
+export async function sharedCluster(options?: ServerOptions): Promise<Cluster> {
+  const cluster = await Cluster.start(options);
+  after(() => cluster.remove());
+  return cluster;
+}
+
+export const CLUSTER_LIBRARIES: Record<string, (cluster: Cluster) => Promise<{ client: Client; close(): void }>> = {
+  ioredis: async ({ nodes }) => overIoredisCluster(new IoredisCluster([nodes[0]!.url])),
+  iovalkey: async ({ nodes }) => overIoredisCluster(new IovalkeyCluster([nodes[0]!.url])),
+  "node-redis": async ({ nodes }) => {
+    const client = createCluster({
+      rootNodes: [{ url: nodes[0]!.url }],
+      defaults: { socket: { reconnectStrategy: 50 } },
+      topologyRefreshOnReconnectionAttemptStrategy: 100,
+    });
+    client.on("error", () => {});
+    await client.connect();
+    return { client, close: () => client.destroy() };
+  },
+};
+
+async function overIoredisCluster(client: IoredisCluster | IovalkeyCluster) {
+  client.on("error", () => {});
+  await until(() => client.status === "ready");
+  return { client, close: () => client.disconnect() };
+}
+
+/** A client of the cluster for one test. */
+export async function clusterClientFor(t: TestContext, cluster: Cluster, library: string): Promise<Client> {
+  const { client, close } = await CLUSTER_LIBRARIES[library]!(cluster);
+  t.after(close);
+  return client;
 }

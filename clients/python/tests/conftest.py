@@ -125,7 +125,7 @@ def make_on_cluster(
 def makes(
     kind_of_client: Any, asynchronous: bool, portal: anyio.from_thread.BlockingPortal
 ) -> Iterator[Make]:
-    """Five seconds are plenty for a loaded machine to ask a server, so that no test passes or fails by
+    """Twenty seconds are plenty for a loaded machine to ask a server, so that no test passes or fails by
     the policy for errors unless it is about that.
     """
     made: list[tuple[Any, Any]] = []
@@ -137,7 +137,7 @@ def makes(
 
         def build() -> tuple[Any, Any]:
             client = kind_of_client(**of_client)
-            return kind(client, limit, **({"timeout_ms": 5000} | options)), client
+            return kind(client, limit, **({"timeout_ms": 20_000} | options)), client
 
         limiter, client = portal.call(build) if asynchronous else build()
         if asynchronous:

@@ -34,6 +34,7 @@ class Cluster:
     def _start(self) -> Service:
         # A node that is away takes its slots with it, and leaves the others at work.
         options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
+        options += ["--repl-diskless-sync-delay", "0"]
         # Each in a folder of its own: there it writes what it knows of the others.
         folder = self._folder / str(len(list(self._folder.iterdir())))
         folder.mkdir()

@@ -1,0 +1,35 @@
+/** The words that are sent, for the module and for the script. */
+
+export type Command = readonly string[];
+
+const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"]);
+/** Where the first key stands, if not right behind the name. */
+const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, EVALSHA: 3, EVAL: 3 };
+
+/** The key by which a cluster finds the node. */
+export function keyOf([name = "", ...words]: Command): string {
+  return words[(FIRST_KEY[name] ?? 1) - 1] ?? "";
+}
+
+export function isOfModule([name = ""]: Command): boolean {
+  return name.startsWith("TB.");
+}
+
+export function needsModule([name = ""]: Command): boolean {
+  return NEED_THE_MODULE.has(name);
+}
+
+/** No key is a bucket of the module at one time and one of the script at another. */
+export function scriptKey(key: string): string {
+  return `${key}:script`;
+}
+
+/** `TB.TAKE key capacity rate cost` as the script takes it: keys first, under names of its own. */
+export function scriptArguments([name = "", ...words]: Command): Command {
+  const operation = name.replace(/^TB\./, "");
+  const isJoint = operation === "MTAKE";
+  const groups = isJoint ? words.slice(1) : words;
+  const isKey = (at: number) => (isJoint ? at % 4 === 0 : at === 0);
+  const keys = groups.filter((_, at) => isKey(at)).map(scriptKey);
+  return [String(keys.length), ...keys, operation, ...groups.filter((_, at) => !isKey(at))];
+}
