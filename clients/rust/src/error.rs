@@ -16,6 +16,8 @@ pub enum Error {
     Refused(RedisError),
     /// The server has not loaded the module.
     ModuleMissing(&'static str),
+    /// The buckets of one call are in several slots of a cluster.
+    CrossSlot,
     /// The hold was denied.
     Denied(JointDecision),
 }
@@ -25,11 +27,25 @@ pub(crate) const LOAD_THE_MODULE: Error =
 pub(crate) const HOLDS_NEED_THE_MODULE: Error =
     Error::ModuleMissing("holds need the tokenbucket module, which the server has not loaded");
 
+const SHARE_A_HASH_TAG: &str =
+    "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests";
+
+/// What the server replied to a call that would be wrong the next time as well.
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Self {
+        match error.code() {
+            Some("CROSSSLOT") => Self::CrossSlot,
+            _ => Self::Refused(error),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(error) => error.fmt(f),
             Self::ModuleMissing(text) => f.write_str(text),
+            Self::CrossSlot => f.write_str(SHARE_A_HASH_TAG),
             Self::Denied(decision) => match decision.binding.retry_after() {
                 Some(wait) => write!(f, "denied; there may be room in {} ms", wait.as_millis()),
                 None => f.write_str("denied: more than the limit ever holds"),
@@ -42,7 +58,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Refused(error) => Some(error),
-            Self::ModuleMissing(_) | Self::Denied(_) => None,
+            Self::ModuleMissing(_) | Self::CrossSlot | Self::Denied(_) => None,
         }
     }
 }

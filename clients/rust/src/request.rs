@@ -116,6 +116,11 @@ impl Request {
         self.buckets.first().map_or("", |bucket| &bucket.key)
     }
 
+    /// The same, of the script.
+    pub(crate) fn script_key(&self) -> String {
+        script_key(self.key())
+    }
+
     /// Holds are beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
         matches!(self.operation, "MHOLD" | "MSETTLE")
@@ -143,7 +148,7 @@ impl Request {
         let mut command = redis::cmd(eval);
         command.arg(script).arg(self.buckets.len());
         for bucket in &self.buckets {
-            command.arg(format!("{}:script", bucket.key));
+            command.arg(script_key(&bucket.key));
         }
         command.arg(self.operation);
         for bucket in &self.buckets {
@@ -151,4 +156,9 @@ impl Request {
         }
         command
     }
+}
+
+/// No key is a bucket of the module at one time and one of the script at another.
+fn script_key(key: &str) -> String {
+    format!("{key}:script")
 }

@@ -43,6 +43,14 @@ struct Node {
     script_since: u64,
 }
 
+/// Who decides on a request: the module or the script, on one node.
+struct Decider {
+    node: Arc<str>,
+    /// By which it is found.
+    key: String,
+    is_script: bool,
+}
+
 /// How a request is sent.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How {
@@ -62,79 +70,122 @@ impl Server {
         how: How,
         options: &Options,
     ) -> Result<Option<Value>, Error> {
-        let node = self.transport.node_of(request.key());
-        let Some(_probe) = self.admit(&node, how.always) else { return Ok(None) };
-        let result = self.send(&node, request, options).await;
+        let decider = self.decider(request, options);
+        let Some(_probe) = self.admit(&decider.node, how.always) else { return Ok(None) };
+        let (decider, result) = self.send(decider, request, options).await;
+        let node = &decider.node;
         let fault = match &result {
             Err(Unanswered::Failure(failure)) => Some(failure.fault()),
             Ok(_) | Err(Unanswered::Error(_)) => None,
         };
         match (result, fault) {
             (Err(Unanswered::Failure(failure)), Some(Fault::Away)) => {
-                self.away(&node, &failure, options);
+                self.away(node, &failure, options);
                 self.transport.failed();
                 Ok(None)
             }
             (Err(Unanswered::Failure(failure)), Some(Fault::Refusing)) => {
-                self.back(&node);
-                self.refusing(&node, &failure);
+                self.back(node);
+                self.refusing(node, &failure);
                 Ok(None)
             }
             (result, _) => {
-                self.back(&node);
+                self.back(node);
                 result.map(Some).map_err(Unanswered::into_error)
             }
         }
     }
 
-    async fn send(&self, node: &Arc<str>, request: &Request, options: &Options) -> Result<Value, Unanswered> {
+    fn decider(&self, request: &Request, options: &Options) -> Decider {
+        let module = self.module_of(request);
+        let may_be_script = options.fallback == Fallback::Script && !request.needs_the_module();
+        if may_be_script && self.script_decides(&module.node) {
+            self.script_of(request)
+        } else {
+            module
+        }
+    }
+
+    fn module_of(&self, request: &Request) -> Decider {
+        let key = request.key().to_owned();
+        Decider { node: self.transport.node_of(&key), key, is_script: false }
+    }
+
+    /// Its keys have other names, and so perhaps another node.
+    fn script_of(&self, request: &Request) -> Decider {
+        let key = request.script_key();
+        Decider { node: self.transport.node_of(&key), key, is_script: true }
+    }
+
+    /// The reply, and who was asked in the end.
+    async fn send(
+        &self,
+        decider: Decider,
+        request: &Request,
+        options: &Options,
+    ) -> (Decider, Result<Value, Unanswered>) {
         let deadline = self.transport.now() + options.timeout;
-        let may_use_script = options.fallback == Fallback::Script && !request.needs_the_module();
-        if may_use_script && self.script_decides(node) {
-            match self.run_script(request, deadline).await {
+        if decider.is_script {
+            match self.run_script(&decider, request, deadline).await {
                 // The next connection may be to a server with the module.
                 Err(failure) if request.is_repeatable() && failure.is_broken_connection() => {}
-                result => return Ok(result?),
+                result => return (decider, result.map_err(Unanswered::from)),
             }
         }
-        match self.send_to_module(request, deadline).await {
+        let module = self.module_of(request);
+        match self.send_to_module(&module, request, deadline).await {
             Err(failure) if failure.is_unknown_command() => {}
-            Err(failure) => return Err(failure.into()),
+            Err(failure) => return (module, Err(failure.into())),
             Ok(reply) => {
-                self.has_module(node);
-                return Ok(reply);
+                self.has_module(&module.node);
+                return (module, Ok(reply));
             }
         }
-        if !may_use_script {
-            let error = if request.needs_the_module() { HOLDS_NEED_THE_MODULE } else { LOAD_THE_MODULE };
-            return Err(Unanswered::Error(error));
+        self.back(&module.node);
+        if request.needs_the_module() {
+            return (module, Err(Unanswered::Error(HOLDS_NEED_THE_MODULE)));
         }
-        self.let_script_decide(node);
-        Ok(self.run_script(request, deadline).await?)
+        if options.fallback != Fallback::Script {
+            return (module, Err(Unanswered::Error(LOAD_THE_MODULE)));
+        }
+        self.let_script_decide(&module.node);
+        let script = self.script_of(request);
+        let result = self.run_script(&script, request, deadline).await;
+        (script, result.map_err(Unanswered::from))
     }
 
-    async fn send_to_module(&self, request: &Request, deadline: Duration) -> Result<Value, Failure> {
-        match self.send_once(request, request.to_command(), deadline).await {
+    async fn send_to_module(
+        &self,
+        module: &Decider,
+        request: &Request,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        match self.send_once(module, request.to_command(), deadline).await {
             // It may have been idle for long, and closed by the server.
             Err(failure) if request.is_repeatable() && failure.is_broken_connection() => {
-                self.send_once(request, request.to_command(), deadline).await
+                self.send_once(module, request.to_command(), deadline).await
             }
             result => result,
         }
     }
 
-    async fn run_script(&self, request: &Request, deadline: Duration) -> Result<Value, Failure> {
-        match self.send_once(request, request.to_script("EVALSHA", &SHA), deadline).await {
+    async fn run_script(
+        &self,
+        script: &Decider,
+        request: &Request,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        match self.send_once(script, request.to_script("EVALSHA", &SHA), deadline).await {
             Err(failure) if failure.is_unknown_script() => {
-                self.send_once(request, request.to_script("EVAL", SOURCE), deadline).await
+                self.send_once(script, request.to_script("EVAL", SOURCE), deadline).await
             }
             result => result,
         }
     }
 
-    async fn send_once(&self, request: &Request, command: Cmd, deadline: Duration) -> Result<Value, Failure> {
+    async fn send_once(&self, decider: &Decider, command: Cmd, deadline: Duration) -> Result<Value, Failure> {
         let left = deadline.saturating_sub(self.transport.now());
-        self.transport.send(command, request.key(), left.max(LEAST_TIMEOUT)).await
+        self.transport.send(command, &decider.key, left.max(LEAST_TIMEOUT)).await
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<Arc<str>, Node>> {
@@ -248,7 +299,7 @@ enum Unanswered {
 impl Unanswered {
     fn into_error(self) -> Error {
         match self {
-            Self::Failure(Failure::Redis(error)) => Error::Refused(error),
+            Self::Failure(Failure::Redis(error)) => error.into(),
             Self::Failure(Failure::TimedOut) => unreachable!("a server that does not answer is away"),
             Self::Error(error) => error,
         }

@@ -189,41 +189,83 @@ pub async fn wait_for(what: &str, within: Duration, mut condition: impl AsyncFnM
 }
 
 const SLOTS: u16 = 16384;
+const SHARE: u16 = SLOTS.div_ceil(3);
 
-/// Three masters without replicas.
+/// Three masters, and whatever a test adds.
 pub struct Cluster {
     pub nodes: Vec<Server>,
+    with_module: bool,
 }
 
 impl Cluster {
     pub async fn start() -> Self {
+        Self::start_nodes(true).await
+    }
+
+    pub async fn start_without_module() -> Self {
+        Self::start_nodes(false).await
+    }
+
+    async fn start_nodes(with_module: bool) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..3 {
-            // A node that is away takes its slots with it, and leaves the others at work.
-            let options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
-            let mut node = Server::new(&options, true);
-            node.restart().await;
-            nodes.push(node);
+            nodes.push(node(with_module).await);
         }
         for (index, node) in nodes.iter().enumerate() {
-            let mut connection = node.connection();
-            let mut run = |command: &mut redis::Cmd| command.exec(&mut connection).expect("CLUSTER");
-            run(redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(index + 1));
-            let share = SLOTS.div_ceil(3);
-            let first = share * index as u16;
-            let slots: Vec<u16> = (first..(first + share).min(SLOTS)).collect();
-            run(redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots));
-            run(redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(nodes[0].port));
+            let index = index as u16;
+            command(node, redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(index + 1));
+            let first = SHARE * index;
+            let slots: Vec<u16> = (first..(first + SHARE).min(SLOTS)).collect();
+            command(node, redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots));
+            meet(node, &nodes[0]);
         }
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, with_module };
         for node in &cluster.nodes {
-            wait_for("the cluster", Duration::from_secs(30), async || {
+            wait_for("the cluster", READY_WITHIN, async || {
                 let info = info(node);
                 info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
             })
             .await;
         }
         cluster
+    }
+
+    /// A replica that has all that its master has.
+    pub async fn replica_of(&self, master: usize) -> Server {
+        let replica = node(self.with_module).await;
+        meet(&replica, &self.nodes[0]);
+        let id: String = ask(&self.nodes[master], &["CLUSTER", "MYID"]);
+        let nodes = || ask::<String>(&replica, &["CLUSTER", "NODES"]);
+        wait_for("the master's name", READY_WITHIN, async || nodes().contains(&id)).await;
+        command(&replica, redis::cmd("CLUSTER").arg("REPLICATE").arg(&id));
+        let info = || ask::<String>(&replica, &["INFO", "replication"]);
+        wait_for("the replica", READY_WITHIN, async || info().contains("master_link_status:up")).await;
+        replica
+    }
+
+    /// Makes it the master in place of `gone`, and waits until the others know.
+    pub async fn take_over(&self, replica: &Server, gone: usize) {
+        command(replica, redis::cmd("CLUSTER").arg("FAILOVER").arg("TAKEOVER"));
+        let address = format!(":{}@", replica.port);
+        for (index, node) in self.nodes.iter().enumerate() {
+            let knows = || {
+                let nodes: String = ask(node, &["CLUSTER", "NODES"]);
+                nodes.lines().any(|line| line.contains(&address) && line.contains("master"))
+            };
+            if index != gone {
+                wait_for("the new master", READY_WITHIN, async || knows()).await;
+            }
+        }
+    }
+
+    /// Moves a slot in which there is nothing yet.
+    pub fn move_slot_of(&self, key: &str, to: usize) {
+        let slot: u16 = ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", key]);
+        let id: String = ask(&self.nodes[to], &["CLUSTER", "MYID"]);
+        for index in [to, (to + 1) % 3, (to + 2) % 3] {
+            let node = &self.nodes[index];
+            command(node, redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id));
+        }
     }
 
     pub fn urls(&self) -> String {
@@ -234,8 +276,23 @@ impl Cluster {
     /// Which of the nodes has the bucket.
     pub fn node_of(&self, key: &str) -> usize {
         let slot: u16 = ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", key]);
-        usize::from(slot / SLOTS.div_ceil(3))
+        usize::from(slot / SHARE)
     }
+}
+
+async fn node(with_module: bool) -> Server {
+    // A node that is away takes its slots with it, and leaves the others at work.
+    let mut options = vec!["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
+    options.extend(["--repl-diskless-sync-delay", "0"]);
+    Server::new(&options, with_module).started().await
+}
+
+fn meet(node: &Server, other: &Server) {
+    command(node, redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(other.port));
+}
+
+fn command(node: &Server, command: &redis::Cmd) {
+    command.exec(&mut node.connection()).expect("CLUSTER");
 }
 
 /// A node's own answer.

@@ -1,53 +1,149 @@
-//! A cluster of three masters without replicas.
+//! Clusters of three masters, for tasks and for threads.
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Limiter, OnError, Options, Part, Server};
+use tokenbucket_client::{sync, Error, Fallback, Limiter, OnError, Options, Part, Server};
 
-use crate::servers::{info, wait_for, Cluster};
+use crate::servers::{ask, info, wait_for, Cluster};
 use crate::{limit, patient, STILL};
 
-fn name_on(cluster: &Cluster, node: usize) -> String {
-    let names = (0..).map(|number| format!("{{{number}}}"));
-    names.into_iter().find(|name| cluster.node_of(&format!("tb:{name}")) == node).expect("a name")
+/// One on each node.
+fn names(cluster: &Cluster) -> [String; 3] {
+    [0, 1, 2].map(|node| {
+        let mut names = (0..).map(|number| format!("{{{number}}}"));
+        names.find(|name| cluster.node_of(&format!("tb:{name}")) == node).expect("a name")
+    })
 }
 
 fn closed() -> Options {
     patient().on_error(OnError::Closed)
 }
 
+/// For tasks and for threads, ten tokens.
+fn limiters(cluster: &Cluster, options: Options) -> (Limiter, sync::Limiter) {
+    let urls = cluster.urls();
+    let tasks = Server::cluster(urls.split(','), Duration::from_secs(10)).unwrap();
+    let threads = sync::Server::cluster(urls.split(',')).unwrap();
+    (
+        Limiter::with_options(&tasks, limit(10, STILL), options.clone()),
+        sync::Limiter::with_options(&threads, limit(10, STILL), options),
+    )
+}
+
+fn parts_of(name: &str) -> [Part; 2] {
+    ["r", "t"].map(|which| Part::new(format!("{name}:{which}"), &limit(10, STILL), 3))
+}
+
 #[tokio::test]
 async fn buckets_are_spread_over_the_nodes_and_joint_calls_find_theirs() {
     let cluster = Cluster::start().await;
-    let urls = cluster.urls();
-    let tasks = Server::cluster(urls.split(','), Duration::from_secs(10)).unwrap();
-    let tasks = Limiter::with_options(&tasks, limit(10, STILL), closed());
-    let threads = sync::Server::cluster(urls.split(',')).unwrap();
-    let threads = sync::Limiter::with_options(&threads, limit(10, STILL), closed());
-    for node in 0..3 {
-        let name = name_on(&cluster, node);
+    let (tasks, threads) = limiters(&cluster, closed());
+    for name in names(&cluster) {
         assert_eq!(tasks.take(&name, 4).await.unwrap().remaining, 6);
         assert_eq!(threads.take(&name, 4).unwrap().remaining, 2);
-        let parts = ["r", "t"].map(|which| Part::new(format!("{name}:{which}"), &limit(10, STILL), 3));
-        assert!(tasks.take_all(&parts).await.unwrap().allowed());
-        let joint = threads.take_all(&parts).unwrap();
-        assert_eq!(joint.binding.remaining, 4);
-        let hold = tasks.hold_all(&parts, Duration::from_secs(60)).await.unwrap();
+        let hold = tasks.hold(&name, 2, Duration::from_secs(60)).await.unwrap();
+        assert_eq!(threads.peek(&name, 0).unwrap().remaining, 0);
+        hold.set_used(1);
         hold.settle().await.unwrap();
+        assert_eq!(threads.peek(&name, 0).unwrap().remaining, 1);
+
+        let parts = parts_of(&name);
+        assert!(tasks.take_all(&parts).await.unwrap().allowed());
+        assert_eq!(threads.take_all(&parts).unwrap().binding.remaining, 4);
+        tasks.hold_all(&parts, Duration::from_secs(60)).await.unwrap().settle().await.unwrap();
+        threads.hold_all(&parts, Duration::from_secs(60)).unwrap().settle().unwrap();
     }
-    let across = [0, 1].map(|node| Part::new(name_on(&cluster, node), &limit(10, STILL), 1));
-    assert!(tasks.take_all(&across).await.is_err(), "buckets of one call have to share a slot");
+}
+
+#[tokio::test]
+async fn names_of_one_call_have_to_share_a_hash_tag() {
+    let cluster = Cluster::start().await;
+    let (tasks, threads) = limiters(&cluster, patient());
+    let across = names(&cluster).map(|name| Part::new(name, &limit(10, STILL), 1));
+    let error = tasks.take_all(&across).await.unwrap_err();
+    assert!(matches!(error, Error::CrossSlot) && error.to_string().contains("share a hash tag"), "{error}");
+    assert!(matches!(threads.take_all(&across), Err(Error::CrossSlot)));
+    let hold = tasks.hold_all(&across, Duration::from_secs(60)).await;
+    assert!(matches!(hold, Err(Error::CrossSlot)));
+}
+
+#[tokio::test]
+async fn without_the_module_the_script_decides_on_every_node() {
+    let cluster = Cluster::start_without_module().await;
+    let (tasks, threads) = limiters(&cluster, closed().fallback(Fallback::Script));
+    // Of those without a hash tag, the script's key may be on another node than the module's.
+    let untagged = ["a", "b", "c", "d", "e", "f", "g", "h"].map(str::to_owned);
+    for name in names(&cluster).into_iter().chain(untagged) {
+        assert_eq!(tasks.take(&name, 4).await.unwrap().remaining, 6);
+        assert_eq!(threads.take(&name, 4).unwrap().remaining, 2);
+        assert!(!tasks.take(&name, 4).await.unwrap().allowed);
+    }
+    let parts = parts_of("{a}");
+    assert_eq!(tasks.take_all(&parts).await.unwrap().binding.remaining, 7);
+    assert_eq!(threads.take_all(&parts).unwrap().binding.remaining, 4);
+    let across = names(&cluster).map(|name| Part::new(name, &limit(10, STILL), 1));
+    assert!(matches!(tasks.take_all(&across).await, Err(Error::CrossSlot)));
+    let hold = tasks.hold("a", 1, Duration::from_secs(60)).await;
+    assert!(matches!(hold, Err(Error::ModuleMissing(_))));
+    let (tasks, threads) = limiters(&cluster, patient());
+    assert!(matches!(tasks.take("a", 1).await, Err(Error::ModuleMissing(_))));
+    assert!(matches!(threads.take("a", 1), Err(Error::ModuleMissing(_))));
+}
+
+#[tokio::test]
+async fn a_slot_that_moved_is_followed() {
+    let cluster = Cluster::start().await;
+    let (tasks, threads) = limiters(&cluster, closed());
+    for name in ["moves", "{moves, too}"] {
+        assert_eq!(tasks.peek(name, 0).await.unwrap().remaining, 10);
+        assert_eq!(threads.peek(name, 0).unwrap().remaining, 10);
+        let key = format!("tb:{name}");
+        let to = (cluster.node_of(&key) + 1) % 3;
+        cluster.move_slot_of(&key, to);
+        assert_eq!(tasks.take(name, 1).await.unwrap().remaining, 9);
+        assert_eq!(threads.take(name, 1).unwrap().remaining, 8);
+        assert_eq!(ask::<Vec<String>>(&cluster.nodes[to], &["KEYS", "*"]), [key]);
+        ask::<String>(&cluster.nodes[to], &["FLUSHALL"]);
+    }
+    cluster.move_slot_of("{joint}", (cluster.node_of("{joint}") + 2) % 3);
+    assert_eq!(tasks.take_all(&parts_of("{joint}")).await.unwrap().binding.remaining, 7);
+    assert_eq!(threads.take_all(&parts_of("{joint}")).unwrap().binding.remaining, 4);
+}
+
+#[tokio::test]
+async fn the_replica_of_a_node_that_died_goes_on() {
+    let mut cluster = Cluster::start().await;
+    let replica = cluster.replica_of(1).await;
+    let (tasks, threads) = limiters(&cluster, closed().retry_every(Duration::from_millis(20)));
+    let [_, name, _] = names(&cluster);
+    assert_eq!(tasks.take(&name, 4).await.unwrap().remaining, 6);
+    assert_eq!(threads.take(&name, 2).unwrap().remaining, 4);
+    wait_for("the replica", Duration::from_secs(10), async || {
+        ask::<String>(&replica, &["INFO", "replication"]).contains("master_link_status:up")
+            && ask::<u64>(&replica, &["DBSIZE"]) == 1
+    })
+    .await;
+    cluster.nodes[1].process.kill();
+    assert!(tasks.take(&name, 1).await.unwrap().degraded);
+    assert!(threads.take(&name, 1).unwrap().degraded);
+    cluster.take_over(&replica, 1).await;
+    wait_for("limiting by tasks", Duration::from_secs(10), async || {
+        !tasks.peek(&name, 0).await.unwrap().degraded
+    })
+    .await;
+    wait_for("limiting by threads", Duration::from_secs(10), async || {
+        !threads.peek(&name, 0).unwrap().degraded
+    })
+    .await;
+    assert_eq!(tasks.take(&name, 1).await.unwrap().remaining, 3, "what was taken before is known");
+    assert_eq!(threads.take(&name, 1).unwrap().remaining, 2);
 }
 
 #[tokio::test]
 async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
     let mut cluster = Cluster::start().await;
-    let urls = cluster.urls();
-    let tasks = Server::cluster(urls.split(','), Duration::from_secs(10)).unwrap();
-    let tasks = Limiter::with_options(&tasks, limit(10, STILL), closed());
-    let threads = sync::Server::cluster(urls.split(',')).unwrap();
-    let threads = sync::Limiter::with_options(&threads, limit(10, STILL), closed());
-    let names = [0, 1, 2].map(|node| name_on(&cluster, node));
+    let (tasks, threads) = limiters(&cluster, closed());
+    let names = names(&cluster);
     for name in &names {
         assert!(tasks.take(name, 1).await.unwrap().allowed);
         assert!(threads.take(name, 1).unwrap().allowed);
