@@ -9,6 +9,7 @@ const betweenRefusalsLogged = time.Minute
 
 // circuit keeps calls from waiting for a server that is away; one at a time finds out whether it is back.
 type circuit struct {
+	who        string
 	retryEvery time.Duration
 	logf       func(format string, args ...any)
 
@@ -38,7 +39,7 @@ func (c *circuit) answered() {
 	c.away, c.probing = false, false
 	c.mutex.Unlock()
 	if wasAway {
-		c.logf("tokenbucket: the server is back, limiting again")
+		c.logf("tokenbucket: %s is back, limiting again", c.who)
 	}
 }
 
@@ -48,7 +49,7 @@ func (c *circuit) failed(now time.Time, err error) {
 	c.away, c.probing, c.nextProbe = true, false, now.Add(c.retryEvery)
 	c.mutex.Unlock()
 	if !wasAway {
-		c.logf("tokenbucket: cannot ask the server, every limit does as its OnError says: %v", err)
+		c.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", c.who, err)
 	}
 }
 
@@ -62,7 +63,7 @@ func (c *circuit) refused(now time.Time, err error) {
 	}
 	c.mutex.Unlock()
 	if !silent {
-		c.logf("tokenbucket: the server refuses, OnError decides such calls: %v", err)
+		c.logf("tokenbucket: %s refuses, OnError decides such calls: %v", c.who, err)
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 // By the first word of the server's line.
 var faults = map[string]fault{
 	"LOADING": faultOfServer, "BUSY": faultOfServer, "MASTERDOWN": faultOfServer, "CLUSTERDOWN": faultOfServer, "UNKILLABLE": faultOfServer,
+	"MOVED": faultOfServer, "ASK": faultOfServer,
 	"OOM": faultOfWrite, "READONLY": faultOfWrite, "MISCONF": faultOfWrite, "NOREPLICAS": faultOfWrite, "TRYAGAIN": faultOfWrite,
 }
 
@@ -55,6 +56,11 @@ func serverLine(err error) (string, bool) {
 func isUnknownCommand(err error) bool {
 	line, _ := serverLine(err)
 	return strings.HasPrefix(line, "ERR unknown command")
+}
+
+func isCrossSlot(err error) bool {
+	line, _ := serverLine(err)
+	return strings.HasPrefix(line, "CROSSSLOT ")
 }
 
 func isUnknownScript(err error) bool {

@@ -70,7 +70,7 @@ func (s settings) decided(server *Server, away error) (Decision, error) {
 	case FailOpen:
 		return Decision{Allowed: true, Granted: 1, Degraded: true}, nil
 	case FailClosed:
-		return Decision{RetryAfter: server.circuit.retryEvery, Degraded: true}, nil
+		return Decision{RetryAfter: server.settings.retryEvery, Degraded: true}, nil
 	}
 	return Decision{Degraded: true}, away
 }
@@ -193,7 +193,7 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 	}
 	key := l.prefix + name
 	_, err := l.server.Do(ctx, "DEL", key)
-	if err == nil && l.server.script != nil {
+	if err == nil && l.server.settings.hasScript {
 		_, err = l.server.Do(ctx, "DEL", key+scriptSuffix)
 	}
 	return err

@@ -33,8 +33,10 @@ var (
 	}
 )
 
-// script is the commands as a Lua script, for servers without the module. The nil script is none.
+// script is whether the commands are asked as a Lua script, of a server without the module.
 type script struct {
+	who string
+
 	mutex  sync.Mutex
 	needed bool
 	until  time.Time // when the module is looked for again
@@ -52,13 +54,13 @@ func (s *script) begin(now time.Time, logf func(string, ...any)) {
 	s.needed, s.until = true, now.Add(betweenLooksForModule)
 	s.mutex.Unlock()
 	if !wasNeeded {
-		logf("tokenbucket: the server has no tokenbucket module, the script decides until it has")
+		logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", s.who)
 	}
 }
 
 // end is told of an answer by the module.
 func (s *script) end(logf func(string, ...any), answered bool) {
-	if s == nil || !answered {
+	if !answered {
 		return
 	}
 	s.mutex.Lock()
@@ -66,25 +68,22 @@ func (s *script) end(logf func(string, ...any), answered bool) {
 	s.needed = false
 	s.mutex.Unlock()
 	if wasNeeded {
-		logf("tokenbucket: the server has the tokenbucket module, the script decides no longer")
+		logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", s.who)
 	}
 }
 
 // lookForModule lets the next call try the module: the server may be another.
 func (s *script) lookForModule() {
-	if s == nil {
-		return
-	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.until = time.Time{}
 }
 
-func (s *script) run(ctx context.Context, server *Server, words []string) (any, error) {
+func (s *Server) runScript(ctx context.Context, words []string) (any, error) {
 	arguments := scriptArguments(words)
-	reply, err := server.do(ctx, append([]string{"EVALSHA", sha}, arguments...))
+	reply, err := s.do(ctx, append([]string{"EVALSHA", sha}, arguments...))
 	if isUnknownScript(err) {
-		return server.do(ctx, append([]string{"EVAL", source}, arguments...))
+		return s.do(ctx, append([]string{"EVAL", source}, arguments...))
 	}
 	return reply, err
 }

@@ -41,47 +41,63 @@ var ErrServerAway = errors.New("tokenbucket: the server cannot be asked")
 // ErrModuleMissing tells that the server has no tokenbucket module.
 var ErrModuleMissing = errors.New("tokenbucket: the server has no tokenbucket module")
 
-// Server is a server to ask. One is enough for all limiters of a process: they share what is known about it.
+// ErrCrossSlot tells that the buckets of one call are in several slots of a cluster.
+var ErrCrossSlot = errors.New("tokenbucket: in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
+
+// Server is a server, or a cluster, to ask. One is enough for all limiters of a process: they share what is known about it.
 type Server struct {
-	doer    Doer
-	clock   Clock
-	timeout time.Duration
-	circuit circuit
-	script  *script // nil: no fallback
+	doer     Doer
+	clock    Clock
+	settings serverSettings
+	nodes    nodes
+}
+
+type serverSettings struct {
+	timeout    time.Duration
+	retryEvery time.Duration
+	logf       func(format string, args ...any)
+	hasScript  bool
+	isCluster  bool
 }
 
 // ServerOption is a setting of a Server.
-type ServerOption func(*Server)
+type ServerOption func(*serverSettings)
 
 // Timeout is the deadline of a call, 100 ms unless told otherwise: a limiter that hangs is worse than one that fails.
 func Timeout(timeout time.Duration) ServerOption {
-	return func(s *Server) { s.timeout = timeout }
+	return func(s *serverSettings) { s.timeout = timeout }
 }
 
 // RetryEvery is how often a server that is away is tried again, by one call at a time; 500 ms unless told otherwise.
 func RetryEvery(every time.Duration) ServerOption {
-	return func(s *Server) { s.circuit.retryEvery = every }
+	return func(s *serverSettings) { s.retryEvery = every }
 }
 
 // LogTo is told when the server goes and when it returns; log.Printf unless told otherwise.
 func LogTo(logf func(format string, args ...any)) ServerOption {
-	return func(s *Server) { s.circuit.logf = logf }
+	return func(s *serverSettings) { s.logf = logf }
 }
 
 // FallbackScript lets a Lua script decide while the server has no module. Its buckets are others, under keys of its own.
 func FallbackScript() ServerOption {
-	return func(s *Server) { s.script = &script{} }
+	return func(s *serverSettings) { s.hasScript = true }
+}
+
+// Cluster tells that the Doer asks a cluster: a node of it that is away, or lacks the module, says nothing about the
+// others. The Doer's business is to send a call to the node that has the key: see KeyPosition.
+func Cluster() ServerOption {
+	return func(s *serverSettings) { s.isCluster = true }
 }
 
 // NewServer asks nothing yet: a server that is away is found out by the first call.
 func NewServer(doer Doer, options ...ServerOption) *Server {
-	s := &Server{doer: doer, clock: realClock{}, timeout: 100 * time.Millisecond}
-	s.circuit = circuit{retryEvery: 500 * time.Millisecond, logf: log.Printf}
+	s := &Server{doer: doer, clock: realClock{}}
+	s.settings = serverSettings{timeout: 100 * time.Millisecond, retryEvery: 500 * time.Millisecond, logf: log.Printf}
 	if clock, ok := doer.(Clock); ok {
-		s.clock, s.timeout = clock, 0
+		s.clock, s.settings.timeout = clock, 0
 	}
 	for _, option := range options {
-		option(s)
+		option(&s.settings)
 	}
 	return s
 }
@@ -105,42 +121,65 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	probing, admitted := s.circuit.admits(s.clock.Now())
+	key := keyOf(c.words)
+	for {
+		module, decider := s.node(key), s.node(key)
+		if s.hasScript(c) && module.script.inUse(s.clock.Now()) {
+			// Its keys have other names, and so perhaps another node.
+			decider = s.node(key + scriptSuffix)
+		}
+		reply, err := s.askNode(ctx, decider, c)
+		if !s.hasScript(c) || !errors.Is(err, ErrModuleMissing) {
+			return reply, err
+		}
+		module.script.begin(s.clock.Now(), s.settings.logf)
+	}
+}
+
+func (s *Server) hasScript(c command) bool { return s.settings.hasScript && isScripted[c.words[0]] }
+
+func (s *Server) askNode(ctx context.Context, of *node, c command) (any, error) {
+	probing, admitted := of.circuit.admits(s.clock.Now())
 	if !admitted && !c.always {
 		return nil, ErrServerAway
 	}
 	limited := ctx
-	if s.timeout > 0 {
+	if s.settings.timeout > 0 {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, s.timeout)
+		limited, cancel = context.WithTimeout(ctx, s.settings.timeout)
 		defer cancel()
 	}
-	reply, err := s.send(limited, c, probing || !admitted)
+	reply, err := s.send(limited, of, c, probing || !admitted)
 	if err == nil {
-		s.circuit.answered()
+		of.circuit.answered()
 		return reply, nil
 	}
 	if ctx.Err() != nil {
-		s.circuit.abandoned(probing)
+		of.circuit.abandoned(probing)
 		return nil, ctx.Err()
 	}
 	switch faultOf(err) {
 	case faultOfServer:
-		s.circuit.failed(s.clock.Now(), err)
+		of.circuit.failed(s.clock.Now(), err)
+		s.slotsMayHaveMoved()
 		return nil, fmt.Errorf("%w: %v", ErrServerAway, err)
 	case faultOfWrite:
-		s.circuit.refused(s.clock.Now(), err)
+		of.circuit.refused(s.clock.Now(), err)
 		return nil, fmt.Errorf("%w: %v", ErrServerAway, err)
 	}
-	s.circuit.answered()
+	of.circuit.answered()
+	if isCrossSlot(err) {
+		return nil, ErrCrossSlot
+	}
 	return nil, err
 }
 
 // send meets connections of a pool that died with an earlier server. It takes them all out, so that one restart of the
 // server is one that no caller notices.
-func (s *Server) send(ctx context.Context, c command, wasAway bool) (any, error) {
+func (s *Server) send(ctx context.Context, of *node, c command, wasAway bool) (any, error) {
+	ping := s.pingOf(c.words)
 	if wasAway {
-		if err := s.reconnect(ctx); err != nil {
+		if err := s.reconnect(ctx, of, ping); err != nil {
 			return nil, err
 		}
 	}
@@ -148,16 +187,24 @@ func (s *Server) send(ctx context.Context, c command, wasAway bool) (any, error)
 	if !isBroken(err) {
 		return reply, err
 	}
-	if unreachable := s.reconnect(ctx); unreachable != nil || c.once {
+	if unreachable := s.reconnect(ctx, of, ping); unreachable != nil || c.once {
 		return nil, err
 	}
 	return s.decide(ctx, c)
 }
 
-func (s *Server) reconnect(ctx context.Context) error {
-	s.script.lookForModule()
+// pingOf is what finds out whether the connections of a pool are alive: in a cluster, those to the node of the key.
+func (s *Server) pingOf(words []string) []string {
+	if s.settings.isCluster {
+		return []string{"EXISTS", keyOf(words)}
+	}
+	return []string{"PING"}
+}
+
+func (s *Server) reconnect(ctx context.Context, of *node, ping []string) error {
+	of.script.lookForModule()
 	for pinged := 1; ; pinged++ {
-		_, err := s.do(ctx, []string{"PING"})
+		_, err := s.do(ctx, ping)
 		if !isBroken(err) || pinged == mostConnections {
 			return ignoreDenial(err)
 		}
@@ -169,26 +216,22 @@ const mostConnections = 1000
 
 // decide asks the module, or the script where there is none.
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
-	name := c.words[0]
-	if !isScripted[name] && !needsModule[name] {
-		return s.do(ctx, c.words)
-	}
-	hasScript := s.script != nil && isScripted[name]
-	if hasScript && s.script.inUse(s.clock.Now()) {
-		return s.script.run(ctx, s, c.words)
+	name, of := c.words[0], s.node(keyOf(c.words))
+	if s.hasScript(c) && of.script.inUse(s.clock.Now()) {
+		return s.runScript(ctx, c.words)
 	}
 	reply, err := s.do(ctx, c.words)
+	if !isScripted[name] && !needsModule[name] {
+		return reply, err
+	}
 	switch {
 	case !isUnknownCommand(err):
-		s.script.end(s.circuit.logf, err == nil)
+		of.script.end(s.settings.logf, err == nil)
 		return reply, err
 	case needsModule[name]:
 		return nil, fmt.Errorf("%w, and holds need it: load it", ErrModuleMissing)
-	case !hasScript:
-		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript()", ErrModuleMissing)
 	}
-	s.script.begin(s.clock.Now(), s.circuit.logf)
-	return s.script.run(ctx, s, c.words)
+	return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript()", ErrModuleMissing)
 }
 
 // do is over when the context is, whether or not the Doer heeds it.

@@ -280,6 +280,8 @@ export class Cluster {
     await until(async () => String(await ask(replica, "CLUSTER", "NODES")).includes(id));
     await ask(replica, "CLUSTER", "REPLICATE", id);
     await until(async () => String(await ask(replica, "INFO", "replication")).includes("master_link_status:up"));
+    // Or it would take over before it knows which slots its master has.
+    await until(async () => String(await ask(replica, "CLUSTER", "INFO")).includes(`cluster_slots_assigned:${SLOTS}`));
     return replica;
   }
 

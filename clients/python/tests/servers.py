@@ -64,6 +64,9 @@ class Cluster:
         wait_for(
             lambda: self.ask(replica, "INFO", "replication")["master_link_status"] == "up", "the replica"
         )
+        # Or it would take over before it knows which slots its master has.
+        assigned = f"cluster_slots_assigned:{SLOTS}"
+        wait_for(lambda: assigned in self.ask(replica, "CLUSTER", "INFO"), "the slots")
         return replica
 
     def take_over(self, replica: Service) -> None:

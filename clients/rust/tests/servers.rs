@@ -238,8 +238,11 @@ impl Cluster {
         let nodes = || ask::<String>(&replica, &["CLUSTER", "NODES"]);
         wait_for("the master's name", READY_WITHIN, async || nodes().contains(&id)).await;
         command(&replica, redis::cmd("CLUSTER").arg("REPLICATE").arg(&id));
-        let info = || ask::<String>(&replica, &["INFO", "replication"]);
-        wait_for("the replica", READY_WITHIN, async || info().contains("master_link_status:up")).await;
+        let link = || ask::<String>(&replica, &["INFO", "replication"]);
+        wait_for("the replica", READY_WITHIN, async || link().contains("master_link_status:up")).await;
+        // Or it would take over before it knows which slots its master has.
+        let slots = format!("cluster_slots_assigned:{SLOTS}");
+        wait_for("the slots", READY_WITHIN, async || info(&replica).contains(&slots)).await;
         replica
     }
 

@@ -28,6 +28,7 @@ type Server struct {
 	folder     string
 	port       int
 	withModule bool
+	options    []string
 	clock      *Clock
 	process    *exec.Cmd
 	exited     chan struct{}
@@ -64,6 +65,7 @@ func (s *Server) Start() {
 	logFile := filepath.Join(s.folder, "server.log")
 	s.process = exec.Command(os.Getenv("SERVER"), "--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--save", "",
 		"--dir", s.folder, "--logfile", logFile)
+	s.process.Args = append(s.process.Args, s.options...)
 	if s.withModule {
 		s.process.Args = append(s.process.Args, "--loadmodule", os.Getenv("MODULE"))
 	} else if s.asksBeforeModules() {
@@ -161,20 +163,30 @@ func (s *Server) LoadModule() {
 	s.Do("MODULE", "LOAD", os.Getenv("MODULE"))
 }
 
+// The node of a cluster talks to the others on a port so far above its own.
+const clusterBus = 10_000
+
 // FreePort is one below those that a system gives to clients, so that it is still free when a server is started again.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	random := rand.New(rand.NewSource(time.Now().UnixNano() + int64(os.Getpid())))
 	for try := 0; try < 100; try++ {
-		port := 20000 + random.Intn(12000)
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			listener.Close()
+		port := 10_000 + random.Intn(12_000)
+		if isFree(port) && isFree(port+clusterBus) {
 			return port
 		}
 	}
 	t.Fatal("no free port")
 	return 0
+}
+
+func isFree(port int) bool {
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return false
+	}
+	listener.Close()
+	return true
 }
 
 // Clock is the time that a server sees.

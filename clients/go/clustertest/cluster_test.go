@@ -1,0 +1,203 @@
+// Package clustertest tries limiters on clusters of three nodes, by redisc, the cluster client on redigo.
+package clustertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/mna/redisc"
+
+	"tokenbucket"
+	"tokenbucket/internal/realserver"
+	"tokenbucket/redigo"
+)
+
+var (
+	ctx    = context.Background()
+	hourly = tokenbucket.Limit{Capacity: 10, Rate: "10/h"}
+)
+
+// limits asks by redisc. Its deadline lets a slow machine answer.
+func limits(t *testing.T, cluster *realserver.Cluster, options ...tokenbucket.ServerOption) *tokenbucket.Server {
+	client := &redisc.Cluster{
+		StartupNodes: []string{cluster.Nodes[0].Address()},
+		CreatePool: func(address string, options ...redis.DialOption) (*redis.Pool, error) {
+			return &redis.Pool{MaxIdle: 10, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address, options...) }}, nil
+		},
+	}
+	if err := client.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	all := append([]tokenbucket.ServerOption{tokenbucket.Cluster(), tokenbucket.Timeout(20 * time.Second)}, options...)
+	return tokenbucket.NewServer(redigo.FromCluster(client), all...)
+}
+
+func closed(t *testing.T, cluster *realserver.Cluster, options ...tokenbucket.ServerOption) *tokenbucket.Limiter {
+	return tokenbucket.NewLimiter(limits(t, cluster, options...), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+}
+
+// left expects a decision with so many tokens left.
+func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
+	return func(decision tokenbucket.Decision, err error) {
+		t.Helper()
+		if err != nil || decision.Degraded || decision.Remaining != want {
+			t.Fatalf("%+v, %v; want %d left", decision, err, want)
+		}
+	}
+}
+
+func TestEachNodeDecidesOnItsBuckets(t *testing.T) {
+	cluster := realserver.StartCluster(t, true)
+	limiter := closed(t, cluster)
+	for i, name := range cluster.Names() {
+		left(t, 6)(limiter.Take(ctx, name, 4))
+		left(t, 4)(limiter.TakeUpTo(ctx, name, 2))
+		hold, err := limiter.Hold(ctx, name, 3, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left(t, 1)(limiter.Peek(ctx, name, 0))
+		hold.Used(1)
+		if err := hold.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		left(t, 3)(limiter.Peek(ctx, name, 0))
+		left(t, 2)(limiter.Charge(ctx, name, 1))
+		left(t, 4)(limiter.Give(ctx, name, 2))
+		if keys := fmt.Sprintf("%s", cluster.Nodes[i].Do("KEYS", "*")); keys != "[tb:"+name+"]" {
+			t.Fatal(keys)
+		}
+		if err := limiter.Reset(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		left(t, 10)(limiter.Peek(ctx, name, 0))
+	}
+}
+
+func TestSeveralLimitsOfOneNameShareANode(t *testing.T) {
+	cluster := realserver.StartCluster(t, true)
+	joint := tokenbucket.NewJointLimiter(limits(t, cluster), map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
+	for _, name := range []string{"ada", "bob", "eve"} {
+		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 1, "t": 2})
+		left(t, 8)(decision.Decision, err)
+		hold, err := joint.Hold(ctx, name, map[string]float64{"r": 1, "t": 2}, time.Minute)
+		if err != nil || !hold.Decision().Allowed {
+			t.Fatal(hold, err)
+		}
+		if err := hold.Settle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestBucketsOfOneCallHaveToShareAHashTag(t *testing.T) {
+	cluster := realserver.StartCluster(t, true)
+	names := cluster.Names()
+	_, err := limits(t, cluster).Do(ctx, "TB.MTAKE", "2", names[0], "10", "1", "1", names[1], "10", "1", "1")
+	if !errors.Is(err, tokenbucket.ErrCrossSlot) || !strings.Contains(err.Error(), "share a hash tag") {
+		t.Fatal(err)
+	}
+}
+
+func TestWithoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T) {
+	cluster := realserver.StartCluster(t, false)
+	limiter := closed(t, cluster, tokenbucket.FallbackScript())
+	// Of those without a hash tag, the script's key may be on another node than the module's.
+	for _, name := range append(cluster.Names(), "a", "b", "c", "d", "e", "f", "g", "h") {
+		left(t, 6)(limiter.Take(ctx, name, 4))
+		left(t, 2)(limiter.Take(ctx, name, 4))
+		if decision, err := limiter.Take(ctx, name, 4); err != nil || decision.Allowed {
+			t.Fatal(decision, err)
+		}
+	}
+	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) {
+		t.Fatal(err)
+	}
+	if _, err := closed(t, cluster).Take(ctx, "a", 1); !errors.Is(err, tokenbucket.ErrModuleMissing) {
+		t.Fatal(err)
+	}
+	// The others go on without it.
+	cluster.Nodes[0].LoadModule()
+	limiter = closed(t, cluster, tokenbucket.FallbackScript())
+	for i, name := range cluster.Names() {
+		if left(t, 1)(limiter.Take(ctx, "x"+name, 9)); i > 0 {
+			continue
+		}
+		if kind := cluster.Nodes[0].Do("TYPE", "tb:x"+name); kind != "tb-bucket" {
+			t.Fatal(kind)
+		}
+	}
+}
+
+func TestASlotThatMovedIsFollowed(t *testing.T) {
+	cluster := realserver.StartCluster(t, true)
+	limiter := closed(t, cluster)
+	for _, name := range []string{"moves", "{moves, too}"} {
+		left(t, 10)(limiter.Peek(ctx, name, 0))
+		to := (cluster.NodeOf("tb:"+name) + 1) % 3
+		cluster.MoveSlotOf("tb:"+name, to)
+		left(t, 9)(limiter.Take(ctx, name, 1))
+		left(t, 8)(limiter.Take(ctx, name, 1))
+		if exists := cluster.Nodes[to].Do("EXISTS", "tb:"+name); exists != int64(1) {
+			t.Fatal(exists)
+		}
+	}
+}
+
+type lines struct {
+	mutex sync.Mutex
+	all   []string
+}
+
+func (l *lines) logf(format string, args ...any) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.all = append(l.all, fmt.Sprintf(format, args...))
+}
+
+func TestANodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T) {
+	cluster := realserver.StartCluster(t, true)
+	replica := cluster.ReplicaOf(1)
+	log := &lines{}
+	limiter := closed(t, cluster, tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(log.logf))
+	names := cluster.Names()
+	for _, name := range names {
+		left(t, 6)(limiter.Take(ctx, name, 4))
+	}
+	wait(t, "the replica", func() bool { return replica.Do("DBSIZE") == int64(1) })
+
+	cluster.Nodes[1].Stop()
+	for i := 0; i < 10; i++ {
+		left(t, 6)(limiter.Peek(ctx, names[0], 0))
+		if decision, err := limiter.Take(ctx, names[1], 1); err != nil || !decision.Degraded || decision.Allowed {
+			t.Fatal(decision, err)
+		}
+		left(t, 6)(limiter.Peek(ctx, names[2], 0))
+	}
+	if len(log.all) != 1 || !strings.Contains(log.all[0], cluster.Nodes[1].Address()) {
+		t.Fatal(log.all)
+	}
+
+	cluster.TakeOver(replica, 1)
+	wait(t, "limiting again", func() bool {
+		decision, err := limiter.Peek(ctx, names[1], 0)
+		return err == nil && !decision.Degraded
+	})
+	left(t, 5)(limiter.Take(ctx, names[1], 1)) // what was taken before is known
+}
+
+func wait(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what + ": never")
+		}
+	}
+}

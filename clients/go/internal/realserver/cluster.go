@@ -1,0 +1,126 @@
+package realserver
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Cluster is three masters, and whatever a test adds.
+type Cluster struct {
+	t          testing.TB
+	withModule bool
+	Nodes      []*Server
+}
+
+const (
+	slots = 16384
+	share = (slots + 2) / 3
+)
+
+// StartCluster starts one of three nodes, and ends it with the test.
+func StartCluster(t testing.TB, withModule bool) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, withModule: withModule}
+	for i := 0; i < 3; i++ {
+		c.Nodes = append(c.Nodes, c.start())
+	}
+	for i, node := range c.Nodes {
+		node.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		words := redis.Args{"ADDSLOTS"}
+		for slot := i * share; slot < (i+1)*share && slot < slots; slot++ {
+			words = words.Add(slot)
+		}
+		node.Do("CLUSTER", words...)
+		c.meet(node)
+	}
+	for _, node := range c.Nodes {
+		node.waitFor("cluster_state:ok", "CLUSTER", "INFO")
+		node.waitFor(fmt.Sprint("cluster_slots_ok:", slots), "CLUSTER", "INFO")
+	}
+	return c
+}
+
+// A node that is away takes its slots with it, and leaves the others at work.
+var nodeOptions = []string{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"}
+
+func (c *Cluster) start() *Server {
+	c.t.Helper()
+	return start(c.t, &Server{withModule: c.withModule, options: nodeOptions})
+}
+
+func (c *Cluster) meet(node *Server) {
+	c.t.Helper()
+	node.Do("CLUSTER", "MEET", "127.0.0.1", c.Nodes[0].port)
+}
+
+// waitFor asks until some text is in the answer.
+func (s *Server) waitFor(wanted, name string, args ...any) {
+	s.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if answer, _ := redis.String(s.Do(name, args...), nil); strings.Contains(answer, wanted) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s %v: never %q", name, args, wanted)
+		}
+	}
+}
+
+// NodeOf is the node that has the key, by its number, as the slots were dealt.
+func (c *Cluster) NodeOf(key string) int {
+	c.t.Helper()
+	return int(c.Nodes[0].Do("CLUSTER", "KEYSLOT", key).(int64)) / share
+}
+
+// Names are one for each node, with a hash tag.
+func (c *Cluster) Names() []string {
+	c.t.Helper()
+	names := make([]string, len(c.Nodes))
+	for i, missing := 0, len(names); missing > 0; i++ {
+		name := fmt.Sprintf("{%d}", i)
+		if node := c.NodeOf(name); names[node] == "" {
+			names[node] = name
+			missing--
+		}
+	}
+	return names
+}
+
+// MoveSlotOf moves a slot in which there is nothing yet.
+func (c *Cluster) MoveSlotOf(key string, to int) {
+	c.t.Helper()
+	slot, id := c.Nodes[0].Do("CLUSTER", "KEYSLOT", key), c.Nodes[to].Do("CLUSTER", "MYID")
+	for i := range c.Nodes {
+		c.Nodes[(to+i)%len(c.Nodes)].Do("CLUSTER", "SETSLOT", slot, "NODE", id)
+	}
+}
+
+// ReplicaOf is a replica that has all that its master has.
+func (c *Cluster) ReplicaOf(master int) *Server {
+	c.t.Helper()
+	replica := c.start()
+	c.meet(replica)
+	id := string(c.Nodes[master].Do("CLUSTER", "MYID").([]byte))
+	replica.waitFor(id, "CLUSTER", "NODES")
+	replica.Do("CLUSTER", "REPLICATE", id)
+	replica.waitFor("master_link_status:up", "INFO", "replication")
+	// Or it would take over before it knows which slots its master has.
+	replica.waitFor(fmt.Sprint("cluster_slots_assigned:", slots), "CLUSTER", "INFO")
+	return replica
+}
+
+// TakeOver makes a replica the master of those that are gone, and waits until the others know.
+func (c *Cluster) TakeOver(replica *Server, gone int) {
+	c.t.Helper()
+	id := string(replica.Do("CLUSTER", "MYID").([]byte))
+	replica.Do("CLUSTER", "FAILOVER", "TAKEOVER")
+	for i, node := range c.Nodes {
+		if i != gone {
+			node.waitFor(fmt.Sprintf("%s %s@%d master", id, replica.Address(), replica.port+clusterBus), "CLUSTER", "NODES")
+		}
+	}
+}

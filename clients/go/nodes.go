@@ -1,0 +1,166 @@
+package tokenbucket
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+)
+
+// node is what is known about a server, or about one node of a cluster.
+type node struct {
+	circuit circuit
+	script  script
+}
+
+// nodes are those that were asked, by their addresses. A single server is one without, and so are nodes while the cluster
+// has not said where its slots are.
+type nodes struct {
+	mutex    sync.Mutex
+	known    map[string]*node
+	ranges   []slotRange
+	hasAsked sync.Once
+}
+
+// slotRange is slots of a cluster that are on one node.
+type slotRange struct {
+	first, last int64
+	address     string
+}
+
+func (s *Server) node(key string) *node {
+	if s.settings.isCluster {
+		s.nodes.hasAsked.Do(s.learnSlots)
+	}
+	s.nodes.mutex.Lock()
+	defer s.nodes.mutex.Unlock()
+	address := s.nodes.addressOf(key)
+	if of, ok := s.nodes.known[address]; ok {
+		return of
+	}
+	who := "the server"
+	if address != "" {
+		who = "the node " + address
+	}
+	of := &node{circuit: circuit{who: who, retryEvery: s.settings.retryEvery, logf: s.settings.logf}, script: script{who: who}}
+	if s.nodes.known == nil {
+		s.nodes.known = map[string]*node{}
+	}
+	s.nodes.known[address] = of
+	return of
+}
+
+// addressOf is as far as is known; of a single server, nothing is.
+func (n *nodes) addressOf(key string) string {
+	if key == "" || n.ranges == nil {
+		return ""
+	}
+	slot := slotOf(key)
+	for _, one := range n.ranges {
+		if one.first <= slot && slot <= one.last {
+			return one.address
+		}
+	}
+	return ""
+}
+
+// learnSlots asks any node where the slots are.
+func (s *Server) learnSlots() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.settings.timeout)
+	defer cancel()
+	reply, err := s.do(ctx, []string{"CLUSTER", "SLOTS"})
+	if err != nil {
+		return // the next failure asks again
+	}
+	ranges := slotRanges(reply)
+	s.nodes.mutex.Lock()
+	defer s.nodes.mutex.Unlock()
+	s.nodes.ranges = ranges
+}
+
+// slotsMayHaveMoved, as a call has failed.
+func (s *Server) slotsMayHaveMoved() {
+	if s.settings.isCluster {
+		go s.learnSlots()
+	}
+}
+
+// slotRanges reads groups of the first slot, the last one, and nodes, the master's first: its host, its port, and more.
+func slotRanges(reply any) []slotRange {
+	groups, _ := reply.([]any)
+	ranges := make([]slotRange, 0, len(groups))
+	for _, group := range groups {
+		fields, _ := group.([]any)
+		if len(fields) < 3 {
+			continue
+		}
+		master, _ := fields[2].([]any)
+		first, isFirst := fields[0].(int64)
+		last, isLast := fields[1].(int64)
+		if isFirst && isLast && len(master) >= 2 {
+			ranges = append(ranges, slotRange{first, last, net.JoinHostPort(text(master[0]), text(master[1]))})
+		}
+	}
+	return ranges
+}
+
+// text: client libraries have strings as they like.
+func text(word any) string {
+	if bytes, ok := word.([]byte); ok {
+		return string(bytes)
+	}
+	return fmt.Sprint(word)
+}
+
+// Where the key stands, if not right behind the name of the command; 0: there is none.
+var keyPositions = map[string]int{
+	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "EVALSHA": 3, "EVAL": 3, "CLUSTER": 0, "PING": 0,
+}
+
+// KeyPosition is for Doers that ask a cluster: which of the arguments is the key by which the cluster finds the node. 0: any
+// node will do.
+func KeyPosition(args ...any) int {
+	position, isKnown := keyPositions[fmt.Sprint(args[0])]
+	if !isKnown {
+		position = 1
+	}
+	if position >= len(args) {
+		return 0
+	}
+	return position
+}
+
+func keyOf(words []string) string {
+	args := make([]any, len(words))
+	for i, word := range words {
+		args[i] = word
+	}
+	if position := KeyPosition(args...); position > 0 {
+		return words[position]
+	}
+	return ""
+}
+
+const slots = 16384
+
+// slotOf is what the cluster computes: CRC16 of the key, or of the first braces in it if there is something between them.
+func slotOf(key string) int64 {
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		if length := strings.IndexByte(key[open+1:], '}'); length > 0 {
+			key = key[open+1 : open+1+length]
+		}
+	}
+	var crc uint16
+	for i := 0; i < len(key); i++ {
+		crc ^= uint16(key[i]) << 8
+		for bit := 0; bit < 8; bit++ {
+			carry := crc&0x8000 != 0
+			crc <<= 1
+			if carry {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return int64(crc % slots)
+}
