@@ -18,7 +18,7 @@ const NUMBER = String.raw`\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?`;
 const AMOUNT = new RegExp(`^${NUMBER}$`);
 const RATE = new RegExp(
   `^(?<count>${NUMBER})(?:/(?<period>${NUMBER})?(?<unit>ms|s|m|h|d)` +
-    String.raw`|@(?<multiple>\d+)?(?<boundary>mo|[smhdwy])(?:[+-]\d\d:\d\d)?)?$`,
+    String.raw`|@(?<multiple>\d+)?(?<boundary>ms|mo|[smhdwy])(?<offset>[+-]\d\d:\d\d)?)?$`,
 );
 const UNIT_MS: Record<string, number> = {
   ms: 1,
@@ -59,16 +59,22 @@ export function parseLimit(text: string): Limit {
 export interface RateParts {
   count: string;
   period: string;
+  unit: string;
+  /** How long its unit is, of a calendar's on average. */
   periodMs: number;
+  offset: string;
   isCalendar: boolean;
 }
 
 export function rateParts(rate: Amount): RateParts {
-  const { count = "0", period, unit, multiple, boundary } = RATE.exec(String(rate))?.groups ?? {};
+  const { count = "0", period, unit, multiple, boundary, offset = "" } = RATE.exec(String(rate))?.groups ?? {};
+  const name = unit ?? boundary ?? "s";
   return {
     count,
     period: period ?? multiple ?? "1",
-    periodMs: UNIT_MS[unit ?? boundary ?? "s"]!,
+    unit: name,
+    periodMs: UNIT_MS[name]!,
+    offset,
     isCalendar: boundary !== undefined,
   };
 }

@@ -8,10 +8,11 @@
  *     server.advance(1000);
  *     (await limiter.take("a")).allowed;    // true
  *
- * It decides as the module does, in the same whole numbers: millionths of tokens, microseconds. It knows
- * no rates by the calendar.
+ * It decides as the module does, in the same whole numbers: millionths of tokens, microseconds. Its calendar
+ * begins at midnight UTC of January 1st, 2026, or when it is told: `new FakeServer(new Date("2026-12-31T23:59Z"))`.
  */
 
+import { byCalendar, floorDiv, steadily, type Flow } from "./calendar.js";
 import type { Clock, Connection } from "./connection.js";
 import { checkLimit, rateParts } from "./limit.js";
 
@@ -31,24 +32,23 @@ interface Stored {
   holds: ReadonlyMap<string, Held>;
 }
 
-/** Tokens that flow in per unit of time, as a ratio; nothing of a pool. */
-interface Flow {
-  tokens: bigint;
-  us: bigint;
-}
-
 export class FakeServer implements Connection {
   readonly isReady = true;
   readonly clock: Clock = {
-    now: () => Number(this.#now) / 1000,
+    now: () => Number(this.#now - this.#began) / 1000,
     // Whoever waits is told at once that the time has passed.
     sleep: async (ms, signal) => {
       signal?.throwIfAborted();
       this.advance(ms);
     },
   };
-  #now = 0n;
+  readonly #began: bigint;
+  #now: bigint;
   readonly #buckets = new Map<string, Stored>();
+
+  constructor(now = new Date("2026-01-01T00:00:00Z")) {
+    this.#began = this.#now = BigInt(now.getTime()) * 1000n;
+  }
 
   /** Lets time pass, for buckets and for what limiters remember; kept to the microsecond. */
   advance(ms: number): void {
@@ -106,7 +106,7 @@ export class FakeServer implements Connection {
   #look([key = "", capacity = "", rate = ""]: readonly string[], { pool = false } = {}): View {
     checkLimit({ capacity, rate });
     const flow = flowOf(rate);
-    if (flow.tokens === 0n && !pool) throw new Error("ERR rate 0 is a pool, which only commands of holds accept");
+    if (flow.isPool && !pool) throw new Error("ERR rate 0 is a pool, which only commands of holds accept");
     return new View(key, down(capacity), flow, this.#now, this.#buckets.get(key));
   }
 
@@ -221,10 +221,9 @@ class View {
     this.holds = new Map(holds.filter(([, held]) => held.endsAt > now));
     const ended = holds.filter(([, held]) => held.endsAt <= now);
     const returned = ended.reduce((sum, [, held]) => sum + held.amount, 0n);
-    const flowed = ((now - at) * flow.tokens) / flow.us;
-    const rest = ((now - at) * flow.tokens) % flow.us;
-    this.level = level + flowed + returned;
-    this.#at = flow.tokens === 0n ? now : now - rest / flow.tokens;
+    const flowed = flow.between(at, now);
+    this.level = level + flowed.amount + returned;
+    this.#at = flowed.at;
     this.#cap();
   }
 
@@ -313,21 +312,21 @@ class View {
 
   #flowsBy(missing: bigint): bigint | undefined {
     if (missing <= 0n) return this.#from.at;
-    if (this.flow.tokens === 0n) return undefined;
-    return this.#from.at + (missing * this.flow.us + this.flow.tokens - 1n) / this.flow.tokens;
+    return this.flow.reaches(this.#from.at, missing);
   }
 }
 
 /** Millionths per microsecond are tokens per second. */
 function flowOf(rate: string): Flow {
   const { count, period, periodMs, isCalendar } = rateParts(rate);
-  if (isCalendar) throw new Error("ERR the fake knows no rates by the calendar");
+  if (isCalendar) return byCalendar(down(count), rate);
   const [tokens, scale] = exactly(count);
   const [periods, periodScale] = exactly(period);
-  const flow = { tokens: tokens * periodScale * 1000n, us: scale * periods * BigInt(periodMs) };
-  const isTooSlow = flow.tokens > 0n && CENTURY_US * flow.tokens < flow.us * MICRO;
+  const gain = tokens * periodScale * 1000n;
+  const us = scale * periods * BigInt(periodMs);
+  const isTooSlow = gain > 0n && CENTURY_US * gain < us * MICRO;
   if (isTooSlow) throw new Error("ERR rate must be at least 1 token in 100 years");
-  return flow;
+  return steadily(gain, us);
 }
 
 /** A decimal as a ratio of whole numbers. */
@@ -365,10 +364,6 @@ function joint(each: number[][]): unknown[] {
   const column = (at: number) => each.map((reply) => reply[at] ?? 0);
   const worst = (waits: number[]) => (waits.includes(-1) ? -1 : Math.max(...waits));
   return [Math.min(...column(0)), Math.min(...column(1)), worst(column(2)), worst(column(3)), each];
-}
-
-function floorDiv(a: bigint, b: bigint): bigint {
-  return a >= 0n ? a / b : -((-a + b - 1n) / b);
 }
 
 function min(a: bigint, b: bigint): bigint {

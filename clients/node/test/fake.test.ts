@@ -30,14 +30,25 @@ class Sequence {
 }
 
 const RATES = ["5/s", "100/m", "10/10s", "1/250ms", 0.25, "1e-3", "7/3s", "1000/h", "3/d", 1000];
+const PAUSES_MS = [0, 0, 1, 10, 0.25, 333, 2500, 60_000]; // microseconds, too: 0.25 of a millisecond
+const CALENDARS = ["5@10s", "1@250ms", "7@15m+05:45", "1000@d+09:00", "0.5@2d-03:30", "4@w-11:00", "3@mo+14:00", "1@y"];
+const HOUR_MS = 3_600_000;
+const LONG_PAUSES_MS = [0, 0, 0.001, 999.999, 10_000, HOUR_MS / 4, HOUR_MS, 24 * HOUR_MS, 31 * 24 * HOUR_MS - 0.001];
 
-for (const seed of [1, 2, 3, 4, 5]) {
-  test(`walk ${seed}: buckets`, async (t) => {
+const WALKS = [
+  ...[1, 2, 3, 4, 5].map((seed) => ({ seed, rates: RATES, pauses: PAUSES_MS })),
+  ...[6, 7, 8, 9].map((seed) => ({ seed, rates: CALENDARS, pauses: LONG_PAUSES_MS })),
+];
+
+for (const { seed, rates, pauses } of WALKS) {
+  const what = rates === CALENDARS ? "by the calendar" : "all the time";
+
+  test(`walk ${seed}, ${what}: buckets`, async (t) => {
     const { client, send } = await clientFor(t, server);
     await send("FLUSHALL");
     const sequence = new Sequence(seed);
-    const fake = new FakeServer();
-    const limits: Limit[] = RATES.map((rate) => ({ capacity: sequence.of([3, 10, 0.5, 1000, "2.5"]), rate }));
+    const fake = new FakeServer(server.wholeMs());
+    const limits: Limit[] = rates.map((rate) => ({ capacity: sequence.of([3, 10, 0.5, 1000, "2.5"]), rate }));
     const both = [client, fake].map((one) => new Limiter(one, limits[0]!, PATIENT));
     const joints = [client, fake].map((one) => new JointLimiter(one, { x: limits[1]!, y: limits[2]! }, PATIENT));
 
@@ -63,19 +74,18 @@ for (const seed of [1, 2, 3, 4, 5]) {
         await call(0),
         `call ${i} of walk ${seed}: ${call} ${JSON.stringify({ limit, amount })}`,
       );
-      // Microseconds, too: 0.25 of a millisecond.
-      const passedMs = sequence.of([0, 0, 1, 10, 0.25, 333, 2500, 60_000]);
+      const passedMs = sequence.of(pauses);
       server.advance(passedMs);
       fake.advance(passedMs);
     }
   });
 
-  test(`walk ${seed}: holds`, async (t) => {
+  test(`walk ${seed}, ${what}: holds`, async (t) => {
     const { client, send } = await clientFor(t, server);
     await send("FLUSHALL");
     const sequence = new Sequence(seed + 100);
-    const fake = new FakeServer();
-    const limits = { tokens: { capacity: 20, rate: sequence.of(RATES) }, running: { capacity: 3, rate: 0 } };
+    const fake = new FakeServer(server.wholeMs());
+    const limits = { tokens: { capacity: 20, rate: sequence.of(rates) }, running: { capacity: 3, rate: 0 } };
     const joints = [client, fake].map((one) => new JointLimiter(one, limits, PATIENT));
     const singles = [client, fake].map((one) => new Limiter(one, limits.tokens, { ...PATIENT, prefix: "tb:{a}:" }));
     const open: Hold[][] = [];
@@ -122,8 +132,14 @@ test("its time stands still until it is told", async () => {
   assert.equal((await limiter.take("a")).allowed, true);
 });
 
-test("what the server refuses it refuses, and rates by the calendar it says it does not know", async () => {
+test("its calendar begins when it is told", async () => {
+  const monthly = { capacity: 10, rate: "10@mo" };
+  const limiter = new Limiter(new FakeServer(new Date("2028-02-29T23:59:00Z")), monthly);
+  assert.equal((await limiter.take("a", 10)).resetAfterMs, 60_000);
+  assert.equal((await new Limiter(new FakeServer(), monthly).take("a", 10)).resetAfterMs, 31 * 24 * HOUR_MS);
+});
+
+test("what the server refuses it refuses", async () => {
   const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: 0 });
   await assert.rejects(limiter.take("a"), /ERR rate 0 is a pool/);
-  await assert.rejects(limiter.take("a", 1, { limit: { capacity: 1, rate: "1@d" } }), /no rates by the calendar/);
 });

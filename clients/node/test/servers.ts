@@ -80,6 +80,12 @@ export class Server {
     return this;
   }
 
+  /** Its time, from a whole millisecond on. */
+  wholeMs(): Date {
+    this.advance(Number(-this.#nowUs % 1000n) / 1000 + 1);
+    return new Date(Number(this.#nowUs / 1000n));
+  }
+
   advance(ms: number): void {
     this.#nowUs += BigInt(Math.round(ms * 1000));
     const bytes = Buffer.alloc(8);

@@ -6,7 +6,9 @@ import os
 import random
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from services import redis_server
 from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
 
-START_US = 1_767_225_600_000_000
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_US = int(START.timestamp()) * 1_000_000
 
 
 class Clock:
@@ -64,21 +67,59 @@ SEED = int(os.environ.get("SEED", "1"))
 
 
 def test_the_fake_decides_as_the_server(governed: Any, clock: Clock) -> None:
+    pauses_us = [pause * STEP_US for pause in (0, 0, 0, 1, 50, 10_000, 70_000, 1_000_000, 30_000_000)]
+    compare(governed, clock, LIMITS, pauses_us)
+
+
+CALENDARS = [
+    Limit(10, "5@10s"),
+    Limit(3, "1@250ms"),
+    Limit(100, "7@15m+05:45"),
+    Limit(1000, "1000@d+09:00"),
+    Limit("2.5", "0.5@2d-03:30"),
+    Limit(20, "4@w-11:00"),
+    Limit(12, "3@mo+14:00"),
+    Limit(5, "1@y"),
+]
+
+
+def test_the_fake_knows_the_calendar(governed: Any, clock: Clock) -> None:
+    """Over decades, from boundary to boundary and to a microsecond before."""
+    hour_us = 3_600_000_000
+    pauses_us = [0, 0, 1, 999_999, 10_000_000, 15 * hour_us // 60, hour_us, 24 * hour_us, 7 * 24 * hour_us]
+    compare(governed, clock, CALENDARS, [*pauses_us, 28 * 24 * hour_us - 1, 31 * 24 * hour_us])
+
+
+def test_the_fake_starts_when_it_is_told() -> None:
+    new_years_eve = datetime(2027, 12, 31, 23, 59, tzinfo=UTC)
+    server = FakeServer(new_years_eve)
+    limiter = tokenbucket.Limiter(server, Limit(1, "1@y"))
+    assert limiter.take("a").reset_after_ms == 60_000
+    assert server.monotonic() == 0
+    tokyo = datetime.fromisoformat("2026-06-15T09:00:00+09:00")
+    assert (
+        tokenbucket.Limiter(FakeServer(tokyo), Limit(1, "1@d+09:00")).take("a").reset_after_ms == 54_000_000
+    )
+
+
+def compare(governed: Any, clock: Clock, limits: Sequence[Limit], pauses_us: Sequence[int]) -> None:
     """Walks at random over both, and compares every reply to the last field."""
     draw = random.Random(SEED)
-    fake = FakeServer()
+    fake = FakeServer(START)
     for at in range(4000):
-        by_us = draw.choice([0, 0, 0, 1, 50, 10_000, 70_000, 1_000_000, 30_000_000]) * STEP_US
+        by_us = draw.choice(pauses_us)
         clock.advance_us(by_us)
-        fake.advance(by_us / 1_000_000)
-        words = draw_command(draw)
+        fake.advance(Fraction(by_us, 1_000_000))
+        words = draw_command(draw, limits)
         expected = governed.execute_command(*words)
-        assert listed(fake.execute_command(*words)) == listed(expected), f"call {at} of seed {SEED}: {words}"
+        moment = START + timedelta(microseconds=clock.now_us - START_US)
+        said = f"call {at} of seed {SEED}, at {moment}: {words}"
+        assert listed(fake.execute_command(*words)) == listed(expected), said
 
 
-def draw_command(draw: random.Random) -> list[str | int]:
-    which = draw.randrange(len(LIMITS))
-    key, limit = f"k{which}", LIMITS[which]
+def draw_command(draw: random.Random, limits: Sequence[Limit]) -> list[str | int]:
+    which = draw.randrange(len(limits))
+    key, limit = f"k{which}", limits[which]
     bucket: list[str | int] = [key, str(limit.capacity), str(limit.rate)]
     amount = draw.choice(["0", "1", "1", "2", "0.5", "3", "1.25", "200"])
     match draw.choice(["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"]):
@@ -87,8 +128,8 @@ def draw_command(draw: random.Random) -> list[str | int]:
         case "RESERVE":
             return ["TB.RESERVE", *bucket, amount, draw.choice([0, 100, 1500, 60_000])]
         case "MTAKE":
-            keys = draw.sample(range(len(LIMITS)), draw.randrange(1, 4))
-            parts = [(f"k{one}", str(LIMITS[one].capacity), str(LIMITS[one].rate), amount) for one in keys]
+            keys = draw.sample(range(len(limits)), draw.randrange(1, 4))
+            parts = [(f"k{one}", str(limits[one].capacity), str(limits[one].rate), amount) for one in keys]
             return ["TB.MTAKE", len(keys), *(word for part in parts for word in part)]
         case "CHARGE" if amount == "200":
             return ["TB.CHARGE", *bucket, "4"]
@@ -100,11 +141,12 @@ def listed(reply: list[object]) -> list[object]:
     return [list(one) if isinstance(one, list | tuple) else one for one in reply]
 
 
-def test_the_fake_holds_as_the_server(governed: Any, clock: Clock) -> None:
+@pytest.mark.parametrize("rate", ["5", "7@2s+05:45"])
+def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) -> None:
     draw = random.Random(SEED)
-    fake = FakeServer()
+    fake = FakeServer(START)
     pool = ["jobs", "5", "0"]
-    flowing = ["tokens", "100", "5"]
+    flowing = ["tokens", "100", rate]
     for at in range(1500):
         by_us = draw.choice([0, 0, 1000, 400_000, 3_000_000])
         clock.advance_us(by_us)
@@ -148,5 +190,3 @@ def test_the_fake_raises_as_the_server_does() -> None:
         limiter.take("a")
     with pytest.raises(redis.ResponseError, match="decimal"):
         limiter.take("a", -1, limit=Limit(1, 1))
-    with pytest.raises(NotImplementedError, match="calendar"):
-        limiter.take("a", limit=Limit(1, "1@d"))

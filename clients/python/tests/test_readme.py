@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import django.conf
@@ -11,7 +12,7 @@ import pytest
 from deviations import DEVIATIONS
 
 import tokenbucket
-from servers import PACKAGE
+from servers import PACKAGE, cluster
 from services import Service
 
 README = (PACKAGE / "README.md").read_text()
@@ -24,11 +25,17 @@ def namespace() -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("admin")
-def test_its_python_runs(server: Service, namespace: dict[str, Any]) -> None:
-    """In one program from top to bottom, on the test's server instead of the usual port."""
-    assert len(BLOCKS) == 9
+def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
+    """In one program from top to bottom, on the test's servers instead of the usual port."""
+    assert len(BLOCKS) == 11
+    with cluster(tmp_path) as nodes:
+        run_blocks(server.port, nodes.nodes[0].port, namespace)
+
+
+def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> None:
     for block in BLOCKS:
-        block = block.replace("Redis()", f"Redis(port={server.port})").replace(":6379", f":{server.port}")
+        block = block.replace("Redis()", f"Redis(port={port})").replace(":6379", f":{port}")
+        block = block.replace("port=6379", f"port={port_of_cluster}")
         exec(compile(block, "README.md", "exec"), namespace)
     # Tokens flow in meanwhile.
     assert namespace["decision"].allowed
@@ -37,6 +44,7 @@ def test_its_python_runs(server: Service, namespace: dict[str, Any]) -> None:
     for one in namespace.values():
         if isinstance(one, tokenbucket.Limiter | tokenbucket.JointLimiter):
             one.close()
+    namespace["cluster"].close()
     response = namespace["app"].test_client().get("/")
     assert response.status_code == 404, "an app without routes"
 

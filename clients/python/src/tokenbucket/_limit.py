@@ -12,7 +12,7 @@ Number = int | float | str | Decimal
 
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _PERIOD = re.compile(r"(.*?)(ms|s|m|h|d)", re.ASCII)
-_CALENDAR = re.compile(r"(\d*)(mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII)
+_CALENDAR = re.compile(r"(\d*)(ms|mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII)
 
 _UNIT_S = {
     "ms": Fraction(1, 1000),
@@ -59,6 +59,15 @@ class Limit:
     def is_calendar(self) -> bool:
         """Whether tokens come at boundaries of the calendar, and not all the time."""
         return "@" in str(self.rate)
+
+    @property
+    def calendar_terms(self) -> tuple[str, str, str, str]:
+        """Of `1000@15m+09:00`: its count, number, unit and offset; "" for what it does not say."""
+        count, _, period = str(self.rate).partition("@")
+        found = _CALENDAR.fullmatch(period)
+        assert found
+        number, unit, offset = found.groups("")
+        return count, number, unit, offset
 
     @property
     def tokens_per_s(self) -> Fraction:

@@ -7,19 +7,22 @@
     server.advance(1)
     assert limiter.take("a").allowed
 
-It decides as the module does, in exact arithmetic. Rates by the calendar are not known to it.
+It decides as the module does, in exact arithmetic. Its calendar begins at midnight UTC of January 1st,
+2026, or when it is told: `FakeServer(datetime(2026, 12, 31, 23, 59, tzinfo=UTC))`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fractions import Fraction
 from math import floor
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from ._calendar import Flow, flow_of, unix_ms
 from ._limit import Limit
 
 __all__ = ["FakeServer"]
@@ -36,7 +39,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Bucket:
-    """As it was at its last write; amounts in tokens, times in milliseconds."""
+    """As it was at its last write; amounts in tokens, times in Unix milliseconds."""
 
     level: Fraction
     at: Fraction
@@ -48,13 +51,13 @@ class _View:
     """A bucket as it is now under the limit of one call."""
 
     capacity: Fraction
-    per_ms: Fraction
+    flow: Flow
     level: Fraction
     now: Fraction
     holds: dict[str, _Held]
 
     def flow_until(self, moment: Fraction) -> None:
-        self._fill(self.per_ms * (moment - self.now))
+        self._fill(self.flow.between(self.now, moment))
         self.now = moment
 
     def _fill(self, tokens: Fraction) -> None:
@@ -71,7 +74,7 @@ class _View:
         self.flow_until(moment)
 
     def copy(self) -> _View:
-        return _View(self.capacity, self.per_ms, self.level, self.now, dict(self.holds))
+        return _View(self.capacity, self.flow, self.level, self.now, dict(self.holds))
 
     def ms_until(self, level: Fraction) -> int:
         """How long until there is so much if nobody else acts, rounded up; -1 if never."""
@@ -81,7 +84,7 @@ class _View:
         for moment in [*sorted({held.expires_at for held in self.holds.values()}), None]:
             if future.level >= level:
                 break
-            reached = future.now + (level - future.level) / future.per_ms if future.per_ms else None
+            reached = future.flow.reaches(future.now, level - future.level)
             if reached is not None and (moment is None or reached < moment):
                 return _up(reached - self.now)
             if moment is None:
@@ -96,8 +99,8 @@ class _View:
 class FakeServer:
     """Stands where `redis.Redis` stands; `server.asyncio` where `redis.asyncio.Redis` does."""
 
-    def __init__(self) -> None:
-        self._now = Fraction(0)
+    def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = self._began = unix_ms(now)
         self._buckets: dict[str, _Bucket] = {}
         self.asyncio = _AsyncFakeServer(self)
 
@@ -115,7 +118,7 @@ class FakeServer:
         return self
 
     def monotonic(self) -> float:
-        return float(self._now / 1000)
+        return float((self._now - self._began) / 1000)
 
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)
@@ -132,15 +135,13 @@ class FakeServer:
 
     def _look(self, key: str, capacity: str, rate: str, *, pool: bool = False) -> _View:
         limit = Limit(capacity, rate)
-        if limit.is_calendar:
-            raise NotImplementedError("the fake knows no rates by the calendar")
         if not limit.tokens_per_s and not pool:
             raise ResponseError("rate must be above 0 here: 0 is for the commands of holds")
         most = _down(capacity)
         bucket = self._buckets.get(key) or _Bucket(most, self._now)
         view = _View(
             most,
-            limit.tokens_per_s / 1000,
+            flow_of(limit),
             min(bucket.level, most),
             bucket.at,
             dict(bucket.holds),
