@@ -33,9 +33,9 @@ func (b *bucket) copy() bucket {
 
 // view is a bucket under the limit of one call.
 type view struct {
-	key       string
-	capacity  *big.Rat
-	perSecond *big.Rat
+	key      string
+	capacity *big.Rat
+	flow     flow
 	bucket
 }
 
@@ -50,8 +50,7 @@ func (v *view) fill(more *big.Rat) {
 }
 
 func (v *view) flowUntil(moment time.Duration) {
-	seconds := big.NewRat(int64(moment-v.at), int64(time.Second))
-	v.fill(seconds.Mul(seconds, v.perSecond))
+	v.fill(v.flow.between(v.at, moment))
 	v.at = moment
 }
 
@@ -87,7 +86,7 @@ func (v *view) waitMs(wanted *big.Rat) int64 {
 	if wanted.Cmp(v.capacity) > 0 {
 		return never
 	}
-	future := &view{v.key, v.capacity, v.perSecond, v.bucket.copy()}
+	future := &view{v.key, v.capacity, v.flow, v.bucket.copy()}
 	for _, id := range future.expiring() {
 		one, ok := future.holds[id]
 		if !ok {
@@ -109,13 +108,11 @@ func (v *view) waitMs(wanted *big.Rat) int64 {
 
 // flowsWithin is when so much will have flowed in, in nanoseconds since a moment.
 func (v *view) flowsWithin(wanted *big.Rat, since time.Duration) (*big.Rat, bool) {
-	if v.perSecond.Sign() == 0 {
+	moment, ok := v.flow.reaches(v.at, new(big.Rat).Sub(wanted, v.level))
+	if !ok {
 		return nil, false
 	}
-	wait := new(big.Rat).Sub(wanted, v.level)
-	wait.Quo(wait, v.perSecond)
-	wait.Mul(wait, nanoseconds(time.Second))
-	return wait.Add(wait, nanoseconds(v.at-since)), true
+	return moment.Sub(moment, nanoseconds(since)), true
 }
 
 func (v *view) reply(allowed, waitMs int64) []any {

@@ -3,7 +3,8 @@
 //	fake := tokenbuckettest.NewServer()
 //	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1"})
 //
-// It decides as the module does, in exact arithmetic. Rates by the calendar are not known to it.
+// It decides as the module does, in exact arithmetic. For rates by the calendar, NewServer is at midnight UTC of January
+// 1st, 2026, and NewServerAt when it is told.
 package tokenbuckettest
 
 import (
@@ -14,14 +15,12 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"tokenbucket"
 )
 
 // Server is a tokenbucket.Doer, and the tokenbucket.Clock of what asks it.
 type Server struct {
 	mutex   sync.Mutex
-	now     time.Duration // since start
+	now     time.Duration // since 1970
 	buckets map[string]*bucket
 	away    error
 }
@@ -29,7 +28,12 @@ type Server struct {
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // NewServer has only full buckets.
-func NewServer() *Server { return &Server{buckets: map[string]*bucket{}} }
+func NewServer() *Server { return NewServerAt(start) }
+
+// NewServerAt begins at that moment.
+func NewServerAt(now time.Time) *Server {
+	return &Server{now: time.Duration(now.UnixNano()).Truncate(time.Microsecond), buckets: map[string]*bucket{}}
+}
 
 // Advance lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
 func (s *Server) Advance(by time.Duration) {
@@ -56,7 +60,7 @@ func (s *Server) Break(err error) {
 func (s *Server) Now() time.Time {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return start.Add(s.now)
+	return time.Unix(0, int64(s.now)).UTC()
 }
 
 // Sleep lets time pass.
@@ -295,22 +299,18 @@ func (s *Server) lookAtAll(words []string, before int) (views []*view, amounts [
 
 // look is a bucket as it is now under a limit.
 func (s *Server) look(key, capacity, rate string, takesPools bool) (*view, error) {
-	limit := tokenbucket.Limit{Rate: rate}
-	if limit.IsCalendar() {
-		return nil, Error("ERR the fake knows no rates by the calendar")
-	}
-	perSecond, err := limit.TokensPerSecond()
+	flow, err := flowOf(rate)
 	if err != nil {
 		return nil, Error("ERR " + err.Error())
 	}
-	if perSecond.Sign() == 0 && !takesPools {
+	if flow.isPool() && !takesPools {
 		return nil, Error("ERR rate must be above 0 here: 0 is for the commands of holds")
 	}
 	most, err := amountDown("capacity", capacity)
 	if err != nil {
 		return nil, err
 	}
-	v := &view{key: key, capacity: most, perSecond: perSecond, bucket: bucket{level: new(big.Rat).Set(most), at: s.now}}
+	v := &view{key: key, capacity: most, flow: flow, bucket: bucket{level: new(big.Rat).Set(most), at: s.now}}
 	if stored, ok := s.buckets[key]; ok {
 		v.bucket = stored.copy()
 		v.fill(new(big.Rat))

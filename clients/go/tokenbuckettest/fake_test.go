@@ -27,15 +27,45 @@ const step = 10 * time.Microsecond
 func TestTheFakeDecidesAsTheServer(t *testing.T) {
 	pauses := []time.Duration{0, 0, 0, 1, 50, 10_000, 70_000, 1_000_000, 30_000_000}
 	compare(t, 4000, func(random *rand.Rand, _ int) (time.Duration, []any) {
-		return one(random, pauses) * step, drawCall(random)
+		return one(random, pauses) * step, drawCall(random, limits)
 	})
+}
+
+var calendars = [][2]string{
+	{"10", "5@10s"}, {"3", "1@250ms"}, {"100", "7@15m+05:45"}, {"1000", "1000@d+09:00"}, {"2.5", "0.5@2d-03:30"},
+	{"20", "4@w-11:00"}, {"12", "3@mo+14:00"}, {"5", "1@y"},
+}
+
+// Over decades, from boundary to boundary and to a microsecond before.
+func TestTheFakeKnowsTheCalendar(t *testing.T) {
+	const day = 24 * time.Hour
+	pauses := []time.Duration{0, 0, time.Microsecond, 999_999 * time.Microsecond, 10 * time.Second, 15 * time.Minute, time.Hour, day, 7 * day,
+		28*day - time.Microsecond, 31 * day}
+	compare(t, 4000, func(random *rand.Rand, _ int) (time.Duration, []any) {
+		return one(random, pauses), drawCall(random, calendars)
+	})
+}
+
+func TestTheFakesCalendarBeginsWhenItIsTold(t *testing.T) {
+	monthly := tokenbucket.Limit{Capacity: 10, Rate: "10@mo"}
+	for want, fake := range map[time.Duration]*tokenbuckettest.Server{
+		31 * 24 * time.Hour: tokenbuckettest.NewServer(),
+		time.Minute:         tokenbuckettest.NewServerAt(time.Date(2028, 2, 29, 23, 59, 0, 0, time.UTC)),
+	} {
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), monthly)
+		if decision, err := limiter.Take(context.Background(), "a", 10); err != nil || decision.ResetAfter != want {
+			t.Fatal(decision, err)
+		}
+	}
 }
 
 func TestTheFakeHoldsAsTheServer(t *testing.T) {
 	pauses := []time.Duration{0, 0, time.Millisecond, 400 * time.Millisecond, 3 * time.Second}
-	compare(t, 2000, func(random *rand.Rand, at int) (time.Duration, []any) {
-		return one(random, pauses), drawHold(random, at)
-	})
+	for _, rate := range []string{"5", "7@2s+05:45"} {
+		compare(t, 2000, func(random *rand.Rand, at int) (time.Duration, []any) {
+			return one(random, pauses), drawHold(random, at, rate)
+		})
+	}
 }
 
 // compare walks at random over both, and compares every reply to the last number.
@@ -64,7 +94,7 @@ func compare(t *testing.T, calls int, draw func(random *rand.Rand, at int) (time
 
 func one[T any](random *rand.Rand, of []T) T { return of[random.Intn(len(of))] }
 
-func drawCall(random *rand.Rand) []any {
+func drawCall(random *rand.Rand, limits [][2]string) []any {
 	which := random.Intn(len(limits))
 	words := []any{fmt.Sprint("k", which), limits[which][0], limits[which][1]}
 	amount := one(random, []any{"0", "1", "1", "2", "0.5", "3", "1.25", "200"})
@@ -90,16 +120,16 @@ func drawCall(random *rand.Rand) []any {
 	}
 }
 
-func drawHold(random *rand.Rand, at int) []any {
+func drawHold(random *rand.Rand, at int, rate string) []any {
 	id := at
 	if random.Intn(5) < 2 {
 		id = random.Intn(at + 1)
 	}
 	if random.Intn(2) == 0 {
 		return []any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at),
-			"jobs", "5", "0", 1, "tokens", "100", "5", one(random, []int{5, 40})}
+			"jobs", "5", "0", 1, "tokens", "100", rate, one(random, []int{5, 40})}
 	}
-	return []any{"TB.MSETTLE", 2, fmt.Sprint("hold-", id), "jobs", "5", "0", 0, "tokens", "100", "5", one(random, []int{0, 10, 60})}
+	return []any{"TB.MSETTLE", 2, fmt.Sprint("hold-", id), "jobs", "5", "0", 0, "tokens", "100", rate, one(random, []int{0, 10, 60})}
 }
 
 func TestWaitingLetsTheFakesTimePass(t *testing.T) {
@@ -124,10 +154,6 @@ func TestTheFakeRefusesWhatTheServerRefuses(t *testing.T) {
 			return err
 		},
 		"cost": func() error { _, err := limiter.Take(context.Background(), "a", -1); return err },
-		"calendar": func() error {
-			_, err := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "1@d"}).Take(context.Background(), "a", 1)
-			return err
-		},
 	} {
 		if err := take(); err == nil || !strings.HasPrefix(err.Error(), "ERR ") || !strings.Contains(err.Error(), names) {
 			t.Errorf("%s: %v", names, err)

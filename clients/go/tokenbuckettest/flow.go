@@ -1,0 +1,126 @@
+package tokenbuckettest
+
+import (
+	"math/big"
+	"regexp"
+	"strconv"
+	"time"
+
+	"tokenbucket"
+	"tokenbucket/internal/number"
+)
+
+// flow is how tokens come. Moments are since 1970.
+type flow interface {
+	isPool() bool
+	between(since, until time.Duration) *big.Rat
+	// reaches is when so many tokens have come, in nanoseconds; false if they never do.
+	reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool)
+}
+
+func flowOf(rate string) (flow, error) {
+	limit := tokenbucket.Limit{Rate: rate}
+	perSecond, err := limit.TokensPerSecond()
+	if err != nil {
+		return nil, err
+	}
+	if limit.IsCalendar() {
+		return calendarOf(rate), nil
+	}
+	return steady{perSecond}, nil
+}
+
+type steady struct{ perSecond *big.Rat }
+
+func (s steady) isPool() bool { return s.perSecond.Sign() == 0 }
+
+func (s steady) between(since, until time.Duration) *big.Rat {
+	seconds := big.NewRat(int64(until-since), int64(time.Second))
+	return seconds.Mul(seconds, s.perSecond)
+}
+
+func (s steady) reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool) {
+	if s.isPool() {
+		return nil, false
+	}
+	wait := new(big.Rat).Quo(tokens, s.perSecond)
+	wait.Mul(wait, nanoseconds(time.Second))
+	return wait.Add(wait, nanoseconds(since)), true
+}
+
+// calendar is so many tokens at each boundary of a period of local time.
+type calendar struct {
+	count  *big.Rat
+	number int64 // of units in a period
+	unit   string
+	zone   *time.Location
+}
+
+// What TokensPerSecond has found to be a rate.
+var calendarRate = regexp.MustCompile(`^(.*)@(\d*)([a-z]+)(?:([+-])(\d\d):(\d\d))?$`)
+
+var units = map[string]time.Duration{
+	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
+}
+
+func calendarOf(rate string) calendar {
+	parts := calendarRate.FindStringSubmatch(rate)
+	whole := func(digits string) int {
+		value, _ := strconv.Atoi(digits)
+		return value
+	}
+	ahead := (whole(parts[5])*60 + whole(parts[6])) * 60
+	if parts[4] == "-" {
+		ahead = -ahead
+	}
+	period := int64(whole(parts[2]))
+	if parts[2] == "" {
+		period = 1
+	}
+	if parts[3] == "y" {
+		period, parts[3] = 12, "mo"
+	}
+	return calendar{number.Parse(parts[1]), period, parts[3], time.FixedZone("", ahead)}
+}
+
+func (c calendar) isPool() bool { return false }
+
+func (c calendar) between(since, until time.Duration) *big.Rat {
+	boundaries := big.NewRat(c.period(until)-c.period(since), 1)
+	return boundaries.Mul(boundaries, c.count)
+}
+
+func (c calendar) reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool) {
+	periods := new(big.Rat).Quo(tokens, c.count)
+	boundary := c.begins(c.period(since) - floor(periods.Neg(periods)))
+	return new(big.Rat).Mul(big.NewRat(boundary.UnixMicro(), 1), nanoseconds(time.Microsecond)), true
+}
+
+// The first Monday of 1970: the year began on a Thursday.
+const firstMonday = 5
+
+// period is the number of the one in which a moment lies, counted without a gap.
+func (c calendar) period(moment time.Duration) int64 {
+	local := time.Unix(0, int64(moment)).In(c.zone)
+	if c.unit == "mo" {
+		return floorDiv(int64(local.Year())*12+int64(local.Month())-1, c.number)
+	}
+	return floorDiv(local.UnixMicro()-c.origin().UnixMicro(), c.number*units[c.unit].Microseconds())
+}
+
+func (c calendar) begins(period int64) time.Time {
+	if c.unit == "mo" {
+		return time.Date(0, time.Month(period*c.number+1), 1, 0, 0, 0, 0, c.zone)
+	}
+	return time.UnixMicro(c.origin().UnixMicro() + period*c.number*units[c.unit].Microseconds())
+}
+
+// origin is from where periods are counted that are always as long.
+func (c calendar) origin() time.Time {
+	if c.unit == "w" {
+		return time.Date(1970, 1, firstMonday, 0, 0, 0, 0, c.zone)
+	}
+	return time.Date(1970, 1, 1, 0, 0, 0, 0, c.zone)
+}
+
+func floorDiv(a, b int64) int64 { return floor(big.NewRat(a, b)) }
