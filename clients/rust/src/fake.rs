@@ -17,17 +17,18 @@
 //! # }
 //! ```
 //!
-//! It decides as the module does, to the micro-token. Rates of the calendar are not known to it, holds are not renewed
-//! in the background, and a reservation sleeps by advancing the time.
+//! It decides as the module does, to the micro-token. Its calendar begins at midnight UTC of January 1st, 2026, or when it
+//! is told, see [`Fake::at`]. Holds are not renewed in the background, and a reservation sleeps by advancing the time.
 
 use std::collections::HashMap;
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 
+use crate::calendar::Coming;
 use crate::decimal::Decimal;
 use crate::error::Failure;
 use crate::limit::Limit;
@@ -36,13 +37,14 @@ use crate::transport::{Pending, Transport};
 
 const MICRO: i128 = 1_000_000;
 const NEVER_MS: i64 = -1;
+const YEAR_2026_S: u64 = 1_767_225_600;
 
 /// Stands where a server stands; clones are the same one.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Fake(Arc<Mutex<State>>);
 
-#[derive(Default)]
 struct State {
+    /// Since 1970.
     now_us: i128,
     is_away: bool,
     buckets: HashMap<String, Bucket>,
@@ -51,7 +53,14 @@ struct State {
 impl Fake {
     /// One on which every bucket is full.
     pub fn new() -> Self {
-        Self::default()
+        Self::at(SystemTime::UNIX_EPOCH + Duration::from_secs(YEAR_2026_S))
+    }
+
+    /// The same, whose time begins at this moment, kept to the microsecond.
+    pub fn at(now: SystemTime) -> Self {
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_us = i128::try_from(since_1970.as_micros()).unwrap_or(0);
+        Self(Arc::new(Mutex::new(State { now_us, is_away: false, buckets: HashMap::new() })))
     }
 
     /// For [`Limiter::new`](crate::Limiter::new).
@@ -82,6 +91,12 @@ impl Fake {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -140,46 +155,37 @@ struct Held {
 }
 
 /// A limit in whole numbers.
-#[derive(Clone, Copy)]
 struct Terms {
     capacity: i128,
-    gain: i128,
-    time_us: i128,
+    coming: Coming,
 }
 
 impl Terms {
     fn read(capacity: &str, rate: &str, may_be_pool: bool) -> RedisResult<Self> {
         let limit = Limit::new(capacity, rate).map_err(|error| refusal(&error.to_string()))?;
-        let flow = limit.flow();
-        if limit.is_calendar() {
-            return Err(refusal("the fake knows no rates of the calendar"));
-        }
-        if flow.gain_micro == 0 && !may_be_pool {
+        let too_large = || refusal("limit is too large");
+        let coming = Coming::of(&limit).ok_or_else(too_large)?;
+        if coming.is_pool() && !may_be_pool {
             return Err(refusal("rate 0 is a pool that nothing but ending holds refills"));
         }
-        let whole = |number: u128| i128::try_from(number).map_err(|_| refusal("limit is too large"));
-        let capacity = whole(limit.capacity_micro())?;
-        Ok(Self { capacity, gain: whole(flow.gain_micro)?, time_us: whole(flow.time_us)? })
+        let capacity = limit.capacity_micro().try_into().map_err(|_| too_large())?;
+        Ok(Self { capacity, coming })
     }
 }
 
 impl Bucket {
-    /// What it is at `moment`. The fraction of a micro-token that a refill ends on is dated back: `at_us` is as many
-    /// whole microseconds before `moment` as that fraction took to flow.
-    fn flow_until(&mut self, moment: i128, terms: Terms) {
-        let micro_times_time = (moment - self.at_us).max(0) * terms.gain;
-        let (flow, rest) = (micro_times_time / terms.time_us, micro_times_time % terms.time_us);
+    /// What it is at `moment`.
+    fn flow_until(&mut self, moment: i128, terms: &Terms) {
+        let (flow, at_us) = terms.coming.between(self.at_us, moment);
         if self.level + flow >= terms.capacity {
             (self.level, self.at_us) = (terms.capacity, moment);
-        } else if terms.gain == 0 {
-            self.at_us = moment;
         } else {
-            (self.level, self.at_us) = (self.level + flow, moment - rest / terms.gain);
+            (self.level, self.at_us) = (self.level + flow, at_us);
         }
     }
 
     /// Lets time pass: tokens flow in, and holds come back as they expire.
-    fn pass_until(&mut self, moment: i128, terms: Terms) {
+    fn pass_until(&mut self, moment: i128, terms: &Terms) {
         while self.holds.first().is_some_and(|held| held.expires_us <= moment) {
             let held = self.holds.remove(0);
             self.flow_until(held.expires_us, terms);
@@ -189,7 +195,7 @@ impl Bucket {
     }
 
     /// How long from `now` until there is so much if nobody acts, rounded up.
-    fn ms_until(&self, wanted: i128, now: i128, terms: Terms) -> i64 {
+    fn ms_until(&self, wanted: i128, now: i128, terms: &Terms) -> i64 {
         if wanted > terms.capacity {
             return NEVER_MS;
         }
@@ -206,11 +212,10 @@ impl Bucket {
     }
 
     /// When so much has flowed in, holds aside.
-    fn reaches(&self, wanted: i128, terms: Terms) -> Option<i128> {
+    fn reaches(&self, wanted: i128, terms: &Terms) -> Option<i128> {
         match wanted - self.level {
             ..=0 => Some(self.at_us),
-            _ if terms.gain == 0 => None,
-            lacking => Some(self.at_us + (lacking * terms.time_us + terms.gain - 1) / terms.gain),
+            lacking => terms.coming.reaches(self.at_us, lacking),
         }
     }
 
@@ -249,11 +254,11 @@ impl View<'_> {
         // Holds that are over by now have come back since it was found.
         let is_same = self.found.holds.len() == self.bucket.holds.len();
         let from = if is_same { &self.found } else { &self.bucket };
-        from.ms_until(micro, self.state.now_us, self.terms)
+        from.ms_until(micro, self.state.now_us, &self.terms)
     }
 
     fn reply(&self, bucket: &Bucket, granted: i128, retry_after_ms: i64) -> Decided {
-        let reset_after_ms = bucket.ms_until(self.terms.capacity, self.state.now_us, self.terms);
+        let reset_after_ms = bucket.ms_until(self.terms.capacity, self.state.now_us, &self.terms);
         Decided { granted, remaining: bucket.level.div_euclid(MICRO), retry_after_ms, reset_after_ms }
     }
 
@@ -307,7 +312,7 @@ impl View<'_> {
             return self.untouched(1, self.wait_for(0));
         }
         let bucket = self.with_level(self.bucket.level - amount);
-        let wait_ms = bucket.ms_until(0, self.state.now_us, self.terms);
+        let wait_ms = bucket.ms_until(0, self.state.now_us, &self.terms);
         let decided = self.reply(&bucket, 1, wait_ms);
         self.keep(bucket);
         decided
@@ -346,7 +351,7 @@ impl View<'_> {
         let mut bucket = self.bucket.clone();
         let Some(held) = bucket.take_hold(id) else { return self.untouched(0, NEVER_MS) };
         bucket.level = self.terms.capacity.min(bucket.level + held.amount - used);
-        let wait_ms = bucket.ms_until(0, self.state.now_us, self.terms);
+        let wait_ms = bucket.ms_until(0, self.state.now_us, &self.terms);
         let decided = self.reply(&bucket, 1, wait_ms);
         self.keep(bucket);
         decided
@@ -391,7 +396,7 @@ impl State {
         let mut found = self.buckets.get(key).cloned().unwrap_or_else(full);
         found.level = found.level.min(terms.capacity);
         let mut bucket = found.clone();
-        bucket.pass_until(self.now_us, terms);
+        bucket.pass_until(self.now_us, &terms);
         View { key: key.to_owned(), terms, found, bucket, state: self }
     }
 

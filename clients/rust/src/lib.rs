@@ -2,6 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod batches;
+#[cfg(feature = "fake")]
+mod calendar;
 #[cfg(any(feature = "sync", feature = "tokio"))]
 mod connecting;
 mod decimal;

@@ -131,11 +131,7 @@ impl Flow {
         let digits = period.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
         let (number, unit) = period.split_at(digits.len());
         let (_, unit_us) = UNITS_US.iter().find(|(name, _)| *name == unit)?;
-        let fits = if is_calendar {
-            unit != "ms" && is_offset(offset) && is_whole(number)
-        } else {
-            !is_only_calendars(unit)
-        };
+        let fits = if is_calendar { is_offset(offset) && is_whole(number) } else { !is_only_calendars(unit) };
         let number = if number.is_empty() { Decimal::ONE } else { Decimal::parse(number)?.with_12_digits() };
         (fits && !count.is_zero() && !number.is_zero()).then(|| Self::per(count, number, *unit_us))?
     }
@@ -147,6 +143,15 @@ impl Flow {
         let common = greatest_common_divisor(gain_micro, time_us);
         Some(Self { gain_micro: gain_micro / common, time_us: time_us / common })
     }
+}
+
+/// Of `1000@15m+09:00` its count, number, unit and offset; None of a rate that does not go by the calendar.
+#[cfg(feature = "fake")]
+pub(crate) fn calendar_words(rate: &str) -> Option<(&str, &str, &str, &str)> {
+    let (count, period) = rate.split_once('@')?;
+    let (period, offset) = period.split_at(period.find(['+', '-']).unwrap_or(period.len()));
+    let unit = period.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    Some((count, &period[..period.len() - unit.len()], unit, offset))
 }
 
 fn is_only_calendars(unit: &str) -> bool {

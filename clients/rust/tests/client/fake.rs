@@ -1,13 +1,13 @@
 //! The fake, against the module on a server whose clock the test controls.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use tokenbucket_client::fake::Fake;
 use tokenbucket_client::sync::{self, Limiter};
 use tokenbucket_client::{Decision, Error, JointDecision, Limit, Part};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, START_US};
 use crate::servers::Server;
 use crate::{limit, patient};
 
@@ -15,21 +15,52 @@ const STEPS: usize = 4000;
 
 #[tokio::test]
 async fn the_fake_decides_as_the_server_does() {
+    let limits = [limit(10, "1/s"), limit(7, "3/7s"), limit(1000, "100/m"), limit(3, "0.7/1.1s")];
+    compare(limits, [0, 1, 999, 1000, 250_000, 1_000_003, 30_000_000]).await;
+}
+
+/// Over years, from boundary to boundary and to a microsecond before.
+#[tokio::test]
+async fn the_fake_knows_the_calendar() {
+    const DAY_US: i64 = 86_400_000_000;
+    let pauses_us =
+        [0, 1, 999_999, 10_000_000, 900_000_000, DAY_US, 7 * DAY_US, 28 * DAY_US - 1, 31 * DAY_US];
+    let short =
+        [limit(10, "5@10s"), limit(3, "1@250ms"), limit(100, "7@15m+05:45"), limit(1000, "0.5@2d-03:30")];
+    compare(short, pauses_us).await;
+    let long =
+        [limit(1000, "1000@d+09:00"), limit(20, "4@w-11:00"), limit(12, "3@mo+14:00"), limit(5, "1@y")];
+    compare(long, pauses_us).await;
+}
+
+#[test]
+fn the_calendar_of_the_fake_begins_when_it_is_told() {
+    let reset_after = |fake: Fake| {
+        let limiter = Limiter::new(&fake.sync_server(), limit(10, "10@mo"));
+        limiter.take("a", 10).unwrap().reset_after_ms
+    };
+    assert_eq!(reset_after(Fake::new()), 31 * 86_400_000);
+    // 2028-02-29 23:59 UTC
+    let leap_day = SystemTime::UNIX_EPOCH + Duration::from_secs(1_835_481_540);
+    assert_eq!(reset_after(Fake::at(leap_day)), 60_000);
+}
+
+/// Walks at random over both, and compares every decision.
+async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSES]) {
     let mut server = Server::new(&[], true);
     let clock = Clock::new(&server.process.folder);
     clock.govern(&mut server.process.command, None);
     server.restart().await;
-    let fake = Fake::new();
+    let fake = Fake::at(SystemTime::UNIX_EPOCH + Duration::from_micros(START_US as u64));
     let on_server = sync::Server::connect(server.url()).unwrap();
     let on_fake = fake.sync_server();
-    let limits = [limit(10, "1/s"), limit(7, "3/7s"), limit(1000, "100/m"), limit(3, "0.7/1.1s")];
     let limiters =
         |server: &sync::Server| limits.clone().map(|limit| Limiter::with_options(server, limit, patient()));
     let (real, fakes) = (limiters(&on_server), limiters(&on_fake));
     let (mut real_holds, mut fake_holds) = (Vec::new(), Vec::new());
     let mut rng = Rng::with_seed(7);
     for step in 0..STEPS {
-        let by_us = [0, 1, 999, 1000, 250_000, 1_000_003, 30_000_000][rng.usize(..7)];
+        let by_us = pauses_us[rng.usize(..PAUSES)];
         clock.advance_us(by_us);
         fake.advance(Duration::from_micros(by_us as u64));
         let which = rng.usize(..limits.len());
