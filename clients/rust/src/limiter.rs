@@ -183,8 +183,11 @@ impl Limiter {
     }
 
     fn tell_of(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
+        let took = self.now().saturating_sub(began);
+        #[cfg(feature = "tracing")]
+        trace(&self.key(name), limit, decision, took);
         if let Some(hook) = &self.options.hook {
-            hook(name, limit, decision, self.now().saturating_sub(began));
+            hook(name, limit, decision, took);
         }
     }
 
@@ -312,6 +315,12 @@ impl fmt::Debug for Limiter {
 
 fn read<T: FromRedisValue>(reply: Option<Value>) -> Result<Option<T>, Error> {
     reply.map(T::from_redis_value).transpose().map_err(|error| Error::Refused(error.into()))
+}
+
+#[cfg(feature = "tracing")]
+fn trace(key: &str, limit: &Limit, decision: &Decision, took: Duration) {
+    let Decision { allowed, remaining, retry_after_ms, degraded, .. } = *decision;
+    tracing::debug!(key, %limit, allowed, remaining, retry_after_ms, degraded, ?took, "decided");
 }
 
 /// A reservation whose turn is to come. If nobody waits for it any longer, the tokens go back.

@@ -19,6 +19,7 @@ mod logs;
 mod memory;
 mod operations;
 mod threads;
+mod traces;
 
 use std::time::Duration;
 
