@@ -136,7 +136,7 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
   for (const capacity of [-1, NaN, Infinity, "ten", undefined]) {
     assert.throws(wrong({ capacity }), /^RangeError: capacity: /);
   }
-  for (const rate of ["", "fast", "10/", "10/w", "/s", "10/s/s", -1, "10/0s", "1 /s", "10@", "10@ms", "10@d+9"]) {
+  for (const rate of ["", "fast", "10/", "10/w", "/s", "10/s/s", -1, "10/0s", "1 /s", "10@", "10@d+9"]) {
     assert.throws(wrong({ rate }), /^RangeError: rate: /);
   }
   assert.throws(wrong({}, { onError: "maybe" }), /^TypeError: onError: 'maybe'/);
