@@ -272,10 +272,13 @@ export class Cluster {
   /** Moves a slot in which there is nothing yet. */
   async moveSlotOf(key: string, to: Server): Promise<void> {
     const slot = String(await ask(to, "CLUSTER", "KEYSLOT", key));
-    const id = String(await ask(to, "CLUSTER", "MYID"));
-    for (const node of [to, ...this.nodes.filter((one) => one !== to)]) {
-      await ask(node, "CLUSTER", "SETSLOT", slot, "NODE", id);
-    }
+    const owner = await this.nodeOf(key);
+    const set = async (node: Server, how: string, other: Server) =>
+      ask(node, "CLUSTER", "SETSLOT", slot, how, String(await ask(other, "CLUSTER", "MYID")));
+    // Else an owner of a later epoch might have it back.
+    await set(to, "IMPORTING", owner);
+    await set(owner, "MIGRATING", to);
+    for (const node of [to, ...this.nodes.filter((one) => one !== to)]) await set(node, "NODE", to);
   }
 
   /** A replica that has all that its master has. */

@@ -80,8 +80,8 @@ class Cluster:
         return [node for node in self.nodes if not node.ended()]
 
     def _knows_as_master(self, one: Service, node: Service) -> bool:
-        [line] = [line for line in self.ask(node, "CLUSTER", "NODES").splitlines() if f":{one.port}@" in line]
-        return "master" in line
+        lines = self.ask(node, "CLUSTER", "NODES").splitlines()
+        return any(f":{one.port}@" in line and "master" in line for line in lines)
 
     def node_of(self, key: str) -> Service:
         slot = int(self.ask(self.nodes[0], "CLUSTER", "KEYSLOT", key))
@@ -93,9 +93,15 @@ class Cluster:
 
     def move_slot_of(self, key: str, to: Service) -> None:
         """Where there is nothing in it yet."""
-        slot = self.ask(to, "CLUSTER", "KEYSLOT", key)
+        slot, owner = self.ask(to, "CLUSTER", "KEYSLOT", key), self.node_of(key)
+        # Else an owner of a later epoch might have it back.
+        self._set_slot(to, slot, "IMPORTING", owner)
+        self._set_slot(owner, slot, "MIGRATING", to)
         for node in (to, *(one for one in self.nodes if one is not to)):
-            self.ask(node, "CLUSTER", "SETSLOT", slot, "NODE", self.ask(to, "CLUSTER", "MYID"))
+            self._set_slot(node, slot, "NODE", to)
+
+    def _set_slot(self, node: Service, slot: int, how: str, other: Service) -> None:
+        self.ask(node, "CLUSTER", "SETSLOT", slot, how, self.ask(other, "CLUSTER", "MYID"))
 
     @staticmethod
     def ask(node: Service, *words: Any) -> Any:

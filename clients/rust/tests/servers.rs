@@ -264,10 +264,16 @@ impl Cluster {
     /// Moves a slot in which there is nothing yet.
     pub fn move_slot_of(&self, key: &str, to: usize) {
         let slot: u16 = ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", key]);
-        let id: String = ask(&self.nodes[to], &["CLUSTER", "MYID"]);
-        for index in [to, (to + 1) % 3, (to + 2) % 3] {
-            let node = &self.nodes[index];
-            command(node, redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&id));
+        let owner = self.node_of(key);
+        let set = |node: usize, how: &str, other: usize| {
+            let id: String = ask(&self.nodes[other], &["CLUSTER", "MYID"]);
+            command(&self.nodes[node], redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(how).arg(id));
+        };
+        // Else an owner of a later epoch might have it back.
+        set(to, "IMPORTING", owner);
+        set(owner, "MIGRATING", to);
+        for step in 0..3 {
+            set((to + step) % 3, "NODE", to);
         }
     }
 

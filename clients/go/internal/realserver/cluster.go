@@ -93,9 +93,15 @@ func (c *Cluster) Names() []string {
 // MoveSlotOf moves a slot in which there is nothing yet.
 func (c *Cluster) MoveSlotOf(key string, to int) {
 	c.t.Helper()
-	slot, id := c.Nodes[0].Do("CLUSTER", "KEYSLOT", key), c.Nodes[to].Do("CLUSTER", "MYID")
+	slot, owner := c.Nodes[0].Do("CLUSTER", "KEYSLOT", key), c.NodeOf(key)
+	set := func(node int, how string, other int) {
+		c.Nodes[node].Do("CLUSTER", "SETSLOT", slot, how, c.Nodes[other].Do("CLUSTER", "MYID"))
+	}
+	// Else an owner of a later epoch might have it back.
+	set(to, "IMPORTING", owner)
+	set(owner, "MIGRATING", to)
 	for i := range c.Nodes {
-		c.Nodes[(to+i)%len(c.Nodes)].Do("CLUSTER", "SETSLOT", slot, "NODE", id)
+		set((to+i)%len(c.Nodes), "NODE", to)
 	}
 }
 
