@@ -1,5 +1,5 @@
-//! Every operation: how a client words it, what it does to a level, and what may be told of it. A new one is taught to
-//! the model here.
+//! Every operation: how a client words it, how that is read, and what it moves. A new one is taught to the model here and
+//! in `call`.
 
 use super::{number, throttle};
 use super::{whole, Bucket, Exact, Limit, MILLION};
