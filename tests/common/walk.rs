@@ -202,7 +202,7 @@ impl<'a> Walk<'a> {
         }
         // A renewal moves the end alone.
         match self.stored() == before && trace == Trace::Written {
-            true => self.model.see_expiry(self.client.expires_at_ms(&self.key)),
+            true => self.see_expiry(limit),
             false => self.look_behind(limit, trace, before),
         }
         let listed = self.client.run(&["TB.HOLDS", &self.key]);
@@ -258,6 +258,15 @@ impl<'a> Walk<'a> {
     fn look_behind(&mut self, limit: &Limit, trace: Trace, before: Option<Bucket>) {
         let after = self.stored();
         self.model.see_trace(limit, self.now_us(), trace, [before, after]);
-        self.model.see_expiry(self.client.expires_at_ms(&self.key));
+        self.see_expiry(limit);
+    }
+
+    fn see_expiry(&mut self, limit: &Limit) {
+        let expires_at_ms = self.client.expires_at_ms(&self.key);
+        if expires_at_ms.is_none() {
+            // A key whose time has come may go between two looks.
+            self.look(limit);
+        }
+        self.model.see_expiry(expires_at_ms);
     }
 }
