@@ -20,7 +20,7 @@ pub mod walk;
 
 pub use clock::Clock;
 pub use engine::{is_before, Engine};
-pub use patience::{wait_until, PATIENCE};
+pub use patience::{patience, wait_until};
 pub use random::Random;
 pub use reply::{array, decision, integer, integers, multi_decision, shown, text, texts, unix_us, Decision};
 pub use server::{Connection, Server, ServerBuilder};

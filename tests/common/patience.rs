@@ -1,13 +1,21 @@
 //! Waiting for what a healthy server does at once.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long anything may take. Generous: machines are busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything may take. Generous: machines are busy. `PATIENCE_S` gives servers in an emulator longer.
+pub fn patience() -> Duration {
+    static PATIENCE: OnceLock<Duration> = OnceLock::new();
+    *PATIENCE.get_or_init(|| {
+        let told =
+            std::env::var("PATIENCE_S").map_or(30, |seconds| seconds.parse().expect("PATIENCE_S is seconds"));
+        Duration::from_secs(told)
+    })
+}
 
 /// Waits until `condition` holds; panics with `what` if it never does.
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_longer(PATIENCE, what, condition);
+    wait_longer(patience(), what, condition);
 }
 
 /// The same, for what keeps even a healthy server busy.
@@ -16,7 +24,7 @@ pub fn wait_longer(patience: Duration, what: &str, mut condition: impl FnMut() -
 }
 
 pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
-    poll(PATIENCE, what, find)
+    poll(patience(), what, find)
 }
 
 fn poll<T>(patience: Duration, what: &str, mut find: impl FnMut() -> Option<T>) -> T {

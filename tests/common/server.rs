@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::engine::{executable, foreign_compiler, is_before};
-use super::patience::wait_for;
+use super::patience::{patience, wait_for};
 use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
 use std::fmt::Display;
@@ -323,7 +323,7 @@ impl Connection {
         let connection =
             redis::Client::open(url).unwrap().get_connection_with_timeout(Duration::from_secs(5));
         let connection = connection.map_err(|error| error.to_string())?;
-        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        connection.set_read_timeout(Some(2 * patience())).unwrap();
         Ok(Self(connection))
     }
 

@@ -7,7 +7,7 @@ use super::info::counters;
 use crate::common::calls::{Outcome, CALLS, COMMANDS};
 use crate::common::clock::START_US;
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
-use crate::common::{array, environment, text, wait_until, Connection, Random, Server};
+use crate::common::{array, environment, patience, text, wait_until, Connection, Random, Server};
 use redis::{ConnectionLike, Value};
 use std::time::Instant;
 use tokenbucket::bucket::Bucket;
@@ -98,7 +98,7 @@ fn a_number_of_a_megabyte_is_refused_at_once() {
             assert!(error.starts_with("ERR "), "{number:.40}: {error}");
         }
     }
-    assert!(started.elapsed() < crate::common::PATIENCE, "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < patience(), "it took {:?}", started.elapsed());
     assert_well(&server, &mut client);
 }
 
