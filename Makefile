@@ -125,17 +125,16 @@ cluster-test: build ## Test clusters and Sentinel: resharding under load, failov
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test cluster' $(TEST_ENGINES)
 
-# `cross` with a target of Rust, the servers that it is tested on, and what its tests are told.
-cross = @scripts/install.sh engines redis && scripts/test-cross.sh $(1) $(2) -- --test-threads $(TEST_THREADS) $(3) $(TESTS)
+# `cross` with a target of Rust and the servers that it is tested on.
+cross = @scripts/install.sh engines redis && scripts/test-cross.sh $(1) $(2) -- --test-threads $(TEST_THREADS) $(TESTS)
 
 .PHONY: test-arm64
 test-arm64: build ## Test the module for arm64 on Redis and Valkey, in an emulator
 	$(call cross,aarch64-unknown-linux-gnu,redis-8.0.2 valkey-8.1.1)
 
-# Without listeners::, which nobody has tried there yet.
 .PHONY: test-s390x
 test-s390x: build ## The same for s390x, which stores the highest byte first: that files and replicas do not tell
-	$(call cross,s390x-unknown-linux-gnu,redis-8.0.2,--skip listeners::)
+	$(call cross,s390x-unknown-linux-gnu,redis-8.0.2)
 
 .PHONY: test-musl
 test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Valkey that are compiled for it
