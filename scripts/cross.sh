@@ -14,6 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 GLIBC=2.17
+AUDITABLE=0.7.7
 ZIG=0.17.1
 ZIG_SHA256=ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54
 CROSS=$(realpath -m target/cross)
@@ -72,6 +73,14 @@ prepare_zig() {
     python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
         --only-binary=:all: --target "$CROSS/zig" -r "$CROSS/zig/requirements.txt"
     touch "$CROSS/zig/ready"
+}
+
+# What makes the module name the crates that it was made of, for cargo audit and scanners like it: 1 kB.
+prepare_auditable() {
+    [ -x "$CROSS/auditable/bin/cargo-auditable" ] && return
+    say "building cargo-auditable"
+    inside CARGO_TARGET_DIR=/cross/build cargo install --quiet --locked --root /cross/auditable --version "$AUDITABLE" \
+        cargo-auditable >&2
 }
 
 prepare_emulators() {
@@ -134,6 +143,7 @@ build() {
     local underscored=${target//-/_}
     prepare_tools
     prepare_compiler
+    prepare_auditable
     variables=(CARGO_TARGET_DIR=/cross/build "CARGO_TARGET_${underscored^^}_LINKER=$cc"
         "CC_$underscored=$cc" "AR_$underscored=/cross/$target/ar"
         BINDGEN_EXTRA_CLANG_ARGS="-nostdinc -isystem $includes/include")
@@ -144,7 +154,7 @@ build() {
         options=(-Zbuild-std=std,panic_abort)
     fi
     say "building the module for $target"
-    inside "${variables[@]}" cargo build --quiet --release --locked --lib --target "$target" "${options[@]}" >&2
+    inside PATH=/usr/bin:/cross/auditable/bin "${variables[@]}" cargo auditable build --quiet --release --locked --lib --target "$target" "${options[@]}" >&2
     cp "$CROSS/build/$target/release/libtokenbucket.so" "$CROSS/$target/"
     echo "$CROSS/$target/libtokenbucket.so"
 }

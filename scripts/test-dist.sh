@@ -22,7 +22,7 @@ builds_again_to_the_same_bytes() {
     git clone --quiet . "$work/again"
     mkdir -p "$work/again/target/cross"
     # What was fetched is not fetched again; what was built is.
-    for kept in apt tools zig; do cp -a "target/cross/$kept" "$work/again/target/cross/"; done
+    for kept in apt tools zig auditable; do cp -a "target/cross/$kept" "$work/again/target/cross/"; done
     if [ -e target/tools ]; then cp -a target/tools "$work/again/target/"; fi
     (cd "$work/again" && scripts/dist.sh "$version" "$work/dist")
     diff "$dist/SHA256SUMS" "$work/dist/SHA256SUMS" || fail "the second build gave other bytes"
@@ -48,6 +48,23 @@ asks_for_no_newer_glibc() { # MODULE
 asks_for_no_glibc() { # MODULE
     ! readelf --wide --version-info --dynamic "$1" | grep -E 'GLIBC_|libc\.so\.6|libgcc_s' || fail "$1 is for glibc"
     echo "$(basename "$(dirname "$1")") asks for no glibc"
+}
+
+# What cargo audit and other scanners read, at less than 10 kB.
+names_its_crates() { # MODULE
+    local offset size
+    read -r offset size < <(readelf --wide --sections "$1" |
+        sed -nE 's/.* \.dep-v0 +[A-Z]+ +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+) .*/0x\1 0x\2/p') || fail "$1 does not name its crates"
+    [ $((size)) -lt 10000 ] || fail "the names of its crates are $((size)) bytes of $1"
+    python3 - "$1" $((offset)) $((size)) <<'PYTHON' || fail "$1 names other crates than its own"
+import json, sys, zlib
+path, offset, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open(path, "rb") as module:
+    module.seek(offset)
+    names = {package["name"] for package in json.loads(zlib.decompress(module.read(size)))["packages"]}
+print(f"{len(names)} crates are named in {size} bytes")
+sys.exit(not {"tokenbucket", "redis-module"} <= names)
+PYTHON
 }
 
 # Installs the package, reads the line that it says, and starts a server with it.
@@ -87,6 +104,7 @@ for tarball in "$dist"/*.tar.gz; do
     unpacks_as_promised "$tarball"
     module=$work/$(basename "$tarball" .tar.gz)/libtokenbucket.so
     case "$tarball" in *-glibc.tar.gz) asks_for_no_newer_glibc "$module" ;; *) asks_for_no_glibc "$module" ;; esac
+    names_its_crates "$module"
 done
 works_in "$OLDEST" redis-server
 works_in trixie redis-server valkey-server
