@@ -267,8 +267,8 @@ fn a_hold_costs_at_most_150_bytes() {
         assert!(each <= 150, "{each} bytes a hold");
         assert!((each * 7 / 10..=each * 11 / 10).contains(&said), "{said} by INFO, {each} in truth");
         client.say("DEL k");
-        let left = settled_memory(&mut client) - empty;
-        assert!(left < 20_000, "{left} bytes are gone with {count} holds");
+        // On a busy machine the buffers of the client that is gone may outlive what looks settled.
+        wait_until("the memory of the holds comes back", || settled_memory(&mut client) - empty < 20_000);
     }
 }
 
