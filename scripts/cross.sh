@@ -176,8 +176,9 @@ musl_server() { # NAME
     rm -rf "$folder"
     source_from_debian "$folder/source" "$suite" "${1%-*}"
     # By default zig links programs for musl statically. That suits what configure tries, but a static server loads no
-    # modules. Redis and Valkey have a name each for what the server is linked with.
-    make -s -j "$(nproc)" -C "$folder/source/src" CC="$CROSS/$target/cc" REDIS_LDFLAGS=-dynamic SERVER_LDFLAGS=-dynamic \
+    # modules. Redis and Valkey have a name each for what the server is linked with. Without -fPIC what musl's library
+    # has, like environ, would be copied to where something else is.
+    make -s -j "$(nproc)" -C "$folder/source/src" CC="$CROSS/$target/cc -fPIC" REDIS_LDFLAGS=-dynamic SERVER_LDFLAGS=-dynamic \
         MALLOC=jemalloc OPTIMIZATION=-O2 "$program" >"$folder/log" 2>&1 ||
         fail "$1 could not be compiled: see $folder/log"
     mv "$folder/source/src/$program" "$folder/"
