@@ -58,7 +58,7 @@ pub fn is_out_of_memory(reply: &Value) -> bool {
 
 fn hear_hold(bucket: &mut Bucket, holding: &Holding, now: &Now, reply: &Value) {
     let Some(take) = bucket.take_instead(holding, now) else {
-        bucket.model.follow_holding(&bucket.limit, holding, now.us, told(decision(reply)));
+        bucket.model.follow(&bucket.limit, holding, now.us, told(decision(reply)));
         return;
     };
     let is_denying = now.memory == Memory::FullAndDenying;

@@ -23,6 +23,7 @@ pub fn wait_longer(patience: Duration, what: &str, mut condition: impl FnMut() -
     poll(patience, what, || condition().then_some(()));
 }
 
+/// Waits until something is found, and returns it.
 pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
     poll(patience(), what, find)
 }

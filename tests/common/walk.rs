@@ -180,14 +180,12 @@ impl<'a> Walk<'a> {
     pub fn call(&mut self, limit: &Limit, operation: Operation) -> Decision {
         let before = self.look(limit);
         let foreseen = matches!(operation, Operation::Take { .. }).then(|| self.peek(limit, operation));
-        let after = self.stored();
-        // A key whose time has come may go between two looks.
-        let is_due = after.is_none() && self.model.may_be(limit, self.now_us(), None);
-        assert!(after == before || is_due, "a trace of TB.PEEK: {after:?} after {before:?}");
+        let peeked = self.stored();
+        self.model.see_trace(limit, self.now_us(), Trace::None, [before, peeked]);
         let decision = self.decide(&operation::words(operation, &self.key, limit));
         assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
         let trace = self.model.follow(limit, operation, self.now_us(), told(decision));
-        self.look_behind(limit, trace, before);
+        self.look_behind(limit, trace, peeked);
         decision
     }
 

@@ -5,7 +5,7 @@
 
 use super::call::{ended, ends, Call, Holds, Wanted};
 use super::limit::{milliseconds, Limit};
-use super::{whole, Bucket, Exact, Flow, Holding, Operation};
+use super::{whole, Bucket, Exact, Flow, Operation};
 use num_traits::{ToPrimitive, Zero};
 use tokenbucket::bucket::Decision;
 use tokenbucket::effect::MAX_EXPIRE_AT_MS;
@@ -121,11 +121,6 @@ impl Model {
             panic!("{objection}: {:?} of {limit:?} at {now_us}: {told:?}, {self:?}", call.wanted);
         }
         self.make_so(&call, told.allowed, told.reset_after_ms == 0)
-    }
-
-    #[track_caller]
-    pub fn follow_holding(&mut self, limit: &Limit, holding: &Holding, now_us: i64, told: Decision) -> Trace {
-        self.follow(limit, holding, now_us, told)
     }
 
     /// Judges a decision that changes nothing.
