@@ -123,7 +123,8 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	}
 	key := keyOf(c.words)
 	for {
-		module, decider := s.node(key), s.node(key)
+		module := s.node(key)
+		decider := module
 		if s.hasScript(c) && module.script.inUse(s.clock.Now()) {
 			// Its keys have other names, and so perhaps another node.
 			decider = s.node(key + scriptSuffix)
@@ -177,9 +178,8 @@ func (s *Server) askNode(ctx context.Context, of *node, c command) (any, error) 
 // send meets connections of a pool that died with an earlier server. It takes them all out, so that one restart of the
 // server is one that no caller notices.
 func (s *Server) send(ctx context.Context, of *node, c command, wasAway bool) (any, error) {
-	ping := s.pingOf(c.words)
 	if wasAway {
-		if err := s.reconnect(ctx, of, ping); err != nil {
+		if err := s.reconnect(ctx, of, c.words); err != nil {
 			return nil, err
 		}
 	}
@@ -187,7 +187,7 @@ func (s *Server) send(ctx context.Context, of *node, c command, wasAway bool) (a
 	if !isBroken(err) {
 		return reply, err
 	}
-	if unreachable := s.reconnect(ctx, of, ping); unreachable != nil || c.once {
+	if unreachable := s.reconnect(ctx, of, c.words); unreachable != nil || c.once {
 		return nil, err
 	}
 	return s.decide(ctx, c)
@@ -201,8 +201,9 @@ func (s *Server) pingOf(words []string) []string {
 	return []string{"PING"}
 }
 
-func (s *Server) reconnect(ctx context.Context, of *node, ping []string) error {
+func (s *Server) reconnect(ctx context.Context, of *node, words []string) error {
 	of.script.lookForModule()
+	ping := s.pingOf(words)
 	for pinged := 1; ; pinged++ {
 		_, err := s.do(ctx, ping)
 		if !isBroken(err) || pinged == mostConnections {
