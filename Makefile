@@ -215,7 +215,7 @@ REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 BENCH := cargo run --quiet --release -p tokenbucket-bench --
 
 .PHONY: bench
-bench: build ## Compare with scripts, counters and other modules (10 minutes; QUICK=1: one minute)
+bench: build ## Compare with scripts, counters and other modules (18 minutes; QUICK=1: one minute)
 	@scripts/install.sh engines
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
