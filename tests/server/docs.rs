@@ -29,11 +29,13 @@ use crate::common::clock::START_US;
 use crate::common::engine::redis_cli;
 use crate::common::stored::buckets;
 use crate::common::{array, is_before, text, wait_until, Server};
+use regex::{Captures, Regex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::LazyLock;
 use tempfile::TempDir;
 
 /// The headings of a command's page, in this order.
@@ -43,27 +45,33 @@ const SECTIONS: &str =
 /// When a transcript begins: [`START_US`] without its odd microseconds.
 const TRANSCRIPT_START_US: i64 = START_US - START_US % 1_000_000;
 
+/// A fenced block: of which kind it is according to the line above, its language, and its lines.
+static BLOCK: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?m)^(<!-- transcript: .* -->\n|)```(.*)\n((?s:.*?))^```$").unwrap());
+
+/// What is typed behind a prompt of `redis-cli`.
+static TYPED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?m)^ *127\.0\.0\.1:[0-9]+(?:\[[0-9]+\])?(?:\(TX\))?> (.*)$").unwrap());
+
+/// `(0.61s)`, which `redis-cli` prints below the reply of a slow machine.
+static STOPWATCH: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\([0-9]+\.[0-9]+s\)$").unwrap());
+
 #[test]
 fn every_transcript_holds() {
     for page in pages() {
-        expect_test::expect_file![&page.path].assert_eq(&(page.play().join("\n") + "\n"));
+        expect_test::expect_file![&page.path].assert_eq(&page.play());
     }
 }
 
 #[test]
 fn every_prompt_is_in_a_transcript_and_every_script_is_run() {
-    let is_prompt = |line: &&&str| command_after_prompt(line.trim_start()).is_some();
     for page in pages() {
-        let lines: Vec<&str> = page.lines.iter().map(String::as_str).collect();
-        let blocks = page.blocks();
-        let typed =
-            blocks.iter().filter(|block| block.language == "console").flat_map(|block| &block.content);
-        let (prompts, typed) = (lines.iter().filter(is_prompt).count(), typed.filter(is_prompt).count());
-        assert_eq!(prompts, typed, "{}: prompts outside transcripts", page.at(0));
-        for script in blocks.iter().filter(|block| block.language == "lua") {
-            let name = script_name(&script.content).expect("a script without a name");
-            let is_run = |line: &&str| line.contains(&format!("$ redis-cli --eval {name} "));
-            assert!(lines.iter().any(is_run), "{}: no transcript runs {name}", page.at(script.start));
+        let typed: usize = page.blocks("console").map(|block| TYPED.find_iter(block).count()).sum();
+        let prompts = TYPED.find_iter(&page.text).count();
+        assert_eq!(prompts, typed, "{}: prompts outside transcripts", page.name());
+        for name in page.blocks("lua").map(script_name) {
+            let is_run = page.text.contains(&format!("\n$ redis-cli --eval {name} "));
+            assert!(is_run, "{}: no transcript runs {name}", page.name());
         }
     }
 }
@@ -76,9 +84,9 @@ fn every_error_is_what_its_example_gets() {
         let rows = page.error_rows();
         assert!(!rows.is_empty(), "{name} has no errors, not even one of arity");
         for (error, commands) in rows {
+            shown.insert(error.trim_end_matches(" for …").to_owned());
             if is_before(7, 0) && commands.concat().contains("CONFIG SET tokenbucket.") {
                 // There settings are arguments of loadmodule alone.
-                shown.insert(error);
                 continue;
             }
             let mut session = Session::start("", &page);
@@ -95,7 +103,6 @@ fn every_error_is_what_its_example_gets() {
             assert!(holds, "{name}: {error}: {commands:?} printed\n{printed}");
             let after = (buckets(&mut client), client.changes());
             assert_eq!(after, before, "{name}: {last} has changed something");
-            shown.insert(error.trim_end_matches(" for …").to_owned());
         }
     }
     let texts =
@@ -112,26 +119,23 @@ fn every_command_has_a_page_with_every_section() {
     for command in COMMANDS {
         let name = command.name.to_lowercase();
         let page = &pages[&name];
-        let at = page.at(0);
-        assert_eq!(page.lines.first(), Some(&format!("# {}", name.to_uppercase())), "{at}: its title");
-        let headings: Vec<&str> = page.lines.iter().filter_map(|line| line.strip_prefix("## ")).collect();
-        assert_eq!(headings.join(", "), SECTIONS, "{at}: its sections");
+        assert_eq!(page.text.lines().next(), Some(&*format!("# {}", name.to_uppercase())), "its title");
+        let headings: Vec<&str> = page.text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(headings.join(", "), SECTIONS, "{name}: its sections");
         for section in headings {
-            let is_empty = page.section(section).iter().all(|line| line.trim().is_empty());
-            assert!(!is_empty, "{at}: nothing under '{section}'");
+            assert!(!page.section(section).trim().is_empty(), "{name}: nothing under '{section}'");
         }
-        let is_shown = |line: &String| {
-            command_after_prompt(line).is_some_and(|typed| typed.to_lowercase().starts_with(&name))
+        let mut typed = TYPED.captures_iter(page.section("Examples")).map(|typed| typed[1].to_lowercase());
+        assert!(typed.any(|typed| typed.starts_with(&name)), "{name}: no example");
+        assert_eq!(page.arity(), command.arity, "{name}: the arity");
+        let categories = match command.audience {
+            Audience::Readers => "@read @fast @tokenbucket",
+            Audience::Writers => "@write @fast @tokenbucket",
+            Audience::Operators => "@admin @dangerous",
+            Audience::Servers => "@write @admin @dangerous",
         };
-        assert!(page.section("Examples").iter().any(is_shown), "{at}: no example");
-        assert_eq!(page.arity(), command.arity, "{at}: the arity");
-        let categories: &[&str] = match command.audience {
-            Audience::Readers => &["@read", "@fast", "@tokenbucket"],
-            Audience::Writers => &["@write", "@fast", "@tokenbucket"],
-            Audience::Operators => &["@admin", "@dangerous"],
-            Audience::Servers => &["@write", "@admin", "@dangerous"],
-        };
-        assert_eq!(page.categories(), categories, "{at}: the ACL categories");
+        let listed = page.section("ACL categories").trim().split("\n\n").next().unwrap();
+        assert_eq!(code_spans(listed).join(" "), categories, "{name}: the ACL categories");
     }
 }
 
@@ -146,40 +150,32 @@ fn the_pages_agree_with_command_docs() {
     for (name, page) in command_pages() {
         let docs = table(&array(client.run(&["COMMAND", "DOCS", &name])).remove(1));
         let field = |name: &str| text(&docs[name]);
-        let at = page.at(0);
-        assert_eq!(page.section("Complexity").join(" ").trim(), field("complexity"), "{at}");
-        assert!(page.section("Syntax").contains(&format!("Since {}.", field("since"))), "{at}: since when");
+        assert_eq!(page.section("Complexity").replace('\n', " ").trim(), field("complexity"), "{name}");
+        let since = format!("\nSince {}.\n", field("since"));
+        assert!(page.section("Syntax").contains(&since), "{name}: not {since}");
         let row = format!("| [{}]({name}.md) | {} |", name.to_uppercase(), field("summary"));
-        assert!(index.lines.contains(&row), "the index of commands lacks {row}");
+        assert!(index.text.contains(&row), "the index of commands lacks {row}");
     }
 }
 
 #[test]
 fn every_link_leads_somewhere() {
+    let link = Regex::new(r"\]\(([^)]+)\)").unwrap();
     let mut dead = Vec::new();
     for page in pages() {
-        let links = page.links().into_iter().filter(|(_, target)| !page.reaches(target));
-        dead.extend(links.map(|(at, target)| format!("{at}: {target}")));
+        let prose = BLOCK.replace_all(&page.text, "");
+        let targets = link.captures_iter(&prose).map(|link| link[1].to_owned());
+        let targets = targets.filter(|target| !target.contains("://") && !page.reaches(target));
+        dead.extend(targets.map(|target| format!("{}: {target}", page.name())));
     }
     assert!(dead.is_empty(), "these lead nowhere:\n{}", dead.join("\n"));
 }
 
 // ---- Pages --------------------------------------------------------------------------------------------------
 
-/// A page as lines of text, counted from 0.
 struct Page {
     path: PathBuf,
-    lines: Vec<String>,
-}
-
-/// A fenced block.
-struct Block<'page> {
-    language: &'page str,
-    /// Its first line on the page.
-    start: usize,
-    indent: usize,
-    /// Its lines, without the indentation.
-    content: Vec<&'page str>,
+    text: String,
 }
 
 fn root() -> &'static Path {
@@ -203,47 +199,29 @@ fn command_pages() -> BTreeMap<String, Page> {
 
 impl Page {
     fn read(path: PathBuf) -> Self {
-        let content = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Self { path, lines: content.lines().map(ToOwned::to_owned).collect() }
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self { path, text }
     }
 
-    /// Where a line is, for people.
-    fn at(&self, line: usize) -> String {
-        let path = self.path.strip_prefix(root()).unwrap_or(&self.path);
-        format!("{}:{}", path.display(), line + 1)
+    fn name(&self) -> impl std::fmt::Display + '_ {
+        self.path.strip_prefix(root()).unwrap_or(&self.path).display()
     }
 
-    fn blocks(&self) -> Vec<Block<'_>> {
-        let mut blocks: Vec<Block> = Vec::new();
-        let mut is_open = false;
-        for (number, line) in self.lines.iter().enumerate() {
-            match (blocks.last_mut().filter(|_| is_open), fence(line)) {
-                (None, Some(language)) => {
-                    is_open = true;
-                    let indent = line.len() - line.trim_start().len();
-                    blocks.push(Block { language, start: number + 1, indent, content: Vec::new() });
-                }
-                (Some(_), Some("")) => is_open = false,
-                (Some(block), _) => block.content.push(line.get(block.indent..).unwrap_or_default()),
-                (None, None) => {}
-            }
-        }
-        assert!(!is_open, "{}: a block that does not end", self.path.display());
-        blocks
+    /// What stands in the blocks of a language.
+    fn blocks<'page>(&'page self, language: &'page str) -> impl Iterator<Item = &'page str> {
+        let blocks = BLOCK.captures_iter(&self.text).map(|block| block.extract().1);
+        blocks.filter_map(move |[_kind, of, content]| (of == language).then_some(content))
     }
 
-    /// The lines under a heading of the second level, blocks included.
-    fn section(&self, heading: &str) -> &[String] {
-        let title = format!("## {heading}");
-        let Some(start) = self.lines.iter().position(|line| *line == title) else { return &[] };
-        let body = &self.lines[start + 1..];
-        let end = body.iter().position(|line| line.starts_with("## ")).unwrap_or(body.len());
-        &body[..end]
+    /// What stands under a heading of the second level.
+    fn section(&self, heading: &str) -> &str {
+        let behind = self.text.split_once(&format!("\n## {heading}\n")).map_or("", |(_, behind)| behind);
+        behind.split("\n## ").next().unwrap_or_default()
     }
 
     /// The errors, and the commands of which the last ends in it.
     fn error_rows(&self) -> Vec<(String, Vec<String>)> {
-        let rows = self.section("Errors").iter().filter(|line| line.starts_with("| `"));
+        let rows = self.section("Errors").lines().filter(|line| line.starts_with("| `"));
         rows.map(|line| {
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
             let [error, _, example] = cells.as_slice() else { panic!("{line}: not three cells") };
@@ -254,34 +232,13 @@ impl Page {
 
     /// The arity that the syntax tells: the number of words, negative if there may be more or fewer.
     fn arity(&self) -> i64 {
-        let syntax = self.section("Syntax").iter().find(|line| line.starts_with(char::is_uppercase));
-        let syntax = syntax.unwrap_or_else(|| panic!("{}: no syntax", self.path.display()));
+        let syntax = self.blocks("text").next().unwrap_or_else(|| panic!("{}: no syntax", self.name()));
         let required = syntax.split('[').next().unwrap().split_whitespace().count() as i64;
         if syntax.contains('[') {
             -required
         } else {
             required
         }
-    }
-
-    /// The ACL categories in the first paragraph of their section.
-    fn categories(&self) -> Vec<String> {
-        let lines = self.section("ACL categories").iter().skip_while(|line| line.is_empty());
-        let paragraph: Vec<_> = lines.take_while(|line| !line.is_empty()).cloned().collect();
-        code_spans(&paragraph.join(" "))
-    }
-
-    /// The targets of links within the project, and where they are.
-    fn links(&self) -> Vec<(String, String)> {
-        let mut in_block = false;
-        let mut links = Vec::new();
-        for (number, line) in self.lines.iter().enumerate() {
-            in_block ^= fence(line).is_some();
-            let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-            let targets = targets.filter(|target| !in_block && !target.contains("://"));
-            links.extend(targets.map(|target| (self.at(number), target.to_owned())));
-        }
-        links
     }
 
     /// Whether a link on this page leads to a file, and to a heading of it if it names one.
@@ -296,17 +253,32 @@ impl Page {
 
     /// Whether a heading can be linked to by this name.
     fn has_anchor(&self, anchor: &str) -> bool {
-        self.lines.iter().filter(|line| line.starts_with('#')).any(|heading| {
+        self.text.lines().filter(|line| line.starts_with('#')).any(|heading| {
             let title = heading.trim_start_matches('#').trim().to_lowercase();
             let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
             kept.collect::<String>().replace(' ', "-") == anchor
         })
     }
-}
 
-/// The language behind a fence, if a line is one.
-fn fence(line: &str) -> Option<&str> {
-    line.trim_start().strip_prefix("```").map(str::trim)
+    /// The page as it has to be: its transcripts played on fresh servers, top to bottom.
+    fn play(&self) -> String {
+        let mut session = None;
+        let play = |block: &Captures| {
+            let (block, [kind, language, shown]) = block.extract();
+            if language != "console" {
+                return block.to_owned();
+            }
+            let kind = kind.trim_start_matches("<!-- transcript: ").trim_end_matches(" -->\n");
+            let mut current = match (kind, session.take()) {
+                ("continued", Some(session)) => session,
+                _ => Session::start(kind, self),
+            };
+            let played = current.play(shown);
+            session = Some(current);
+            block.replace(shown, &played)
+        };
+        BLOCK.replace_all(&self.text, play).into_owned()
+    }
 }
 
 fn code_spans(text: &str) -> Vec<String> {
@@ -314,61 +286,14 @@ fn code_spans(text: &str) -> Vec<String> {
 }
 
 /// The file name in the first line of a script.
-fn script_name<'a>(script: &[&'a str]) -> Option<&'a str> {
-    let name = script.first()?.strip_prefix("-- ")?;
-    name.split_whitespace().next().filter(|name| name.ends_with(".lua"))
+fn script_name(script: &str) -> &str {
+    let name = script.strip_prefix("-- ").and_then(|name| name.split_whitespace().next());
+    name.filter(|name| name.ends_with(".lua")).unwrap_or_else(|| panic!("a script without a name:\n{script}"))
 }
 
 // ---- Transcripts --------------------------------------------------------------------------------------------
 
 const SHELL_PROMPT: &str = "$ ";
-
-/// `TB.TAKE k 10 1` of `127.0.0.1:6379(TX)> TB.TAKE k 10 1`.
-fn command_after_prompt(line: &str) -> Option<&str> {
-    let (port, command) = line.strip_prefix("127.0.0.1:")?.split_once("> ")?;
-    let port = port.strip_suffix("(TX)").unwrap_or(port);
-    port.chars().all(|c| c.is_ascii_digit() || "[]".contains(c)).then_some(command)
-}
-
-impl Page {
-    /// The page as it has to be: its transcripts played on fresh servers, top to bottom.
-    fn play(&self) -> Vec<String> {
-        let blocks = self.blocks();
-        let mut played = Vec::new();
-        let mut session = None;
-        for block in blocks.iter().filter(|block| block.language == "console") {
-            let mut current = match (self.marker_above(block), session.take()) {
-                ("continued", Some(session)) => session,
-                (kind, _) => Session::start(kind, self),
-            };
-            played.push((block, current.play(&block.content)));
-            session = Some(current);
-        }
-        let mut lines = self.lines.clone();
-        for (block, played) in played.into_iter().rev() {
-            let indent = " ".repeat(block.indent);
-            let played = played.iter().map(|line| format!("{indent}{line}").trim_end().to_owned());
-            lines.splice(block.start..block.start + block.content.len(), played);
-        }
-        lines
-    }
-
-    /// The `…` of `<!-- transcript: … -->` above a block.
-    fn marker_above(&self, block: &Block) -> &str {
-        let above = self.lines[..block.start - 1].iter().rev().find(|line| !line.trim().is_empty());
-        let words = above.and_then(|line| line.trim().strip_prefix("<!-- transcript:"));
-        words.and_then(|words| words.strip_suffix("-->")).unwrap_or_default().trim()
-    }
-}
-
-/// A line of a reply without the remark behind it.
-fn without_remark(line: &str) -> &str {
-    let line = match line.find("  # ") {
-        Some(remark) if !line[..remark].trim().is_empty() => &line[..remark],
-        _ => line,
-    };
-    line.trim_end()
-}
 
 /// A server, a `redis-cli` that prints to us what it would print to a terminal, and a folder with the scripts of a page.
 struct Session {
@@ -388,14 +313,12 @@ impl Session {
                 let arguments: Vec<&str> = arguments.split_whitespace().collect();
                 Server::builder().controlled_clock().module_arguments(&arguments).start()
             }
-            _ => panic!("{}: no kind of transcript, or nothing to continue: '{kind}'", page.path.display()),
+            _ => panic!("{}: no kind of transcript, or nothing to continue: '{kind}'", page.name()),
         };
         server.clock().set_us(TRANSCRIPT_START_US);
         let folder = tempfile::tempdir().unwrap();
-        for script in page.blocks().iter().filter(|block| block.language == "lua") {
-            if let Some(name) = script_name(&script.content) {
-                fs::write(folder.path().join(name), script.content.join("\n")).unwrap();
-            }
+        for script in page.blocks("lua") {
+            fs::write(folder.path().join(script_name(script)), script).unwrap();
         }
         let mut cli = Command::new(redis_cli())
             .args(["--no-raw", "-h", "127.0.0.1", "-p", &server.port().to_string()])
@@ -419,7 +342,7 @@ impl Session {
         writeln!(self.cli.stdin.as_mut().unwrap(), "{command}\n\"").unwrap();
         let printed = self.printed.by_ref().map(Result::unwrap);
         let mut lines: Vec<String> = printed.take_while(|line| line != COMPLAINT).collect();
-        lines.retain(|line| !is_stopwatch(line));
+        lines.retain(|line| !STOPWATCH.is_match(line));
         while lines.last().is_some_and(String::is_empty) {
             lines.pop();
         }
@@ -427,35 +350,30 @@ impl Session {
     }
 
     /// Types what a transcript types, and returns it with what is printed.
-    fn play(&mut self, transcript: &[&str]) -> Vec<String> {
-        let is_typed = |line: &str| {
-            let is_command = line.starts_with(SHELL_PROMPT) || command_after_prompt(line).is_some();
-            is_command || passing_us(line).is_some()
-        };
-        let mut played = Vec::new();
-        let mut rest = transcript;
-        while let Some((line, behind)) = rest.split_first() {
-            played.push((*line).to_owned());
-            let shown_len = behind.iter().position(|line| is_typed(line)).unwrap_or(behind.len());
-            let (shown, next) = behind.split_at(shown_len);
-            rest = next;
-            if let Some(us) = passing_us(line) {
-                self.server.clock().advance_us(us);
-            }
-            let printed = match (command_after_prompt(line), line.strip_prefix(SHELL_PROMPT)) {
-                (Some(command), _) => self.enter(command),
-                (None, Some(command)) => self.run_in_shell(command),
-                (None, None) => Vec::new(),
-            };
-            let with_remark = |(place, line): (usize, &String)| match shown.get(place) {
-                Some(shown) if without_remark(shown) == line.trim_end() => (*shown).to_owned(),
-                _ => line.clone(),
-            };
-            played.extend(printed.iter().enumerate().map(with_remark));
-            let blank = shown.iter().rev().take_while(|line| line.trim().is_empty()).count();
-            played.extend(std::iter::repeat_n(String::new(), blank));
+    fn play(&mut self, transcript: &str) -> String {
+        let is_typed =
+            |line: &str| TYPED.is_match(line) || line.starts_with(SHELL_PROMPT) || passing_us(line).is_some();
+        let lines: Vec<&str> = transcript.lines().collect();
+        let steps = lines.chunk_by(|_, next| !is_typed(next));
+        steps.flat_map(|step| self.step(step[0], &step[1..])).map(|line| line + "\n").collect()
+    }
+
+    /// A line that is typed, what is then printed, and of what was shown below it the remarks and empty lines.
+    fn step(&mut self, typed: &str, shown: &[&str]) -> Vec<String> {
+        if let Some(us) = passing_us(typed) {
+            self.server.clock().advance_us(us);
         }
-        played
+        let printed = match (TYPED.captures(typed), typed.strip_prefix(SHELL_PROMPT)) {
+            (Some(command), _) => self.enter(&command[1]),
+            (None, Some(command)) => self.run_in_shell(command),
+            (None, None) => Vec::new(),
+        };
+        let with_remarks = printed.iter().enumerate().map(|(place, line)| match shown.get(place) {
+            Some(shown) if shown.split("  # ").next().map(str::trim_end) == Some(line.trim_end()) => *shown,
+            _ => line.trim_end(),
+        });
+        let blank = shown.iter().rev().take_while(|line| line.is_empty());
+        std::iter::once(typed).chain(with_remarks).chain(blank.copied()).map(ToOwned::to_owned).collect()
     }
 
     /// What a shell command prints in a terminal, if it calls `redis-cli` as people do who have only one server.
@@ -485,10 +403,4 @@ fn cluster_of_one() -> Server {
         text(&client.say("CLUSTER INFO")).contains("cluster_state:ok")
     });
     server
-}
-
-/// `(0.61s)`, which `redis-cli` prints below the reply of a slow machine.
-fn is_stopwatch(line: &str) -> bool {
-    let seconds = line.strip_prefix('(').and_then(|rest| rest.strip_suffix("s)"));
-    seconds.is_some_and(|seconds| seconds.contains('.') && seconds.parse::<f64>().is_ok())
 }
