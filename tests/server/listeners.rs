@@ -12,15 +12,12 @@ use super::replication::by_the_clock_of;
 use crate::common::calls::{Audience, Call, Outcome, CALLS};
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, copy_of_files, follow, is_writing_files, on_the_wire,
-    quiet, replicated_bytes, wait_until_linked, wait_until_replicated, wait_while_time_passes, Buckets,
+    quiet, replicated_bytes, wait_until_replicated, wait_while_time_passes, Buckets,
 };
-use crate::common::{environment, is_before, wait_until, Random, Server, ServerBuilder};
+use crate::common::{environment, is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::RwLock;
 use std::time::Duration;
 
 /// A server that forgets as fast as it can that somebody was listening.
@@ -88,11 +85,16 @@ fn wait_until_results_are_not_built(server: &Server) {
     wait_until_alone(server);
 }
 
+/// Changes count all the same, for save points.
 #[test]
 fn no_results_are_built_while_nobody_listens() {
     let server = forgetful().start();
     wait_until_results_are_not_built(&server);
     let mut client = server.connect();
+    let changes = client.changes();
+    client.say("TB.TAKE user:1 100 1/h");
+    client.say("TB.MTAKE 2 user:1 100 1/h 1 user:2 100 1/h 1");
+    assert_eq!(client.changes(), changes + 2);
 
     let replica = forgetful().start();
     client.say("CONFIG SET repl-diskless-sync-delay 0");
@@ -111,25 +113,6 @@ fn no_results_are_built_while_nobody_listens() {
     wait_until_results_are_not_built(&replica);
     client.say("DEBUG RELOAD");
     wait_until_results_are_not_built(&server);
-}
-
-/// Save points count changes, whoever listens.
-#[test]
-fn changes_count_while_nobody_listens() {
-    let mut server = forgetful().start();
-    wait_until_results_are_not_built(&server);
-    let mut client = server.connect();
-    let before = client.changes();
-    for _ in 0..5 {
-        client.say("TB.TAKE user:1 100 1/h");
-        client.say("TB.MTAKE 2 user:1 100 1/h 1 user:2 100 1/h 1");
-    }
-    assert_eq!(client.changes(), before + 10);
-    client.run(&["CONFIG", "SET", "save", "1 10"]);
-    wait_while_time_passes(&[server.clock()], "a snapshot is taken", || client.changes() == 0);
-    let stored = buckets(&mut client);
-    server.kill_and_restart();
-    assert_same_buckets(&buckets(&mut server.connect()), &stored, "from the snapshot");
 }
 
 /// A snapshot that is taken without a fork, while a replica waits for its own, names a place in the stream. Who
@@ -168,66 +151,62 @@ fn rounds(default: u64) -> u64 {
 
 /// By how much the clock of a master is ahead of those of its replicas: more than they drift apart.
 const HEAD_START_MS: i64 = 60_000;
-const WORKERS: u64 = 2;
 
-/// Clients that make calls without a pause, on one of several servers.
-#[derive(Default)]
-struct Load {
-    /// Held for reading by whoever has a call under way.
-    gate: RwLock<()>,
-    target: AtomicUsize,
-    calls: AtomicU64,
-    done: AtomicBool,
+/// A client that makes calls on the first of several servers, and lets time pass on all of them.
+struct Load<'a> {
+    servers: Vec<&'a Server>,
+    client: Connection,
+    random: Random,
 }
 
-impl Load {
-    /// Runs `test` under load on the first of `servers`, unless it chooses another. Time passes on all of them.
-    fn during(servers: &[&Server], test: impl FnOnce(&Self)) {
-        let load = Self::default();
-        std::thread::scope(|scope| {
-            for number in 0..WORKERS {
-                let load = &load;
-                scope.spawn(move || load.work(number, servers));
-            }
-            let result = catch_unwind(AssertUnwindSafe(|| test(&load)));
-            load.done.store(true, Ordering::SeqCst);
-            result.unwrap_or_else(|panic| resume_unwind(panic));
+impl<'a> Load<'a> {
+    fn on(servers: Vec<&'a Server>, number: u64) -> Self {
+        Self { client: servers[0].connect(), servers, random: Random::new(number) }
+    }
+
+    /// Makes calls, and any other command in the midst of them, as fast as the server goes.
+    fn call_around(&mut self, words: &str) {
+        const CALLS_AT_ONCE: u64 = 20;
+        const LONGEST_STEP_US: i64 = 20_000;
+        // Time passes between calls only: the oldest servers look at it twice in one.
+        let random = &mut self.random;
+        self.servers.iter().for_each(|server| server.clock().advance_us(random.between(0, LONGEST_STEP_US)));
+        let mut calls = redis::pipe();
+        (0..CALLS_AT_ONCE / 2).for_each(|_| add_call(&mut calls, random));
+        calls.add_command(redis::Cmd::new().arg(words.split(' ').collect::<Vec<_>>()).take());
+        (0..CALLS_AT_ONCE / 2).for_each(|_| add_call(&mut calls, random));
+        calls.query::<Vec<Value>>(self.client.inner()).unwrap();
+    }
+
+    fn call_until(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+        const TIMES_BETWEEN_LOOKS: u64 = 10;
+        wait_until(what, || {
+            self.call_for_a_while(TIMES_BETWEEN_LOOKS);
+            condition()
         });
     }
 
-    fn work(&self, number: u64, servers: &[&Server]) {
-        const CALLS_AT_ONCE: u64 = 20;
-        const LONGEST_STEP_US: i64 = 20_000;
-        /// Leaves the machine some time for the servers.
-        const REST: Duration = Duration::from_millis(10);
-        let mut clients: Vec<_> = servers.iter().map(|server| server.connect()).collect();
-        let mut random = Random::new(number);
-        while !self.done.load(Ordering::SeqCst) {
-            {
-                let _calls = self.gate.read().unwrap();
-                let client = &mut clients[self.target.load(Ordering::SeqCst)];
-                let mut calls = redis::pipe();
-                (0..CALLS_AT_ONCE).for_each(|_| add_call(&mut calls, &mut random));
-                calls.query::<Vec<Value>>(client.inner()).unwrap();
-                self.calls.fetch_add(CALLS_AT_ONCE, Ordering::SeqCst);
-            }
-            std::thread::sleep(REST);
-            // Time passes between calls only: the oldest servers look at it twice in one.
-            let _alone = self.gate.write().unwrap();
-            servers.iter().for_each(|server| server.clock().advance_us(random.between(0, LONGEST_STEP_US)));
-        }
+    fn call_for_a_while(&mut self, times: u64) {
+        (0..times).for_each(|_| self.call_around("PING"));
     }
 
-    /// Does something while no call is under way.
-    fn pause<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _alone = self.gate.write().unwrap();
-        work()
+    /// Waits until the first server has neither replicas nor a backlog any more, and lets it notice.
+    fn wait_until_alone(&mut self) {
+        wait_until_alone(self.servers[0]);
+        self.call_for_a_while(50);
     }
 
-    /// Waits for a few calls more.
-    fn goes_on(&self, calls: u64) {
-        let until = self.calls.load(Ordering::SeqCst) + calls;
-        wait_until("the load goes on", || self.calls.load(Ordering::SeqCst) >= until);
+    /// Lets a server become a replica of the first one, and compares every bucket.
+    fn assert_misses_nothing(&mut self, replica: &Server) {
+        let (master, mut client) = (self.servers[0], replica.connect());
+        self.call_until("the replica is linked", || client.info("replication", "master_link_status") == "up");
+        let times = self.random.below(5);
+        self.call_for_a_while(times);
+        wait_until_replicated(replica, master);
+        let expected = lasting_buckets(master);
+        by_the_clock_of(master, replica, || {
+            assert_same_buckets(&lasting_buckets(replica), &expected, "on a replica");
+        });
     }
 }
 
@@ -255,102 +234,62 @@ fn lasting_buckets(server: &Server) -> Buckets {
     found
 }
 
-/// Compares every bucket of two servers while the load rests.
-fn assert_nothing_missed(load: &Load, replica: &Server, master: &Server) {
-    load.pause(|| {
-        wait_until_replicated(replica, master);
-        let expected = lasting_buckets(master);
-        by_the_clock_of(master, replica, || {
-            assert_same_buckets(&lasting_buckets(replica), &expected, "on a replica");
-        });
-    });
-}
-
-/// Waits, under load, until a server has neither replicas nor a backlog any more, and lets it notice.
-fn wait_until_forgotten(load: &Load, server: &Server) {
-    const CALLS: u64 = 1000;
-    let mut client = server.connect();
-    wait_until("the backlog is gone", || client.info("replication", "repl_backlog_active") == "0");
-    load.goes_on(CALLS);
-}
-
 /// With a snapshot through a file, through a connection, and through a connection of its own.
 #[test]
 fn replicas_that_come_under_load_miss_nothing() {
     std::thread::scope(|scope| {
         for lane in 0..6 {
             let settings: &[_] = match lane % 3 {
-                0 => &[("repl-diskless-sync", "no")],
-                1 => &[("repl-diskless-sync", "yes")],
-                _ => &[("repl-rdb-channel", "yes"), ("dual-channel-replication-enabled", "yes")],
+                0 => &["repl-diskless-sync no"],
+                1 => &["repl-diskless-sync yes"],
+                _ => &["repl-rdb-channel yes", "dual-channel-replication-enabled yes"],
             };
             scope.spawn(move || replicas_come_and_go(lane, settings));
         }
     });
 }
 
-fn replicas_come_and_go(lane: u64, settings: &[(&str, &str)]) {
+fn replicas_come_and_go(lane: u64, settings: &[&str]) {
     let (master, replicas) = (forgetful().start(), [forgetful().start(), forgetful().start()]);
-    for (option, value) in settings {
-        for server in replicas.iter().chain([&master]) {
-            // Two channels are for those who know them: see the tests of replication.
-            let _ = server.connect().try_run(&["CONFIG", "SET", option, value]);
-        }
+    let servers = vec![&master, &replicas[0], &replicas[1]];
+    for (server, setting) in servers.iter().flat_map(|server| settings.iter().map(move |one| (server, one))) {
+        // Two channels are for those who know them: see the tests of replication.
+        let _ = server.connect().attempt(&format!("CONFIG SET {setting}"));
     }
     // A replica whose clock is ahead of its master's hides what has expired by it.
     master.clock().advance_ms(HEAD_START_MS);
-    let mut random = Random::new(lane);
-    Load::during(&[&master, &replicas[0], &replicas[1]], |load| {
-        for round in 0..rounds(6) {
-            wait_until_forgotten(load, &master);
-            if round % 3 == 1 {
-                // A backlog without a replica, begun while no results were built.
-                load.pause(|| drop(waiting_replica(&master)));
-            }
-            if round % 3 == 2 {
-                master.connect().say("BGSAVE");
-            }
-            for replica in &replicas {
-                begin_to_follow(replica, &master);
-                load.goes_on(random.below(400));
-            }
-            for replica in &replicas {
-                wait_until_linked(replica);
-                load.goes_on(random.below(100));
-                assert_nothing_missed(load, replica, &master);
-            }
-            for replica in &replicas {
-                replica.connect().say("REPLICAOF NO ONE");
-            }
+    let (mut load, mut random) = (Load::on(servers, lane), Random::new(lane));
+    for round in 0..rounds(6) {
+        load.wait_until_alone();
+        match round % 3 {
+            0 => {}
+            // A backlog without a replica, begun while no results were built.
+            1 => drop(waiting_replica(&master)),
+            _ => load.call_around("BGSAVE"),
         }
-    });
+        for replica in &replicas {
+            begin_to_follow(replica, &master);
+            load.call_for_a_while(random.below(20));
+        }
+        replicas.iter().for_each(|replica| load.assert_misses_nothing(replica));
+        replicas.iter().for_each(|replica| drop(replica.connect().say("REPLICAOF NO ONE")));
+    }
 }
 
 #[test]
 fn servers_that_change_roles_under_load_miss_nothing() {
-    let servers = [forgetful().start(), forgetful().start()];
-    servers[0].clock().advance_ms(HEAD_START_MS);
-    follow(&servers[1], &servers[0]);
-    Load::during(&[&servers[0], &servers[1]], |load| {
-        for round in 0..rounds(6) {
-            let old_number = load.target.load(Ordering::SeqCst);
-            let (old, new) = (&servers[old_number], &servers[1 - old_number]);
-            assert_nothing_missed(load, new, old);
-            load.pause(|| {
-                wait_until_replicated(new, old);
-                new.connect().say("REPLICAOF NO ONE");
-                new.clock().set_us(old.clock().now_us() + HEAD_START_MS * 1000);
-                load.target.store(1 - old_number, Ordering::SeqCst);
-            });
-            if round % 2 == 0 {
-                wait_until_forgotten(load, new);
-            }
-            begin_to_follow(old, new);
-            wait_until_linked(old);
-            load.goes_on(100);
-            assert_nothing_missed(load, old, new);
+    let [mut master, mut replica] = [forgetful().start(), forgetful().start()];
+    for round in 0..rounds(6) {
+        master.clock().set_us(replica.clock().now_us() + HEAD_START_MS * 1000);
+        let mut load = Load::on(vec![&master, &replica], round);
+        if round % 2 == 1 {
+            load.wait_until_alone();
         }
-    });
+        begin_to_follow(&replica, &master);
+        load.assert_misses_nothing(&replica);
+        replica.connect().say("REPLICAOF NO ONE");
+        std::mem::swap(&mut master, &mut replica);
+    }
 }
 
 #[test]
@@ -364,29 +303,25 @@ fn append_only_files_that_are_switched_on_under_load_miss_nothing() {
 
 fn append_only_files_come_and_go(preamble: &str) {
     let server = forgetful().option("aof-use-rdb-preamble", preamble).start();
-    let mut client = server.connect();
-    let mut random = Random::new(preamble.len() as u64);
-    Load::during(&[&server], |load| {
-        for round in 0..rounds(60) {
-            if round % 4 == 3 {
-                // The file has to wait for this child to end.
-                client.say("BGSAVE");
-            }
-            client.say("CONFIG SET appendonly yes");
-            wait_until("the append-only file is complete", || !is_writing_files(&mut client));
-            if round % 4 == 1 {
-                client.say("BGREWRITEAOF");
-                wait_until("the append-only file is rewritten", || !is_writing_files(&mut client));
-            }
-            load.goes_on(random.below(200));
-            load.pause(|| {
-                let expected = lasting_buckets(&server);
-                let reader = forgetful().clock_of(&server).files_in(server.folder());
-                let reader = reader.option("appendonly", "yes").start();
-                assert_same_buckets(&lasting_buckets(&reader), &expected, "from the append-only file");
-            });
-            client.say("CONFIG SET appendonly no");
-            load.goes_on(500);
+    let (mut client, mut random) = (server.connect(), Random::new(preamble.len() as u64));
+    let mut load = Load::on(vec![&server], preamble.len() as u64);
+    for round in 0..rounds(60) {
+        if round % 4 == 3 {
+            // The file has to wait for this child to end.
+            load.call_around("BGSAVE");
         }
-    });
+        load.call_around("CONFIG SET appendonly yes");
+        load.call_until("the append-only file is complete", || !is_writing_files(&mut client));
+        if round % 4 == 1 {
+            load.call_around("BGREWRITEAOF");
+            load.call_until("the append-only file is rewritten", || !is_writing_files(&mut client));
+        }
+        load.call_for_a_while(random.below(10));
+        let expected = lasting_buckets(&server);
+        let reader = forgetful().clock_of(&server).files_in(server.folder());
+        let reader = reader.option("appendonly", "yes").start();
+        assert_same_buckets(&lasting_buckets(&reader), &expected, "from the append-only file");
+        load.call_around("CONFIG SET appendonly no");
+        load.call_for_a_while(25);
+    }
 }
