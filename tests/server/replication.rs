@@ -6,15 +6,13 @@ use super::persistence::{assert_stored, everything, wait_for_children};
 use crate::common::calls::{Audience, Call, COMMANDS};
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    append_only_file, buckets_alive, follow, on_the_wire, quiet, wait_until_replicated,
+    append_only_file, buckets_alive, commands, follow, on_the_wire, quiet, wait_until_replicated,
     wait_while_time_passes, with_append_only_file,
 };
 use crate::common::{is_before, text, texts, wait_until, Engine, Server, HOUR_MS};
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const DAY_MS: i64 = 24 * HOUR_MS;
 
@@ -43,7 +41,7 @@ pub fn by_the_clock_of(origin: &Server, replica: &Server, look: impl FnOnce()) {
 
 /// Through a connection, a file, and a connection beside that of the stream, as Redis 8 and Valkey 8 can.
 #[test]
-fn a_replica_that_comes_later_has_every_bucket() {
+fn a_replica_that_comes_later_has_every_bucket_and_so_has_its_file() {
     let Engine { brand, version } = Engine::under_test();
     for (settings, are_known) in [
         ("repl-diskless-sync yes,repl-diskless-load disabled", true),
@@ -53,7 +51,8 @@ fn a_replica_that_comes_later_has_every_bucket() {
         ("repl-rdb-channel yes", brand == Brand::Redis && version >= (8, 0)),
         ("dual-channel-replication-enabled yes", brand == Brand::Valkey),
     ] {
-        let (master, replica) = (quiet().start(), quiet().start());
+        let preamble = if settings.contains("disabled") { "no" } else { "yes" };
+        let (master, mut replica) = (quiet().start(), with_append_only_file(preamble).start());
         for (server, setting) in
             [&master, &replica].iter().flat_map(|server| settings.split(',').map(move |one| (server, one)))
         {
@@ -69,6 +68,12 @@ fn a_replica_that_comes_later_has_every_bucket() {
         let keys = master.connect().keys();
         wait_while_time_passes(&[replica.clock()], "the replica's own buckets are freed", || {
             buckets_alive(&mut replica.connect()) == keys
+        });
+        wait_for_children(&replica, &mut replica.connect());
+        replica.kill_and_restart();
+        assert_eq!(replica.connect().info("replication", "role"), "master");
+        by_the_clock_of(&master, &replica, || {
+            assert_stored(&replica, &everything(&master), "in the file of a replica");
         });
     }
 }
@@ -110,71 +115,25 @@ fn a_promoted_replica_goes_on_where_its_master_was() {
     assert_same(&old, &new);
 }
 
-#[test]
-fn the_append_only_file_of_a_replica_has_every_bucket() {
-    for preamble in ["yes", "no"] {
-        let (master, mut replica) = (quiet().start(), with_append_only_file(preamble).start());
-        fill(&mut master.connect(), master.clock());
-        follow(&replica, &master);
-        fill(&mut master.connect(), master.clock());
-        assert_same(&replica, &master);
-        wait_for_children(&replica, &mut replica.connect());
-        replica.kill_and_restart();
-        assert_eq!(replica.connect().info("replication", "role"), "master");
-        replica.clock().set_us(master.clock().now_us());
-        assert_stored(&replica, &everything(&master), "in the file of a replica");
-    }
-}
-
-/// What expires on the master goes from the replica at the same moment, although it has another clock.
-#[test]
-fn what_expires_on_the_master_goes_from_the_replica() {
-    let (master, replica) = pair();
-    let mut client = master.connect();
-    for bucket in 0..100 {
-        client.say(&format!("TB.TAKE user:{bucket} 10 1"));
-    }
-    client.say("TB.TAKE stays 10 1/h");
-    assert_same(&replica, &master);
-    master.clock().advance_ms(3000);
-    wait_while_time_passes(&[master.clock()], "all have expired", || buckets_alive(&mut client) == 1);
-    assert_same(&replica, &master);
-    assert_eq!(replica.connect().keys(), 1);
-}
-
 /// Whoever reads two buckets at once from a replica finds both before a take of both, or both after it.
 #[test]
-fn a_take_from_several_buckets_arrives_as_one() {
-    const LOOK: &str = "return {redis.call('TB.STATE', KEYS[1])[1], redis.call('TB.STATE', KEYS[2])[1]}";
-    const TAKE: &str = "TB.MTAKE 2 a 1e5 1/h 1 b 1e5 1/h 1";
-    let (master, replica) = pair();
-    master.connect().say(TAKE);
-    wait_until_replicated(&replica, &master);
-    let (mut client, mut states) = (replica.connect(), BTreeSet::new());
-    let (mut taker, is_done) = (master.connect(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let take = |_| (!is_done.load(Ordering::SeqCst)).then(|| taker.say(TAKE));
-        scope.spawn(|| (0..90_000).map_while(take).count());
-        wait_until("enough states have been seen", || {
-            for _ in 0..100 {
-                let both = texts(client.run(&["EVAL", LOOK, "2", "a", "b"]));
-                assert_eq!(both[0], both[1], "half of a TB.MTAKE");
-                states.extend(both);
-            }
-            states.len() > 200
-        });
-        is_done.store(true, Ordering::SeqCst);
-    });
-    assert_same(&replica, &master);
+fn a_take_from_several_buckets_is_sent_as_one_command() {
+    let server = with_append_only_file("no").start();
+    server.connect().say("TB.MTAKE 2 a 10 1/h 1 b 10 1/h 1");
+    // What is appended is what replicas are sent.
+    let appended = commands(&fs::read(append_only_file(&server)).unwrap());
+    let names: Vec<_> = appended.iter().map(|words| words[0].escape_ascii().to_string()).collect();
+    assert_eq!(names, ["SELECT", "TB.RESTORE"]);
+    let effect = &appended[1];
+    assert_eq!([effect.len(), effect[1].len(), effect[3].len()], [5, 1, 1], "{effect:?}");
 }
 
 // ---- Only effects are followed ------------------------------------------------------------------------------
 
 /// A master of which nothing is real but its stream: an empty snapshot, then `stream`.
 fn stream_to_replica(replica: &Server, stream: &[u8]) {
-    let empty = Server::builder().without_module().start();
-    empty.connect().say("SAVE");
-    let snapshot = fs::read(empty.folder().join("dump.rdb")).unwrap();
+    // Without a checksum.
+    let snapshot = b"REDIS0006\xff\0\0\0\0\0\0\0\0";
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     replica.connect().say(&format!("REPLICAOF 127.0.0.1 {port}"));
@@ -184,7 +143,7 @@ fn stream_to_replica(replica: &Server, stream: &[u8]) {
         master.write_all(b"+OK\r\n").unwrap();
     }
     let head = format!("+FULLRESYNC {} 0\r\n${}\r\n", "0123456789".repeat(4), snapshot.len());
-    master.write_all(&[head.as_bytes(), &snapshot, stream].concat()).unwrap();
+    master.write_all(&[head.as_bytes(), snapshot, stream].concat()).unwrap();
     wait_until("the stream was read", || text(&replica.connect().say("EXISTS end")) == "1");
     replica.connect().say("REPLICAOF NO ONE");
 }
