@@ -9,15 +9,6 @@ use redis::{ConnectionLike, Value};
 /// A way to make a call.
 type Way = fn(&mut Connection, &Call) -> Value;
 
-fn in_a_pipeline(client: &mut Connection, call: &Call) -> Value {
-    let packed = ["PING", call.words].map(on_the_wire).concat();
-    client.inner().req_packed_commands(&packed, 1, 1).unwrap().remove(0)
-}
-
-fn in_a_transaction(client: &mut Connection, call: &Call) -> Value {
-    client.transaction(&["PING", call.words]).remove(1)
-}
-
 /// By a script or function that calls what it is given, with the buckets as its keys. An error is its reply.
 fn by(client: &mut Connection, caller: &[&str], call: &Call) -> Value {
     let (keys, words) = (call.keys(), call.words.split(' '));
@@ -26,19 +17,14 @@ fn by(client: &mut Connection, caller: &[&str], call: &Call) -> Value {
     client.inner().req_command(&command).unwrap()
 }
 
-fn by_script(client: &mut Connection, call: &Call) -> Value {
-    by(client, &["EVAL", "return redis.call(unpack(ARGV))"], call)
-}
-
-fn by_script_that_catches(client: &mut Connection, call: &Call) -> Value {
-    by(client, &["EVAL", "redis.setresp(3); return redis.pcall(unpack(ARGV))"], call)
-}
+const SCRIPT: &[&str] = &["EVAL", "return redis.call(unpack(ARGV))"];
+const CATCHING_SCRIPT: &[&str] = &["EVAL", "redis.setresp(3); return redis.pcall(unpack(ARGV))"];
 
 fn by_function(client: &mut Connection, call: &Call) -> Value {
     const LIBRARY: &str = "#!lua name=tests\nredis.register_function('forward', function(keys, arguments) \
                            return redis.call(unpack(arguments)) end)";
     if is_refused_before((7, 0), client, "FUNCTION LIST") {
-        return by_script(client, call);
+        return by(client, SCRIPT, call);
     }
     client.run(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]);
     by(client, &["FCALL", "forward"], call)
@@ -47,10 +33,13 @@ fn by_function(client: &mut Connection, call: &Call) -> Value {
 #[test]
 fn in_resp2_and_resp3_pipelines_transactions_scripts_and_functions() {
     let ways: [(&str, Way); 5] = [
-        ("in a pipeline", in_a_pipeline),
-        ("in a transaction", in_a_transaction),
-        ("by a script", by_script),
-        ("by a script that catches errors, in RESP3", by_script_that_catches),
+        ("in a pipeline", |client, call| {
+            let packed = ["PING", call.words].map(on_the_wire).concat();
+            client.inner().req_packed_commands(&packed, 1, 1).unwrap().remove(0)
+        }),
+        ("in a transaction", |client, call| client.transaction(&["PING", call.words]).remove(1)),
+        ("by a script", |client, call| by(client, SCRIPT, call)),
+        ("by a script that catches errors, in RESP3", |client, call| by(client, CATCHING_SCRIPT, call)),
         ("by a function", by_function),
     ];
     let server = Server::with_clock();
