@@ -127,7 +127,10 @@ fn every_command_has_a_page_with_every_section() {
         }
         let mut typed = TYPED.captures_iter(page.section("Examples")).map(|typed| typed[1].to_lowercase());
         assert!(typed.any(|typed| typed.starts_with(&name)), "{name}: no example");
-        assert_eq!(page.arity(), command.arity, "{name}: the arity");
+        let syntax = page.blocks("text").next().expect("a syntax");
+        let least = syntax.split('[').next().unwrap().split_whitespace().count() as i64;
+        let arity = if syntax.contains('[') { -least } else { least };
+        assert_eq!(arity, command.arity, "{name}: the arity of {syntax}");
         let categories = match command.audience {
             Audience::Readers => "@read @fast @tokenbucket",
             Audience::Writers => "@write @fast @tokenbucket",
@@ -228,17 +231,6 @@ impl Page {
             (code_spans(error).concat(), code_spans(example))
         })
         .collect()
-    }
-
-    /// The arity that the syntax tells: the number of words, negative if there may be more or fewer.
-    fn arity(&self) -> i64 {
-        let syntax = self.blocks("text").next().unwrap_or_else(|| panic!("{}: no syntax", self.name()));
-        let required = syntax.split('[').next().unwrap().split_whitespace().count() as i64;
-        if syntax.contains('[') {
-            -required
-        } else {
-            required
-        }
     }
 
     /// Whether a link on this page leads to a file, and to a heading of it if it names one.
