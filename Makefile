@@ -160,7 +160,7 @@ engines:
 	@scripts/engines.sh '$(ENGINES)' $(NAMES)
 
 .PHONY: hostile
-hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at each of three servers (about 2 minutes)
+hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at each of three servers (about 3 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server -- hostile:: payloads::' $(TEST_ENGINES)
 

@@ -164,7 +164,7 @@ impl<'a> Load<'a> {
         Self { client: servers[0].connect(), servers, random: Random::new(number) }
     }
 
-    /// Makes calls, and any other command in the midst of them, as fast as the server goes.
+    /// Makes a few calls in one go, and a command in the midst of them.
     fn call_around(&mut self, words: &str) {
         const CALLS_AT_ONCE: u64 = 20;
         const LONGEST_STEP_US: i64 = 20_000;
@@ -191,12 +191,12 @@ impl<'a> Load<'a> {
     }
 
     /// Waits until the first server has neither replicas nor a backlog any more, and lets it notice.
-    fn wait_until_alone(&mut self) {
+    fn wait_until_forgotten(&mut self) {
         wait_until_alone(self.servers[0]);
         self.call_for_a_while(50);
     }
 
-    /// Lets a server become a replica of the first one, and compares every bucket.
+    /// Waits until a replica of the first server is linked, and compares every bucket.
     fn assert_misses_nothing(&mut self, replica: &Server) {
         let (master, mut client) = (self.servers[0], replica.connect());
         self.call_until("the replica is linked", || client.info("replication", "master_link_status") == "up");
@@ -260,7 +260,7 @@ fn replicas_come_and_go(lane: u64, settings: &[&str]) {
     master.clock().advance_ms(HEAD_START_MS);
     let (mut load, mut random) = (Load::on(servers, lane), Random::new(lane));
     for round in 0..rounds(6) {
-        load.wait_until_alone();
+        load.wait_until_forgotten();
         match round % 3 {
             0 => {}
             // A backlog without a replica, begun while no results were built.
@@ -283,7 +283,7 @@ fn servers_that_change_roles_under_load_miss_nothing() {
         master.clock().set_us(replica.clock().now_us() + HEAD_START_MS * 1000);
         let mut load = Load::on(vec![&master, &replica], round);
         if round % 2 == 1 {
-            load.wait_until_alone();
+            load.wait_until_forgotten();
         }
         begin_to_follow(&replica, &master);
         load.assert_misses_nothing(&replica);
