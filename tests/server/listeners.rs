@@ -16,8 +16,6 @@ use crate::common::stored::{
 };
 use crate::common::{environment, is_before, wait_until, Connection, Random, Server, ServerBuilder};
 use redis::Value;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 /// A server that forgets as fast as it can that somebody was listening.
@@ -40,16 +38,12 @@ fn forgetful() -> ServerBuilder {
 /// A replica that has asked for a snapshot, and waits for it as long as the master's clock stands.
 ///
 /// Meanwhile the master has a backlog, and its replication offset shows what it would send.
-fn waiting_replica(server: &Server) -> TcpStream {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    let mut answer = [0; 5];
-    stream.write_all(b"REPLCONF capa eof capa psync2\r\n").unwrap();
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"+OK\r\n");
-    stream.write_all(b"PSYNC ? -1\r\n").unwrap();
-    let mut client = server.connect();
+fn waiting_replica(server: &Server) -> Connection {
+    let (mut replica, mut client) = (server.connect(), server.connect());
+    replica.say("REPLCONF capa eof capa psync2");
+    replica.inner().send_packed_command(&on_the_wire("PSYNC ? -1")).unwrap();
     wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
-    stream
+    replica
 }
 
 /// Whether the server builds results. To be asked while it has neither replicas nor other clients.
