@@ -1,12 +1,9 @@
 //! A failover that Sentinel decides on.
 
-use crate::common::engine::executable;
-use crate::common::server::free_port;
 use crate::common::stored::{begin_to_follow, wait_until_linked};
 use crate::common::{text, texts, wait_until, Connection, Server};
 use crate::nodes::{CAPACITY, RATE, REFILL};
 use redis::Value;
-use std::process::{Child, Command, Stdio};
 
 #[test]
 fn after_a_sentinel_failover_a_bucket_holds_what_was_last_replicated() {
@@ -14,7 +11,7 @@ fn after_a_sentinel_failover_a_bucket_holds_what_was_last_replicated() {
         [(); 2].map(|()| Server::builder().option("repl-diskless-sync-delay", 0).start());
     begin_to_follow(&replica, &master);
     wait_until_linked(&replica);
-    let sentinel = Sentinel::watch(&master);
+    let sentinel = watch(&master);
     let mut watching = sentinel.connect();
     wait_until("Sentinel knows the replica", || {
         let report = text(&watching.say("INFO sentinel"));
@@ -48,40 +45,14 @@ fn take(client: &mut Connection, times: usize) {
     }
 }
 
-/// A Sentinel that decides alone. Ended when it goes out of scope.
-struct Sentinel {
-    child: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
-}
-
-impl Sentinel {
-    fn watch(master: &Server) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (port, file) = (free_port(), folder.path().join("sentinel.conf"));
-        let lines = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\n\
-             sentinel monitor limits 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds limits 1000\n\
-             sentinel failover-timeout limits 10000\n",
-            folder.path().display(),
-            master.port()
-        );
-        std::fs::write(&file, lines).unwrap();
-        let mut command = Command::new(executable());
-        command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null());
-        Self { child: command.spawn().unwrap(), port, _folder: folder }
-    }
-
-    fn connect(&self) -> Connection {
-        wait_until("Sentinel answers", || Connection::try_open(self.port).is_ok());
-        Connection::try_open(self.port).unwrap()
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A Sentinel that decides alone.
+fn watch(master: &Server) -> Server {
+    let lines = format!(
+        "sentinel monitor limits 127.0.0.1 {} 1\n\
+         sentinel down-after-milliseconds limits 1000\n\
+         sentinel failover-timeout limits 10000\n",
+        master.port()
+    );
+    // The word is looked for anywhere, and a Sentinel loads no module: here it follows all options.
+    Server::builder().configuration_file(&lines).module_arguments(&["--sentinel"]).start()
 }
