@@ -5,7 +5,8 @@ use crate::nodes::{node_id, ownership, reshard, Cluster, ClusterClient, CAPACITY
 use crc::{Crc, CRC_16_XMODEM};
 use redis::Value;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use std::thread;
 
 #[test]
@@ -84,61 +85,53 @@ fn keys(client: usize) -> Vec<String> {
     (0..100).map(|n| format!("{{{}}}:{client}:{n}", tags[n % tags.len()])).collect()
 }
 
+/// Takes of each key.
+type Taken = Mutex<HashMap<String, i64>>;
+
 /// Lets clients take, each from buckets of its own, while the slots of all are moved from the first node to the second and
 /// back, until there was enough load; then compares every bucket with what was taken from it.
 fn assert_kept_while(migrate: impl Fn(&Server, &Server)) {
-    const TAKES_WANTED: usize = 5000;
+    const TAKES_WANTED: i64 = 5000;
     let cluster = Cluster::start(0);
-    let (stop, taken) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; CLIENTS]);
-    let taken_so_far = || taken.each_ref().map(|taken| taken.load(Ordering::SeqCst));
+    let (stop, taken) = (AtomicBool::new(false), [(); CLIENTS].map(|()| Taken::default()));
+    let takes = || taken.each_ref().map(|taken| taken.lock().unwrap().values().sum::<i64>());
     thread::scope(|scope| {
-        let start = |client: usize| {
-            let (mut connection, stop, taken) = (cluster.client(), &stop, &taken[client]);
-            scope.spawn(move || take_until_stopped(&mut connection, &keys(client), stop, taken))
-        };
-        let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+        for (number, taken) in taken.iter().enumerate() {
+            let (mut client, stop) = (cluster.client(), &stop);
+            scope.spawn(move || take_until_stopped(&mut client, &keys(number), stop, taken));
+        }
         let enough = [(0, 1), (1, 0)].into_iter().cycle().take(100).any(|(from, to)| {
             migrate(&cluster.nodes[from], &cluster.nodes[to]);
             cluster.wait_until_agreed();
             // A client that was told `ASK` and dawdles until its slot comes the same way again makes a second bucket, as it
             // would make a second value of any type: the cluster protocol assumes that this takes longer than a call.
-            let before = taken_so_far();
+            let before = takes();
             wait_until("every client has begun and ended a take", || {
-                let takes = before.iter().zip(taken_so_far());
-                takes.zip(&clients).all(|((before, now), client)| client.is_finished() || before + 2 <= now)
+                before.iter().zip(takes()).all(|(before, now)| before + 2 <= now)
             });
-            before.iter().sum::<usize>() >= TAKES_WANTED
+            before.iter().sum::<i64>() >= TAKES_WANTED
         });
         stop.store(true, Ordering::SeqCst);
         assert!(enough, "there was no load while slots migrated");
-        let mut client = cluster.client();
-        for (key, taken) in clients.into_iter().flat_map(|client| client.join().unwrap()) {
-            let (level, expected) = (client.level(&key), (CAPACITY - taken) as f64);
-            let is_right = (expected..=expected + REFILL).contains(&level);
-            assert!(is_right, "{key} holds {level} after {taken} takes, not {expected}");
-        }
     });
+    let mut client = cluster.client();
+    for (key, taken) in taken.into_iter().flat_map(|taken| taken.into_inner().unwrap()) {
+        let (level, expected) = (client.level(&key), (CAPACITY - taken) as f64);
+        let is_right = (expected..=expected + REFILL).contains(&level);
+        assert!(is_right, "{key} holds {level} after {taken} takes, not {expected}");
+    }
 }
 
-/// Takes of each key.
-fn take_until_stopped(
-    client: &mut ClusterClient,
-    keys: &[String],
-    stop: &AtomicBool,
-    total: &AtomicUsize,
-) -> HashMap<String, i64> {
-    let mut taken_by_key = HashMap::new();
-    for key in keys.iter().cycle() {
-        let taken: &mut i64 = taken_by_key.entry(key.clone()).or_default();
+fn take_until_stopped(client: &mut ClusterClient, keys: &[String], stop: &AtomicBool, taken: &Taken) {
+    for key in keys.iter().cycle().take_while(|_| !stop.load(Ordering::SeqCst)) {
+        let before = taken.lock().unwrap().get(key).copied().unwrap_or(0);
         // A bucket is never emptied: a denial would hide what was taken from it.
-        if stop.load(Ordering::SeqCst) || *taken == CAPACITY {
+        if before == CAPACITY {
             break;
         }
-        assert!(client.take(key), "{key} was denied after {taken} of {CAPACITY}");
-        *taken += 1;
-        total.fetch_add(1, Ordering::SeqCst);
+        assert!(client.take(key), "{key} was denied after {before} of {CAPACITY}");
+        taken.lock().unwrap().insert(key.clone(), before + 1);
     }
-    taken_by_key
 }
 
 /// Moves the slots of the load as a whole: a snapshot, then the changes since, then the handover. Older servers know no
