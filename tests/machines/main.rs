@@ -17,29 +17,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug)]
-enum Machine {
-    Native,
-    UnderTest,
-}
-use Machine::{Native as Here, UnderTest as There};
+/// A machine: its name, and how a server is started on it.
+type Machine = (&'static str, fn(ServerBuilder) -> Server);
+
+const HERE: Machine = ("the native machine", start_natively);
+const THERE: Machine = ("the machine under test", ServerBuilder::start);
 
 /// Who writes, and who reads what was written.
-const BOTH_WAYS: [[Machine; 2]; 2] = [[Here, There], [There, Here]];
+const BOTH_WAYS: [[Machine; 2]; 2] = [[HERE, THERE], [THERE, HERE]];
 
-impl Machine {
-    fn run(self, builder: ServerBuilder) -> Server {
-        let path = |name| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} says none")));
-        match self {
-            Here => builder.native(&path("NATIVE_SERVER"), &path("NATIVE_MODULE")).start(),
-            There => builder.start(),
-        }
-    }
+fn start_natively(builder: ServerBuilder) -> Server {
+    let path = |name| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} says none")));
+    builder.native(&path("NATIVE_SERVER"), &path("NATIVE_MODULE")).start()
 }
 
 /// A server with buckets of every kind, and a client of it.
-fn filled(machine: Machine, builder: ServerBuilder) -> (Server, Connection) {
-    let server = machine.run(builder);
+fn filled((_, start): Machine, builder: ServerBuilder) -> (Server, Connection) {
+    let server = start(builder);
     let mut client = server.connect();
     fill(&mut client, server.clock());
     (server, client)
@@ -54,7 +48,7 @@ fn dumps(client: &mut Connection) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 #[test]
 fn both_dump_the_same_bytes() {
-    let [here, there] = [Here, There].map(|machine| dumps(&mut filled(machine, quiet()).1));
+    let [here, there] = [HERE, THERE].map(|machine| dumps(&mut filled(machine, quiet()).1));
     assert!(here.len() > 15, "{here:?}");
     assert_eq!(here, there);
 }
@@ -62,7 +56,7 @@ fn both_dump_the_same_bytes() {
 /// What is appended is what replicas are sent. When a bucket that has expired is deleted is up to the server.
 #[test]
 fn both_append_the_same_effects() {
-    let [here, there] = [Here, There].map(|machine| {
+    let [here, there] = [HERE, THERE].map(|machine| {
         let (server, _client) = filled(machine, with_append_only_file("no"));
         let mut effects = commands(&fs::read(append_only_file(&server)).unwrap());
         effects.retain(|command| command[0] == b"TB.RESTORE");
@@ -79,12 +73,12 @@ fn both_append_the_same_effects() {
 fn each_reads_the_files_of_the_other() {
     let with_appends = || with_append_only_file("no");
     for (builder, write) in [(quiet as fn() -> ServerBuilder, "SAVE"), (with_appends, "PING")] {
-        for [writer, reader] in BOTH_WAYS {
+        for [writer, (_, start_reader)] in BOTH_WAYS {
             let (server, mut client) = filled(writer, builder());
             client.say(write);
             let files = copy_of_files(&server);
-            let read = reader.run(builder().clock_of(&server).files_in(files.path()));
-            let when = format!("written by {writer:?} with {write}");
+            let read = start_reader(builder().clock_of(&server).files_in(files.path()));
+            let when = format!("written by {} with {write}", writer.0);
             assert_same_buckets(&buckets(&mut read.connect()), &buckets(&mut client), &when);
         }
     }
@@ -93,13 +87,13 @@ fn each_reads_the_files_of_the_other() {
 /// By a snapshot when it begins to, by effects from then on.
 #[test]
 fn each_follows_the_other() {
-    for [master, replica] in BOTH_WAYS {
+    for [master, (_, start_replica)] in BOTH_WAYS {
         let (master_server, mut client) = filled(master, quiet());
-        let replica_server = replica.run(quiet().clock_of(&master_server));
+        let replica_server = start_replica(quiet().clock_of(&master_server));
         follow(&replica_server, &master_server);
         fill(&mut client, master_server.clock());
         follow(&replica_server, &master_server);
         let found = buckets(&mut replica_server.connect());
-        assert_same_buckets(&found, &buckets(&mut client), &format!("of {master:?}"));
+        assert_same_buckets(&found, &buckets(&mut client), &format!("of {}", master.0));
     }
 }
