@@ -44,12 +44,3 @@ fn a_command_came_with_a_version_that_there_was() {
         );
     }
 }
-
-#[test]
-fn rust_of_the_same_age_builds_every_package() {
-    let minimum = |manifest| {
-        let manifest = fs::read_to_string(path(manifest)).unwrap();
-        manifest.lines().find_map(|line| line.strip_prefix("rust-version = ").map(str::to_owned)).unwrap()
-    };
-    assert_eq!(minimum("benches/Cargo.toml"), minimum("Cargo.toml"));
-}
