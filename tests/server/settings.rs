@@ -105,7 +105,7 @@ fn config_rewrite_keeps_what_was_set() {
 }
 
 #[test]
-fn a_bad_argument_refuses_to_load_and_the_log_names_it() {
+fn a_bad_argument_or_option_refuses_to_start_and_the_log_names_it() {
     for (arguments, message) in [
         (&["speed", "fast"] as &[&str], "unknown argument 'speed': known are on-oom, cl-throttle"),
         (&["tokenbucket.speed", "fast"], "unknown argument 'tokenbucket.speed'"),
@@ -123,43 +123,29 @@ fn a_bad_argument_refuses_to_load_and_the_log_names_it() {
         let line = format!("tokenbucket was not loaded: {message}");
         assert!(log.contains(&line), "{arguments:?}: no '{line}' in\n{log}");
     }
-}
-
-#[test]
-fn a_bad_option_of_the_server_refuses_to_start() {
     if is_before(7, 0) {
-        // Any such option is unknown there: see the first test.
-        return;
+        return; // Any such option is unknown there: see the first test.
     }
-    let bad = Server::builder().option("tokenbucket.on-oom", "maybe").start_expecting_refusal();
-    assert!(bad.contains("argument(s) must be one of the following: deny, allow"), "{bad}");
-    // What nobody has registered is refused by the server, in its own words.
-    let unknown = Server::builder().option("tokenbucket.speed", "fast").start_expecting_refusal();
-    assert!(unknown.contains("Module Configuration detected without"), "{unknown}");
+    for (option, value, message) in [
+        ("tokenbucket.on-oom", "maybe", "argument(s) must be one of the following: deny, allow"),
+        // What nobody has registered is refused by the server, in its own words.
+        ("tokenbucket.speed", "fast", "Module Configuration detected without"),
+    ] {
+        let log = Server::builder().option(option, value).start_expecting_refusal();
+        assert!(log.contains(message), "{option}: no '{message}' in\n{log}");
+    }
 }
 
+/// What a server does with a module that was refused: it must not call what is no longer there. One that was loaded it
+/// cannot unload.
 #[test]
 fn the_module_can_be_loaded_while_the_server_runs_and_not_be_unloaded() {
-    let server = Server::builder().without_module().start();
-    let mut client = server.connect();
-    client.run(&["MODULE", "LOAD", module().to_str().unwrap(), "on-oom", "allow"]);
-    assert!(allows_on_oom(&mut client));
-    assert_eq!(client.decide("TB.TAKE k 10 1").allowed, 1);
-    let refused = client.refusal("MODULE UNLOAD tokenbucket");
-    assert!(refused.contains("the module exports one or more module-side data types"), "{refused}");
-    let modules = format!("{:?}", client.say("MODULE LIST"));
-    assert!(modules.contains("tokenbucket"), "{modules}");
-}
-
-/// What a server does with a module that was refused: it must not call what is no longer there.
-#[test]
-fn a_server_lives_on_after_a_load_that_failed() {
     let server = Server::builder().without_module().option("hz", 500).start();
     let mut client = server.connect();
-    let path = module();
-    for arguments in [["on-oom", "maybe"], ["speed", "fast"], ["cl-throttle", "perhaps"]] {
-        let load = ["MODULE", "LOAD", path.to_str().unwrap(), arguments[0], arguments[1]];
-        assert!(client.try_run(&load).unwrap_err().starts_with("ERR Error loading the extension"));
+    let load = format!("MODULE LOAD {}", module().display());
+    for arguments in ["on-oom maybe", "speed fast", "cl-throttle perhaps"] {
+        let refused = client.refusal(&format!("{load} {arguments}"));
+        assert!(refused.starts_with("ERR Error loading the extension"), "{arguments}: {refused}");
         // Cron, a change of the configuration, a fork and a file: whatever modules are told of.
         let second = client.count("server", "uptime_in_seconds");
         wait_until("cron has run", || client.count("server", "uptime_in_seconds") > second);
@@ -171,4 +157,10 @@ fn a_server_lives_on_after_a_load_that_failed() {
     }
     assert!(!client.has_command("TB.TAKE"));
     assert!(!tells_of_a_crash(&server.log()), "{}", server.log());
+    client.say(&format!("{load} on-oom allow"));
+    assert!(allows_on_oom(&mut client));
+    let refused = client.refusal("MODULE UNLOAD tokenbucket");
+    assert!(refused.contains("the module exports one or more module-side data types"), "{refused}");
+    let modules = format!("{:?}", client.say("MODULE LIST"));
+    assert!(modules.contains("tokenbucket"), "{modules}");
 }
