@@ -1,8 +1,9 @@
 //! What the server offers for keys of its own types works for buckets, and nothing that a payload can contain
 //! does harm.
 
-use super::holds::{digest, fill};
+use super::holds::fill;
 use super::is_refused_before;
+use super::memory::send_all;
 use crate::common::engine::Brand;
 use crate::common::server::reply_or_error;
 use crate::common::stored::{
@@ -109,42 +110,34 @@ fn dump_and_restore_bring_a_bucket_back() {
 }
 
 #[test]
-fn a_copy_is_a_bucket_of_its_own() {
-    let (_server, mut client) = with_one_bucket();
-    if is_refused_before((6, 2), &mut client, "COPY user:1 copy") {
-        return;
-    }
-    let original = stored(&mut client, "user:1");
-    assert_eq!(text(&client.say("COPY user:1 copy")), "1");
-    assert_eq!(text(&client.say("COPY user:1 copy")), "0");
-    assert_eq!(text(&client.say("COPY user:1 user:1 DB 3")), "1");
-    assert_eq!(stored(&mut client, "copy"), original);
-    assert_eq!(client.decide("TB.SETTLE copy 10 1/h lasts 1").allowed, 1);
-    assert_eq!(stored(&mut client, "user:1"), original, "after a call on the copy");
-    assert_ne!(stored(&mut client, "copy"), original);
-    assert_eq!(text(&client.say("COPY user:1 copy REPLACE")), "1");
-    assert_eq!(stored(&mut client, "copy"), original);
-    assert_eq!(buckets_alive(&mut client), 3);
-    client.say("SELECT 3");
-    assert_eq!(stored(&mut client, "user:1"), original);
-}
-
-#[test]
-fn rename_move_and_swapdb_carry_the_bucket_and_its_expiry() {
+fn a_bucket_is_copied_and_moved_with_its_holds_and_its_expiry() {
     let (_server, mut client) = with_one_bucket();
     let original = stored(&mut client, "user:1");
     client.say("TB.TAKE other 10 1/h 9");
-    client.say("RENAME user:1 other");
-    assert_eq!(stored(&mut client, "other"), original);
-    assert_eq!(text(&client.say("RENAMENX other user:2")), "1");
-    assert_eq!(stored(&mut client, "user:2"), original);
-    assert_eq!(text(&client.say("MOVE user:2 5")), "1");
-    assert_eq!(client.state("user:2"), None);
-    client.say("SWAPDB 5 6");
-    client.say("SELECT 6");
-    assert_eq!(stored(&mut client, "user:2"), original);
-    assert_eq!(buckets_alive(&mut client), 1);
-    assert_eq!(client.decide("TB.TAKE user:2 10 1/h 1").allowed, 1);
+    for (command, database, key) in [
+        ("COPY user:1 copy", 0, "copy"),
+        ("COPY user:1 copy REPLACE", 0, "copy"),
+        ("COPY user:1 user:1 DB 3", 3, "user:1"),
+        ("RENAME user:1 other", 0, "other"),
+        ("RENAMENX other user:2", 0, "user:2"),
+        ("MOVE user:2 5", 5, "user:2"),
+        ("SWAPDB 5 6", 6, "user:2"),
+    ] {
+        let copies = command.starts_with("COPY");
+        if copies && is_refused_before((6, 2), &mut client, command) {
+            continue;
+        }
+        client.say(command);
+        client.say(&format!("SELECT {database}"));
+        assert_eq!(stored(&mut client, key), original, "{command}");
+        // A copy is a bucket of its own, as the next line sees.
+        if copies {
+            assert_eq!(client.decide(&format!("TB.SETTLE {key} 10 1/h lasts 1")).allowed, 1);
+            assert_ne!(stored(&mut client, key), original, "{command}");
+        }
+        client.say("SELECT 0");
+    }
+    assert_eq!(buckets_alive(&mut client), if is_before(6, 2) { 1 } else { 3 });
 }
 
 #[test]
@@ -173,16 +166,8 @@ fn migrate_brings_buckets_to_another_server() {
 
 #[test]
 fn digests_are_equal_for_equal_buckets_only() {
-    let (one, other) = (Server::with_clock(), Server::with_clock());
-    let (mut client, mut twin) = (one.connect(), other.connect());
-    fill(&mut client, one.clock());
-    fill(&mut twin, other.clock());
-    assert_eq!(digest(&mut client), digest(&mut twin));
-    assert_ne!(digest(&mut client), "0".repeat(40));
-    twin.say("TB.TAKE take 1000 1/h 0.000001");
-    assert_ne!(digest(&mut client), digest(&mut twin));
-
-    let payload = client.dump("take");
+    let (server, mut client) = with_one_bucket();
+    let payload = client.dump("user:1");
     client.restore("same", &payload).unwrap();
     client.say("EXPIRE same 1000000");
     // A micro-token apart at one time, and the same level a microsecond apart.
@@ -190,37 +175,27 @@ fn digests_are_equal_for_equal_buckets_only() {
         client.say(&format!("TB.TAKE {key} 1000 1e-6 1"));
     }
     client.say("TB.TAKE b 1000 1e-6 0.000001");
-    one.clock().advance_us(1);
+    server.clock().advance_us(1);
     client.say("TB.TAKE c 1000 1e-6 1");
     assert_eq!(client.state("a").unwrap().0, client.state("c").unwrap().0);
-    let digests = texts(client.run(&["DEBUG", "DIGEST-VALUE", "take", "same", "a", "b", "c"]));
-    let [take, same, a, b, c] = digests.as_slice() else { panic!("{digests:?}") };
-    assert_eq!(take, same);
+    let digests = texts(client.say("DEBUG DIGEST-VALUE user:1 same a b c"));
+    let [one, same, a, b, c] = digests.as_slice() else { panic!("{digests:?}") };
+    assert_eq!(one, same);
     assert!(a != b && a != c && b != c, "{digests:?}");
 }
 
 /// Moves buckets about in memory, where the server's allocator can, and changes none.
 #[test]
 fn active_defragmentation_keeps_every_bucket() {
-    const BUCKETS: &str = "100000";
-    // Every tenth stays, so that memory is full of holes.
-    const FILL: &str = "
-        for i = 1, tonumber(ARGV[1]) do
-            redis.call('TB.TAKE', 'user:' .. i, 1000, '1/h', 1 + i / 1000)
-        end
-        for i = 1, tonumber(ARGV[1]) do
-            if i % 10 > 0 then redis.call('DEL', 'user:' .. i) end
-        end";
+    const BUCKETS: u32 = 100_000;
     let (server, mut client) = Server::with_clock_and_client();
-    client.run(&["EVAL", FILL, "0", BUCKETS]);
+    let take = |n| format!("TB.TAKE user:{n} 1000 1/h {}", 1.0 + f64::from(n) / 1000.0);
+    send_all(&mut client, 0..BUCKETS, take);
+    // Every tenth stays, so that memory is full of holes.
+    send_all(&mut client, 0..BUCKETS, |n| format!("DEL user:{}", if n % 10 == 0 { BUCKETS } else { n }));
     let before = buckets(&mut client);
-    for (option, value) in [
-        ("active-defrag-ignore-bytes", "1"),
-        ("active-defrag-threshold-lower", "1"),
-        ("active-defrag-cycle-min", "50"),
-        ("active-defrag-cycle-max", "75"),
-    ] {
-        client.run(&["CONFIG", "SET", option, value]);
+    for setting in ["ignore-bytes 1", "threshold-lower 1", "cycle-min 50", "cycle-max 75"] {
+        client.say(&format!("CONFIG SET active-defrag-{setting}"));
     }
     if let Err(refusal) = client.try_run(&["CONFIG", "SET", "activedefrag", "yes"]) {
         assert!(refusal.contains("Active defragmentation cannot be enabled"), "{refusal}");
