@@ -14,7 +14,6 @@ mod concurrency;
 mod decisions;
 mod docs;
 mod errors;
-mod events;
 mod expiry;
 mod fallback;
 mod holds;

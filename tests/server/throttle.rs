@@ -3,7 +3,7 @@
 use super::persistence::{assert_stored, everything, wait_for_children};
 use super::replication::assert_same;
 use super::stories::play_all;
-use super::traces::is_seen_by_watch;
+use super::traces::has_seen_a_change;
 use crate::common::stored::{
     append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
     with_append_only_file,
@@ -132,13 +132,17 @@ fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
         let left = left_by_redis_cell(&server, after_ms);
         client.run(&["SET", "k", &left]);
         let case = format!("{quantity} of a limit that is whole in {after_ms} ms");
-        let mut peeked = [0; 5];
-        let is_seen = is_seen_by_watch(&mut watcher, "k", || peeked = throttle(&mut client, "k 9 1 1 0"));
-        assert_eq!((is_seen, text(&client.say("GET k"))), (false, left), "a peek at {case}");
+        watcher.say("WATCH k");
+        let peeked = throttle(&mut client, "k 9 1 1 0");
+        assert_eq!(
+            (has_seen_a_change(&mut watcher), text(&client.say("GET k"))),
+            (false, left),
+            "a peek at {case}"
+        );
         let call = format!("k 9 1 1 {quantity}");
-        let is_taken_over = is_seen_by_watch(&mut watcher, "k", || {
-            assert_eq!(throttle(&mut client, &call), expected, "{case}");
-        });
+        watcher.say("WATCH k");
+        assert_eq!(throttle(&mut client, &call), expected, "{case}");
+        let is_taken_over = has_seen_a_change(&mut watcher);
         let [is_limited, _, _, retry_after_s, reset_after_s] = expected;
         assert_eq!(is_taken_over, is_limited == 0 || retry_after_s != -1, "{case}");
         assert_eq!(type_of(&mut client, "k"), if is_taken_over { "tb-bucket" } else { "string" }, "{case}");
