@@ -110,16 +110,22 @@ fn a_bucket_has_at_most_max_holds_holds() {
 }
 
 #[test]
-fn many_holds_end_at_one_moment() {
+fn many_holds_end_at_one_moment_and_are_counted() {
     let (server, mut client) = Server::with_clock_and_client();
+    let counts = |client: &mut Connection| {
+        ["holds", "holds_expired", "settled_late", "decisions_denied"]
+            .map(|field| client.count("tokenbucket", &format!("tokenbucket_{field}")))
+    };
     send_all(&mut client, 0..5000, |n| format!("TB.HOLD k 5000 0 1 5000 {}", uuid(n)));
     assert_eq!(client.decide("TB.HOLD k 5000 0 1 5000 more"), [0, 0, 5000, 5000]);
     send_all(&mut client, 0..2500, |n| format!("TB.SETTLE k 5000 0 {} 0", uuid(2 * n)));
-    assert_eq!(client.count("tokenbucket", "tokenbucket_holds"), 2500);
+    assert_eq!(counts(&mut client), [2500, 0, 0, 1]);
     server.clock().advance_ms(5000);
+    client.say(&format!("TB.SETTLE k 5000 0 {} 0", uuid(1)));
     assert_eq!(client.decide("TB.HOLD k 5000 0 5000 5000 all"), [1, 0, 0, 5000]);
-    assert_eq!(client.count("tokenbucket", "tokenbucket_holds"), 1);
-    assert_eq!(client.count("tokenbucket", "tokenbucket_holds_expired"), 2500);
+    assert_eq!(counts(&mut client), [1, 2500, 1, 1]);
+    client.say("DEL k");
+    assert_eq!(counts(&mut client), [0, 2500, 1, 1]);
 }
 
 const FILL: &[&str] = &[
