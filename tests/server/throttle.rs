@@ -1,14 +1,17 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
-use super::persistence::{assert_stored, everything, wait_for_children};
+use super::expiry::written;
+use super::persistence::{assert_stored, everything};
 use super::replication::assert_same;
 use super::stories::play_all;
 use super::traces::has_seen_a_change;
+use crate::common::exact::{self, Bucket, Limit};
 use crate::common::stored::{
     append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
     with_append_only_file,
 };
-use crate::common::{integers, text, Connection, Random, Server};
+use crate::common::{integers, text, walk, Connection, Random, Server};
+use num_traits::ToPrimitive;
 use std::fs;
 use tokenbucket::error::Error;
 
@@ -106,82 +109,70 @@ fn only_what_redis_cell_writes_is_taken_over() {
     }
 }
 
-/// In how many milliseconds a limit of 10 at 1 a second is whole again, and what a call of so many is told.
-const LEFT: [(i64, i64, [i64; 5]); 10] = [
-    (4000, 1, [0, 10, 5, -1, 5]),
-    (4000, 6, [0, 10, 0, -1, 10]),
-    (4000, 7, [1, 10, 6, 1, 4]),
-    (9500, 1, [1, 10, 0, 1, 10]),
-    (10_000, 1, [1, 10, 0, 1, 10]),
-    // Never: no call of the limit that the key was used with.
-    (4000, 11, [1, 10, 6, -1, 4]),
-    // A limit that was larger then.
-    (25_000, 1, [1, 10, 0, 16, 25]),
-    // Whole again already; the key had no expiry, or its time has not come.
-    (0, 1, [0, 10, 9, -1, 1]),
-    (-100_000, 4, [0, 10, 6, -1, 4]),
-    (-100_000, 11, [1, 10, 10, -1, 0]),
-];
-
-/// Whoever watches sees that, and not a peek at it.
+/// By the first call that takes from it, or is told when to come back: whoever watches sees that, and no other call.
 #[test]
 fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
     let (server, mut client) = Server::with_clock_and_client();
-    let mut watcher = server.connect();
-    for (after_ms, quantity, expected) in LEFT {
-        let left = left_by_redis_cell(&server, after_ms);
-        client.run(&["SET", "k", &left]);
-        let case = format!("{quantity} of a limit that is whole in {after_ms} ms");
-        watcher.say("WATCH k");
-        let peeked = throttle(&mut client, "k 9 1 1 0");
-        assert_eq!(
-            (has_seen_a_change(&mut watcher), text(&client.say("GET k"))),
-            (false, left),
-            "a peek at {case}"
-        );
-        let call = format!("k 9 1 1 {quantity}");
-        watcher.say("WATCH k");
-        assert_eq!(throttle(&mut client, &call), expected, "{case}");
-        let is_taken_over = has_seen_a_change(&mut watcher);
-        let [is_limited, _, _, retry_after_s, reset_after_s] = expected;
-        assert_eq!(is_taken_over, is_limited == 0 || retry_after_s != -1, "{case}");
-        assert_eq!(type_of(&mut client, "k"), if is_taken_over { "tb-bucket" } else { "string" }, "{case}");
-        if is_limited == 1 {
-            assert_eq!(throttle(&mut client, "k 9 1 1 0"), peeked, "{case}");
+    let (mut watcher, mut random) = (server.connect(), Random::new(51));
+    for _ in 0..400 {
+        let (burst, period_s) = (random.between(0, 1000), *random.pick(&[1, 1, 60, 3600, 86_400]));
+        let count = *random.pick(&[1, 3, 7, 30, 100, 5000, 999_983]);
+        let limit = exact::throttle::limit(burst, count, period_s);
+        // Whole again already, or later than it could be if it had not been a larger limit then.
+        let whole_in_us = random.between(-limit.refill_us() / 4, limit.refill_us() * 5 / 4);
+        let left = Left { limit, whole_at_us: server.clock().now_us() + whole_in_us };
+        let left_ns = (left.whole_at_us * 1000 - random.between(0, 999)).to_string();
+        client.run(&["SET", "k", &left_ns]);
+        let mut call = |quantity| {
+            watcher.say("WATCH k");
+            let told = throttle(&mut client, &format!("k {burst} {count} {period_s} {quantity}"));
+            (told, has_seen_a_change(&mut watcher))
+        };
+        let quantity = random.between(1, burst + 2);
+        let (peeked, (told, is_taken_over)) = (call(0), call(quantity));
+        assert!(!peeked.1, "a peek at {left_ns}");
+        let case = format!("{quantity} of {:?} that are whole in {whole_in_us} us", left.limit);
+        assert_eq!(is_taken_over, quantity <= burst + 1, "{case}");
+        if !is_taken_over {
+            assert_eq!(text(&client.say("GET k")), left_ns, "{case}");
         }
-        if is_taken_over {
-            let whole_at_ms = server.clock().now_us() / 1000 + reset_after_s * 1000;
-            let in_time_ms = whole_at_ms - 999..=whole_at_ms + reset_after_s * 250 + 1002;
-            let expires_at_ms = client.expires_at_ms("k");
-            assert!(expires_at_ms.is_some_and(|ms| in_time_ms.contains(&ms)), "{case}: {expires_at_ms:?}");
+        if left.limit.is_whole() {
+            left.judge([(0, peeked.0), (quantity, told)], is_taken_over, &mut client, &server);
+        } else if is_taken_over && told[0] == 1 {
+            left.assert_whole_in_time(&mut client, &server, &case);
         }
     }
 }
 
-#[test]
-fn a_level_that_is_no_whole_number_is_taken_over_to_the_microsecond() {
-    let (server, mut client) = Server::with_clock_and_client();
-    let mut random = Random::new(51);
-    for _ in 0..300 {
-        let (burst, count, period) = (
-            random.between(0, 1000),
-            *random.pick(&[1, 3, 7, 30, 100, 5000, 999_983]),
-            *random.pick(&[1, 60, 3600, 86_400]),
-        );
-        let refill_us = (burst + 1) * period * 1_000_000 / count;
-        let left_ns =
-            (server.clock().now_us() + random.between(1, refill_us + 1)) * 1000 - random.between(0, 999);
-        client.run(&["SET", "k", &left_ns.to_string()]);
-        // Converted by a call that is denied.
-        let limit = format!("k {burst} {count} {period}");
-        assert_eq!(throttle(&mut client, &format!("{limit} {}", burst + 1))[0], 1, "{limit}");
-        // Never a nanosecond early.
-        let left_us = (left_ns + 999).div_euclid(1000);
-        let rate = format!("{count}/{period}s");
-        for (at_us, is_whole) in [(left_us - 1, false), (left_us + 1, true)] {
-            server.clock().set_us(at_us);
-            let peeked = client.decide(&format!("TB.PEEK k {} {rate} {}", burst + 1, burst + 1));
-            assert_eq!(peeked.allowed == 1, is_whole, "{limit}, {} us around {left_ns}", at_us - left_us);
+/// What redis-cell left.
+struct Left {
+    limit: Limit,
+    whole_at_us: i64,
+}
+
+impl Left {
+    /// Judges calls of so many at this moment, what they were told, and what is stored behind them.
+    fn judge(&self, calls: [(i64, [i64; 5]); 2], is_stored: bool, client: &mut Connection, server: &Server) {
+        let now_us = server.clock().now_us();
+        let level = &self.limit.capacity - self.limit.flow.between(now_us, self.whole_at_us);
+        let level_micro = level.to_integer().to_i64().unwrap();
+        let mut model = written(&self.limit, Bucket { level_micro, refilled_at_us: now_us });
+        for (quantity, told) in calls {
+            exact::throttle::follow(&mut model, &self.limit, quantity, now_us, told);
+        }
+        if is_stored {
+            model.see(&self.limit, now_us, walk::stored(client.state("k")));
+            model.see_expiry(client.expires_at_ms("k"));
+        }
+    }
+
+    /// To the microsecond.
+    fn assert_whole_in_time(&self, client: &mut Connection, server: &Server, case: &str) {
+        for (off_us, is_whole) in [(-1, false), (1, true)] {
+            server.clock().set_us(self.whole_at_us + off_us);
+            let capacity = self.limit.words.split(' ').next().unwrap();
+            let peeked = client.decide(&format!("TB.PEEK k {} {capacity}", self.limit.words));
+            assert_eq!(peeked.allowed == 1, is_whole, "{off_us} us from the end of {case}");
         }
     }
 }
@@ -191,15 +182,14 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     let (mut master, replica) = (with_append_only_file("no").start(), quiet().start());
     follow(&replica, &master);
     let mut client = master.connect();
-    for (key, after_ms) in [("taken", 400_000), ("limited", 6_000_000), ("past", -1000), ("peeked", 400_000)]
+    for (key, after_ms, quantity) in
+        [("taken", 400_000, 1), ("limited", 6_000_000, 1), ("past", -1000, 10), ("peeked", 400_000, 0)]
     {
         client.run(&["SET", key, &left_by_redis_cell(&master, after_ms)]);
+        wait_until_replicated(&replica, &master);
+        let told = throttle(&mut client, &format!("{key} 9 1 100 {quantity}"));
+        assert_eq!(told[0] == 1, key == "limited", "{key}");
     }
-    wait_until_replicated(&replica, &master);
-    throttle(&mut client, "peeked 9 1 100 0");
-    assert_eq!(throttle(&mut client, "taken 9 1 100")[0], 0);
-    assert_eq!(throttle(&mut client, "limited 9 1 100")[0], 1);
-    assert_eq!(throttle(&mut client, "past 9 1 100 10")[0], 0);
     assert_same(&replica, &master);
     let stored = everything(&master);
     assert_eq!(stored.0.keys().collect::<Vec<_>>(), ["limited", "past", "taken"]);
@@ -227,10 +217,4 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     let mut client = server.connect();
     assert_eq!(throttle(&mut client, "k 99 1 1 0"), [0, 100, 50, -1, 50]);
     assert_eq!(append_only_bytes(&mut client), file.len() as u64, "what was read was appended again");
-    throttle(&mut client, "k 99 1 1 5");
-    let before = everything(&server);
-    client.say("BGREWRITEAOF");
-    wait_for_children(&server, &mut client);
-    server.kill_and_restart();
-    assert_stored(&server, &before, "after the rewrite");
 }
