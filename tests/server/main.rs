@@ -30,7 +30,6 @@ mod replies;
 mod settings;
 mod stories;
 mod throttle;
-mod throttle_clients;
 mod top;
 mod traces;
 

@@ -12,7 +12,9 @@ use crate::common::stored::{
 };
 use crate::common::{integers, text, walk, Connection, Random, Server};
 use num_traits::ToPrimitive;
+use redis_cell_rs::{Cmd, Policy, Verdict};
 use std::fs;
+use std::time::Duration;
 use tokenbucket::error::Error;
 
 /// Sends a command given as words; returns limited, limit, remaining, retry after and reset after.
@@ -217,4 +219,28 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     let mut client = server.connect();
     assert_eq!(throttle(&mut client, "k 99 1 1 0"), [0, 100, 50, -1, 50]);
     assert_eq!(append_only_bytes(&mut client), file.len() as u64, "what was read was appended again");
+}
+
+/// redis-cell-rs knows nothing of this module. tower-redis-cell calls it for services.
+#[test]
+fn a_published_client_of_redis_cell_reads_every_reply() {
+    const SIXTEEN_AT_ONCE: Policy = Policy::new(15, 30, Duration::from_secs(60), 1);
+    let (server, mut client) = Server::with_clock_and_client();
+    client.say("SET carol word");
+    let mut ask = |who: &'static str, tokens| {
+        let (key, policy) = (who.into(), SIXTEEN_AT_ONCE.apply_tokens(tokens));
+        let verdict = redis::Cmd::from(Cmd::new(&key, &policy)).query(client.inner());
+        verdict.map_or_else(|error| error.code().unwrap().into(), |verdict: Verdict| format!("{verdict:?}"))
+    };
+    for (who, tokens, expected) in [
+        ("alice", 8, "Allowed(AllowedDetails { total: 16, remaining: 8, reset_after: 16 })"),
+        ("bob", 16, "Allowed(AllowedDetails { total: 16, remaining: 0, reset_after: 32 })"),
+        ("alice", 8, "Allowed(AllowedDetails { total: 16, remaining: 0, reset_after: 32 })"),
+        ("alice", 8, "Blocked(BlockedDetails { total: 16, remaining: 0, reset_after: 32, retry_after: 16 })"),
+    ] {
+        assert_eq!(ask(who, tokens), expected, "{who}");
+    }
+    server.clock().advance_ms(16_000);
+    assert!(ask("alice", 8).starts_with("Allowed"));
+    assert_eq!(ask("carol", 8), "WRONGTYPE");
 }
