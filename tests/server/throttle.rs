@@ -28,10 +28,6 @@ fn left_by_redis_cell(server: &Server, after_ms: i64) -> String {
     ((server.clock().now_us() + after_ms * 1000) * 1000).to_string()
 }
 
-fn type_of(client: &mut Connection, key: &str) -> String {
-    text(&client.run(&["TYPE", key]))
-}
-
 const STORIES: &str = r#"
 # it is the same bucket for all commands
 CL.THROTTLE k 9 1 1 4 => [0 10 6 -1 4]
@@ -195,7 +191,7 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     assert_same(&replica, &master);
     let stored = everything(&master);
     assert_eq!(stored.0.keys().collect::<Vec<_>>(), ["limited", "past", "taken"]);
-    assert_eq!(type_of(&mut replica.connect(), "peeked"), "string");
+    assert_eq!(text(&replica.connect().say("TYPE peeked")), "string");
     let appended = commands(&fs::read(append_only_file(&master)).unwrap());
     let names: Vec<_> = appended.iter().map(|command| command[0].to_ascii_uppercase()).collect();
     let count = |name: &str| names.iter().filter(|found| *found == name.as_bytes()).count();
