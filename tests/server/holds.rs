@@ -126,6 +126,7 @@ fn many_holds_end_at_one_moment_and_are_counted() {
     assert_eq!(counts(&mut client), [1, 2500, 1, 1]);
     client.say("DEL k");
     assert_eq!(counts(&mut client), [0, 2500, 1, 1]);
+    assert_eq!(client.count("tokenbucket", "tokenbucket_bucket_bytes"), 0);
 }
 
 const FILL: &[&str] = &[
