@@ -1,14 +1,15 @@
 //! What the buckets of one client must hold, by the exact model, and what they may hold while a call's fate is
-//! unknown.
+//! unknown: judges what is replied and what is stored, and follows it.
 
-use super::judge;
-use super::step::Step;
+use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
-use crate::common::exact::{operation, Bucket as State, Holding, Limit, Model, Operation, Trace};
-use crate::common::is_before;
+use crate::common::exact::bucket::assert_binding;
+use crate::common::exact::{operation, throttle, Bucket as State, Holding, Limit, Model, Operation};
 use crate::common::stored::Stored;
-use crate::common::walk::{self, ShownHolds};
+use crate::common::walk::{holds_to_show, shown_holds, stored, told};
+use crate::common::{decision, integer, integers, is_before, multi_decision, reply};
 use num_traits::Signed;
+use redis::Value;
 
 /// One bucket, of which nobody else takes.
 #[derive(Clone, Debug)]
@@ -55,18 +56,22 @@ impl Books {
     pub fn doubt(&mut self, steps: &[Step], now: &Now) {
         let mut done = vec![self.page().clone()];
         for step in steps {
-            done = done.iter().flat_map(|page| judge::outcomes(page, step, now)).collect();
+            done = done.iter().flat_map(|page| outcomes(page, step, now)).collect();
         }
         self.possible.extend(done);
     }
 
     /// Ends all doubt by what is stored, which must be one of the possibilities as a whole. Says what became of what
     /// was cut off, if anything was.
-    pub fn settle(&mut self, now: &Now, found: impl Fn(&str) -> Option<Stored>) -> Option<&'static str> {
-        let found: Vec<_> = self.possible[0].iter().map(|bucket| found(&bucket.key)).collect();
+    pub fn settle(
+        &mut self,
+        now: &Now,
+        found: impl FnMut(&Bucket) -> Option<Stored>,
+    ) -> Option<&'static str> {
+        let found: Vec<_> = self.possible[0].iter().map(found).collect();
         let misfits = |page: &Page| -> Vec<_> {
-            let misfits =
-                page.iter().zip(&found).filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
+            let pairs = page.iter().zip(&found);
+            let misfits = pairs.filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
             misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
         let Some(fitting) = self.possible.iter().position(|page| misfits(page).is_empty()) else {
@@ -84,7 +89,7 @@ impl Books {
 }
 
 fn state(found: Option<&Stored>) -> Option<State> {
-    walk::stored(found.map(|found| (found.level.clone(), found.refilled_at_us)))
+    stored(found.map(|found| (found.level.clone(), found.refilled_at_us)))
 }
 
 impl Bucket {
@@ -99,52 +104,157 @@ impl Bucket {
             (Some((earliest_ms, latest_ms)), Some(at_ms)) => (earliest_ms..=latest_ms).contains(&at_ms),
             (_, at_ms) => at_ms.is_none() && found.is_none(),
         };
-        let held = walk::holds_to_show(&self.model, now.us);
+        let held = holds_to_show(&self.model, now.us);
         self.model.may_be(&self.limit, now.us, state(found))
             && found.map_or(held.is_empty(), |found| found.holds == held)
             && expires_in_time
     }
 
     /// Judges what is stored.
-    pub fn see(&mut self, now: &Now, state: Option<State>) {
+    fn see(&mut self, now: &Now, state: Option<State>) {
         self.has_key = state.is_some();
         self.model.see(&self.limit, now.us, state);
     }
 
-    /// Judges which holds are listed.
-    pub fn see_holds(&self, now: &Now, holds: &ShownHolds) {
-        assert_eq!(*holds, walk::holds_to_show(&self.model, now.us), "are held of {self:?}");
+    /// The most that the exact model allows; the server's level may be lower by what it may lose.
+    fn most_allowed(&self, want: &Want, now: &Now) -> i64 {
+        self.model.allowed(&self.limit, want.wanted(), now.us)[1].unwrap_or(0)
     }
 
-    /// Whether the exact model allows it; the server's level may be lower by what it may lose.
-    pub fn may_allow(&self, operation: Operation, now: &Now) -> bool {
-        self.most_allowed(operation, now) > 0
+    /// What is decided where there is no memory for what a call would store: of a new hold, a take. To be asked after a
+    /// look at the bucket.
+    fn without_memory(&self, want: &Want, now: &Now) -> Option<Want> {
+        let needs_key = |operation| {
+            let moved = operation::moved(operation, self.most_allowed(want, now));
+            !self.has_key && moved.is_positive()
+        };
+        let (instead, needs_memory) = match want {
+            Want::Operation(operation) => (want.clone(), needs_key(*operation)),
+            Want::Throttle(quantity) => (want.clone(), needs_key(throttle::take(*quantity))),
+            Want::Holding(Holding::Settle { .. }) => return None,
+            Want::Holding(Holding::Set { id, amount_micro, .. }) => {
+                let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
+                (Want::Operation(Operation::Take { cost_micro: *amount_micro }), is_new)
+            }
+        };
+        (needs_memory && now.memory != Memory::Free).then_some(instead)
     }
 
-    fn most_allowed(&self, operation: Operation, now: &Now) -> i64 {
-        self.model.allowed(&self.limit, operation, now.us)[1].unwrap_or(0)
-    }
-
-    /// Whether a call would need a key that there is no memory for. To be asked after a look at the bucket.
-    pub fn lacks_memory(&self, operation: Operation, now: &Now) -> bool {
-        now.memory != Memory::Free
-            && !self.has_key
-            && operation::moved(operation, self.most_allowed(operation, now)).is_positive()
-    }
-
-    /// What is decided instead of a new hold that there is no memory for.
-    pub fn take_instead(&self, holding: &Holding, now: &Now) -> Option<Operation> {
-        let Holding::Set { id, amount_micro, .. } = holding else { return None };
-        let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
-        (is_new && now.memory != Memory::Free).then_some(Operation::Take { cost_micro: *amount_micro })
-    }
-
-    /// Follows a reply by the model, or judges it only, where there was no memory to store anything.
-    pub fn follow(&mut self, lacks_memory: bool, follow: impl FnOnce(&mut Model, &Limit) -> Trace) {
-        let before = lacks_memory.then(|| self.model.clone());
-        follow(&mut self.model, &self.limit);
-        if let Some(before) = before {
-            self.model = before;
+    /// Judges a decision, and follows it if there was memory to store it.
+    fn hear(&mut self, want: &Want, now: &Now, reply: &Value) {
+        let is_denying = now.memory == Memory::FullAndDenying;
+        match self.without_memory(want, now) {
+            None => follow(&mut self.model, &self.limit, want, now, reply),
+            Some(instead) if is_denying && is_error(reply, "OOM") => {
+                assert!(self.most_allowed(&instead, now) > 0, "a denial needs no memory");
+            }
+            Some(instead) => {
+                follow(&mut self.model.clone(), &self.limit, &instead, now, reply);
+                assert!(!is_denying || decision(reply).allowed == 0, "{want:?} was done without memory");
+            }
         }
     }
+}
+
+pub fn is_error(reply: &Value, code: &str) -> bool {
+    matches!(reply, Value::ServerError(error) if error.code() == code)
+}
+
+fn follow(model: &mut Model, limit: &Limit, want: &Want, now: &Now, reply: &Value) {
+    if let Want::Throttle(quantity) = want {
+        let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("{reply:?}"));
+        throttle::follow(model, limit, *quantity, now.us, fields);
+    } else {
+        model.follow(limit, want.wanted(), now.us, told(decision(reply)));
+    }
+}
+
+/// Judges the reply to one step, and does what it says.
+pub fn hear(page: &mut Page, Step { places, act, .. }: &Step, now: &Now, reply: &Value) {
+    let bucket = &mut page[places[0]];
+    match act {
+        Act::Decide(new_limit, want) => {
+            bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
+            bucket.hear(want, now, reply);
+        }
+        Act::TakeTogether(takes) => hear_together(page, places, takes, now, reply),
+        Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, told(decision(reply))),
+        Act::Look => bucket.see(now, stored(reply::state(reply))),
+        Act::LookAtHolds => {
+            let held = holds_to_show(&bucket.model, now.us);
+            assert_eq!(shown_holds(reply.clone(), now.us), held, "are held of {bucket:?}");
+        }
+        Act::Reset => {
+            let removed = integer(reply);
+            // A bucket that is full may still have its key.
+            let may_have_none = bucket.model.may_be(&bucket.limit, now.us, None);
+            assert!(removed == 1 || (removed == 0 && may_have_none), "removed {removed} keys of {bucket:?}");
+            bucket.model = Model::default();
+        }
+    }
+}
+
+fn hear_together(page: &mut Page, places: &[usize], takes: &[Operation], now: &Now, reply: &Value) {
+    let takes = || places.iter().copied().zip(takes.iter().copied());
+    let lacks_memory =
+        |(place, take): (usize, Operation)| page[place].without_memory(&Want::Operation(take), now).is_some();
+    let lacking: Vec<bool> = takes().map(lacks_memory).collect();
+    let is_impossible = now.memory == Memory::FullAndDenying && lacking.contains(&true);
+    if is_impossible && is_error(reply, "OOM") {
+        let grants = |(place, take): (usize, _)| page[place].most_allowed(&Want::Operation(take), now) > 0;
+        return assert!(takes().all(grants), "a denial needs no memory");
+    }
+    let (binding, own) = multi_decision(reply);
+    let own: Vec<_> = own.into_iter().map(told).collect();
+    assert_eq!(own.len(), lacking.len());
+    assert_binding(told(binding), &own);
+    let all_allow = binding.allowed == 1;
+    assert!(!all_allow || !is_impossible, "a bucket was made without memory");
+    for (((place, take), told), lacks_memory) in takes().zip(own).zip(lacking) {
+        let Bucket { model, limit, .. } = &mut page[place];
+        let mut after = model.clone();
+        after.follow_together(limit, take, now.us, told, all_allow);
+        if !lacks_memory {
+            *model = after;
+        }
+    }
+}
+
+/// All that a step may make of a page. What is told does not matter to what is stored, only what is granted does.
+fn outcomes(page: &Page, Step { places, act, .. }: &Step, now: &Now) -> Vec<Page> {
+    let mut bucket = page[places[0]].clone();
+    let models = match act {
+        Act::Decide(new_limit, want) => {
+            bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
+            match bucket.without_memory(want, now) {
+                None => bucket.model.outcomes(&bucket.limit, want.wanted(), now.us),
+                Some(_) => vec![bucket.model.clone()],
+            }
+        }
+        Act::TakeTogether(takes) => return none_or_all(page, places, takes, now),
+        Act::Reset => vec![Model::default()],
+        Act::Peek(_) | Act::Look | Act::LookAtHolds => vec![bucket.model.clone()],
+    };
+    let with = |model| {
+        let mut page = page.clone();
+        page[places[0]] = Bucket { model, ..bucket.clone() };
+        page
+    };
+    models.into_iter().map(with).collect()
+}
+
+/// None of the takes, or all of them for which there is memory.
+fn none_or_all(page: &Page, places: &[usize], takes: &[Operation], now: &Now) -> Vec<Page> {
+    let mut after = page.clone();
+    for (place, take) in places.iter().zip(takes) {
+        let (bucket, want) = (&mut after[*place], Want::Operation(*take));
+        let lacks_memory = bucket.without_memory(&want, now).is_some();
+        if bucket.most_allowed(&want, now) == 0 || (lacks_memory && now.memory == Memory::FullAndDenying) {
+            return vec![page.clone()];
+        }
+        if !lacks_memory {
+            bucket.model.apply(&bucket.limit, *take, now.us, 1, false);
+        }
+    }
+    vec![page.clone(), after]
 }

@@ -1,13 +1,10 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::Books;
-use super::judge::{hear, is_out_of_memory};
-use super::step::{self, draw, Act, Step, Wrapping};
+use super::books::{hear, is_error, Books};
+use super::step::{self, draw, look, Act, Step};
 use super::world::{Memory, Now, World};
-use crate::common::stored::on_the_wire;
 use crate::common::{Connection, Random};
-use redis::{Cmd, ConnectionLike, Value};
-use std::collections::VecDeque;
+use redis::{ConnectionLike, Pipeline, Value};
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -16,9 +13,6 @@ const BUCKETS: usize = 12;
 
 /// Those of which redis-cell's command takes too.
 const THROTTLED: usize = 3;
-
-/// Calls that a failure shows.
-const REMEMBERED: usize = 25;
 
 /// How long a server that was killed may take to answer again.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,13 +27,20 @@ const SCRIPT: &str = "
     end
     return replies";
 
+/// How steps are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrapping {
+    None,
+    Transaction,
+    Script,
+}
+
 pub struct Client<'a> {
     name: String,
     world: &'a World,
     books: &'a Mutex<Books>,
     random: Random,
     connection: Option<Connection>,
-    tail: VecDeque<String>,
     answered: Instant,
 }
 
@@ -51,9 +52,8 @@ pub fn new_books(random: &mut Random, client: u64) -> Books {
 
 impl<'a> Client<'a> {
     pub fn new(world: &'a World, books: &'a Mutex<Books>, number: u64) -> Self {
-        let (name, tail) = (format!("client {number}"), VecDeque::new());
-        let random = Random::new(number);
-        Self { name, world, books, random, connection: None, tail, answered: Instant::now() }
+        let (name, random) = (format!("client {number}"), Random::new(number));
+        Self { name, world, books, random, connection: None, answered: Instant::now() }
     }
 
     /// Makes calls until all is over.
@@ -70,7 +70,7 @@ impl<'a> Client<'a> {
     fn turn(&mut self) -> bool {
         let world = self.world;
         let now = world.now.read().unwrap();
-        if self.connection.is_none() && !world.is_down.load(Ordering::SeqCst) {
+        if self.connection.is_none() {
             self.connection = Connection::try_open(world.port).ok();
         }
         let mut books = self.books.lock().unwrap();
@@ -84,23 +84,20 @@ impl<'a> Client<'a> {
     fn call(&mut self, books: &mut Books, now: &Now) {
         let (steps, wrapping) = self.plan(books, now);
         let looks_first = now.memory != Memory::Free
-            || matches!(steps[0], Step::One(_, Act::NewLimit(..)))
+            || matches!(steps[0].act, Act::Decide(Some(_), _))
             || self.random.once_in(8);
-        let look = |place| Step::One(place, Act::Look);
-        let looks =
-            if looks_first { steps.iter().flat_map(Step::places).map(look).collect() } else { vec![] };
+        let places = steps.iter().flat_map(|step| &step.places).filter(|_| looks_first);
+        let looks: Vec<Step> = places.map(|place| look(books.page(), *place)).collect();
         if looks.into_iter().all(|look| self.make(books, &[look], Wrapping::None, now)) {
             self.make(books, &steps, wrapping, now);
         }
     }
 
     fn plan(&mut self, books: &mut Books, now: &Now) -> (Vec<Step>, Wrapping) {
-        let page = books.page();
-        let random = &mut self.random;
-        if random.once_in(25) {
-            if let Some(step) = step::new_limit(random, page) {
-                return (vec![step], Wrapping::None);
-            }
+        let (page, random) = (books.page(), &mut self.random);
+        let new_limit = if random.once_in(25) { step::new_limit(random, page) } else { None };
+        if let Some(step) = new_limit {
+            return (vec![step], Wrapping::None);
         }
         let wrapping =
             *random.pick(&[Wrapping::None, Wrapping::None, Wrapping::Transaction, Wrapping::Script]);
@@ -113,12 +110,11 @@ impl<'a> Client<'a> {
     /// Sends steps as one, and judges what comes back. False if nothing did.
     fn make(&mut self, books: &mut Books, steps: &[Step], wrapping: Wrapping, now: &Now) -> bool {
         let Some(connection) = &mut self.connection else { return false };
-        let words: Vec<String> = steps.iter().map(|step| step.words(books.page())).collect();
+        let words: Vec<&str> = steps.iter().map(|step| step.words.as_str()).collect();
         let (packed, count) = pack(&words, wrapping);
-        self.tail.push_back(format!("{wrapping:?} {}", words.join("; ")));
+        self.world.remember(&self.name, &format!("{wrapping:?} {}", words.join("; ")));
         let replies = connection.inner().req_packed_commands(&packed, 0, count);
-        self.tail.push_back(format!("    {replies:?}"));
-        self.tail.drain(..self.tail.len().saturating_sub(2 * REMEMBERED));
+        self.world.remember(&self.name, &format!("    {replies:?}"));
         let replies = match replies {
             Ok(replies) => replies,
             Err(error) => {
@@ -131,9 +127,9 @@ impl<'a> Client<'a> {
         self.answered = Instant::now();
         let Some(replies) = unwrap(replies, wrapping, now) else { return false };
         assert_eq!(replies.len(), steps.len());
-        for ((step, words), reply) in steps.iter().zip(&words).zip(&replies) {
+        for (step, reply) in steps.iter().zip(&replies) {
             hear(books.page(), step, now, reply);
-            self.world.count(&kind(words, reply));
+            self.world.count(&kind(&step.words, reply));
         }
         true
     }
@@ -141,8 +137,7 @@ impl<'a> Client<'a> {
 
 impl Drop for Client<'_> {
     fn drop(&mut self) {
-        let calls = || self.tail.iter().cloned().collect::<Vec<_>>().join("\n");
-        self.world.leave(&self.name, || format!("its last calls:\n{}", calls()));
+        self.world.leave(&self.name);
     }
 }
 
@@ -159,43 +154,38 @@ fn kind(words: &str, reply: &Value) -> String {
 }
 
 /// Commands as bytes, and how many replies come back.
-fn pack(words: &[String], wrapping: Wrapping) -> (Vec<u8>, usize) {
-    let commands = words.iter().flat_map(|words| on_the_wire(words));
-    match wrapping {
-        Wrapping::None => (commands.collect(), words.len()),
-        Wrapping::Transaction => (
-            on_the_wire("MULTI").into_iter().chain(commands).chain(on_the_wire("EXEC")).collect(),
-            words.len() + 2,
-        ),
-        Wrapping::Script => {
-            let mut eval = Cmd::new();
-            eval.arg("EVAL").arg(SCRIPT).arg(0);
-            for words in words {
-                eval.arg(words.split(' ').count()).arg(words.split(' ').collect::<Vec<_>>());
-            }
-            (eval.get_packed_command(), 1)
-        }
+fn pack(words: &[&str], wrapping: Wrapping) -> (Vec<u8>, usize) {
+    let (mut batch, mut replies) = (Pipeline::new(), words.len());
+    if wrapping == Wrapping::Script {
+        batch.cmd("EVAL").arg(SCRIPT).arg(0);
+        replies = 1;
     }
+    for words in words.iter().map(|words| words.split(' ').collect::<Vec<_>>()) {
+        match wrapping {
+            Wrapping::Script => batch.arg(words.len()).arg(words),
+            _ => batch.cmd(words[0]).arg(&words[1..]),
+        };
+    }
+    if wrapping == Wrapping::Transaction {
+        batch.atomic();
+        replies += 2;
+    }
+    (batch.get_packed_pipeline(), replies)
 }
 
 /// The replies to the commands themselves, unless the server refused to do anything at all.
 fn unwrap(mut replies: Vec<Value>, wrapping: Wrapping, now: &Now) -> Option<Vec<Value>> {
     let last = replies.pop().expect("a reply to each command");
+    let is_loading = |reply: &Value| is_error(reply, "LOADING");
+    // While memory is full, a server queues nothing.
+    let may_abort = |reply| is_loading(reply) || (is_error(reply, "OOM") && now.memory != Memory::Free);
     match (last, wrapping) {
         (Value::Array(replies), Wrapping::Transaction | Wrapping::Script) => Some(replies),
-        (Value::ServerError(error), _) if error.code() == "LOADING" => None,
-        (Value::ServerError(error), Wrapping::Transaction) if error.code() == "EXECABORT" => {
-            assert!(replies.iter().any(|reply| may_abort(reply, now)), "{error:?} after {replies:?}");
+        (last, _) if is_loading(&last) => None,
+        (last, Wrapping::None) => Some(vec![last]),
+        (last, Wrapping::Transaction) if is_error(&last, "EXECABORT") && replies.iter().any(may_abort) => {
             None
         }
-        (last, Wrapping::None) => Some(vec![last]),
         (last, _) => panic!("an unexpected reply: {last:?} after {replies:?}"),
     }
-}
-
-/// Whether the reply to a command of a transaction says why there can be none. While memory is full, a server
-/// queues nothing.
-fn may_abort(reply: &Value, now: &Now) -> bool {
-    let is_loading = matches!(reply, Value::ServerError(error) if error.code() == "LOADING");
-    is_loading || (is_out_of_memory(reply) && now.memory != Memory::Free)
 }

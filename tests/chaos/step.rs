@@ -1,87 +1,49 @@
-//! What clients do: single steps, and several as one.
+//! What clients do: one command on a bucket, or on several.
 
 use super::books::{Bucket, Page};
+use crate::common::exact::call::Wanted;
 use crate::common::exact::operation::{arguments, words};
 use crate::common::exact::{throttle, Holding, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
 use crate::common::{Random, HOUR_MS};
 
-/// One command of a client, whose buckets are named by their places.
+/// One command of a client.
 #[derive(Clone, Debug)]
-pub enum Step {
-    One(usize, Act),
-    MultiTake(Vec<(usize, Operation)>),
+pub struct Step {
+    pub words: String,
+    /// Of its buckets, on the client's page.
+    pub places: Vec<usize>,
+    pub act: Act,
 }
 
-/// What is done with one bucket.
+/// What is done with one bucket, or with several.
 #[derive(Clone, Debug)]
 pub enum Act {
-    Call(Operation),
-    Hold(Holding),
+    /// Perhaps under another limit than before.
+    Decide(Option<Limit>, Want),
+    TakeTogether(Vec<Operation>),
     Peek(Operation),
-    /// A take in the words of redis-cell, of whole tokens.
-    Throttle(i64),
-    /// A charge under another limit than before.
-    NewLimit(Limit, Operation),
     Look,
     LookAtHolds,
-    /// By this command, which removes the key.
-    Reset(&'static str),
+    /// The key is removed.
+    Reset,
 }
 
-/// How steps are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrapping {
-    None,
-    Transaction,
-    Script,
+/// What is wanted of a bucket.
+#[derive(Clone, Debug)]
+pub enum Want {
+    Operation(Operation),
+    Holding(Holding),
+    /// A take in the words of redis-cell, of whole tokens.
+    Throttle(i64),
 }
 
-impl Step {
-    /// As a client words it.
-    pub fn words(&self, page: &Page) -> String {
+impl Want {
+    pub fn wanted(&self) -> Wanted<'_> {
         match self {
-            Self::One(place, act) => act.words(&page[*place]),
-            Self::MultiTake(takes) => {
-                let group = |(place, take): &(usize, Operation)| {
-                    arguments(*take, &page[*place].key, &page[*place].limit)
-                };
-                format!("TB.MTAKE {} {}", takes.len(), takes.iter().map(group).collect::<Vec<_>>().join(" "))
-            }
-        }
-    }
-
-    /// The places of the buckets that it is about.
-    pub fn places(&self) -> Vec<usize> {
-        match self {
-            Self::One(place, _) => vec![*place],
-            Self::MultiTake(takes) => takes.iter().map(|(place, _)| *place).collect(),
-        }
-    }
-}
-
-impl Act {
-    /// What is wanted of the bucket, where that is decided by how much it has.
-    pub fn operation(&self) -> Option<Operation> {
-        match self {
-            Self::Call(operation) | Self::NewLimit(_, operation) => Some(*operation),
-            Self::Throttle(quantity) => Some(throttle::take(*quantity)),
-            _ => None,
-        }
-    }
-
-    fn words(&self, Bucket { key, limit, throttle, .. }: &Bucket) -> String {
-        match self {
-            Self::Call(operation) => words(*operation, key, limit),
-            Self::Hold(holding) => holding.words(key, limit),
-            Self::Peek(take) => format!("TB.PEEK {}", arguments(*take, key, limit)),
-            Self::Throttle(quantity) => {
-                format!("CL.THROTTLE {key} {} {quantity}", throttle.as_ref().unwrap())
-            }
-            Self::NewLimit(limit, charge) => words(*charge, key, limit),
-            Self::Look => format!("TB.STATE {key}"),
-            Self::LookAtHolds => format!("TB.HOLDS {key}"),
-            Self::Reset(command) => format!("{command} {key}"),
+            Self::Operation(operation) => (*operation).into(),
+            Self::Holding(holding) => holding.into(),
+            Self::Throttle(quantity) => throttle::take(*quantity).into(),
         }
     }
 }
@@ -100,20 +62,31 @@ pub fn new_bucket(random: &mut Random, key: String, is_throttled: bool) -> Bucke
 /// Any step.
 pub fn draw(random: &mut Random, page: &Page) -> Step {
     let place = place(random, page);
-    let Bucket { limit, throttle, .. } = &page[place];
-    if throttle.is_some() && random.once_in(3) {
-        return Step::One(place, Act::Throttle(random.between(0, 5)));
-    }
-    let act = match random.below(33) {
-        0..=16 => Act::Call(walk::any_operation(random, limit)),
-        17..=23 => Act::Hold(holding(random, limit)),
-        24 | 25 => Act::Peek(walk::take(random, limit)),
-        26..=29 => return multi_take(random, page),
-        30 => Act::Look,
-        31 => Act::LookAtHolds,
-        _ => Act::Reset(if random.once_in(2) { "DEL" } else { "UNLINK" }),
+    let Bucket { key, limit, throttle, .. } = &page[place];
+    let decide = |words, want| (words, Act::Decide(None, want));
+    let (words, act) = match (random.below(33), throttle) {
+        (0..=10, Some(limit)) => {
+            let quantity = random.between(0, 5);
+            decide(format!("CL.THROTTLE {key} {limit} {quantity}"), Want::Throttle(quantity))
+        }
+        (0..=16, _) => {
+            let operation = walk::any_operation(random, limit);
+            decide(words(operation, key, limit), Want::Operation(operation))
+        }
+        (17..=23, _) => {
+            let holding = holding(random, limit);
+            decide(holding.words(key, limit), Want::Holding(holding))
+        }
+        (24..=25, _) => {
+            let take = walk::take(random, limit);
+            (format!("TB.PEEK {}", arguments(take, key, limit)), Act::Peek(take))
+        }
+        (26..=29, _) => return take_together(random, page),
+        (30, _) => return look(page, place),
+        (31, _) => (format!("TB.HOLDS {key}"), Act::LookAtHolds),
+        _ => (format!("{} {key}", random.pick(&["DEL", "UNLINK"])), Act::Reset),
     };
-    Step::One(place, act)
+    Step { words, places: vec![place], act }
 }
 
 /// A call on a hold; some last until the clock has leapt a few times.
@@ -130,11 +103,20 @@ fn place(random: &mut Random, page: &Page) -> usize {
     usize::try_from(random.below(page.len() as u64)).unwrap()
 }
 
-fn multi_take(random: &mut Random, page: &Page) -> Step {
-    let places: Vec<usize> = (0..page.len()).collect();
-    let count = usize::try_from(random.between(1, 4)).unwrap();
-    let places = random.shuffled(&places).into_iter().take(count);
-    Step::MultiTake(places.map(|place| (place, walk::take(random, &page[place].limit))).collect())
+pub fn look(page: &Page, place: usize) -> Step {
+    Step { words: format!("TB.STATE {}", page[place].key), places: vec![place], act: Act::Look }
+}
+
+fn take_together(random: &mut Random, page: &Page) -> Step {
+    let mut places = random.shuffled(&(0..page.len()).collect::<Vec<_>>());
+    places.truncate(usize::try_from(random.between(1, 4)).unwrap());
+    let (mut words, mut takes) = (format!("TB.MTAKE {}", places.len()), vec![]);
+    for Bucket { key, limit, .. } in places.iter().map(|place| &page[*place]) {
+        let take = walk::take(random, limit);
+        words += &format!(" {}", arguments(take, key, limit));
+        takes.push(take);
+    }
+    Step { words, places, act: Act::TakeTogether(takes) }
 }
 
 /// A charge under a new limit, if there is a bucket that may have one.
@@ -143,9 +125,13 @@ fn multi_take(random: &mut Random, page: &Page) -> Step {
 /// charge that was cut off was made is not: at another rate the moment of the last write would show.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
     let place = place(random, page);
-    let limit = walk::limit(random, RATES);
-    let amount_micro = walk::amount_micro(random, &limit);
-    let are_whole = limit.is_whole() && page[place].limit.is_whole();
-    let possible = page[place].throttle.is_none() && amount_micro > 0 && are_whole;
-    possible.then_some(Step::One(place, Act::NewLimit(limit, Operation::Charge { amount_micro })))
+    let Bucket { key, limit, throttle, .. } = &page[place];
+    let new_limit = walk::limit(random, RATES);
+    let amount_micro = walk::amount_micro(random, &new_limit);
+    let are_whole = limit.is_whole() && new_limit.is_whole();
+    let charge = Operation::Charge { amount_micro };
+    let words = words(charge, key, &new_limit);
+    let act = Act::Decide(Some(new_limit), Want::Operation(charge));
+    let is_possible = throttle.is_none() && amount_micro > 0 && are_whole;
+    is_possible.then_some(Step { words, places: vec![place], act })
 }

@@ -1,11 +1,11 @@
 //! What happens to the server while its clients call.
 
-use super::books::Books;
-use super::world::{Memory, Now, World};
+use super::books::{Books, Bucket};
+use super::world::{Memory, Now, World, STORM};
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, buckets_alive, tells_of_a_crash, wait_until_replicated,
 };
-use crate::common::{is_before, wait_until, Connection, Random, Server, ServerBuilder};
+use crate::common::{is_before, wait_until, Random, Server, ServerBuilder};
 use redis::Value;
 use std::iter::repeat_n;
 use std::sync::atomic::Ordering;
@@ -15,16 +15,19 @@ use std::time::{Duration, Instant};
 
 /// Something that happens: its name, how often in a round, and whether it leaves the process alone, so that its memory can
 /// be watched.
-type Event = (&'static str, usize, bool, fn(&mut Storm));
+pub type Event = (&'static str, usize, bool, fn(&mut Storm));
 
 /// Why a server does not begin to write a file.
 const BUSY: &[&str] = &["in progress", "is active"];
 
 /// What happens in one round, in any order.
-const EVENTS: [Event; 13] = [
+const EVENTS: [Event; 16] = [
     ("kill", 4, false, |storm| storm.kill()),
     ("disconnect", 2, false, |storm| storm.try_say("CLIENT KILL TYPE normal", &[])),
-    ("replica", 3, false, |storm| storm.change_the_replicas()),
+    ("a replica comes", 2, false, |storm| storm.add_a_replica()),
+    ("a replica goes", 1, false, |storm| drop(storm.replicas.pop())),
+    ("a replica is cut off", 1, false, |storm| storm.try_say("CLIENT KILL TYPE replica", &[])),
+    ("a replica is a master for a moment", 1, false, |storm| storm.promote_for_a_moment()),
     ("compare", 2, false, |storm| storm.compare()),
     ("snapshot", 2, true, |storm| storm.try_say("BGSAVE", BUSY)),
     ("rewrite", 2, true, |storm| storm.try_say("BGREWRITEAOF", BUSY)),
@@ -37,7 +40,7 @@ const EVENTS: [Event; 13] = [
     ("purge", 1, true, |storm| storm.try_say("MEMORY PURGE", &[])),
     ("reload", 1, true, |storm| storm.try_say("DEBUG RELOAD", &[])),
     ("reload of the append-only file", 1, true, |storm| storm.try_say("DEBUG LOADAOF", &[])),
-    ("audit", 1, true, |storm| storm.audit(&mut storm.world.now.write().unwrap())),
+    ("audit", 1, true, |storm| storm.audit(&storm.world.now.write().unwrap())),
 ];
 
 /// How often the clock leaps.
@@ -83,13 +86,14 @@ impl<'a> Storm<'a> {
     }
 
     /// One event after the other until the time is over, each at least once.
-    pub fn rage(&mut self, duration: Duration) {
-        let round: Vec<Event> = EVENTS.into_iter().flat_map(|event| repeat_n(event, event.1)).collect();
+    pub fn go_on(&mut self, duration: Duration, may_happen: fn(&Event) -> bool) {
+        let events = EVENTS.into_iter().filter(may_happen);
+        let round: Vec<Event> = events.flat_map(|event| repeat_n(event, event.1)).collect();
         let started = Instant::now();
-        while !self.is_over() {
+        for number in 0.. {
             for event in self.random.shuffled(&round) {
-                let all_happened = EVENTS.iter().all(|(name, ..)| self.world.counted(name) > 0);
-                if started.elapsed() >= duration && all_happened {
+                let is_over = self.world.is_over.load(Ordering::SeqCst);
+                if is_over || (number > 0 && started.elapsed() >= duration) {
                     return;
                 }
                 self.happen(event);
@@ -103,16 +107,8 @@ impl<'a> Storm<'a> {
         self.kill();
         self.try_say("BGSAVE", BUSY);
         let before = self.used_memory_when_empty();
-        let round: Vec<Event> = EVENTS.into_iter().filter(|(_, _, is_calm, _)| *is_calm).collect();
-        let started = Instant::now();
-        while !self.is_over() && started.elapsed() < duration {
-            self.random.shuffled(&round).into_iter().for_each(|event| self.happen(event));
-        }
+        self.go_on(duration, |(_, _, is_calm, _)| *is_calm);
         (before, self.used_memory_when_empty())
-    }
-
-    fn is_over(&self) -> bool {
-        self.world.is_over.load(Ordering::SeqCst)
     }
 
     /// Lets time pass, on the clocks of the servers in leaps.
@@ -129,11 +125,11 @@ impl<'a> Storm<'a> {
         let is_settled = |books: &Mutex<Books>| books.lock().unwrap().is_settled();
         // Half of the time more happens before anybody looks at what became of a call that was cut off.
         if self.random.once_in(2) && !self.books.iter().all(is_settled) {
-            self.audit(&mut self.world.now.write().unwrap());
+            self.audit(&self.world.now.write().unwrap());
         }
-        self.world.remember(name);
-        happen(self);
+        self.world.remember(STORM, name);
         self.world.count(name);
+        happen(self);
         if self.told.elapsed() >= PROGRESS {
             self.told = Instant::now();
             println!("{}", self.world.summary());
@@ -143,16 +139,14 @@ impl<'a> Storm<'a> {
     /// A power cut, whatever the server is doing.
     fn kill(&mut self) {
         self.assert_well();
-        self.world.is_down.store(true, Ordering::SeqCst);
         self.master.kill();
         // With this lock nobody has a call in flight any more.
         let mut now = self.world.now.write().unwrap();
         self.master.start_again();
         now.memory = Memory::Free;
         if self.random.once_in(2) {
-            self.audit(&mut now);
+            self.audit(&now);
         }
-        self.world.is_down.store(false, Ordering::SeqCst);
     }
 
     /// Panics if a server has ended by itself, or one of its children crashed.
@@ -165,29 +159,30 @@ impl<'a> Storm<'a> {
         }
     }
 
-    /// Compares every bucket of every client with what is stored, and ends all doubt. One that is not there has left
-    /// nothing.
-    fn audit(&self, now: &mut Now) {
-        let mut client = self.client();
-        let stored = buckets(&mut client);
-        let mut known = 0;
+    /// Compares every bucket of every client with what is stored, and ends all doubt.
+    fn audit(&self, now: &Now) {
+        let mut client = self.master.connect();
+        let mut all_stored = buckets(&mut client);
         for books in self.books {
-            let mut books = books.lock().unwrap();
-            let fate = books.settle(now, |key| stored.get(key).cloned());
+            let fate = books.lock().unwrap().settle(now, |Bucket { key, .. }| {
+                let stored = all_stored.remove(key);
+                if stored.is_none() {
+                    let left = (client.run(&["TB.HOLDS", key]), client.expires_at_ms(key));
+                    assert_eq!(left, (Value::Array(vec![]), None), "{key} has gone, and left something");
+                }
+                stored
+            });
             fate.into_iter().for_each(|fate| self.world.count(fate));
-            for key in books.page().iter().map(|bucket| &bucket.key) {
-                known += usize::from(stored.contains_key(key));
-                let left = (client.run(&["TB.HOLDS", key]), client.expires_at_ms(key));
-                let is_there = stored.contains_key(key);
-                assert!(is_there || left == (Value::Array(vec![]), None), "{key} has left {left:?}");
-            }
         }
-        assert_eq!(known, stored.len(), "there are buckets that nobody made: {:?}", stored.keys());
+        assert!(all_stored.is_empty(), "there are buckets that nobody made: {:?}", all_stored.keys());
         self.world.count("audited");
     }
 
-    /// The next of the chain.
+    /// The next of the chain, which has two at most.
     fn add_a_replica(&mut self) {
+        if self.replicas.len() == 2 {
+            return;
+        }
         let replica = leaping()
             .clock_of(&self.master)
             .option("repl-diskless-load", self.random.pick(&["disabled", "swapdb"]))
@@ -197,32 +192,12 @@ impl<'a> Storm<'a> {
         self.replicas.push(replica);
     }
 
-    /// A replica comes, or one of it; they go, are cut off for a moment, or one forgets whom it follows and starts anew.
-    fn change_the_replicas(&mut self) {
-        let change = match (self.replicas.len(), self.random.below(5)) {
-            (0, _) | (1, 0 | 1) => {
-                self.add_a_replica();
-                "a replica comes"
-            }
-            (_, 0 | 1) => {
-                self.replicas.truncate(1);
-                "the last replica is killed"
-            }
-            (_, 2) => {
-                self.try_say("CLIENT KILL TYPE replica", &[]);
-                "a replica is cut off"
-            }
-            (_, 3) => {
-                self.replicas[0].connect().say("REPLICAOF NO ONE");
-                begin_to_follow(&self.replicas[0], &self.master);
-                "a replica becomes a master and a replica again"
-            }
-            _ => {
-                self.replicas.clear();
-                "the replicas are killed"
-            }
-        };
-        self.world.remember(change);
+    /// Lets a replica forget whom it follows, and start anew.
+    fn promote_for_a_moment(&mut self) {
+        if let Some(replica) = self.replicas.first() {
+            replica.connect().say("REPLICAOF NO ONE");
+            begin_to_follow(replica, &self.master);
+        }
     }
 
     /// Compares every bucket of every replica, while nobody writes.
@@ -242,20 +217,16 @@ impl<'a> Storm<'a> {
         self.replicas.iter().for_each(|replica| wait_until_replicated(replica, &self.master));
         // The wait may have moved the clock.
         now.us = self.master.clock().now_us();
-        let expected = buckets(&mut self.client());
+        let expected = buckets(&mut self.master.connect());
         for replica in &self.replicas {
             assert_same_buckets(&buckets(&mut replica.connect()), &expected, "on a replica");
             self.world.count("replicas compared");
         }
     }
 
-    fn client(&self) -> Connection {
-        self.master.connect()
-    }
-
     /// Sends a command that may be refused for one of these reasons alone.
     fn try_say(&self, words: &str, excuses: &[&str]) {
-        if let Err(error) = self.client().try_run(&words.split(' ').collect::<Vec<_>>()) {
+        if let Err(error) = self.master.connect().try_run(&words.split(' ').collect::<Vec<_>>()) {
             assert!(excuses.iter().any(|excuse| error.contains(excuse)), "{words}: {error}");
         }
     }
@@ -268,7 +239,7 @@ impl<'a> Storm<'a> {
             "repl-diskless-sync yes", "repl-diskless-sync no", "aof-use-rdb-preamble yes", "aof-use-rdb-preamble no",
             "lazyfree-lazy-expire yes", "lazyfree-lazy-user-del yes",
         ]);
-        self.world.remember(setting);
+        self.world.remember(STORM, setting);
         // Not every server has been built with an allocator that can, and the oldest have no events of modules.
         let excuses = ["Active defragmentation cannot be enabled", "DISABLED", "Invalid argument 'Ed'"];
         self.try_say(&format!("CONFIG SET {setting}"), &excuses);
@@ -286,7 +257,7 @@ impl<'a> Storm<'a> {
     fn set_memory(&self, memory: Memory) {
         let mut now = self.world.now.write().unwrap();
         let most_bytes = i32::from(memory != Memory::Free);
-        let mut client = self.client();
+        let mut client = self.master.connect();
         client.say(&format!("CONFIG SET maxmemory {most_bytes}"));
         if !is_before(7, 0) {
             let on_oom = if memory == Memory::FullAndAllowing { "allow" } else { "deny" };
@@ -297,7 +268,7 @@ impl<'a> Storm<'a> {
 
     /// To be called while nobody has a call in flight.
     fn empty(&self) {
-        self.client().say("FLUSHALL ASYNC");
+        self.master.connect().say("FLUSHALL ASYNC");
         self.books.iter().for_each(|books| books.lock().unwrap().reset());
     }
 
@@ -305,7 +276,7 @@ impl<'a> Storm<'a> {
     fn used_memory_when_empty(&self) -> i64 {
         let _now = self.world.now.write().unwrap();
         self.empty();
-        let mut client = self.client();
+        let mut client = self.master.connect();
         for words in ["CLIENT KILL TYPE normal", "SCRIPT FLUSH", "SLOWLOG RESET", "CONFIG RESETSTAT"] {
             client.say(words);
         }
@@ -316,8 +287,8 @@ impl<'a> Storm<'a> {
 
 impl Drop for Storm<'_> {
     fn drop(&mut self) {
-        let log = || format!("the server's log ends with:\n{}", end_of(&self.master.log()));
-        self.world.leave("the server", log);
+        self.world.remember(STORM, &format!("the log ends with:\n{}", end_of(&self.master.log())));
+        self.world.leave(STORM);
     }
 }
 

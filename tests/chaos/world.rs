@@ -23,29 +23,26 @@ pub struct Now {
     pub memory: Memory,
 }
 
+/// Who makes things happen to the server.
+pub const STORM: &str = "the storm";
+
 /// Shared by the clients, the clock and the chaos.
 pub struct World {
     pub port: u16,
     /// Read by whoever has a call in flight, so that it changes between calls only.
     pub now: RwLock<Now>,
-    /// Nobody connects while it is set. (To connect to a port of one's own machine on which nobody listens may
-    /// connect one to oneself.)
-    pub is_down: AtomicBool,
     pub is_over: AtomicBool,
     started: Instant,
-    history: Mutex<VecDeque<String>>,
+    /// What each did last.
+    history: Mutex<BTreeMap<String, VecDeque<String>>>,
     tally: Mutex<BTreeMap<String, u64>>,
 }
-
-/// Events that a failure shows.
-const REMEMBERED: usize = 40;
 
 impl World {
     pub fn new(port: u16, now_us: i64) -> Self {
         Self {
             port,
             now: RwLock::new(Now { us: now_us, memory: Memory::Free }),
-            is_down: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             started: Instant::now(),
             history: Mutex::default(),
@@ -62,21 +59,19 @@ impl World {
         now.us = clock.now_us();
     }
 
-    /// Remembers an event, for the case of a failure.
-    pub fn remember(&self, event: &str) {
+    /// Remembers what somebody does, for the case of a failure.
+    pub fn remember(&self, who: &str, what: &str) {
+        const REMEMBERED: usize = 50;
         let mut history = self.history.lock().unwrap();
-        history.push_back(format!("{:9.3?}  {event}", self.started.elapsed()));
-        if history.len() > REMEMBERED {
-            history.pop_front();
+        let own = history.entry(who.to_owned()).or_default();
+        own.push_back(format!("{:9.3?}  {what}", self.started.elapsed()));
+        if own.len() > REMEMBERED {
+            own.pop_front();
         }
     }
 
     pub fn count(&self, what: &str) {
         *self.tally.lock().unwrap().entry(what.to_owned()).or_default() += 1;
-    }
-
-    pub fn counted(&self, what: &str) -> u64 {
-        self.tally.lock().unwrap().get(what).copied().unwrap_or_default()
     }
 
     /// How far it is and what was counted, in one line.
@@ -86,14 +81,15 @@ impl World {
         format!("{:5.0?}  {}", self.started.elapsed(), counted.join(", "))
     }
 
-    /// To be called by whoever goes: if that is by a panic, the first ends everything, and shows what it did last and all
-    /// that is needed to look into it.
-    pub fn leave(&self, who: &str, did_last: impl FnOnce() -> String) {
+    /// To be called by whoever goes: if that is by a panic, the first ends everything, and shows what it did last, what
+    /// happened to the server, and all that is needed to look into it.
+    pub fn leave(&self, who: &str) {
         if thread::panicking() && !self.is_over.swap(true, Ordering::SeqCst) {
-            let history = self.history.lock().unwrap().make_contiguous().join("\n");
+            let mut history = self.history.lock().unwrap();
+            let mut last = |who| history.entry(who).or_default().make_contiguous().join("\n");
+            let [own, storm] = [who, STORM].map(|who| last(who.to_owned()));
             println!(
-                "{who} failed; {}\nwhat happened last:\n{history}\nin all: {}",
-                did_last(),
+                "{who} failed:\n{own}\nwhat happened to the server:\n{storm}\nin all: {}",
                 self.summary()
             );
         }
