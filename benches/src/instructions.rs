@@ -7,7 +7,7 @@
 use crate::callgrind::{self, CountingServer};
 use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
-use crate::plot::{Drawing, Plot};
+use crate::plot::Plot;
 use crate::report::{note, sorted, times, whole, write_page, Section, Table};
 use crate::server::{redis_cell, Module};
 use fastrand::Rng;
@@ -137,9 +137,13 @@ fn section(costs: &[Cost]) -> Section {
          `appendfsync no`.",
         whole(KEYS)
     );
-    let title = "Instructions in the server per call, nobody listening to replication".to_owned();
-    let drawing = Drawing::Bars(vec![NOBODY.0], "instructions", "");
-    let plots = vec![Plot { name: "instructions", title, drawing }];
-    let (name, title) = ("instructions", "Instructions in the server per call");
-    Section { name, title, text, table, groups: 1, plots }
+    let plot = Plot::Bars(&["nobody listens"], "instructions");
+    Section {
+        name: "instructions",
+        title: "Instructions in the server per call",
+        text,
+        table,
+        groups: 1,
+        plot,
+    }
 }

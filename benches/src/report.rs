@@ -1,6 +1,6 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
-use crate::plot::Plot;
+use crate::plot::{svg, Plot};
 use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
@@ -32,12 +32,22 @@ impl Table {
         }
     }
 
+    /// What follows these cells in the rows that begin with them, each once.
+    pub fn next_cells(&self, group: &[&str]) -> Vec<String> {
+        let mut cells: Vec<String> = self.of(group).map(|row| row[group.len()].clone()).collect();
+        cells.dedup();
+        cells
+    }
+
+    fn of<'a>(&'a self, group: &'a [&str]) -> impl Iterator<Item = &'a Vec<String>> {
+        self.rows.iter().filter(move |row| row.iter().zip(group).all(|(cell, wanted)| cell == wanted))
+    }
+
     /// What the rows that begin with these cells are called, and their numbers in a column.
     pub fn numbers(&self, group: &[&str], column: &str) -> Vec<(String, f64)> {
         let place = self.columns.iter().position(|name| name == column).expect("there is the column");
-        let rows = self.rows.iter().filter(|row| row.iter().zip(group).all(|(cell, wanted)| cell == wanted));
         let number = |cell: &str| cell.replace(',', "").parse().expect("the column is of numbers");
-        rows.map(|row| (row[group.len()].clone(), number(&row[place]))).collect()
+        self.of(group).map(|row| (row[group.len()].clone(), number(&row[place]))).collect()
     }
 
     /// For people. Numbers stand to the right.
@@ -53,7 +63,7 @@ impl Table {
     }
 
     /// For programs.
-    fn csv(&self, file: &Path) {
+    pub fn csv(&self, file: &Path) {
         let mut csv = csv::Writer::from_path(file).unwrap();
         csv.write_record(&self.columns).unwrap();
         for row in &self.rows {
@@ -82,14 +92,14 @@ pub struct Section {
     pub table: Table,
     /// By so many of its leading columns the table is divided into several.
     pub groups: usize,
-    pub plots: Vec<Plot>,
+    pub plot: Plot,
 }
 
 impl Section {
     fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n", self.title, self.text);
-        for Plot { name, .. } in &self.plots {
-            let _ = write!(text, "\n![{}]({name}.svg)\n", self.title);
+        if !matches!(self.plot, Plot::None) {
+            let _ = write!(text, "\n![{}]({}.svg)\n", self.title, self.name);
         }
         let mut groups: Vec<&[String]> = self.table.rows.iter().map(|row| &row[..self.groups]).collect();
         groups.dedup();
@@ -112,10 +122,11 @@ pub fn write_page(folder: &Path, caption: &str, section: Section) {
 /// Writes the tables and plots of all sections, with a caption below these, and a page that shows them.
 pub fn write_all(folder: &Path, page: &str, heading: &str, caption: &str, sections: &[Section]) {
     fs::create_dir_all(folder).unwrap();
-    for Section { name, table, plots, .. } in sections {
+    for Section { name, title, table, plot, .. } in sections {
         table.csv(&folder.join(format!("{name}.csv")));
-        for plot in plots {
-            fs::write(folder.join(format!("{}.svg", plot.name)), plot.svg(table, caption)).unwrap();
+        if let Plot::Bars(_, column) | Plot::Lines(column) = plot {
+            let title = format!("{title}: {column}");
+            fs::write(folder.join(format!("{name}.svg")), svg(&title, plot, table, caption)).unwrap();
         }
     }
     let sections: Vec<String> = sections.iter().map(Section::markdown).collect();

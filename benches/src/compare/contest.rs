@@ -3,7 +3,6 @@
 use super::*;
 use crate::approaches::{GET, INTEGER_WITH_EXPIRY, IN_BATCHES, OWN, REMEMBERING};
 use crate::load::Outcome;
-use crate::plot::Line;
 
 const CLIENTS: [(usize, &str); 4] =
     [(1, "1 client"), (16, "16 clients"), (64, "64 clients"), (256, "256 clients")];
@@ -43,13 +42,8 @@ pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Section {
         decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
         retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
         is most of it, for every approach.";
-    let title = "Decisions a second, without pipelining".to_owned();
-    let speed = Plot { name: "decisions", title, drawing: Drawing::Lines(speeds(&table)) };
-    let title = "Server processor time for a decision: 64 clients, a key per user".to_owned();
-    let drawing = Drawing::Bars(vec![KEYS[1].0, "64 clients"], "server CPU µs/decision", " µs");
-    let plots = vec![speed, Plot { name: "server-cpu", title, drawing }];
-    let (name, title) = ("decisions", "Decisions by concurrent clients");
-    Section { name, title, text: text.to_owned(), table, groups: 2, plots }
+    let (name, title, plot) = ("decisions", "Decisions by concurrent clients", Plot::Lines("decisions/s"));
+    Section { name, title, text: text.to_owned(), table, groups: 2, plot }
 }
 
 /// Of each approach the round of median speed.
@@ -82,30 +76,12 @@ fn figures(outcome: &Outcome) -> [String; 9] {
     ]
 }
 
-fn speeds(table: &Table) -> Lines {
-    let panel = |(keys, ..): (&'static str, u64, Limit)| {
-        let columns = CLIENTS.map(|(_, shown)| table.numbers(&[keys, shown], "decisions/s"));
-        let line = |place: usize| -> Line {
-            let name = columns[0][place].0.clone();
-            (name, columns.iter().map(|column| column[place].1).collect())
-        };
-        (keys, (0..columns[0].len()).map(line).collect())
-    };
-    Lines {
-        places: CLIENTS.map(|(clients, _)| clients.to_string()).to_vec(),
-        places_are: "concurrent clients",
-        values_are: "decisions a second",
-        panels: KEYS.map(panel).into(),
-    }
-}
-
 /// How much passes that should not, when many clients want it at once.
 pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
     let mut table = Table::new("approach | decisions | errors | allowed | possible | over % | under by");
     // Not whole tokens' worth: whether the last token came before the end must not be a matter of microseconds.
     let duration = Duration::from_millis(bench.pick(3050, 1050));
     let load = Load { clients: MANY, buckets: 1, limit: SCARCE, duration: Some(duration) };
-    let mut most_possible = 0;
     for approach in approaches {
         note(format_args!("over-grant: {}", approach.name));
         let outcome = run_load(bench.server(approach.module), approach, load);
@@ -114,7 +90,6 @@ pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
         let [decisions, errors] = [outcome.decisions, outcome.errors].map(whole);
         let under = whole(possible.saturating_sub(allowed));
         table.row(&[approach.name], [decisions, errors, whole(allowed), whole(possible), over, under]);
-        most_possible = most_possible.max(possible);
     }
     let text = format!(
         "{MANY} clients want as much as they can get of one key that holds {} tokens and refills with {} a second, for \
@@ -124,9 +99,14 @@ pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
         SCARCE.count,
         duration.as_secs_f64()
     );
-    let title = format!("Allowed by {MANY} clients on one key that can grant {most_possible}");
-    let plot = Plot { name: "over-grant", title, drawing: Drawing::Bars(vec![], "allowed", "") };
-    Section { name: "over-grant", title: "Over-grant", text, table, groups: 0, plots: vec![plot] }
+    Section {
+        name: "over-grant",
+        title: "Over-grant",
+        text,
+        table,
+        groups: 0,
+        plot: Plot::Bars(&[], "allowed"),
+    }
 }
 
 /// One hot key, when clients decide what they can by themselves.
@@ -159,7 +139,14 @@ pub fn local(bench: &mut Bench) -> Section {
          one bucket can have allowed; of the key that is empty, what is possible and not allowed lies in batches that are not \
          spent yet."
     );
-    Section { name: "local", title: "Decisions by clients themselves", text, table, groups: 1, plots: vec![] }
+    Section {
+        name: "local",
+        title: "Decisions by clients themselves",
+        text,
+        table,
+        groups: 1,
+        plot: Plot::None,
+    }
 }
 
 /// How long a caller waits, beside a plain GET.
@@ -190,5 +177,5 @@ pub fn latency(bench: &mut Bench) -> Section {
          is given.",
         bench.rounds
     );
-    Section { name: "latency", title: "Latency beside GET", text, table, groups: 0, plots: vec![] }
+    Section { name: "latency", title: "Latency beside GET", text, table, groups: 0, plot: Plot::None }
 }

@@ -36,15 +36,8 @@ pub fn measure(bench: &Bench) -> Section {
          what the server's tables and the machine's memory do to any command. The median of {} rounds.",
         bench.rounds
     );
-    let lines = Lines {
-        places: sizes,
-        places_are: "buckets",
-        values_are: "microseconds per call, as the server counts",
-        panels: vec![("", vec![(HALF.name.to_owned(), in_take_us), (incr.name.to_owned(), in_incr_us)])],
-    };
-    let title = "Microseconds per call as buckets grow in number".to_owned();
-    let plot = Plot { name: "growth", title, drawing: Drawing::Lines(lines) };
-    Section { name: "growth", title: "Growth", text, table, groups: 0, plots: vec![plot] }
+    let plot = Plot::Bars(&[], "TB.TAKE, server CPU µs");
+    Section { name: "growth", title: "Growth", text, table, groups: 0, plot }
 }
 
 fn sizes(bench: &Bench) -> &'static [u64] {

@@ -43,7 +43,7 @@ pub fn measure(bench: &mut Bench) -> Section {
         SHORT_S * 1000,
         CONTEST.as_secs_f64()
     );
-    Section { name: "holding", title: "Holding a place", text, table, groups: 0, plots: vec![] }
+    Section { name: "holding", title: "Holding a place", text, table, groups: 0, plot: Plot::None }
 }
 
 /// So many places, each for so many seconds: the window of the limit.

@@ -14,7 +14,7 @@ use crate::common::engine::executable;
 use crate::common::Server;
 use crate::load::{run as run_load, Load};
 use crate::machine;
-use crate::plot::{Drawing, Lines, Plot};
+use crate::plot::Plot;
 use crate::report::{median, note, times, whole, write_all, write_page, Section, Table};
 use crate::server::*;
 use crate::template::{key, Limit};

@@ -23,9 +23,7 @@ pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
         "`used_memory` for {shown} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
          number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision."
     );
-    let drawing = Drawing::Bars(vec![], "bytes a key", " bytes");
-    let plot = Plot { name: "memory", title: "Memory of a key".to_owned(), drawing };
-    Section { name: "memory", title: "Memory", text, table, groups: 0, plots: vec![plot] }
+    Section { name: "memory", title: "Memory", text, table, groups: 0, plot: Plot::Bars(&[], "bytes a key") }
 }
 
 pub fn replication(bench: &Bench, approaches: &[Approach]) -> Section {
@@ -39,7 +37,7 @@ pub fn replication(bench: &Bench, approaches: &[Approach]) -> Section {
         "Bytes of the replication stream per decision, over {buckets} buckets with keys of 12 bytes and a replica attached. An \
          approach that sends nothing when it allows loses its buckets in a failover."
     );
-    Section { name: "replication", title: "Replication", text, table, groups: 0, plots: vec![] }
+    Section { name: "replication", title: "Replication", text, table, groups: 0, plot: Plot::None }
 }
 
 /// Bytes per allowed and per denied decision.
