@@ -2,15 +2,17 @@
 //!
 //! A ceiling is a multiple of what `INCR` costs on the same server in the same run, so that it holds on every
 //! machine. A change that makes a call dearer by more than the slack fails; one that makes it cheaper should record
-//! new ceilings. What is promised of holds, as multiples of one another, has only what
-//! counts repeat to.
+//! new ceilings: what is measured is written like them. What is promised of holds, as multiples of one another, has
+//! only what counts repeat to.
 
 use crate::calls::*;
 use crate::instructions::{count, countable, APPEND_ONLY_FILE, NOBODY, UNCOUNTED};
 use crate::machine::server_release;
+use crate::plot::Plot;
+use crate::report::Table;
+use std::path::Path;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ceilings.csv");
-const HEADER: [&str; 4] = ["server", "replication", "call", "times INCR"];
 
 /// What counts may differ by from run to run without anything having changed, and a little more.
 const SLACK: f64 = 0.03;
@@ -34,59 +36,57 @@ const PROMISES: [(&str, (&str, &str), f64); 7] = [
 type Ceiling = (String, String, String, f64);
 
 /// Fails unless all ceilings hold.
-pub fn check() -> Result<(), String> {
-    let recorded = read();
+pub fn check(folder: &Path) -> Result<(), String> {
+    let measured = measure();
+    let mut table = Table::new("ceilings", Plot::None, "server | replication | call | times INCR");
+    for (server, listener, call, times) in &measured {
+        table.row(&[server, listener, call], [format!("{times:.3}")]);
+    }
+    table.csv(folder);
+    match dearer_than_recorded(&measured)? + dearer_than_promised(&measured) {
+        0 => Ok(()),
+        broken => Err(format!("{broken} calls cost more than recorded or promised")),
+    }
+}
+
+fn dearer_than_recorded(measured: &[Ceiling]) -> Result<usize, String> {
+    let lines = csv::Reader::from_path(FILE).unwrap().into_deserialize().map(Result::unwrap);
+    let recorded: Vec<Ceiling> = lines.collect();
     println!(
         "Instructions of each call as multiples of INCR's in the same run, beside those in {FILE}; more than {:.0} % above \
          them fails.",
         SLACK * 100.0
     );
-    let measured = measure();
     let mut broken = 0;
-    let mut judge = |line: String, holds: bool| {
-        broken += usize::from(!holds);
-        println!("{line}  {}", if holds { "ok" } else { "DEARER" });
-    };
-    for (server, listener, call, times) in &measured {
+    for (server, listener, call, times) in measured {
         let known = recorded.iter().find(|line| (&line.0, &line.1, &line.2) == (server, listener, call));
         let Some((.., ceiling)) = known else {
-            return Err(format!("{FILE} has no ceiling for {call} on {server}: record it with --record"));
+            return Err(format!("{FILE} has no ceiling for {call} on {server}"));
         };
         let line = format!("{server}  {listener}  {call:<33} {times:>6.3} x INCR, recorded {ceiling:>6.3}");
-        judge(line, *times <= ceiling * (1.0 + SLACK));
+        broken += judge(&line, *times <= ceiling * (1.0 + SLACK));
     }
+    Ok(broken)
+}
+
+fn dearer_than_promised(measured: &[Ceiling]) -> usize {
     println!("Multiples of one another, and the most that is promised.");
     let times_incr = |name: &str, listener: &str| {
         let counted = measured.iter().find(|line| line.1 == listener && line.2 == name);
         counted.unwrap_or_else(|| panic!("{name} was not counted")).3
     };
-    for (call, (other, listener), most) in PROMISES {
+    let broken = PROMISES.map(|(call, (other, listener), most)| {
         let measured = times_incr(call, NOBODY.0) / times_incr(other, listener);
         let line = format!("{call:<33} {measured:>6.3} x {other} ({listener}), promised {most:.2}");
-        judge(line, measured <= most * (1.0 + NOISE));
-    }
-    match broken {
-        0 => Ok(()),
-        _ => Err(format!("{broken} calls cost more than recorded or promised")),
-    }
+        judge(&line, measured <= most * (1.0 + NOISE))
+    });
+    broken.into_iter().sum()
 }
 
-/// Writes what is measured now as the ceilings of this server, and leaves those of others.
-pub fn record() {
-    let measured = measure();
-    let mut lines = read();
-    lines.retain(|line| line.0 != measured[0].0);
-    lines.extend(measured);
-    let mut csv = csv::Writer::from_path(FILE).unwrap();
-    csv.write_record(HEADER).unwrap();
-    for (server, listener, call, times) in lines {
-        csv.write_record([server, listener, call, format!("{times:.3}")]).unwrap();
-    }
-    csv.flush().unwrap();
-}
-
-fn read() -> Vec<Ceiling> {
-    csv::Reader::from_path(FILE).unwrap().deserialize().map(Result::unwrap).collect()
+/// How many calls are too dear by this line.
+fn judge(line: &str, holds: bool) -> usize {
+    println!("{line}  {}", if holds { "ok" } else { "DEARER" });
+    usize::from(!holds)
 }
 
 /// What each call of the module costs now.

@@ -8,7 +8,7 @@ use crate::callgrind::{self, CountingServer};
 use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
 use crate::plot::Plot;
-use crate::report::{note, sorted, times, whole, write_page, Section, Table};
+use crate::report::{note, sorted, times, whole, write, Table};
 use crate::server::{redis_cell, Module};
 use fastrand::Rng;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub fn run(folder: &Path) {
         groups.push((listener, countable().collect()));
         groups.extend(redis_cell().map(|_| (listener, vec![Call::of_redis_cell()])));
     }
-    write_page(folder, &caption, section(&count(&groups, SERVERS, 10_000)));
+    write(folder, "instructions.md", &caption, &[table(&count(&groups, SERVERS, 10_000))]);
 }
 
 /// Counts groups of calls on so many servers each, started alike: so many calls of each kind, fewer of those that do more.
@@ -122,28 +122,18 @@ impl Cost {
 }
 
 /// The costs for people.
-fn section(costs: &[Cost]) -> Section {
-    let mut table = Table::new("replication | call | instructions | to INCR | to TB.TAKE | spread");
+fn table(costs: &[Cost]) -> Table {
+    let plot = Plot::Bars(&["nobody listens"], "instructions");
+    let mut table = Table::new(
+        "instructions",
+        plot,
+        "replication || call | instructions | to INCR | to TB.TAKE | spread",
+    );
     for cost in costs {
         let ratio = |call| cost.times(costs, call).map_or_else(|| "-".to_owned(), times);
         let spread = format!("{:.2} %", (cost.spread - 1.0) * 100.0);
         let figures = [whole(cost.instructions), ratio(INCR), ratio(ALLOWED), spread];
         table.row(&[cost.listener, cost.call], figures);
     }
-    let text = format!(
-        "Counted by callgrind in the whole process: reading, dispatch and reply included, housekeeping taken off. One \
-         connection, {PIPELINE} calls in each write, {} random keys. The least of {SERVERS} servers started alike, and by how much the \
-         most is above it. *nobody listens*: no append-only file, backlog or replica. *appendonly yes*: with \
-         `appendfsync no`.",
-        whole(KEYS)
-    );
-    let plot = Plot::Bars(&["nobody listens"], "instructions");
-    Section {
-        name: "instructions",
-        title: "Instructions in the server per call",
-        text,
-        table,
-        groups: 1,
-        plot,
-    }
+    table
 }

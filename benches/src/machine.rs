@@ -3,7 +3,6 @@
 use crate::common::engine::executable;
 use crate::common::reply::text;
 use crate::common::Server;
-use crate::server::{redis_cell, REDIS_CELL};
 use std::fs;
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -12,13 +11,8 @@ pub fn caption() -> String {
     let memory_kb: u64 =
         line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();
     let load = line("/proc/loadavg", "");
-    let said_of_peer = |_| {
-        let note = format!(" {} is what crates.io has; the newest release is 0.5.0.", *REDIS_CELL);
-        (format!(", peers: {}", *REDIS_CELL), note)
-    };
-    let (peers, note) = redis_cell().map(said_of_peer).unwrap_or_default();
     format!(
-        "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}{peers}. {}.{note}",
+        "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}. {}.",
         line("/proc/cpuinfo", "model name").trim_start_matches([':', ' ']),
         available_parallelism().unwrap(),
         memory_kb.div_ceil(1 << 20),

@@ -3,14 +3,14 @@
 //!
 //! | file | what is done there |
 //! |---|---|
-//! | `compare/*` | the comparison: one function per measurement, each ends in a section of the report |
+//! | `compare/*` | the comparison: one function per measurement, each ends in a table |
 //! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `all` |
 //! | `client`, `load` | one client, and many at once that make decisions by an approach |
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
 //! | `server` | servers with one rate limiter or another, started as the tests start theirs |
 //! | `template` | commands with places for keys and limits |
-//! | `report`, `plot`, `machine` | what comes out |
+//! | `report`, `plot`, `machine` | what comes out; `docs/benchmarks` says how it was measured |
 
 mod approaches;
 mod callgrind;
@@ -52,9 +52,6 @@ struct Arguments {
     /// The folder that the report is written to
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-    /// Let the guard record what it measures instead
-    #[arg(long)]
-    record: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -70,13 +67,12 @@ enum Measurement {
 }
 
 fn main() -> Result<(), String> {
-    let Arguments { measurement, quick, out, record } = Arguments::parse();
+    let Arguments { measurement, quick, out } = Arguments::parse();
     match measurement {
         Measurement::Compare => compare::run(quick, &out),
         Measurement::Instructions => instructions::run(&out),
         Measurement::Commandstats => compare::run_commandstats(quick, &out),
-        Measurement::Guard if record => guard::record(),
-        Measurement::Guard => return guard::check(),
+        Measurement::Guard => return guard::check(&out),
     }
     Ok(())
 }

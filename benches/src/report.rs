@@ -1,35 +1,34 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
 use crate::plot::{svg, Plot};
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
 pub struct Table {
+    /// What its files are called, and its place in a page.
+    name: &'static str,
     columns: Vec<String>,
+    /// By so many leading columns it is divided into several for people.
+    groups: usize,
+    plot: Plot,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table of no rows yet; the names of the columns are separated by ` | `.
-    pub fn new(columns: &str) -> Self {
-        Self { columns: columns.split(" | ").map(str::to_owned).collect(), rows: Vec::new() }
+    /// A table of no rows yet; the names of the columns are separated by ` | `, and those by which it is divided come
+    /// before ` || `.
+    pub fn new(name: &'static str, plot: Plot, columns: &str) -> Self {
+        let groups = columns.split_once(" || ").map_or(0, |(leading, _)| leading.split(" | ").count());
+        let columns = columns.replace(" || ", " | ").split(" | ").map(str::to_owned).collect();
+        Self { name, columns, groups, plot, rows: Vec::new() }
     }
 
     /// Adds a row: what it is of, and figures.
     pub fn row(&mut self, of: &[&str], figures: impl IntoIterator<Item = String>) {
         self.rows.push(of.iter().map(ToString::to_string).chain(figures).collect());
-    }
-
-    /// The same table, of the rows that begin with these cells, without them.
-    fn behind(&self, group: &[String]) -> Self {
-        let rows = self.rows.iter().filter(|row| row.starts_with(group));
-        Self {
-            columns: self.columns[group.len()..].to_vec(),
-            rows: rows.map(|row| row[group.len()..].to_vec()).collect(),
-        }
     }
 
     /// What follows these cells in the rows that begin with them, each once.
@@ -50,21 +49,34 @@ impl Table {
         self.of(group).map(|row| (row[group.len()].clone(), number(&row[place]))).collect()
     }
 
-    /// For people. Numbers stand to the right.
+    /// For people.
     fn markdown(&self) -> String {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+        let mut groups: Vec<&[String]> = self.rows.iter().map(|row| &row[..self.groups]).collect();
+        groups.dedup();
+        let heading = |group: &[String]| match group {
+            [] => String::new(),
+            _ => format!("### {}\n\n", group.join(", ")),
+        };
+        let parts = groups.into_iter().map(|group| heading(group) + &self.part(group));
+        parts.collect::<Vec<_>>().join("\n")
+    }
+
+    /// The rows that begin with these cells, without them. Numbers stand to the right.
+    fn part(&self, group: &[String]) -> String {
+        let line = |cells: &[String]| format!("| {} |\n", cells[group.len()..].join(" | "));
         let rule = |column: usize| {
             let numeric = self.rows.iter().all(|row| is_numeric(&row[column]));
             if numeric { "--:" } else { "---" }.to_owned()
         };
         let rules: Vec<String> = (0..self.columns.len()).map(rule).collect();
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        line(&self.columns) + &line(&rules) + &rows
+        let rows = self.rows.iter().filter(|row| row.starts_with(group)).map(|row| line(row));
+        line(&self.columns) + &line(&rules) + &rows.collect::<String>()
     }
 
     /// For programs.
-    pub fn csv(&self, file: &Path) {
-        let mut csv = csv::Writer::from_path(file).unwrap();
+    pub fn csv(&self, folder: &Path) {
+        fs::create_dir_all(folder).unwrap();
+        let mut csv = csv::Writer::from_path(folder.join(format!("{}.csv", self.name))).unwrap();
         csv.write_record(&self.columns).unwrap();
         for row in &self.rows {
             csv.write_record(row.iter().map(|cell| {
@@ -82,55 +94,31 @@ fn is_numeric(cell: &str) -> bool {
     cell == "-" || digits.replace(',', "").parse::<f64>().is_ok()
 }
 
-/// One measurement of several.
-pub struct Section {
-    /// What its file is called.
-    pub name: &'static str,
-    pub title: &'static str,
-    /// How it was measured, and how to read it.
-    pub text: String,
-    pub table: Table,
-    /// By so many of its leading columns the table is divided into several.
-    pub groups: usize,
-    pub plot: Plot,
-}
-
-impl Section {
-    fn markdown(&self) -> String {
-        let mut text = format!("## {}\n\n{}\n", self.title, self.text);
-        if !matches!(self.plot, Plot::None) {
-            let _ = write!(text, "\n![{}]({}.svg)\n", self.title, self.name);
+/// Writes tables and their plots, with a caption below these, and a page that shows them: the one of the documentation,
+/// which says how they were measured, with new tables between its marks.
+pub fn write(folder: &Path, page: &str, caption: &str, tables: &[Table]) {
+    const PAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks");
+    let text = fs::read_to_string(Path::new(PAGES).join(page)).unwrap();
+    let mut text = replaced(&text, "machine", &format!("{caption}\n"));
+    for table in tables {
+        table.csv(folder);
+        if let Plot::Bars(_, column) | Plot::Lines(column) = table.plot {
+            let title = format!("{}: {column}", table.name);
+            let svg = svg(&title, &table.plot, table, caption);
+            fs::write(folder.join(format!("{}.svg", table.name)), svg).unwrap();
         }
-        let mut groups: Vec<&[String]> = self.table.rows.iter().map(|row| &row[..self.groups]).collect();
-        groups.dedup();
-        for group in groups {
-            let heading =
-                if group.is_empty() { String::new() } else { format!("### {}\n\n", group.join(", ")) };
-            let _ = write!(text, "\n{heading}{}", self.table.behind(group).markdown());
-        }
-        text
+        print!("\n{}\n\n{}", table.name, table.markdown());
+        text = replaced(&text, table.name, &table.markdown());
     }
+    fs::write(folder.join(page), text).unwrap();
 }
 
-/// Prints a section, and writes a page of its own for it.
-pub fn write_page(folder: &Path, caption: &str, section: Section) {
-    print!("{}", section.table.markdown());
-    let page = format!("{}.md", section.name);
-    write_all(folder, &page, &format!("# Benchmark\n\n{caption}\n"), caption, &[section]);
-}
-
-/// Writes the tables and plots of all sections, with a caption below these, and a page that shows them.
-pub fn write_all(folder: &Path, page: &str, heading: &str, caption: &str, sections: &[Section]) {
-    fs::create_dir_all(folder).unwrap();
-    for Section { name, title, table, plot, .. } in sections {
-        table.csv(&folder.join(format!("{name}.csv")));
-        if let Plot::Bars(_, column) | Plot::Lines(column) = plot {
-            let title = format!("{title}: {column}");
-            fs::write(folder.join(format!("{name}.svg")), svg(&title, plot, table, caption)).unwrap();
-        }
-    }
-    let sections: Vec<String> = sections.iter().map(Section::markdown).collect();
-    fs::write(folder.join(page), format!("{heading}\n{}", sections.join("\n"))).unwrap();
+/// A page with another text between the marks of a name.
+fn replaced(page: &str, name: &str, text: &str) -> String {
+    let [begin, end] = ["", "/"].map(|slash| format!("<!-- {slash}{name} -->\n"));
+    let marked = page.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
+    let (before, after) = marked.unwrap_or_else(|| panic!("the page has no marks of {name}"));
+    format!("{before}{begin}\n{text}\n{end}{after}")
 }
 
 /// Says on standard error what is being done.
@@ -165,13 +153,13 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 #[test]
 fn a_table_is_divided_by_its_leading_columns() {
-    let mut table = Table::new("clients | approach | a second");
+    let mut table = Table::new("calls", Plot::None, "clients || approach | a second");
     table.row(&["1", "A, b"], [whole(999.6)]);
     table.row(&["16", "A, b"], [whole(1_234_567.0)]);
-    let group = table.behind(&["16".to_owned()]);
-    assert_eq!(group.markdown(), "| approach | a second |\n| --- | --: |\n| A, b | 1,234,567 |\n");
-    let file = tempfile::NamedTempFile::new().unwrap();
-    table.csv(file.path());
-    let csv = fs::read_to_string(file.path()).unwrap();
+    let part = table.part(&["16".to_owned()]);
+    assert_eq!(part, "| approach | a second |\n| --- | --: |\n| A, b | 1,234,567 |\n");
+    let folder = tempfile::tempdir().unwrap();
+    table.csv(folder.path());
+    let csv = fs::read_to_string(folder.path().join("calls.csv")).unwrap();
     assert_eq!(csv, "clients,approach,a second\n1,\"A, b\",1000\n16,\"A, b\",1234567\n");
 }

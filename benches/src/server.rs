@@ -17,15 +17,12 @@ pub enum Module {
     RedisCell,
 }
 
-/// Name and release of redis-cell, as it is built.
-pub static REDIS_CELL: LazyLock<String> = LazyLock::new(|| {
+/// What redis-cell's command is called in reports: with the release that is built.
+pub static CELL_NAME: LazyLock<String> = LazyLock::new(|| {
     let build = include_str!("../build-redis-cell.sh");
     let version = build.lines().find_map(|line| line.strip_prefix("version=")).expect("a version is built");
-    format!("redis-cell {version}")
+    format!("CL.THROTTLE (redis-cell {version})")
 });
-
-/// What its command is called in reports.
-pub static CELL_NAME: LazyLock<String> = LazyLock::new(|| format!("CL.THROTTLE ({})", *REDIS_CELL));
 
 /// The library of redis-cell, if it takes part.
 pub fn redis_cell() -> Option<PathBuf> {

@@ -13,25 +13,19 @@ const SHAPE: Shape = Shape { keys: KEYS, pipeline: PIPELINE };
 /// The server never waits for a client: while one reads, the others' calls are there.
 const CONNECTIONS: usize = 4;
 
-pub fn pipelined(bench: &mut Bench) -> Section {
+pub fn pipelined(bench: &mut Bench) -> Table {
     let calls = ["GET", "SET", INCR, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK].map(Call::named);
     let number = bench.pick(500_000, 50_000);
     let rounds = bench.in_turns(bench.rounds, "pipelined calls", &calls, |bench, call| {
         calls_a_second(bench.server(call.module), call, number / call.weight)
     });
     let speeds: Vec<f64> = rounds.into_iter().map(median).collect();
-    let mut table = Table::new("call | calls/s | of INCR's | of GET's");
+    let mut table =
+        Table::new("pipelined", Plot::Bars(&[], "calls/s"), "call | calls/s | of INCR's | of GET's");
     for (call, speed) in calls.iter().zip(&speeds) {
         table.row(&[call.name], [whole(*speed), times(speed / speeds[2]), times(speed / speeds[0])]);
     }
-    let text = format!(
-        "{CONNECTIONS} connections, {PIPELINE} calls in each write, {} random keys; the median of {} rounds in which all take \
-         turns. GET, SET and INCR show what the server does for any command.",
-        whole(KEYS),
-        bench.rounds
-    );
-    let plot = Plot::Bars(&[], "calls/s");
-    Section { name: "pipelined", title: "Pipelined calls", text, table, groups: 0, plot }
+    table
 }
 
 fn calls_a_second(server: &Server, call: &Call, calls: usize) -> f64 {
@@ -55,11 +49,8 @@ fn calls_a_second(server: &Server, call: &Call, calls: usize) -> f64 {
     })
 }
 
-pub fn commandstats(bench: &mut Bench) -> Section {
-    let has_increx = bench.has_increx();
-    let names = ["GET", INCR, INCREX, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK];
-    let calls: Vec<Call> =
-        names.into_iter().filter(|name| has_increx || *name != INCREX).map(Call::named).collect();
+pub fn commandstats(bench: &mut Bench) -> Table {
+    let calls = ["GET", INCR, INCREX, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK].map(Call::named);
     let number = bench.pick(200_000, 50_000);
     let us = bench.in_turns(bench.rounds, "microseconds per call", &calls, |bench, call| {
         let mut client = bench.server(call.module).connect();
@@ -69,22 +60,13 @@ pub fn commandstats(bench: &mut Bench) -> Section {
         us_per_call(&mut client, call.command())
     });
     let us: Vec<Vec<f64>> = us.into_iter().map(sorted).collect();
-    let middle = bench.rounds / 2;
-    let mut table = Table::new("call | median µs | least | most | to INCR | to INCREX");
-    for (call, own_us) in calls.iter().zip(&us) {
-        let ratio = |name: &str| match calls.iter().position(|call| call.name == name) {
-            Some(base) => times(own_us[middle] / us[base][middle]),
-            None => "-".to_owned(),
-        };
-        let figures = [middle, 0, bench.rounds - 1].map(|place| format!("{:.3}", own_us[place]));
-        table.row(&[call.name], figures.into_iter().chain([INCR, INCREX].map(ratio)));
-    }
-    let text = format!(
-        "As the server itself counts them (`INFO commandstats`): the command alone, without reading, dispatch and sending. \
-         {} random keys, {PIPELINE} calls in each write, nobody listening to replication; the median of rounds in which all \
-         take turns.",
-        whole(KEYS)
-    );
+    let (middle, last) = (bench.rounds / 2, bench.rounds - 1);
     let plot = Plot::Bars(&[], "median µs");
-    Section { name: "commandstats", title: "Microseconds per call", text, table, groups: 0, plot }
+    let mut table = Table::new("commandstats", plot, "call | median µs | least | most | to INCR | to INCREX");
+    for (call, own_us) in calls.iter().zip(&us) {
+        let figures = [middle, 0, last].map(|place| format!("{:.3}", own_us[place]));
+        let ratios = [&us[1], &us[2]].map(|base_us| times(own_us[middle] / base_us[middle]));
+        table.row(&[call.name], figures.into_iter().chain(ratios));
+    }
+    table
 }

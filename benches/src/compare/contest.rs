@@ -17,8 +17,9 @@ const KEYS: [(&str, u64, Limit); 2] = [
 /// What is scarce.
 const SCARCE: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
 
-pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Section {
-    let mut table = Table::new("keys | clients | approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
+pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Table {
+    let plot = Plot::Lines("decisions/s");
+    let mut table = Table::new("decisions", plot, "keys | clients || approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
     let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
     for (keys, buckets, limit) in KEYS {
         for (clients, shown) in CLIENTS {
@@ -37,13 +38,7 @@ pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Section {
             }
         }
     }
-    let text = "Each client has a connection of its own and wants one decision after the other, without pipelining; all of \
-        them are allowed. The approaches take turns, and of each its round of median speed is given. Latency is from a \
-        decision's first command to its last reply. *Errors* are error replies, and decisions that WATCH gave up after 20 \
-        retries. *Server CPU* is the processor time of the server's process, user and system; reading and writing connections \
-        is most of it, for every approach.";
-    let (name, title, plot) = ("decisions", "Decisions by concurrent clients", Plot::Lines("decisions/s"));
-    Section { name, title, text: text.to_owned(), table, groups: 2, plot }
+    table
 }
 
 /// Of each approach the round of median speed.
@@ -77,8 +72,13 @@ fn figures(outcome: &Outcome) -> [String; 9] {
 }
 
 /// How much passes that should not, when many clients want it at once.
-pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
-    let mut table = Table::new("approach | decisions | errors | allowed | possible | over % | under by");
+pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Table {
+    let plot = Plot::Bars(&[], "allowed");
+    let mut table = Table::new(
+        "over-grant",
+        plot,
+        "approach | decisions | errors | allowed | possible | over % | under by",
+    );
     // Not whole tokens' worth: whether the last token came before the end must not be a matter of microseconds.
     let duration = Duration::from_millis(bench.pick(3050, 1050));
     let load = Load { clients: MANY, buckets: 1, limit: SCARCE, duration: Some(duration) };
@@ -91,27 +91,12 @@ pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Section {
         let under = whole(possible.saturating_sub(allowed));
         table.row(&[approach.name], [decisions, errors, whole(allowed), whole(possible), over, under]);
     }
-    let text = format!(
-        "{MANY} clients want as much as they can get of one key that holds {} tokens and refills with {} a second, for \
-         {} s. *Possible* is the capacity and what flows in until the last reply. Approaches that count in windows \
-         allow that many a window, and may allow less in the time.",
-        SCARCE.capacity,
-        SCARCE.count,
-        duration.as_secs_f64()
-    );
-    Section {
-        name: "over-grant",
-        title: "Over-grant",
-        text,
-        table,
-        groups: 0,
-        plot: Plot::Bars(&[], "allowed"),
-    }
+    table
 }
 
 /// One hot key, when clients decide what they can by themselves.
-pub fn local(bench: &mut Bench) -> Section {
-    let mut table = Table::new("the key | approach | decisions/s | allowed/s | possible/s | over % | commands/decision | server CPU µs/decision");
+pub fn local(bench: &mut Bench) -> Table {
+    let mut table = Table::new("local", Plot::None, "the key || approach | decisions/s | allowed/s | possible/s | over % | commands/decision | server CPU µs/decision");
     let approaches = [OWN, IN_BATCHES, REMEMBERING];
     // Not whole tokens' worth, as above.
     let duration = Some(Duration::from_millis(bench.pick(1050, 250)));
@@ -132,30 +117,17 @@ pub fn local(bench: &mut Bench) -> Section {
             table.row(&[key, approach.name], a_second.into_iter().chain(figures));
         }
     }
-    let text = format!(
-        "{MANY} clients want one decision after the other of one key, without pipelining. *In batches*, each spends the tokens \
-         that it fetched before it asks again. With *denials remembered*, each refuses by itself for `retry_after_ms`. A client \
-         that decides by itself is bound by its own processor, which here is one core for all of them. *Possible* is what \
-         one bucket can have allowed; of the key that is empty, what is possible and not allowed lies in batches that are not \
-         spent yet."
-    );
-    Section {
-        name: "local",
-        title: "Decisions by clients themselves",
-        text,
-        table,
-        groups: 1,
-        plot: Plot::None,
-    }
+    table
 }
 
 /// How long a caller waits, beside a plain GET.
-pub fn latency(bench: &mut Bench) -> Section {
+pub fn latency(bench: &mut Bench) -> Table {
     const BUCKETS: u64 = 10_000;
     // A user's limit, never reached.
     let limit = Limit { capacity: 10_000, count: 10, period_s: 1 };
     let quantiles = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
-    let mut table = Table::new("clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
+    let mut table =
+        Table::new("latency", Plot::None, "clients | quantile | GET µs | TB.TAKE µs | TB.TAKE / GET");
     let duration = Some(Duration::from_millis(bench.pick(1000, 300)));
     for clients in [1, 16] {
         let load = Load { clients, buckets: BUCKETS, limit, duration };
@@ -172,10 +144,5 @@ pub fn latency(bench: &mut Bench) -> Section {
             table.row(&[&clients.to_string(), name], figures);
         }
     }
-    let text = format!(
-        "Without pipelining, {BUCKETS} keys that are there; GET and TB.TAKE take turns, and of each the median of {} rounds \
-         is given.",
-        bench.rounds
-    );
-    Section { name: "latency", title: "Latency beside GET", text, table, groups: 0, plot: Plot::None }
+    table
 }

@@ -19,25 +19,18 @@ const HALF: Call = Call {
     ..PLAIN
 };
 
-pub fn measure(bench: &Bench) -> Section {
+pub fn measure(bench: &Bench) -> Table {
     // With an expiry, as a counter that limits has.
     let incr = Call { before: "SET {key} 1 EX 500000", ..Call::named(INCR) };
     let [(in_take_us, process_us), (in_incr_us, _)] = [HALF, incr].map(|call| costs_us(bench, &call));
-    let mut table = Table::new("buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
+    let plot = Plot::Bars(&[], "TB.TAKE, server CPU µs");
+    let mut table = Table::new("growth", plot, "buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
     let sizes: Vec<String> = sizes(bench).iter().map(|keys| whole(*keys)).collect();
     for (place, keys) in sizes.iter().enumerate() {
         let columns = [&process_us, &in_take_us, &in_incr_us].into_iter();
         table.row(&[keys], columns.flat_map(|us| [format!("{:.3}", us[place]), times(us[place] / us[0])]));
     }
-    let text = format!(
-        "What a call on a random one of so many keys costs. *Server CPU* is the processor time of the server's process for a \
-         decision by {CLIENTS} clients without pipelining; *in the call* is the server's own count (`INFO commandstats`), \
-         where pipelined calls find little in the processor's caches. INCR, of a key with an expiry, shows \
-         what the server's tables and the machine's memory do to any command. The median of {} rounds.",
-        bench.rounds
-    );
-    let plot = Plot::Bars(&[], "TB.TAKE, server CPU µs");
-    Section { name: "growth", title: "Growth", text, table, groups: 0, plot }
+    table
 }
 
 fn sizes(bench: &Bench) -> &'static [u64] {

@@ -17,11 +17,12 @@ const LONG_S: u64 = 600;
 /// Well after some of them have ended.
 const CONTEST: Duration = Duration::from_millis(3 * SHORT_S * 1000 + 500);
 
-pub fn measure(bench: &mut Bench) -> Section {
+pub fn measure(bench: &mut Bench) -> Table {
     // Many and short rounds: what disturbs the machine disturbs all ways alike.
     let rounds = bench.rounds * 3;
     let speeds = speeds(bench, rounds);
-    let mut table = Table::new("way | speed | bytes a hold | leaked of 1,000 | in flight of 10");
+    let mut table =
+        Table::new("holding", Plot::None, "way | speed | bytes a hold | leaked of 1,000 | in flight of 10");
     for (way, speed) in places(5).iter().zip(speeds) {
         note(format_args!("memory, leaks and over-grant of places: {}", way.name));
         let bytes = bytes_a_hold(way);
@@ -30,20 +31,7 @@ pub fn measure(bench: &mut Bench) -> Section {
         let figures = [times(speed), format!("{bytes:.1}"), leaked.to_string(), in_flight.to_string()];
         table.row(&[way.name], figures);
     }
-    let text = format!(
-        "A pool of places (rate 0) beside counters and the script that is copied most. *Speed*: how many times as often as with \
-         *{COUNTER}* {CLIENTS} clients are given a place and give it back, in {BUCKETS} pools with room for all; the median of \
-         {rounds} rounds in which all take turns. *Bytes a hold*: `used_memory` for {} places held in {BUCKETS} pools, under names \
-         of 36 bytes, divided by their number. A counter knows no names, and a sorted set is packed while it has at most 128 \
-         members. *Leaked*: {} clients die holding a place while another goes on; what is still taken after the {} ms \
-         for which places are given. *In flight*: the most of {RIVALS} clients that held a place of {FEW_PLACES} at once, each \
-         for a few milliseconds, in {} s.",
-        whole(HOLDS),
-        whole(DEAD),
-        SHORT_S * 1000,
-        CONTEST.as_secs_f64()
-    );
-    Section { name: "holding", title: "Holding a place", text, table, groups: 0, plot: Plot::None }
+    table
 }
 
 /// So many places, each for so many seconds: the window of the limit.

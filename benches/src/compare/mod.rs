@@ -15,7 +15,7 @@ use crate::common::Server;
 use crate::load::{run as run_load, Load};
 use crate::machine;
 use crate::plot::Plot;
-use crate::report::{median, note, times, whole, write_all, write_page, Section, Table};
+use crate::report::{median, note, times, whole, write, Table};
 use crate::server::*;
 use crate::template::{key, Limit};
 use fastrand::Rng;
@@ -38,7 +38,7 @@ struct Bench {
 pub fn run(is_quick: bool, folder: &Path) {
     let (mut bench, caption) = Bench::new(is_quick);
     let approaches = approaches::all(bench.has_increx());
-    let sections = [
+    let tables = [
         contest::decisions(&mut bench, &approaches),
         contest::over_grant(&mut bench, &approaches),
         contest::local(&mut bench),
@@ -49,21 +49,13 @@ pub fn run(is_quick: bool, folder: &Path) {
         storage::replication(&bench, &approaches),
         holding::measure(&mut bench),
     ];
-    let others = [("instructions.md", "Instructions per call"), ("commandstats.md", "Microseconds per call")];
-    let there = others.iter().filter(|(page, _)| folder.join(page).exists());
-    let links: String = there.map(|(page, title)| format!(" [{title}]({page}).")).collect();
-    let heading = format!(
-        "# Benchmarks\n\n\
-         Written by `make bench`, which repeats everything below. Absolute speed is that of one machine; the ratios are what \
-         carries over.{links}\n\n{caption}\n"
-    );
-    write_all(folder, "README.md", &heading, &caption, &sections);
+    write(folder, "README.md", &caption, &tables);
 }
 
 /// Measures what the server itself counts, and writes a page of it.
 pub fn run_commandstats(is_quick: bool, folder: &Path) {
     let (mut bench, caption) = Bench::new(is_quick);
-    write_page(folder, &caption, calls::commandstats(&mut bench));
+    write(folder, "commandstats.md", &caption, &[calls::commandstats(&mut bench)]);
 }
 
 /// Moves this thread to one core, and servers that are started from now on to another: sharing one, they would measure

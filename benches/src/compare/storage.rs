@@ -3,12 +3,12 @@
 use super::*;
 use crate::approaches::INTEGER_WITH_EXPIRY;
 
-pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
+pub fn memory(bench: &Bench, approaches: &[Approach]) -> Table {
     // Not refilled while anything is measured.
     let limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
     let buckets = bench.pick(1_000_000, 100_000);
     let shown = whole(buckets);
-    let mut table = Table::new("approach | bytes a key");
+    let mut table = Table::new("memory", Plot::Bars(&[], "bytes a key"), "approach | bytes a key");
     for approach in [INTEGER_WITH_EXPIRY].iter().chain(approaches) {
         note(format_args!("memory of {shown} keys: {}", approach.name));
         let server = tidy(approach.module);
@@ -19,25 +19,17 @@ pub fn memory(bench: &Bench, approaches: &[Approach]) -> Section {
         let bytes = client.used_memory() - before;
         table.row(&[approach.name], [whole(bytes as f64 / buckets as f64)]);
     }
-    let text = format!(
-        "`used_memory` for {shown} keys like `user:0000001`, each after its first decision and with its expiry, divided by their \
-         number. A plain integer with an expiry is the least that any approach can have. A sorted set grows with each decision."
-    );
-    Section { name: "memory", title: "Memory", text, table, groups: 0, plot: Plot::Bars(&[], "bytes a key") }
+    table
 }
 
-pub fn replication(bench: &Bench, approaches: &[Approach]) -> Section {
+pub fn replication(bench: &Bench, approaches: &[Approach]) -> Table {
     let buckets = bench.pick(5000, 500);
-    let mut table = Table::new("approach | bytes, allowed | bytes, denied");
+    let mut table = Table::new("replication", Plot::None, "approach | bytes, allowed | bytes, denied");
     for approach in approaches {
         note(format_args!("replication: {}", approach.name));
         table.row(&[approach.name], replicated_bytes(approach, buckets).map(|bytes| format!("{bytes:.1}")));
     }
-    let text = format!(
-        "Bytes of the replication stream per decision, over {buckets} buckets with keys of 12 bytes and a replica attached. An \
-         approach that sends nothing when it allows loses its buckets in a failover."
-    );
-    Section { name: "replication", title: "Replication", text, table, groups: 0, plot: Plot::None }
+    table
 }
 
 /// Bytes per allowed and per denied decision.
