@@ -4,6 +4,7 @@
 use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
 use crate::common::exact::bucket::assert_binding;
+use crate::common::exact::call::Wanted;
 use crate::common::exact::{operation, throttle, Bucket as State, Holding, Limit, Model, Operation};
 use crate::common::stored::Stored;
 use crate::common::walk::{holds_to_show, shown_holds, stored, told};
@@ -124,15 +125,13 @@ impl Bucket {
     /// What is decided where there is no memory for what a call would store: of a new hold, a take. To be asked after a
     /// look at the bucket.
     fn without_memory(&self, want: &Want, now: &Now) -> Option<Want> {
-        let needs_key = |operation| {
-            let moved = operation::moved(operation, self.most_allowed(want, now));
-            !self.has_key && moved.is_positive()
-        };
-        let (instead, needs_memory) = match want {
-            Want::Operation(operation) => (want.clone(), needs_key(*operation)),
-            Want::Throttle(quantity) => (want.clone(), needs_key(throttle::take(*quantity))),
-            Want::Holding(Holding::Settle { .. }) => return None,
-            Want::Holding(Holding::Set { id, amount_micro, .. }) => {
+        let (instead, needs_memory) = match want.wanted() {
+            Wanted::Operation(operation) => {
+                let moved = operation::moved(operation, self.most_allowed(want, now));
+                (want.clone(), !self.has_key && moved.is_positive())
+            }
+            Wanted::Holding(Holding::Settle { .. }) => return None,
+            Wanted::Holding(Holding::Set { id, amount_micro, .. }) => {
                 let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
                 (Want::Operation(Operation::Take { cost_micro: *amount_micro }), is_new)
             }

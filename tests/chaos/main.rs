@@ -48,7 +48,7 @@ fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice
     let world = World::new(master.port(), master.clock().now_us());
     let mut random = Random::new(CLIENTS);
     let books: Vec<Mutex<Books>> =
-        (0..CLIENTS).map(|client| Mutex::new(client::new_books(&mut random, client))).collect();
+        (0..CLIENTS).map(|client| Mutex::new(Books::new(step::new_page(&mut random, client)))).collect();
     thread::scope(|scope| {
         for (books, number) in books.iter().zip(0..) {
             let world = &world;

@@ -48,20 +48,26 @@ impl Want {
     }
 }
 
-/// A full bucket; if it is throttled, one of which redis-cell's command takes too.
-pub fn new_bucket(random: &mut Random, key: String, is_throttled: bool) -> Bucket {
-    let (limit, throttle) = if is_throttled {
-        let [max_burst, count, period_s] = [30, 100, 3600].map(|most| random.between(1, most));
-        (throttle::limit(max_burst, count, period_s), Some(format!("{max_burst} {count} {period_s}")))
-    } else {
-        (walk::limit(random, RATES), None)
+/// The buckets of a client, all of them full; some are throttled: of these redis-cell's command takes too.
+pub fn new_page(random: &mut Random, client: u64) -> Page {
+    const BUCKETS: usize = 12;
+    const THROTTLED: usize = 3;
+    let bucket = |place| {
+        let (limit, throttle) = if place < THROTTLED {
+            let [max_burst, count, period_s] = [30, 100, 3600].map(|most| random.between(1, most));
+            (throttle::limit(max_burst, count, period_s), Some(format!("{max_burst} {count} {period_s}")))
+        } else {
+            (walk::limit(random, RATES), None)
+        };
+        let key = format!("client:{client}:{place}");
+        Bucket { key, limit, throttle, model: Model::default(), has_key: false }
     };
-    Bucket { key, limit, throttle, model: Model::default(), has_key: false }
+    (0..BUCKETS).map(bucket).collect()
 }
 
 /// Any step.
 pub fn draw(random: &mut Random, page: &Page) -> Step {
-    let place = place(random, page);
+    let place = random.below(page.len() as u64) as usize;
     let Bucket { key, limit, throttle, .. } = &page[place];
     let decide = |words, want| (words, Act::Decide(None, want));
     let (words, act) = match (random.below(33), throttle) {
@@ -74,7 +80,11 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
             decide(words(operation, key, limit), Want::Operation(operation))
         }
         (17..=23, _) => {
-            let holding = holding(random, limit);
+            let mut holding = walk::any_holding(random, limit);
+            // Some last until the clock has leapt a few times.
+            if let (Holding::Set { ttl_ms, .. }, true) = (&mut holding, random.once_in(2)) {
+                *ttl_ms = random.between(1, 6 * HOUR_MS);
+            }
             decide(holding.words(key, limit), Want::Holding(holding))
         }
         (24..=25, _) => {
@@ -89,27 +99,13 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
     Step { words, places: vec![place], act }
 }
 
-/// A call on a hold; some last until the clock has leapt a few times.
-fn holding(random: &mut Random, limit: &Limit) -> Holding {
-    let mut holding = walk::any_holding(random, limit);
-    match &mut holding {
-        Holding::Set { ttl_ms, .. } if random.once_in(2) => *ttl_ms = random.between(1, 6 * HOUR_MS),
-        _ => {}
-    }
-    holding
-}
-
-fn place(random: &mut Random, page: &Page) -> usize {
-    usize::try_from(random.below(page.len() as u64)).unwrap()
-}
-
 pub fn look(page: &Page, place: usize) -> Step {
     Step { words: format!("TB.STATE {}", page[place].key), places: vec![place], act: Act::Look }
 }
 
 fn take_together(random: &mut Random, page: &Page) -> Step {
     let mut places = random.shuffled(&(0..page.len()).collect::<Vec<_>>());
-    places.truncate(usize::try_from(random.between(1, 4)).unwrap());
+    places.truncate(random.between(1, 4) as usize);
     let (mut words, mut takes) = (format!("TB.MTAKE {}", places.len()), vec![]);
     for Bucket { key, limit, .. } in places.iter().map(|place| &page[*place]) {
         let take = walk::take(random, limit);
@@ -124,7 +120,7 @@ fn take_together(random: &mut Random, page: &Page) -> Step {
 /// Only between rates at which nothing is rounded. At others a level is known to a micro-token, and whether a smaller
 /// charge that was cut off was made is not: at another rate the moment of the last write would show.
 pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
-    let place = place(random, page);
+    let place = random.below(page.len() as u64) as usize;
     let Bucket { key, limit, throttle, .. } = &page[place];
     let new_limit = walk::limit(random, RATES);
     let amount_micro = walk::amount_micro(random, &new_limit);

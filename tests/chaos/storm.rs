@@ -46,9 +46,6 @@ const EVENTS: [Event; 16] = [
 /// How often the clock leaps.
 const TICK: Duration = Duration::from_millis(15);
 
-/// How often it is said how far it is.
-const PROGRESS: Duration = Duration::from_secs(10);
-
 /// The longest pause between two events.
 const MOST_TICKS: u64 = 60;
 
@@ -60,8 +57,6 @@ pub struct Storm<'a> {
     master: Server,
     /// A chain: none, a replica, or that and a replica of it.
     replicas: Vec<Server>,
-    /// When it was last said how far it is.
-    told: Instant,
 }
 
 /// A server that keeps its pace although its clock leaps by minutes.
@@ -82,7 +77,7 @@ pub fn master() -> Server {
 
 impl<'a> Storm<'a> {
     pub fn new(world: &'a World, books: &'a [Mutex<Books>], master: Server) -> Self {
-        Self { world, books, random: Random::new(u64::MAX), master, replicas: vec![], told: Instant::now() }
+        Self { world, books, random: Random::new(u64::MAX), master, replicas: vec![] }
     }
 
     /// One event after the other until the time is over, each at least once.
@@ -98,6 +93,7 @@ impl<'a> Storm<'a> {
                 }
                 self.happen(event);
             }
+            println!("{}", self.world.summary());
         }
     }
 
@@ -130,10 +126,6 @@ impl<'a> Storm<'a> {
         self.world.remember(STORM, name);
         self.world.count(name);
         happen(self);
-        if self.told.elapsed() >= PROGRESS {
-            self.told = Instant::now();
-            println!("{}", self.world.summary());
-        }
     }
 
     /// A power cut, whatever the server is doing.
@@ -153,7 +145,10 @@ impl<'a> Storm<'a> {
     pub fn assert_well(&self) {
         for server in self.replicas.iter().chain([&self.master]) {
             let log = server.log();
-            let crashed = tells_of_a_crash(&log) || log.lines().any(tells_of_a_crashed_child);
+            // By another signal than the one by which servers end them.
+            let child_crashed =
+                |line: &str| line.contains("terminated by signal") && !line.trim_end().ends_with("signal 10");
+            let crashed = tells_of_a_crash(&log) || log.lines().any(child_crashed);
             assert!(!crashed, "a server has crashed:\n{}", end_of(&log));
             server.connect();
         }
@@ -290,12 +285,6 @@ impl Drop for Storm<'_> {
         self.world.remember(STORM, &format!("the log ends with:\n{}", end_of(&self.master.log())));
         self.world.leave(STORM);
     }
-}
-
-/// Whether a line of a log says that a child ended by a signal other than the one by which servers end children.
-fn tells_of_a_crashed_child(line: &str) -> bool {
-    const ENDED_BY_ITS_SERVER: &str = "signal 10";
-    line.contains("terminated by signal") && !line.trim_end().ends_with(ENDED_BY_ITS_SERVER)
 }
 
 fn end_of(log: &str) -> String {
