@@ -36,9 +36,8 @@ impl Reports {
 
     /// Panics with what valgrind has found, if that concerns us.
     pub fn assert_clean(&self) {
-        let entries = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
-        let reports: Vec<PathBuf> =
-            entries.filter(|path| path.extension().is_some_and(|end| end == "xml")).collect();
+        let pattern = self.0.path().join("*.xml").display().to_string();
+        let reports: Vec<PathBuf> = glob::glob(&pattern).unwrap().map(Result::unwrap).collect();
         let findings: Vec<String> = reports.iter().flat_map(|report| findings(report)).collect();
         assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
         let finished = reports.iter().filter(|report| is_finished(report)).count();
@@ -70,8 +69,7 @@ fn findings(report: &Path) -> Vec<String> {
 /// left unwritten by a function of ours, or called by one, is ours.
 fn concerns_us(error: &str) -> bool {
     const OWN_AFFAIRS: [&str; 4] = ["Leak_", "Uninit", "SyscallParam", "ClientCheck"];
-    let module = module();
-    let module = module.file_name().unwrap().to_string_lossy().into_owned();
+    let module = module().file_name().unwrap().to_string_lossy().into_owned();
     let kind = texts(error, "kind").next().unwrap();
     let may_be_its_own = OWN_AFFAIRS.iter().any(|own| kind.starts_with(own));
     !may_be_its_own || texts(error, "obj").any(|object| object.ends_with(&module))
