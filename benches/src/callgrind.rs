@@ -1,9 +1,9 @@
 //! A server under callgrind, that tells how many instructions its whole process spent between two moments.
 
 use crate::common::{Server, ServerBuilder};
-use crate::server::{start, start_under, wait_for_uptime, Module};
-use std::fs;
-use std::os::unix::fs::symlink;
+use crate::server::{start, wait_for_uptime, Module};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,28 +22,30 @@ const SETTLING_S: i64 = 11;
 const IDLE: Duration = Duration::from_secs(3);
 
 /// From now on, servers are started under callgrind, which writes their profiles to this folder.
+///
+/// The executable may be a script that starts the program with other libraries or under another name, and valgrind must
+/// run the program itself: it is started once to see.
 pub fn begin() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    start_under(folder.path(), &command(folder.path()));
-    folder
-}
-
-/// What runs the program that the executable becomes. That may be a script that starts the program with other libraries or
-/// under another name, and valgrind must run the program itself: it is started once to see.
-fn command(folder: &Path) -> String {
+    let profiles = tempfile::tempdir().unwrap();
     // A title would be written over the environment.
     let server = Module::None.server().option("set-proc-title", "no").start();
     let process = Path::new("/proc").join(server.process_id().to_string());
+    let [script, program] = ["server", "redis-server"].map(|name| profiles.path().join(name));
     // What it is called decides what it does.
-    let program = folder.join("redis-server");
     symlink(fs::read_link(process.join("exe")).unwrap(), &program).unwrap();
     let environment = fs::read_to_string(process.join("environ")).unwrap();
     let libraries = environment.split('\0').find(|entry| entry.starts_with("LD_LIBRARY_PATH="));
-    let (folder, program, libraries) = (folder.display(), program.display(), libraries.unwrap_or_default());
-    format!(
-        "env {libraries} valgrind --quiet --tool=callgrind --callgrind-out-file='{folder}/%p' \
-         --vgdb-prefix='{folder}/vgdb' '{program}'"
-    )
+    let command = format!(
+        "#!/bin/sh\nexec env {} valgrind --quiet --tool=callgrind --callgrind-out-file='{folder}/%p' \
+         --vgdb-prefix='{folder}/vgdb' '{}' \"$@\"\n",
+        libraries.unwrap_or_default(),
+        program.display(),
+        folder = profiles.path().display()
+    );
+    fs::write(&script, command).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    std::env::set_var("SERVER", script);
+    profiles
 }
 
 pub struct CountingServer<'a> {

@@ -9,7 +9,6 @@ use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
 use crate::plot::Plot;
 use crate::report::{note, sorted, times, whole, write, Table};
-use crate::server::{redis_cell, Module};
 use fastrand::Rng;
 use std::path::Path;
 use std::thread;
@@ -55,11 +54,9 @@ pub fn countable() -> impl Iterator<Item = Call> {
 
 pub fn run(folder: &Path) {
     let caption = machine::caption();
-    let mut groups: Vec<Group> = Vec::new();
-    for listener in [NOBODY, APPEND_ONLY_FILE] {
-        groups.push((listener, countable().collect()));
-        groups.extend(redis_cell().map(|_| (listener, vec![Call::of_redis_cell()])));
-    }
+    let groups: Vec<Group> = [NOBODY, APPEND_ONLY_FILE]
+        .map(|listener| [(listener, countable().collect()), (listener, vec![Call::of_redis_cell()])])
+        .concat();
     write(folder, "instructions.md", &caption, &[table(&count(&groups, SERVERS, 10_000))]);
 }
 
@@ -85,11 +82,7 @@ pub fn count(groups: &[Group], servers: usize, calls: usize) -> Vec<Cost> {
 fn start<'a>(profiles: &'a Path, groups: &[Group], servers: usize) -> Vec<Vec<CountingServer<'a>>> {
     note(format_args!("starting {} servers under callgrind and letting them settle", groups.len() * servers));
     let start_one = |(Listener(_, options), calls): &Group| {
-        let builder = match calls[0].module {
-            // The hold that comes beside 10,000 is one more than are allowed otherwise.
-            Module::Own => Module::Own.server().option("tokenbucket.max-holds", 10_001),
-            other => other.server(),
-        };
+        let builder = calls[0].module.server();
         let builder = options.iter().fold(builder, |builder, (name, value)| builder.option(name, value));
         CountingServer::start(profiles, builder)
     };

@@ -8,14 +8,11 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 pub fn caption() -> String {
-    let memory_kb: u64 =
-        line("/proc/meminfo", "MemTotal:").trim_end_matches(" kB").parse().unwrap_or_default();
     let load = line("/proc/loadavg", "");
     format!(
-        "{}, {} cores, {} GB, Linux {}, load average {} before the run. {}, tokenbucket {}. {}.",
+        "{}, {} cores, Linux {}, load average {} before the run. {}, tokenbucket {}. {}.",
         line("/proc/cpuinfo", "model name").trim_start_matches([':', ' ']),
         available_parallelism().unwrap(),
-        memory_kb.div_ceil(1 << 20),
         line("/proc/sys/kernel/osrelease", ""),
         load.split(' ').next().unwrap_or_default(),
         server_release(),

@@ -1,5 +1,5 @@
 //! Compares the module with other ways to limit, on real servers. The environment says which: `SERVER`, the executable,
-//! `MODULE`, and `REDIS_CELL`, the library of redis-cell, which takes part if it is there.
+//! `MODULE`, and `REDIS_CELL`, the library of redis-cell.
 //!
 //! | file | what is done there |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! What a run found, as tables for people, tables for programs and plots, in one folder.
 
-use crate::plot::{svg, Plot};
+use crate::plot::{draw, Plot};
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
@@ -49,28 +49,22 @@ impl Table {
         self.of(group).map(|row| (row[group.len()].clone(), number(&row[place]))).collect()
     }
 
-    /// For people.
+    /// For people. Numbers stand to the right.
     fn markdown(&self) -> String {
-        let mut groups: Vec<&[String]> = self.rows.iter().map(|row| &row[..self.groups]).collect();
-        groups.dedup();
-        let heading = |group: &[String]| match group {
-            [] => String::new(),
-            _ => format!("### {}\n\n", group.join(", ")),
-        };
-        let parts = groups.into_iter().map(|group| heading(group) + &self.part(group));
-        parts.collect::<Vec<_>>().join("\n")
-    }
-
-    /// The rows that begin with these cells, without them. Numbers stand to the right.
-    fn part(&self, group: &[String]) -> String {
-        let line = |cells: &[String]| format!("| {} |\n", cells[group.len()..].join(" | "));
+        let line = |cells: &Vec<String>| format!("| {} |\n", cells[self.groups..].join(" | "));
         let rule = |column: usize| {
             let numeric = self.rows.iter().all(|row| is_numeric(&row[column]));
             if numeric { "--:" } else { "---" }.to_owned()
         };
-        let rules: Vec<String> = (0..self.columns.len()).map(rule).collect();
-        let rows = self.rows.iter().filter(|row| row.starts_with(group)).map(|row| line(row));
-        line(&self.columns) + &line(&rules) + &rows.collect::<String>()
+        let head = line(&self.columns) + &line(&(0..self.columns.len()).map(rule).collect());
+        let group = |row: &Vec<String>| row[..self.groups].join(", ");
+        let part = |rows: &[Vec<String>]| {
+            let heading =
+                if self.groups > 0 { format!("### {}\n\n", group(&rows[0])) } else { String::new() };
+            heading + &head + &rows.iter().map(line).collect::<String>()
+        };
+        let parts = self.rows.chunk_by(|one, other| group(one) == group(other));
+        parts.map(part).collect::<Vec<_>>().join("\n")
     }
 
     /// For programs.
@@ -98,23 +92,22 @@ fn is_numeric(cell: &str) -> bool {
 /// which says how they were measured, with new tables between its marks.
 pub fn write(folder: &Path, page: &str, caption: &str, tables: &[Table]) {
     const PAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks");
-    let text = fs::read_to_string(Path::new(PAGES).join(page)).unwrap();
-    let mut text = replaced(&text, "machine", &format!("{caption}\n"));
     for table in tables {
+        print!("\n{}\n\n{}", table.name, table.markdown());
         table.csv(folder);
         if let Plot::Bars(_, column) | Plot::Lines(column) = table.plot {
-            let title = format!("{}: {column}", table.name);
-            let svg = svg(&title, &table.plot, table, caption);
-            fs::write(folder.join(format!("{}.svg", table.name)), svg).unwrap();
+            let [file, title] = [format!("{}.svg", table.name), format!("{}: {column}", table.name)];
+            draw(&folder.join(file), &title, &table.plot, table, caption).expect("a plot can be written");
         }
-        print!("\n{}\n\n{}", table.name, table.markdown());
-        text = replaced(&text, table.name, &table.markdown());
     }
-    fs::write(folder.join(page), text).unwrap();
+    let text = fs::read_to_string(Path::new(PAGES).join(page)).unwrap();
+    let text = replaced(text, "machine", &format!("{caption}\n"));
+    let fill = |text, table: &Table| replaced(text, table.name, &table.markdown());
+    fs::write(folder.join(page), tables.iter().fold(text, fill)).unwrap();
 }
 
 /// A page with another text between the marks of a name.
-fn replaced(page: &str, name: &str, text: &str) -> String {
+fn replaced(page: String, name: &str, text: &str) -> String {
     let [begin, end] = ["", "/"].map(|slash| format!("<!-- {slash}{name} -->\n"));
     let marked = page.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
     let (before, after) = marked.unwrap_or_else(|| panic!("the page has no marks of {name}"));
@@ -156,8 +149,9 @@ fn a_table_is_divided_by_its_leading_columns() {
     let mut table = Table::new("calls", Plot::None, "clients || approach | a second");
     table.row(&["1", "A, b"], [whole(999.6)]);
     table.row(&["16", "A, b"], [whole(1_234_567.0)]);
-    let part = table.part(&["16".to_owned()]);
-    assert_eq!(part, "| approach | a second |\n| --- | --: |\n| A, b | 1,234,567 |\n");
+    let head = "| approach | a second |\n| --- | --: |";
+    let parts = format!("### 1\n\n{head}\n| A, b | 1,000 |\n\n### 16\n\n{head}\n| A, b | 1,234,567 |\n");
+    assert_eq!(table.markdown(), parts);
     let folder = tempfile::tempdir().unwrap();
     table.csv(folder.path());
     let csv = fs::read_to_string(folder.path().join("calls.csv")).unwrap();

@@ -3,9 +3,6 @@
 use crate::common::patience::wait_longer;
 use crate::common::{Connection, Server, ServerBuilder};
 use crate::template::{FALLBACK, SEMAPHORE, TOKEN_BUCKET};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -24,20 +21,16 @@ pub static CELL_NAME: LazyLock<String> = LazyLock::new(|| {
     format!("CL.THROTTLE (redis-cell {version})")
 });
 
-/// The library of redis-cell, if it takes part.
-pub fn redis_cell() -> Option<PathBuf> {
-    std::env::var_os("REDIS_CELL").map(PathBuf::from)
-}
-
 impl Module {
     /// A server with it that is yet to be started.
     pub fn server(self) -> ServerBuilder {
         match self {
             Self::None => Server::builder().without_module(),
-            Self::Own => Server::builder(),
+            // The hold that comes beside 10,000 is one more than are allowed otherwise.
+            Self::Own => Server::builder().option("tokenbucket.max-holds", 10_001),
             Self::RedisCell => {
-                let library = redis_cell().expect("REDIS_CELL says where its library is");
-                Self::None.server().option("loadmodule", library.display())
+                let library = std::env::var("REDIS_CELL").expect("REDIS_CELL says where its library is");
+                Self::None.server().option("loadmodule", library)
             }
         }
     }
@@ -50,14 +43,6 @@ pub fn start(builder: ServerBuilder) -> Server {
         script.prepare_invoke().load(server.connect().inner()).expect("the script is loaded");
     }
     server
-}
-
-/// Lets servers be started under another program from now on, by a script in `folder`.
-pub fn start_under(folder: &Path, command: &str) {
-    let script = folder.join("server");
-    fs::write(&script, format!("#!/bin/sh\nexec {command} \"$@\"\n")).unwrap();
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
-    std::env::set_var("SERVER", script);
 }
 
 /// When the module has found out that nobody listens to replication, after a server's start.
@@ -84,8 +69,7 @@ pub fn wait(what: &str, condition: impl FnMut() -> bool) {
 /// Microseconds that a call of a command has taken since `CONFIG RESETSTAT`, on average.
 pub fn us_per_call(client: &mut Connection, command: &str) -> f64 {
     // The server writes commands in small letters, and those of modules as they were registered.
-    let is_own = command.starts_with("TB.");
-    let name = if is_own { command.to_owned() } else { command.to_lowercase() };
+    let name = if command.starts_with("TB.") { command.to_owned() } else { command.to_lowercase() };
     let statistics = client.info("commandstats", &format!("cmdstat_{name}"));
     // The server's own quotient has two digits behind the point.
     let field = |name: &str| -> f64 {

@@ -1,24 +1,21 @@
 //! The figures that documents quote are those of the committed runs.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// What a run found: the figure in a column of the row that has these cells.
 fn figure(run: &str, cells: &[&str], column: &str) -> f64 {
-    let mut csv = csv::Reader::from_path(root().join(format!("docs/benchmarks/{run}.csv"))).unwrap();
+    let mut csv = csv::Reader::from_path(format!("{ROOT}/docs/benchmarks/{run}.csv")).unwrap();
     let mut rows = csv.deserialize::<HashMap<String, String>>().map(Result::unwrap);
     let row = rows.find(|row| cells.iter().all(|cell| row.values().any(|own| own == cell)));
     row.unwrap_or_else(|| panic!("no row of {run} has {cells:?}"))[column].parse().unwrap()
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 /// Fails unless a document has each of these texts, wherever its lines are broken.
 fn assert_quotes(document: &str, quotes: &[String]) {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text = words(&std::fs::read_to_string(root().join(document)).unwrap());
+    let text = words(&std::fs::read_to_string(format!("{ROOT}/{document}")).unwrap());
     let missing: Vec<&String> = quotes.iter().filter(|quote| !text.contains(&words(quote))).collect();
     assert!(missing.is_empty(), "by the committed runs, {document} has to say: {missing:#?}");
 }

@@ -5,9 +5,9 @@ mod by_clients;
 pub use by_clients::Memory;
 
 use crate::client::Client;
-use crate::server::{redis_cell, Module, CELL_NAME};
+use crate::server::{Module, CELL_NAME};
 use redis::{from_redis_value_ref, RedisResult, Value};
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub const TAKE: &str = "TB.TAKE {key} {capacity} {rate}";
 /// The decision of the script that people copy.
@@ -37,15 +37,14 @@ pub struct Approach {
     work: u32,
 }
 
-thread_local! {
-    /// How many of this thread's clients hold a place now, and the most that did: from the reply that gives it until the
-    /// command that gives it back, so never more than the server has given.
-    static IN_FLIGHT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-}
+/// How many clients hold a place now, and the most that did: from the reply that gives it until the command that gives it
+/// back, so never more than the server has given.
+static IN_FLIGHT: AtomicU64 = AtomicU64::new(0);
+static MOST_IN_FLIGHT: AtomicU64 = AtomicU64::new(0);
 
 /// The most places that were in flight at once since this was last asked.
 pub fn most_in_flight() -> u64 {
-    IN_FLIGHT.take().1
+    MOST_IN_FLIGHT.swap(0, Relaxed)
 }
 
 #[derive(Clone, Copy)]
@@ -61,9 +60,6 @@ enum Way {
     InBatches,
     RememberingDenials,
 }
-
-/// What the others are compared with.
-pub const COUNTER: &str = "INCR / DECR, EXPIRE by each";
 
 const fn approach(name: &'static str, module: Module, way: Way, ask: &'static str) -> Approach {
     Approach { name, module, way, ask, at_one: "", take_back: "", give_back: "", work: 0 }
@@ -88,15 +84,15 @@ pub const INTEGER_WITH_EXPIRY: Approach =
     approach("SET with expiry", Module::None, Way::Plain, "SET {key} 1 PX {window_ms}");
 const SET_THE_WINDOW: &str = "PEXPIRE {key} {window_ms}";
 
-/// Every approach that the server knows.
-pub fn all(has_increx: bool) -> Vec<Approach> {
+/// Every approach.
+pub fn all() -> [Approach; 9] {
     let plain = |name, way, ask| approach(name, Module::None, way, ask);
     // A sorted set that holds one member for each decision of the last window.
     let log = "MULTI ; ZREMRANGEBYSCORE {key} -inf {window_begin_us} ; ZADD {key} {now_us} {id} ; \
                ZCARD {key} ; PEXPIRE {key} {window_ms} ; EXEC";
     let sliding = plain("sorted-set sliding window", Way::Count(5, 2), log);
     let fixed = plain("INCR + EXPIRE fixed window", Way::Count(0, 0), "INCR {key}");
-    let mut all = vec![
+    [
         OWN,
         plain("Lua token bucket", Way::Number(0, 1), SCRIPT_TAKE),
         plain("clients/fallback.lua", Way::Number(0, 1), FALLBACK_TAKE),
@@ -105,18 +101,13 @@ pub fn all(has_increx: bool) -> Vec<Approach> {
         // What was denied must not count against the next.
         Approach { take_back: "ZREM {key} {id}", ..sliding },
         Approach { at_one: SET_THE_WINDOW, ..fixed },
-    ];
-    if has_increx {
         // It replies the count, and by how much that went up.
-        all.push(plain("INCREX fixed window", Way::Number(1, 1), WINDOW_COUNT));
-    }
-    if redis_cell().is_some() {
-        all.push(approach(&CELL_NAME, Module::RedisCell, Way::Number(0, 0), CELL_THROTTLE));
-    }
-    all
+        plain("INCREX fixed window", Way::Number(1, 1), WINDOW_COUNT),
+        approach(&CELL_NAME, Module::RedisCell, Way::Number(0, 0), CELL_THROTTLE),
+    ]
 }
 
-/// All ways to hold a place, the module's first, by which it is held during so many exchanges with the server. A decision
+/// All ways to hold a place, the module's first, then what all are compared with, by which it is held during so many exchanges with the server. A decision
 /// is to be given a place and to give it back.
 pub fn places(work: u32) -> [Approach; 4] {
     let named = |approach, give_back| Approach { give_back, work, ..approach };
@@ -130,7 +121,7 @@ pub fn places(work: u32) -> [Approach; 4] {
     let script = approach("sorted-set semaphore in Lua", Module::None, Way::Number(0, 1), script);
     [
         named(hold, "TB.SETTLE {key} {capacity} 0 {uuid} 0"),
-        counted(COUNTER, "INCR {key} ; PEXPIRE {key} {window_ms}"),
+        counted("INCR / DECR, EXPIRE by each", "INCR {key} ; PEXPIRE {key} {window_ms}"),
         Approach { at_one: SET_THE_WINDOW, ..counted("INCR / DECR, EXPIRE by the first", "INCR {key}") },
         named(script, "ZREM {key} {uuid}"),
     ]
@@ -152,13 +143,11 @@ impl Approach {
     /// Takes a place, works, and gives it back; whether there was one.
     async fn hold(&self, client: &mut Client, key: &str) -> RedisResult<bool> {
         let Some(mut unsent) = self.ask(client, key).await? else { return Ok(false) };
-        let (now, most) = IN_FLIGHT.get();
-        IN_FLIGHT.set((now + 1, most.max(now + 1)));
+        MOST_IN_FLIGHT.fetch_max(IN_FLIGHT.fetch_add(1, Relaxed) + 1, Relaxed);
         for _ in 0..self.work {
             client.ask(&[std::mem::take(&mut unsent), "PING"], key).await?;
         }
-        let (now, most) = IN_FLIGHT.get();
-        IN_FLIGHT.set((now - 1, most));
+        IN_FLIGHT.fetch_sub(1, Relaxed);
         client.ask(&[unsent, self.give_back], key).await?;
         Ok(true)
     }

@@ -20,27 +20,24 @@ const HALF: Call = Call {
 };
 
 pub fn measure(bench: &Bench) -> Table {
+    let sizes = &[10_000, 100_000, 1_000_000, 10_000_000][..bench.pick(4, 3)];
     // With an expiry, as a counter that limits has.
     let incr = Call { before: "SET {key} 1 EX 500000", ..Call::named(INCR) };
-    let [(in_take_us, process_us), (in_incr_us, _)] = [HALF, incr].map(|call| costs_us(bench, &call));
-    let plot = Plot::Bars(&[], "TB.TAKE, server CPU µs");
-    let mut table = Table::new("growth", plot, "buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
-    let sizes: Vec<String> = sizes(bench).iter().map(|keys| whole(*keys)).collect();
+    let [(in_take_us, process_us), (in_incr_us, _)] = [HALF, incr].map(|call| costs_us(bench, sizes, &call));
+    let mut table = Table::new("growth", Plot::Bars(&[], "TB.TAKE, server CPU µs"), "buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
     for (place, keys) in sizes.iter().enumerate() {
         let columns = [&process_us, &in_take_us, &in_incr_us].into_iter();
-        table.row(&[keys], columns.flat_map(|us| [format!("{:.3}", us[place]), times(us[place] / us[0])]));
+        table.row(
+            &[&whole(keys)],
+            columns.flat_map(|us| [format!("{:.3}", us[place]), times(us[place] / us[0])]),
+        );
     }
     table
 }
 
-fn sizes(bench: &Bench) -> &'static [u64] {
-    const SIZES: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
-    &SIZES[..bench.pick(4, 3)]
-}
-
 /// Microseconds of a call at each number of keys, the median of several rounds: in the command, by the server's own
 /// count; and for a take without pipelining of the server's process, reading and sending included.
-fn costs_us(bench: &Bench, call: &Call) -> (Vec<f64>, Vec<f64>) {
+fn costs_us(bench: &Bench, sizes: &[u64], call: &Call) -> (Vec<f64>, Vec<f64>) {
     let server = tidy(Module::Own);
     let mut client = server.connect();
     let (mut filled, mut random) = (0, Rng::with_seed(1));
@@ -57,12 +54,12 @@ fn costs_us(bench: &Bench, call: &Call) -> (Vec<f64>, Vec<f64>) {
             client.say("CONFIG RESETSTAT");
             let shape = Shape { keys, pipeline: PIPELINE };
             call.make(&mut client, shape, 0..bench.pick(500_000, 50_000), &mut random);
-            let process_us = || run_load(&server, &OWN, load).cpu_us_per_decision();
+            let in_call_us = us_per_call(&mut client, call.command());
             let is_take = call.call == TAKE;
-            (us_per_call(&mut client, call.command()), if is_take { process_us() } else { f64::NAN })
+            (in_call_us, if is_take { run_load(&server, &OWN, load).cpu_us_per_decision() } else { f64::NAN })
         });
         let (in_call_us, process_us): (Vec<f64>, Vec<f64>) = rounds.unzip();
         (median(in_call_us), median(process_us))
     };
-    sizes(bench).iter().map(at_size).unzip()
+    sizes.iter().map(at_size).unzip()
 }

@@ -1,7 +1,7 @@
 //! Holding one of so many places, by clients that may die meanwhile.
 
 use super::*;
-use crate::approaches::{most_in_flight, places, COUNTER};
+use crate::approaches::{most_in_flight, places};
 
 const BUCKETS: u64 = 100;
 const CLIENTS: usize = 16;
@@ -45,13 +45,13 @@ fn speeds(bench: &mut Bench, rounds: usize) -> Vec<f64> {
     let limit = pool(1000, LONG_S);
     let load = Load { clients: CLIENTS, buckets: BUCKETS, limit, duration: Some(duration) };
     let ways = places(0);
-    let counter = ways.iter().position(|way| way.name == COUNTER).expect("one is the counter");
     let speeds = bench.in_turns(rounds, "places", &ways, |bench, way| {
         let outcome = run_load(bench.server(way.module), way, load);
         assert_eq!(outcome.allowed, outcome.decisions, "{} denied or failed", way.name);
         outcome.decisions_a_second()
     });
-    let ratio = |of_way: &Vec<f64>| median(of_way.iter().zip(&speeds[counter]).map(|(own, base)| own / base));
+    let [_, counter, ..] = &speeds[..] else { panic!("the counter is the second") };
+    let ratio = |of_way: &Vec<f64>| median(of_way.iter().zip(counter).map(|(own, base)| own / base));
     speeds.iter().map(ratio).collect()
 }
 

@@ -10,19 +10,19 @@ mod storage;
 use crate::approaches::{self, Approach};
 use crate::calls::{Call, Shape, INCR, INCREX};
 use crate::client::{block_on, Client};
-use crate::common::engine::executable;
-use crate::common::Server;
+use crate::common::{Server, ServerBuilder};
 use crate::load::{run as run_load, Load};
 use crate::machine;
 use crate::plot::Plot;
 use crate::report::{median, note, times, whole, write, Table};
 use crate::server::*;
 use crate::template::{key, Limit};
+use core_affinity::{get_core_ids, set_for_current, CoreId};
 use fastrand::Rng;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// What every measurement works with.
 struct Bench {
@@ -30,14 +30,12 @@ struct Bench {
     /// Rounds of measurements of which the median is given.
     rounds: usize,
     fleet: HashMap<Module, Server>,
-    /// What starts servers apart from clients.
-    _apart: Option<TempDir>,
 }
 
 /// Makes all measurements and writes what they found.
 pub fn run(is_quick: bool, folder: &Path) {
     let (mut bench, caption) = Bench::new(is_quick);
-    let approaches = approaches::all(bench.has_increx());
+    let approaches = approaches::all();
     let tables = [
         contest::decisions(&mut bench, &approaches),
         contest::over_grant(&mut bench, &approaches),
@@ -58,33 +56,12 @@ pub fn run_commandstats(is_quick: bool, folder: &Path) {
     write(folder, "commandstats.md", &caption, &[calls::commandstats(&mut bench)]);
 }
 
-/// Moves this thread to one core, and servers that are started from now on to another: sharing one, they would measure
-/// how the scheduler takes turns. Done by a script in the folder; `None` on a machine with one core.
-fn move_apart() -> Option<TempDir> {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let (Some(servers), Some(clients)) = (cores.iter().min(), cores.iter().max()) else { return None };
-    let is_apart = servers != clients && core_affinity::set_for_current(*clients);
-    is_apart.then(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let command = format!("taskset --cpu-list {} '{}'", servers.id, executable().display());
-        start_under(folder.path(), &command);
-        folder
-    })
-}
-
 impl Bench {
     /// With what is to be said below plots.
     fn new(is_quick: bool) -> (Self, String) {
-        let mut caption = machine::caption();
-        let apart = move_apart();
-        if apart.is_some() {
-            caption += " Servers on one core, clients on another.";
-        }
-        if is_quick {
-            caption += " A quick run: expect noise.";
-        }
+        let haste = if is_quick { " A quick run: expect noise." } else { "" };
         let rounds = if is_quick { 3 } else { 7 };
-        (Self { is_quick, rounds, fleet: HashMap::new(), _apart: apart }, caption)
+        (Self { is_quick, rounds, fleet: HashMap::new() }, machine::caption() + haste)
     }
 
     /// How long or how much is measured, thoroughly or quickly.
@@ -99,7 +76,7 @@ impl Bench {
     /// The server that has a module, or none, emptied.
     fn server(&mut self, module: Module) -> &Server {
         let server = self.fleet.entry(module).or_insert_with(|| {
-            let server = start(module.server());
+            let server = start_apart(module.server());
             if module == Module::Own {
                 wait_for_uptime(&server, SETTLED_S);
             }
@@ -107,10 +84,6 @@ impl Bench {
         });
         server.connect().say("FLUSHALL");
         server
-    }
-
-    fn has_increx(&mut self) -> bool {
-        self.server(Module::None).connect().has_command(INCREX)
     }
 
     /// What is measured of each item in each round. All take turns: what disturbs a round disturbs all of them.
@@ -130,7 +103,17 @@ impl Bench {
     }
 }
 
+/// Starts a server on one core, and leaves this thread on another: sharing one, they would measure how the scheduler
+/// takes turns.
+fn start_apart(builder: ServerBuilder) -> Server {
+    static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| get_core_ids().unwrap_or_default());
+    CORES.first().map(|core| set_for_current(*core));
+    let server = start(builder);
+    CORES.last().map(|core| set_for_current(*core));
+    server
+}
+
 /// A server of its own, which keeps its hash tables in order busily.
 fn tidy(module: Module) -> Server {
-    start(module.server().option("hz", 100))
+    start_apart(module.server().option("hz", 100))
 }

@@ -41,8 +41,8 @@ fn replicated_bytes(approach: &Approach, buckets: u64) -> [f64; 2] {
         let server = approach.module.server();
         server.option("repl-ping-replica-period", 3600).option("repl-diskless-sync-delay", 0)
     };
-    let primary = start(server());
-    let _replica = start(server().option("replicaof", format!("127.0.0.1 {}", primary.port())));
+    let primary = start_apart(server());
+    let _replica = start_apart(server().option("replicaof", format!("127.0.0.1 {}", primary.port())));
     let mut control = primary.connect();
     wait("a replica is attached", || {
         control.count("replication", "connected_slaves") == 1
