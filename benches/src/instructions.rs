@@ -116,7 +116,11 @@ impl Cost {
 
 /// The costs for people.
 fn table(costs: &[Cost]) -> Table {
-    let plot = Plot::Bars(&["nobody listens"], "instructions");
+    let plot = Plot::Bars(
+        "Instructions of the server per call, nobody listening",
+        &["nobody listens"],
+        "instructions",
+    );
     let mut table = Table::new(
         "instructions",
         plot,

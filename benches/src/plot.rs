@@ -19,13 +19,13 @@ const BAR_STEP: u32 = 32;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// How a column of a table is drawn.
+/// Under which title a column of a table is drawn, and how.
 pub enum Plot {
     None,
     /// Bars below each other, of the rows that begin with these cells.
-    Bars(&'static [&'static str], &'static str),
+    Bars(&'static str, &'static [&'static str], &'static str),
     /// Panels beside each other, for each first cell one; in each, lines over the second cells, for each third cell one.
-    Lines(&'static str),
+    Lines(&'static str, &'static str),
 }
 
 /// Writes a file, with the title above and the caption below.
@@ -33,15 +33,15 @@ pub fn draw(file: &Path, title: &str, plot: &Plot, table: &Table, caption: &str)
     const TITLE: u32 = 40;
     const CAPTION: u32 = 20;
     let height = match plot {
-        Plot::Bars(group, column) => BAR_STEP * table.numbers(group, column).len() as u32,
+        Plot::Bars(_, group, column) => BAR_STEP * table.numbers(group, column).len() as u32,
         _ => 340,
     };
     let canvas = SVGBackend::new(file, (WIDTH, TITLE + height + CAPTION)).into_drawing_area();
     canvas.fill(&WHITE)?;
     let (above, below) = canvas.titled(title, ("sans-serif", 19))?.split_vertically(height);
     match plot {
-        Plot::Bars(group, column) => draw_bars(&above, &table.numbers(group, column))?,
-        Plot::Lines(column) => draw_lines(&above, table, column)?,
+        Plot::Bars(_, group, column) => draw_bars(&above, &table.numbers(group, column))?,
+        Plot::Lines(_, column) => draw_lines(&above, table, column)?,
         Plot::None => {}
     }
     below.draw(&Text::new(caption, (10, 8), ("sans-serif", 10)))?;

@@ -95,9 +95,9 @@ pub fn write(folder: &Path, page: &str, caption: &str, tables: &[Table]) {
     for table in tables {
         print!("\n{}\n\n{}", table.name, table.markdown());
         table.csv(folder);
-        if let Plot::Bars(_, column) | Plot::Lines(column) = table.plot {
-            let [file, title] = [format!("{}.svg", table.name), format!("{}: {column}", table.name)];
-            draw(&folder.join(file), &title, &table.plot, table, caption).expect("a plot can be written");
+        if let Plot::Bars(title, ..) | Plot::Lines(title, _) = table.plot {
+            let file = folder.join(format!("{}.svg", table.name));
+            draw(&file, title, &table.plot, table, caption).expect("a plot can be written");
         }
     }
     let text = fs::read_to_string(Path::new(PAGES).join(page)).unwrap();

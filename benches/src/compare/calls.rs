@@ -20,8 +20,11 @@ pub fn pipelined(bench: &mut Bench) -> Table {
         calls_a_second(bench.server(call.module), call, number / call.weight)
     });
     let speeds: Vec<f64> = rounds.into_iter().map(median).collect();
-    let mut table =
-        Table::new("pipelined", Plot::Bars(&[], "calls/s"), "call | calls/s | of INCR's | of GET's");
+    let mut table = Table::new(
+        "pipelined",
+        Plot::Bars("Calls a second, 32 in a pipeline", &[], "calls/s"),
+        "call | calls/s | of INCR's | of GET's",
+    );
     for (call, speed) in calls.iter().zip(&speeds) {
         table.row(&[call.name], [whole(*speed), times(speed / speeds[2]), times(speed / speeds[0])]);
     }
@@ -61,7 +64,7 @@ pub fn commandstats(bench: &mut Bench) -> Table {
     });
     let us: Vec<Vec<f64>> = us.into_iter().map(sorted).collect();
     let (middle, last) = (bench.rounds / 2, bench.rounds - 1);
-    let plot = Plot::Bars(&[], "median µs");
+    let plot = Plot::Bars("Microseconds in the server per call, as it counts them", &[], "median µs");
     let mut table = Table::new("commandstats", plot, "call | median µs | least | most | to INCR | to INCREX");
     for (call, own_us) in calls.iter().zip(&us) {
         let figures = [middle, 0, last].map(|place| format!("{:.3}", own_us[place]));

@@ -18,7 +18,7 @@ const KEYS: [(&str, u64, Limit); 2] = [
 const SCARCE: Limit = Limit { capacity: 10, count: 10, period_s: 1 };
 
 pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Table {
-    let mut table = Table::new("decisions", Plot::Lines("decisions/s"), "keys | clients || approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
+    let mut table = Table::new("decisions", Plot::Lines("Decisions a second, without pipelining", "decisions/s"), "keys | clients || approach | decisions/s | ns/decision | p50 µs | p99 µs | p99.9 µs | commands/decision | retries | errors | server CPU µs/decision");
     let duration = bench.pick(Duration::from_secs(1), Duration::from_millis(200));
     for (keys, buckets, limit) in KEYS {
         for (clients, shown) in CLIENTS {
@@ -73,7 +73,11 @@ fn figures(outcome: &Outcome) -> [String; 9] {
 /// How much passes that should not, when many clients want it at once.
 pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Table {
     let columns = "approach | decisions | errors | allowed | possible | over % | under by";
-    let mut table = Table::new("over-grant", Plot::Bars(&[], "allowed"), columns);
+    let mut table = Table::new(
+        "over-grant",
+        Plot::Bars("Allowed by 64 clients that want all of one key", &[], "allowed"),
+        columns,
+    );
     // Not whole tokens' worth: whether the last token came before the end must not be a matter of microseconds.
     let duration = Duration::from_millis(bench.pick(3050, 1050));
     let load = Load { clients: MANY, buckets: 1, limit: SCARCE, duration: Some(duration) };

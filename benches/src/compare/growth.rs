@@ -24,7 +24,7 @@ pub fn measure(bench: &Bench) -> Table {
     // With an expiry, as a counter that limits has.
     let incr = Call { before: "SET {key} 1 EX 500000", ..Call::named(INCR) };
     let [(in_take_us, process_us), (in_incr_us, _)] = [HALF, incr].map(|call| costs_us(bench, sizes, &call));
-    let mut table = Table::new("growth", Plot::Bars(&[], "TB.TAKE, server CPU µs"), "buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
+    let mut table = Table::new("growth", Plot::Bars("Server processor time of a take among so many buckets, in µs", &[], "TB.TAKE, server CPU µs"), "buckets | TB.TAKE, server CPU µs | to the first | TB.TAKE, in the call µs | to the first | INCR, in the call µs | to the first");
     for (place, keys) in sizes.iter().enumerate() {
         let columns = [&process_us, &in_take_us, &in_incr_us].into_iter();
         table.row(

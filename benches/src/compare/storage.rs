@@ -8,7 +8,11 @@ pub fn memory(bench: &Bench, approaches: &[Approach]) -> Table {
     let limit = Limit { capacity: 1000, count: 1, period_s: 3600 };
     let buckets = bench.pick(1_000_000, 100_000);
     let shown = whole(buckets);
-    let mut table = Table::new("memory", Plot::Bars(&[], "bytes a key"), "approach | bytes a key");
+    let mut table = Table::new(
+        "memory",
+        Plot::Bars("Memory of a key, in bytes", &[], "bytes a key"),
+        "approach | bytes a key",
+    );
     for approach in [INTEGER_WITH_EXPIRY].iter().chain(approaches) {
         note(format_args!("memory of {shown} keys: {}", approach.name));
         let server = tidy(approach.module);
