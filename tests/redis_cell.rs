@@ -1,0 +1,414 @@
+//! `CL.THROTTLE` side by side with redis-cell itself, on one clock that the test moves; and what the page on moving
+//! from redis-cell says of redis-cell. Nothing of it is part of this project: `REDIS_CELL` says which library to load.
+
+#[allow(dead_code, unused_imports)] // tests/server uses all of it.
+mod common;
+
+use common::exact::throttle::{self as exact, Reply};
+use common::exact::Model;
+use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
+use common::{integers, text, walk, Clock, Connection, Random, Server, ServerBuilder};
+use redis::Value;
+
+/// Limits at which nothing is rounded: count and period in seconds.
+#[rustfmt::skip]
+const EXACT: [(i64, i64); 18] = [
+    (1, 1), (2, 1), (5, 1), (10, 1), (100, 1), (250, 1), (1000, 1), (1, 60), (10, 60), (30, 60), (60, 60),
+    (120, 60), (60_000, 60), (1, 3600), (3600, 3600), (7, 7), (24, 86_400), (1, 86_400),
+];
+
+/// Limits at which a token takes no whole number of microseconds, or a microsecond brings no whole number of
+/// millionths.
+#[rustfmt::skip]
+const ROUNDED: [(i64, i64); 12] = [
+    (3, 1), (7, 1), (64, 1), (999, 1), (7, 60), (100, 60), (999, 60), (30, 7), (11, 3600), (1000, 3600),
+    (5000, 86_400), (99_991, 86_400),
+];
+
+/// The library that servers load.
+fn redis_cell() -> String {
+    let library = std::env::var("REDIS_CELL");
+    library.expect("REDIS_CELL has to name a library: benches/build-redis-cell.sh builds one")
+}
+
+/// A server with redis-cell instead of the module.
+fn with_redis_cell() -> ServerBuilder {
+    Server::builder().without_module().option("loadmodule", redis_cell())
+}
+
+/// Sends `CL.THROTTLE` with arguments given as words.
+fn throttle(client: &mut Connection, words: &str) -> Reply {
+    let reply = client.say(&format!("CL.THROTTLE {words}"));
+    integers(&reply).try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
+}
+
+/// A limit in the words of `CL.THROTTLE`, and the key that it is for.
+#[derive(Clone, Debug)]
+struct Limit {
+    key: String,
+    burst: i64,
+    count: i64,
+    period_s: i64,
+}
+
+impl Limit {
+    fn new(burst: i64, (count, period_s): (i64, i64)) -> Self {
+        Self { key: format!("key:{burst}:{count}/{period_s}"), burst, count, period_s }
+    }
+
+    fn capacity(&self) -> i64 {
+        self.burst + 1
+    }
+
+    /// How long the bucket takes to fill.
+    fn fill_us(&self) -> i64 {
+        self.capacity() * self.period_s * 1_000_000 / self.count
+    }
+
+    fn words(&self) -> String {
+        format!("{} {} {}", self.burst, self.count, self.period_s)
+    }
+
+    /// The arguments of a call. Whoever wants one token need not say so.
+    fn call(&self, quantity: i64) -> String {
+        let quantity = if quantity == 1 { String::new() } else { quantity.to_string() };
+        format!("{} {} {quantity}", self.key, self.words())
+    }
+
+    /// How much is asked for: mostly a token, sometimes nothing, a share, all of it, or too much.
+    fn quantity(&self, random: &mut Random) -> i64 {
+        match random.below(10) {
+            0 => 0,
+            1 => self.capacity(),
+            2 => self.capacity() + 1,
+            3..=5 => random.between(1, self.capacity()),
+            _ => 1,
+        }
+    }
+
+    /// A time in which something can happen: none, little, whole seconds, or a part of what filling takes.
+    fn pause_us(&self, random: &mut Random) -> i64 {
+        match random.below(10) {
+            0 | 1 => 0,
+            2 => random.between(1, 3000),
+            3 => random.between(1, 10) * 1_000_000,
+            4 => random.between(1, 5000) * 1000,
+            5..=8 => random.between(0, self.fill_us() / 8 + 1),
+            _ => random.between(0, self.fill_us() * 2),
+        }
+    }
+}
+
+/// The module and redis-cell, each on a server of its own.
+struct Pair {
+    server: Server,
+    cell_server: Server,
+    client: Connection,
+    cell: Connection,
+    /// Whether redis-cell rounds seconds up, as from release 0.3 on, and not down, as the published crate.
+    rounds_up: bool,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let server = Server::with_clock();
+        let cell_server = with_redis_cell().clock_of(&server).start();
+        Self::of(server, cell_server)
+    }
+
+    fn of(server: Server, cell_server: Server) -> Self {
+        let (client, mut cell) = (server.connect(), cell_server.connect());
+        // Half a second.
+        let probe = throttle(&mut cell, "probe 0 2 1");
+        assert_eq!(probe[..4], [0, 1, 0, -1]);
+        Self { server, cell_server, client, cell, rounds_up: probe[4] == 1 }
+    }
+
+    fn clock(&self) -> &Clock {
+        self.server.clock()
+    }
+
+    /// Goes on to a limit at one of the rates, whose key is on neither server.
+    fn begin(&mut self, random: &mut Random, rates: &[(i64, i64)]) -> Limit {
+        let any = random.between(0, 1000);
+        let limit = Limit::new(*random.pick(&[0, 1, 4, 15, 99, any]), *random.pick(rates));
+        for client in [&mut self.client, &mut self.cell] {
+            client.run(&["DEL", &limit.key]);
+        }
+        limit
+    }
+
+    /// Makes one call on both: what the module says, which is right by the model, and redis-cell. What redis-cell has
+    /// forgotten the module has to forget.
+    fn call(&mut self, limit: &Limit, quantity: i64, model: &mut Model) -> [Reply; 2] {
+        let (key, call) = (&limit.key, limit.call(quantity));
+        let meant = exact::limit(limit.burst, limit.count, limit.period_s);
+        // With nothing in between: servers also look for expired keys when nobody asks.
+        let replies = self.cell.transaction(&[&format!("EXISTS {key}"), &format!("CL.THROTTLE {call}")]);
+        if replies[0] == Value::Int(0) {
+            // Its expiry is rounded down to milliseconds, and servers count from the millisecond that has begun.
+            let left = self.client.decide(&format!("TB.PEEK {key} {} 0", meant.words));
+            assert!(left.reset_after_ms <= 2, "{key} was gone {left:?} before its bucket was full");
+            self.client.run(&["DEL", key]);
+            *model = Model::default();
+        }
+        let now_us = self.clock().now_us();
+        model.see(&meant, now_us, walk::stored(self.client.state(key)));
+        let told = throttle(&mut self.client, &call);
+        exact::follow(model, &meant, quantity, now_us, told);
+        [told, integers(&replies[1]).try_into().unwrap()]
+    }
+
+    /// The same, where both have to say the same. Returns what the module says.
+    fn same(&mut self, limit: &Limit, quantity: i64, model: &mut Model) -> Reply {
+        let [ours, cell] = self.call(limit, quantity, model);
+        self.assert_same(ours, cell, &limit.call(quantity));
+        ours
+    }
+
+    #[track_caller]
+    fn assert_same(&self, ours: Reply, cell: Reply, call: &str) {
+        let rounded = |field: usize| !self.rounds_up && cell[field] >= 0 && ours[field] == cell[field] + 1;
+        let seconds_are_same = [3, 4].into_iter().all(|field| ours[field] == cell[field] || rounded(field));
+        assert!(ours[..3] == cell[..3] && seconds_are_same, "{call}: {ours:?}, redis-cell {cell:?}");
+    }
+
+    /// Lets redis-cell leave a bucket in a key, and the module find it: a look leaves it as it is, and the first call
+    /// that wants tokens makes a bucket of it.
+    fn take_over(&mut self, limit: &Limit, random: &mut Random) -> Model {
+        for _ in 0..10 {
+            throttle(&mut self.cell, &limit.call(limit.quantity(random)));
+            self.clock().advance_us(random.between(0, limit.fill_us() / 20));
+        }
+        throttle(&mut self.cell, &limit.call(1));
+        let stored = text(&self.cell.run(&["GET", &limit.key]));
+        self.client.run(&["SET", &limit.key, &stored]);
+        for call in [limit.call(0), limit.call(1)] {
+            let [ours, cell] = [&mut self.client, &mut self.cell].map(|client| throttle(client, &call));
+            self.assert_same(ours, cell, &call);
+        }
+        Model::found(walk::stored(self.client.state(&limit.key)))
+    }
+}
+
+// ---- The same calls at the same moments ---------------------------------------------------------------------
+
+#[test]
+fn every_field_is_the_same_where_nothing_is_rounded() {
+    let (mut pair, mut random) = (Pair::start(), Random::new(60));
+    let mut limited = 0;
+    for number in 0..180 {
+        let limit = pair.begin(&mut random, &EXACT);
+        let is_moved = number % 3 == 0;
+        let mut model = if is_moved { pair.take_over(&limit, &mut random) } else { Model::default() };
+        for _ in 0..40 {
+            limited += pair.same(&limit, limit.quantity(&mut random), &mut model)[0];
+            pair.clock().advance_us(limit.pause_us(&mut random));
+        }
+    }
+    assert!((720..3600).contains(&limited), "{limited} of 7200 are limited");
+}
+
+/// There one rounds in the caller's favour and the other does not.
+#[test]
+fn decisions_part_only_at_the_very_edge_where_something_is_rounded() {
+    let (mut pair, mut random) = (Pair::start(), Random::new(61));
+    let (mut compared, mut parted) = (0, 0);
+    while compared < 5000 {
+        let (limit, mut model) = (pair.begin(&mut random, &ROUNDED), Model::default());
+        for _ in 0..60 {
+            let quantity = limit.quantity(&mut random);
+            let [ours, cell] = pair.call(&limit, quantity, &mut model);
+            compared += 1;
+            let context = format!("{}: {ours:?}, redis-cell {cell:?}", limit.call(quantity));
+            if ours[0] != cell[0] {
+                let [allowed, limited] = if ours[0] == 0 { [ours, cell] } else { [cell, ours] };
+                assert!(allowed[2] == 0 && limited[2] == quantity - 1 && limited[3] <= 1, "{context}");
+                parted += 1;
+                break;
+            }
+            assert!((1..5).all(|field| ours[field].abs_diff(cell[field]) <= 1), "{context}");
+            assert_eq!(ours[3] < 0, cell[3] < 0, "{context}");
+            pair.clock().advance_us(limit.pause_us(&mut random));
+        }
+    }
+    assert!(parted < compared / 500, "{parted} of {compared}");
+}
+
+#[test]
+fn a_client_that_waits_as_told_sees_the_same() {
+    let (mut pair, mut random) = (Pair::start(), Random::new(62));
+    for rate in EXACT {
+        let (limit, mut model) = (Limit::new(random.between(0, 100), rate), Model::default());
+        for _ in 0..15 {
+            let quantity = random.between(1, limit.capacity());
+            let [limited, _, _, retry_after_s, _] = pair.same(&limit, quantity, &mut model);
+            if limited == 1 {
+                pair.clock().advance_ms(retry_after_s * 1000);
+                assert_eq!(pair.same(&limit, quantity, &mut model)[0], 0, "{limit:?} {quantity:?}");
+            }
+        }
+    }
+}
+
+// ---- Moving there and back ----------------------------------------------------------------------------------
+
+/// Lets redis-cell take some of each limit at which nothing is rounded.
+fn use_up(cell: &Server, burst: i64, quantity: i64) -> Vec<Limit> {
+    let limits = EXACT.map(|rate| Limit::new(burst, rate));
+    let mut client = cell.connect();
+    limits.iter().for_each(|limit| assert_eq!(throttle(&mut client, &limit.call(quantity))[0], 0));
+    limits.into()
+}
+
+/// The same calls on what both have of the same keys.
+fn assert_same(ours: Server, cell: Server, limits: &[Limit], quantities: &[i64]) {
+    let mut pair = Pair::of(ours, cell);
+    for call in limits.iter().flat_map(|limit| quantities.iter().map(|quantity| limit.call(*quantity))) {
+        let [ours, cell] = [&mut pair.client, &mut pair.cell].map(|client| throttle(client, &call));
+        pair.assert_same(ours, cell, &call);
+    }
+}
+
+#[test]
+fn a_restart_with_the_other_module_resets_nobody() {
+    for (name, value, write) in [("save", "3600 1", "SAVE"), ("appendonly", "yes", "BGREWRITEAOF")] {
+        let mut cell = with_redis_cell().controlled_clock().option(name, value).start();
+        let limits = use_up(&cell, 999, 960);
+        // As the page says.
+        let mut client = cell.connect();
+        client.say(write);
+        wait_while_time_passes(&[cell.clock()], "the file is written", || !is_writing_files(&mut client));
+        cell.kill_and_restart();
+        let ours = Server::builder().files_in(cell.folder()).clock_of(&cell).option(name, value).start();
+        assert_same(ours, cell, &limits, &[0, 1, 970, 13]);
+    }
+}
+
+#[test]
+fn a_replica_with_the_module_takes_over_from_a_master_with_redis_cell() {
+    let replica = Server::with_clock();
+    let cell = with_redis_cell().clock_of(&replica).start();
+    let limits = use_up(&cell, 99, 70);
+    follow(&replica, &cell);
+    replica.connect().say("REPLICAOF NO ONE");
+    assert_same(replica, cell, &limits, &[1]);
+}
+
+#[test]
+fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
+    let (_, script) = include_str!("../docs/redis-cell.md").split_once("```lua\n").expect("no script");
+    let (script, _) = script.split_once("```").unwrap();
+    let (mut pair, mut random) = (Pair::start(), Random::new(64));
+    for _ in 0..100 {
+        let limit = pair.begin(&mut random, &EXACT);
+        let (key, peek, words) = (&limit.key, limit.call(0), limit.words());
+        throttle(&mut pair.client, &limit.call(random.between(0, limit.capacity())));
+        pair.clock().advance_us(random.between(0, 500_000));
+        let before = throttle(&mut pair.client, &peek);
+        let eval = ["EVAL", script, "1", key].into_iter().chain(words.split(' '));
+        pair.client.run(&eval.collect::<Vec<_>>());
+        let full_at = pair.client.run(&["GET", key]);
+        if full_at == Value::Nil {
+            assert_eq!((before[2], before[4]), (limit.capacity(), 0), "{peek}");
+            assert_eq!(text(&pair.client.run(&["TYPE", key])), "none");
+            continue;
+        }
+        let expires_at_ms = pair.client.expires_at_ms(key).expect("no expiry").to_string();
+        pair.cell.run(&["SET", key, &text(&full_at)]);
+        pair.cell.run(&["PEXPIREAT", key, &expires_at_ms]);
+        let back = throttle(&mut pair.cell, &peek);
+        // A bucket is full up to a millisecond later: that is as much as the script is told.
+        let fewest = before[2] - (limit.count / 1000 / limit.period_s).max(1);
+        assert!((fewest..=before[2]).contains(&back[2]), "{peek}: {before:?} {back:?}");
+        let soonest_s = before[4] - i64::from(!pair.rounds_up);
+        assert!((soonest_s..=before[4] + 1).contains(&back[4]), "{peek}: {before:?} {back:?}");
+    }
+}
+
+#[test]
+fn whoever_is_loaded_first_has_the_command() {
+    let server = Server::builder().option("loadmodule", redis_cell()).start();
+    let mut client = server.connect();
+    throttle(&mut client, "k 15 30 60");
+    assert_eq!(text(&client.say("TYPE k")), "string", "redis-cell has it");
+    client.decide("TB.TAKE other 10 1");
+    assert!(server.log().contains("tokenbucket leaves cl.throttle to the module that has it already"));
+    let quiet = Server::builder().module_arguments(&["cl-throttle", "no"]);
+    let server = quiet.option("loadmodule", redis_cell()).start();
+    throttle(&mut server.connect(), "k 15 30 60");
+    assert!(!server.log().contains("tokenbucket leaves"));
+    // The other way round: ours has it, and redis-cell refuses to be loaded.
+    let server = Server::start();
+    let mut client = server.connect();
+    client.try_run(&["MODULE", "LOAD", &redis_cell()]).unwrap_err();
+    throttle(&mut client, "k 15 30 60");
+    assert_eq!(text(&client.say("TYPE k")), "tb-bucket");
+}
+
+// ---- What the page says of redis-cell -----------------------------------------------------------------------
+
+#[test]
+fn it_lets_too_much_pass_above_a_thousand_a_second() {
+    let Pair { server, cell_server: _cell_server, mut client, mut cell, .. } = Pair::start();
+    let call = |client: &mut Connection| {
+        server.clock().advance_us(20);
+        1 - throttle(client, "k 0 1050 1")[0]
+    };
+    let admitted = |client: &mut Connection| (0..2000).map(|_| call(client)).sum::<i64>();
+    // 40 ms at 1,050 a second, and one at once.
+    let most = 43;
+    assert!(admitted(&mut cell) > most * 18 / 10);
+    assert!(admitted(&mut client) <= most);
+}
+
+/// Calls and the fields that are wrong in what it replies: the first, and those.
+const WRONG: [(&str, usize, &[i64]); 6] = [
+    // More remains than the limit.
+    ("fast 6000 6000 1", 1, &[6001, 6024]),
+    // A larger limit fills its bucket.
+    ("filled 9 1 1 8", 0, &[0]),
+    ("filled 99 1 1 0", 2, &[92]),
+    // Limits overflow.
+    ("k 9223372036854775807 1 1", 0, &[1, i64::MIN]),
+    ("k 9223372036854775806 1 1", 0, &[1, i64::MAX]),
+    ("k 9 1 -60", 0, &[1, 10, 0, -1]),
+];
+
+#[test]
+fn it_is_wrong_where_the_page_says_so() {
+    let server = with_redis_cell().controlled_clock().start();
+    let mut client = server.connect();
+    for (call, first, fields) in WRONG {
+        assert_eq!(throttle(&mut client, call)[first..][..fields.len()], *fields, "{call}");
+    }
+    // Errors have no code.
+    assert!(client.refusal("CL.THROTTLE k ten 1 1").starts_with("Cell error:"));
+    // Keys are made over maxmemory.
+    client.say("CONFIG SET maxmemory 1");
+    assert_eq!(throttle(&mut client, "locked-out 9 1 1 10")[0], 0);
+    // A clock that stepped back locks out.
+    server.clock().advance_ms(-3_600_000);
+    assert!(throttle(&mut client, "locked-out 9 1 1")[3] >= 3600);
+    // Keys never expire.
+    client.say("CONFIG SET maxmemory 0");
+    for (key, quantity) in [("negative", "-5"), ("overflow", "9223372036854775807")] {
+        let error = client.refusal(&format!("CL.THROTTLE {key} 10 1 60 {quantity}"));
+        assert!(error.contains("Error while setting key expire"), "{error}");
+        assert_eq!(text(&client.run(&["PTTL", key])), "-1", "{quantity}");
+    }
+}
+
+/// A key that is not UTF-8 ends any release; one that holds something else the newest alone, which has no error for it.
+#[test]
+fn it_ends_the_server_over_keys_that_it_does_not_expect() {
+    for (prepare, key, ends_any) in
+        [("PING", b"\xff", true), ("LPUSH k a", b"k", false), ("SET k alice", b"k", false)]
+    {
+        let mut pair = Pair::start();
+        pair.cell.say(prepare);
+        pair.cell.try_run(&[b"CL.THROTTLE".as_slice(), key, b"9", b"1", b"1"]).unwrap_err();
+        let has_ended = tells_of_a_crash(&pair.cell_server.log());
+        assert_eq!(has_ended, ends_any || pair.rounds_up, "{prepare} {}", key.escape_ascii());
+    }
+}
