@@ -19,7 +19,7 @@ ALL_ENGINES = $(shell scripts/engines.sh --list)
 
 # Test programs that need no server. Those that need one: `server`, which one server suffices for; `cluster`, several;
 # `chaos`, `valgrind` and `redis_cell`, with targets of their own.
-PURE_TESTS := holds model numbers requests version
+PURE_TESTS := model version
 as_targets = $(addprefix --test ,$(1))
 # Most tests wait for servers rather than compute.
 CARGO_TEST := cargo test --quiet

@@ -17,6 +17,7 @@ pub mod script;
 pub mod server;
 pub mod stored;
 pub mod walk;
+pub mod wishes;
 
 pub use clock::Clock;
 pub use engine::{is_before, Engine};

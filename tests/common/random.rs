@@ -1,5 +1,8 @@
 //! Random numbers that a failing run can repeat.
 
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
 pub struct Random(fastrand::Rng);
 
 impl Random {
@@ -38,6 +41,13 @@ impl Random {
         let mut items = items.to_vec();
         self.0.shuffle(&mut items);
         items
+    }
+
+    /// One of those that a property would try.
+    pub fn draw<T: std::fmt::Debug>(&mut self, strategy: &impl Strategy<Value = T>) -> T {
+        let random = TestRng::from_seed(RngAlgorithm::ChaCha, &self.bytes(32));
+        let mut runner = TestRunner::new_with_rng(Config::default(), random);
+        strategy.new_tree(&mut runner).expect("nothing is rejected").current()
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {

@@ -5,13 +5,14 @@ use super::exact::{
     milliseconds, number, operation, whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace,
     MILLION,
 };
-use super::{multi_decision, script, Connection, Decision, Random, Server};
+use super::{multi_decision, script, wishes, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
+use proptest::sample::select;
 use redis::Value;
 use std::collections::BTreeMap;
 use tokenbucket::bucket;
 
-const DAY_US: i64 = 86_400_000_000;
+const YEAR_US: i64 = 365 * 86_400_000_000;
 
 /// Rates as clients write them.
 #[rustfmt::skip]
@@ -20,31 +21,16 @@ pub const RATES: &[&str] = &[
     "0.7/1.1m", "999999/7h", "1/365d", "10@d", "3@10s", "0.5@15m", "100@w-05:30", "1e3@mo+14:00", "5@y",
 ];
 
-/// A limit at one of the rates, that fills within 100 years.
+/// The largest capacity, in micro-tokens: what many calls may charge is no deeper debt than there may be.
+const MOST_MICRO: i64 = 1_000_000 * MILLION;
+
 pub fn limit(random: &mut Random, rates: &[&str]) -> Limit {
-    let usual = ["0.000001", "0.5", "1", "1.5", "3", "10", "33.333333", "100", "1e3", "123456.789012"];
-    let limits = std::iter::repeat_with(|| {
-        let capacity = match random.below(4) {
-            0 => random.between(1, 1000).to_string(),
-            1 => format!("{}.{:06}", random.between(0, 9), random.between(1, 999_999)),
-            _ => (*random.pick(&usual)).to_owned(),
-        };
-        Limit::read(capacity.as_bytes(), random.pick(rates).as_bytes())
-    });
-    limits.flatten().next().unwrap()
+    let rates: Vec<_> = rates.iter().map(ToString::to_string).collect();
+    random.draw(&wishes::limits(MOST_MICRO, select(rates)))
 }
 
-/// Micro-tokens near what matters: nothing, one, a token, a share of the capacity, all of it, and too much.
 pub fn amount_micro(random: &mut Random, limit: &Limit) -> i64 {
-    let capacity_micro = limit.capacity_micro();
-    match random.below(10) {
-        0 => 0,
-        1 => 1,
-        2 | 3 => MILLION,
-        4 => capacity_micro,
-        5 => capacity_micro + 1,
-        _ => capacity_micro / 1000 * random.between(0, 1000),
-    }
+    random.draw(&wishes::amounts(limit))
 }
 
 pub fn take(random: &mut Random, limit: &Limit) -> Operation {
@@ -52,42 +38,16 @@ pub fn take(random: &mut Random, limit: &Limit) -> Operation {
 }
 
 pub fn any_operation(random: &mut Random, limit: &Limit) -> Operation {
-    let micro = amount_micro(random, limit);
-    match random.below(15) {
-        0..=5 => Operation::Take { cost_micro: micro },
-        6 | 7 => Operation::TakeUpTo { max_tokens: random.between(1, 20) },
-        8..=10 => {
-            let max_wait_ms = random.between(0, 20) * random.between(0, 10_000);
-            Operation::Reserve { cost_micro: micro, max_wait_ms }
-        }
-        11 | 12 => Operation::Charge { amount_micro: micro },
-        _ => Operation::Give { amount_micro: micro },
-    }
+    random.draw(&wishes::operations(limit, wishes::amounts(limit)))
 }
 
-/// A time in which something can happen: none, little, or a part of what filling the bucket takes.
-pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
-    let part = |random: &mut Random, parts: i64| random.between(0, limit.refill_us() / parts + 1);
-    match random.below(8) {
-        0 => 0,
-        1 => random.between(1, 10),
-        2 | 3 => part(random, 100),
-        4..=6 => part(random, 5),
-        _ => part(random, 1) * 2,
-    }
-}
-
-/// Anything that can be wanted of a few holds.
 pub fn any_holding(random: &mut Random, limit: &Limit) -> Holding {
-    let id = format!("hold:{}", random.below(6));
-    let micro = amount_micro(random, limit);
-    if random.once_in(3) {
-        let used_micro = if limit.is_pool() { 0 } else { micro };
-        return Holding::Settle { id, used_micro };
-    }
-    let ttl_ms =
-        if random.once_in(4) { 1 } else { random.between(1, limit.refill_us().clamp(2, DAY_US) / 1000 + 2) };
-    Holding::Set { id, amount_micro: micro, ttl_ms }
+    random.draw(&wishes::holdings(limit, wishes::amounts(limit)))
+}
+
+/// After more than a year the newest Redis is busy for seconds.
+pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
+    random.draw(&wishes::pauses_us(limit)).min(YEAR_US)
 }
 
 pub fn told(decision: Decision) -> bucket::Decision {

@@ -30,7 +30,7 @@ impl Flow {
     }
 
     /// Micro-tokens that flow in within 100 years, or as many as a bucket may hold.
-    fn largest_capacity_micro(&self) -> i64 {
+    pub fn largest_capacity_micro(&self) -> i64 {
         match self {
             Self::Steady(per_second) => number::largest_capacity_micro(per_second),
             Self::Calendar(calendar) => calendar.largest_capacity_micro(),

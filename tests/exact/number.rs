@@ -3,6 +3,7 @@
 //! Nothing here looks at how the module reads numbers. Digits become a big integer, powers of ten are multiplied
 //! out, and only then is anything compared or rounded.
 
+use super::calendar::assert_calendar_read_as_meant;
 use super::{whole, Exact, MILLION};
 use num_bigint::{BigInt, BigUint};
 use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
@@ -200,6 +201,9 @@ pub fn assert_amount_read_as_meant(bytes: &[u8]) {
 
 /// The module reads these bytes as a rate as the contract does; exactly, if they have few enough digits.
 pub fn assert_rate_read_as_meant(bytes: &[u8]) {
+    if bytes.iter().find(|byte| matches!(byte, b'/' | b'@')) == Some(&b'@') {
+        return assert_calendar_read_as_meant(bytes, 1_767_225_600_000_000, 86_400_000_000, 1_000_000_000);
+    }
     let text = bytes.escape_ascii().to_string();
     match (rate::Rate::parse(bytes), unbounded_rate(bytes)) {
         (read, Err(error)) => assert_eq!(read.map(|_| ()), Err(error), "{text}"),

@@ -3,11 +3,13 @@
 use super::exact::bucket::LONGEST_TOLD_MS;
 use super::exact::operation::LONGEST_WAIT_MS;
 use super::exact::{milliseconds, whole, Bucket, Judged, Limit, Model, Operation, MILLION};
-use super::scenario::{self, Tick, Wish};
+use super::scenario::{any_amounts, pauses, rates, starts};
 use super::take;
+use super::wishes::{amounts, limits, operations, spread};
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use proptest::sample::select;
+use std::fmt::Debug;
 use tokenbucket::bucket::{Decision, NoReturns, MAX_TIME_US};
 use tokenbucket::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket::number::MAX_MICRO;
@@ -24,28 +26,62 @@ fn is_honest(limit: &Limit, stored: Option<Bucket>, call: Operation, now_us: i64
     }
 }
 
+/// A limit, any state that a bucket may be in under it, a time to look at that, and what is wanted then.
+type Sight<W> = (Limit, Option<Bucket>, i64, W);
+
+fn sights<W: Debug>(wishes: impl Fn(&Limit) -> BoxedStrategy<W> + Clone) -> impl Strategy<Value = Sight<W>> {
+    limits(MAX_MICRO, rates()).prop_flat_map(move |limit| {
+        let levels = prop::option::weighted(0.9, (any_amounts(&limit), select(vec![1, 1, 1, -1])));
+        let wishes = wishes(&limit);
+        let sights = (Just(limit.clone()), levels, starts(), pauses(&limit, 1), wishes);
+        sights.prop_map(|(limit, level, refilled_at_us, pause, wish)| {
+            let stored = level.map(|(micro, sign)| Bucket { level_micro: sign * micro, refilled_at_us });
+            (limit, stored, pause.after(refilled_at_us, 0), wish)
+        })
+    })
+}
+
+/// The smallest and the largest of everything: limits, levels, amounts and times.
+fn extremes() -> impl Strategy<Value = Sight<Operation>> {
+    let rates = "1e12 999999999999/1000ms 1/36525d 1 999999999989e14/999999999961d \
+        999999999989/999999999961s 9999.99999989/999999999961s";
+    let rates = select(rates.split(' ').collect::<Vec<_>>());
+    let amounts = select(vec![0, 1, MILLION, MAX_MICRO - 1, MAX_MICRO]);
+    let times = select(vec![0, 1, MAX_TIME_US / 2, MAX_TIME_US]);
+    let written = (amounts.clone(), select(vec![1, -1]), times.clone());
+    let states = (amounts.clone(), rates, prop::option::weighted(0.9, written), times);
+    states.prop_flat_map(move |(capacity_micro, rate, written, now_us)| {
+        let limit = Limit::of_micro(capacity_micro, rate);
+        let operations = operations(&limit, amounts.clone());
+        let stored = written.and_then(|(micro, sign, at_us)| Bucket::checked(sign * micro, at_us));
+        (Just(limit), Just(stored), Just(now_us), operations)
+    })
+}
+
+fn calls() -> impl Strategy<Value = Sight<Operation>> {
+    prop_oneof![extremes(), sights(|limit| operations(limit, any_amounts(limit)).boxed())]
+}
+
 /// Within the bounds of a clock, and beyond.
 static MOMENTS: [i64; 9] = [i64::MIN, -1, 0, 1, 999, 1000, 1001, MAX_TIME_US, i64::MAX];
 
 proptest! {
-    #![proptest_config(super::config(32))]
+    #![proptest_config(super::config(64))]
 
     /// From any state that a bucket may be in, also debts and levels above the capacity of the call, one call is exact
     /// at any rate: what is allowed, what is left, how long to wait, and what is written; and nothing is, by a denial.
     #[test]
-    fn one_call_from_any_state_is_exact(
-        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
-        wish in scenario::wishes(),
-    ) {
-        let outcome = Judged::found(stored).call(&limit, wish.of(&limit, 0), now_us);
-        if let (Wish::Reserve(cost, _), Ok(outcome)) = (wish, outcome) {
+    fn one_call_from_any_state_is_exact((limit, stored, now_us, operation) in calls()) {
+        let outcome = Judged::found(stored).call(&limit, operation, now_us);
+        if let (Operation::Reserve { cost_micro, .. }, Ok(outcome)) = (operation, outcome) {
             // Also for whoever would wait exactly as long as was told, or not quite.
             for told_ms in [outcome.decision.retry_after_ms, outcome.decision.retry_after_ms - 1] {
-                let as_told = Wish::Reserve(cost, Tick::AsTold(0)).of(&limit, told_ms);
+                let max_wait_ms = told_ms.clamp(0, LONGEST_WAIT_MS);
+                let as_told = Operation::Reserve { cost_micro, max_wait_ms };
                 let _ = Judged::found(stored).call(&limit, as_told, now_us);
             }
         }
-        let free = Operation::Take { cost_micro: 0 };
+        let free = take(0);
         let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
         let model = Model::found(stored);
         let is_in_debt = model.allowed(&limit, free, now_us)[0] == Some(0);
@@ -57,11 +93,7 @@ proptest! {
     /// The same call is allowed after the wait that was told, a debt is paid off, and the bucket is full; and not a
     /// millisecond earlier.
     #[test]
-    fn waits_are_honest_to_the_millisecond(
-        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
-        wish in scenario::wishes(),
-    ) {
-        let operation = wish.of(&limit, 0);
+    fn waits_are_honest_to_the_millisecond((limit, stored, now_us, operation) in calls()) {
         let mut judged = Judged::found(stored);
         let Ok(outcome) = judged.call(&limit, operation, now_us) else { return Ok(()) };
         let (told, stored) = (outcome.decision, judged.stored);
@@ -86,11 +118,10 @@ proptest! {
 
     #[test]
     fn a_level_is_reached_when_it_was_foreseen(
-        (limit, stored, now_us) in scenario::sights(scenario::rates(), scenario::unsteady_ticks()),
-        level in scenario::amounts(),
+        (limit, stored, now_us, level) in sights(|limit| amounts(limit).boxed()),
         in_debt in any::<bool>(),
     ) {
-        let level = level.micro(&limit).min(limit.capacity_micro());
+        let level = level.min(limit.capacity_micro());
         let level = if in_debt { -level } else { level };
         let held = Model::found(stored).level(&limit, now_us).low;
         let wait_us = limit.reaches_in_us(&held, now_us, &whole(level)).ceil().to_integer();
@@ -103,12 +134,11 @@ proptest! {
     /// A bucket that is only known by when it will be full.
     #[test]
     fn a_bucket_is_made_from_the_moment_at_which_it_is_full(
-        limit in scenario::limits(scenario::rates()),
-        // Not so early that there is no time to date a rounding back to.
-        now_us in scenario::starts().prop_map(|now_us| now_us.max(1_000_000_000_000)),
-        until_full in scenario::unsteady_ticks(),
+        (limit, _, now_us, until_full) in sights(|limit| pauses(limit, 1).boxed()),
     ) {
-        let full_at_us = until_full.after(now_us, &limit, 0);
+        // Not so early that there is no time to date a rounding back to.
+        let now_us = now_us.max(1_000_000_000_000);
+        let full_at_us = until_full.after(now_us, 0);
         let bucket = limit.module().full_at(full_at_us, now_us);
         prop_assert_eq!(Bucket::checked(bucket.level_micro, bucket.refilled_at_us), Some(bucket));
         prop_assert!(bucket.refilled_at_us <= now_us, "{:?}", bucket);
@@ -123,8 +153,8 @@ proptest! {
     /// Whatever the clock, it is one that every server keeps.
     #[test]
     fn an_expiry_is_never_before_full_and_at_most_a_quarter_and_a_second_later(
-        now_us in prop_oneof![scenario::starts(), scenario::spread(MAX_TIME_US), select(&MOMENTS[..])],
-        until_full_us in scenario::spread(1 << 62),
+        now_us in prop_oneof![starts(), spread(MAX_TIME_US), select(&MOMENTS[..])],
+        until_full_us in spread(1 << 62),
         any_moment in select(&MOMENTS[..]),
     ) {
         for full_at_us in [now_us.saturating_add(until_full_us), any_moment] {
@@ -141,40 +171,6 @@ proptest! {
     }
 }
 
-/// The smallest amounts and the largest, the fastest rate and the slowest, the ends of time, the deepest debt: every
-/// combination of them, and each decision is the exact one or as much as is ever told.
-#[test]
-fn nothing_overflows_at_the_extremes() {
-    let rates = "1e12 999999999999/1000ms 1/36525d 1 999999999989e14/999999999961d \
-        999999999989/999999999961s 9999.99999989/999999999961s";
-    let amounts = [0, 1, MILLION, MAX_MICRO - 1, MAX_MICRO];
-    let levels = [-MAX_MICRO, 1 - MAX_MICRO, -1, 0, 1, MAX_MICRO - 1, MAX_MICRO];
-    let times = [0, 1, MAX_TIME_US / 2, MAX_TIME_US];
-    let written = levels.iter().flat_map(|level| times.map(|at_us| Bucket::checked(*level, at_us)));
-    let found: Vec<Option<Bucket>> = written.chain([None]).collect();
-    for (rate, capacity) in rates.split(' ').flat_map(|rate| amounts.map(|capacity| (rate, capacity))) {
-        let limit = Limit::of_micro(capacity, rate);
-        for (stored, now_us) in found.iter().flat_map(|stored| times.map(|now_us| (*stored, now_us))) {
-            for operation in [0, 1, MAX_MICRO].into_iter().flat_map(all_operations) {
-                let _ = Judged::found(stored).call(&limit, operation, now_us);
-            }
-        }
-    }
-}
-
-fn all_operations(micro: i64) -> [Operation; 7] {
-    let reserve = |max_wait_ms| Operation::Reserve { cost_micro: micro, max_wait_ms };
-    [
-        Operation::Take { cost_micro: micro },
-        Operation::TakeUpTo { max_tokens: (micro / MILLION).max(1) },
-        reserve(0),
-        reserve(1),
-        reserve(LONGEST_WAIT_MS),
-        Operation::Charge { amount_micro: micro },
-        Operation::Give { amount_micro: micro },
-    ]
-}
-
 /// A clock beyond all bounds is as good as one at the bound.
 #[test]
 fn a_clock_out_of_bounds_is_taken_for_the_nearest_within() {
@@ -187,19 +183,4 @@ fn a_clock_out_of_bounds_is_taken_for_the_nearest_within() {
             assert_eq!(limit.decide(stored, take(1), clock_us), limit.decide(stored, take(1), nearest_us));
         }
     }
-}
-
-/// The write of a reservation may lose what flows in a microsecond. That once made the debt last a millisecond longer
-/// than was told to whoever was refused, and who then would have waited exactly as long was refused again.
-#[test]
-fn who_would_wait_exactly_as_long_as_it_takes_is_served() {
-    let limit = Limit::new("1", "100/m");
-    let stored = Bucket::checked(0, 1_700_000_000_000_000);
-    let reserve = |max_wait_ms| {
-        let operation = Operation::Reserve { cost_micro: 1_000_000, max_wait_ms };
-        limit.module().decide(stored, operation, 1_700_000_000_001_000).unwrap().decision
-    };
-    assert_eq!((reserve(0).allowed, reserve(0).retry_after_ms, reserve(0).reset_after_ms), (0, 599, 599));
-    assert_eq!((reserve(598).allowed, reserve(598).retry_after_ms), (0, 599));
-    assert_eq!((reserve(599).allowed, reserve(599).retry_after_ms), (1, 599));
 }

@@ -1,65 +1,89 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
-use super::exact::operation::moved;
+use super::exact::operation::{moved, LONGEST_WAIT_MS};
 use super::exact::{whole, Exact, Flow, Holding, Judged, Limit, Operation};
-use super::scenario::{self, walk, Amount, Tick, Wish};
+use super::scenario::{any_amounts, pauses, rates, starts, whole_rates, Pause};
+use super::wishes::{holdings, limits, operations, spread};
 use num_traits::{Signed, Zero};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 use tokenbucket::bucket::MAX_TIME_US;
+use tokenbucket::number::MAX_MICRO;
 
-/// Anything that can be wanted of a bucket, or of a few holds.
-#[derive(Clone, Debug)]
-enum Call {
-    Hold(u8, Amount, Tick),
-    Settle(u8, Amount),
-    Other(Wish),
-}
+/// What the clock does before a call, the limit that comes with it, and what is wanted: of a hold, or of the bucket.
+type Step = (Pause, Limit, Option<Holding>, Operation);
 
-fn calls() -> impl Strategy<Value = Call> {
-    let holds = (0..12u8, scenario::amounts(), prop_oneof![3 => scenario::ticks(), 1 => Just(Tick::By(0))]);
-    prop_oneof![
-        3 => holds.prop_map(|(id, amount, lasts)| Call::Hold(id, amount, lasts)),
-        1 => (0..12u8, scenario::amounts()).prop_map(|(id, used)| Call::Settle(id, used)),
-        4 => scenario::wishes().prop_map(Call::Other),
-    ]
-}
-
-impl Call {
-    /// Makes it. Returns what was told to wait, in milliseconds.
-    fn make(self, judged: &mut Judged, limit: &Limit, now_us: i64, told_ms: i64) -> i64 {
-        let id = |number| format!("request:{number}");
-        let is_rounded = |judged: &Judged| {
-            let level = judged.model.level(limit, now_us);
-            level.low != level.high
-        };
-        let outcome = match self {
-            // No hold could end any more.
-            Self::Hold(..) if now_us > MAX_TIME_US - 1000 => return told_ms,
-            Self::Hold(number, amount, lasts) => {
-                let ttl_ms = ((lasts.after(now_us, limit, told_ms) - now_us) / 1000).max(1);
-                let amount_micro = amount.micro(limit);
-                judged.call(limit, &Holding::Set { id: id(number), amount_micro, ttl_ms }, now_us)
-            }
-            Self::Settle(number, used) => {
-                let used_micro = if limit.is_pool() { 0 } else { used.micro(limit) };
-                judged.call(limit, &Holding::Settle { id: id(number), used_micro }, now_us)
-            }
-            // Nobody outside can tell whether it found the bucket full, so that nothing was written.
-            Self::Other(Wish::Give(_)) if !judged.holds.is_empty() && is_rounded(judged) => return told_ms,
+/// Steps with these limits; so many quarters of them on holds, and so many on a clock that was set back.
+fn steps(
+    limits: impl Strategy<Value = Vec<Limit>>,
+    on_holds: u8,
+    set_back: u8,
+) -> impl Strategy<Value = Vec<Step>> {
+    limits.prop_flat_map(move |limits| {
+        let step = select(limits).prop_flat_map(move |limit| {
             // Of a pool tokens are held, but not taken.
-            Self::Other(_) if limit.is_pool() => {
-                judged.call(limit, Operation::Give { amount_micro: 1 }, now_us)
-            }
-            Self::Other(wish) => judged.call(limit, wish.of(limit, told_ms), now_us),
-        };
-        outcome.map_or(0, |outcome| outcome.decision.retry_after_ms)
+            let on_holds = if limit.is_pool() { 3 } else { on_holds };
+            let holding = (0..4u8, holdings(&limit, any_amounts(&limit)))
+                .prop_map(move |(quarter, holding)| (quarter < on_holds).then_some(holding));
+            let operation = match limit.is_pool() {
+                true => Just(Operation::Give { amount_micro: 1 }).boxed(),
+                false => operations(&limit, any_amounts(&limit)).boxed(),
+            };
+            (pauses(&limit, set_back), Just(limit), holding, operation)
+        });
+        vec(step, 1..40)
+    })
+}
+
+/// Walks a sequence of calls, each with its limit and its time; back comes what is told to wait, in milliseconds.
+fn walk(
+    start_us: i64,
+    steps: Vec<Step>,
+    mut call: impl FnMut(&Limit, Option<Holding>, Operation, i64) -> i64,
+) {
+    let (mut now_us, mut told_ms) = (start_us, 0);
+    for (pause, limit, holding, operation) in steps {
+        now_us = pause.after(now_us, told_ms);
+        told_ms = call(&limit, holding, operation, now_us);
     }
 }
 
-fn pools() -> impl Strategy<Value = Limit> {
-    scenario::limits(Just("1e12".to_owned()))
-        .prop_map(|limit| Limit::pool(&format!("{}e-6", limit.capacity_micro())))
+fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+    prop_oneof![
+        2 => vec(limits(MAX_MICRO, whole_rates()), 1..4),
+        4 => vec(limits(MAX_MICRO, rates()), 1..4),
+        1 => vec(spread(MAX_MICRO).prop_map(|micro| Limit::pool(&format!("{micro}e-6"))), 1..3),
+    ]
+}
+
+fn any_limit() -> impl Strategy<Value = Vec<Limit>> {
+    vec(limits(MAX_MICRO, rates()), 1)
+}
+
+/// Makes a call and judges it. Returns what was told to wait, in milliseconds.
+fn make(
+    judged: &mut Judged,
+    limit: &Limit,
+    holding: Option<Holding>,
+    operation: Operation,
+    now_us: i64,
+) -> i64 {
+    let level = judged.model.level(limit, now_us);
+    let outcome = match holding {
+        // No hold could end any more.
+        Some(Holding::Set { ttl_ms, .. }) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        Some(holding) => judged.call(limit, &holding, now_us),
+        // Nobody outside can tell whether it found the bucket full, so that nothing was written.
+        None if matches!(operation, Operation::Give { .. })
+            && !judged.holds.is_empty()
+            && level.low != level.high =>
+        {
+            return 0
+        }
+        None => judged.call(limit, operation, now_us),
+    };
+    outcome.map_or(0, |outcome| outcome.decision.retry_after_ms)
 }
 
 proptest! {
@@ -72,19 +96,14 @@ proptest! {
     /// a second, is kept as the time in which it flowed, and that time is counted at the new rate.
     #[test]
     fn all_that_a_life_brings_is_what_the_model_says(
-        limits in prop_oneof![
-            2 => vec(scenario::limits(scenario::whole_rates()), 1..4),
-            4 => vec(scenario::limits(scenario::rates()), 1..4),
-            1 => vec(pools(), 1..3),
-        ],
-        start_us in scenario::starts(),
-        steps in scenario::steps(scenario::unsteady_ticks(), prop_oneof![calls(), scenario::wishes().prop_map(Call::Other)]),
+        start_us in starts(),
+        steps in prop_oneof![steps(any_limits(), 2, 1), steps(any_limits(), 0, 1)],
         expires_late in any::<bool>(),
     ) {
         let mut judged = Judged { expires_late, ..Judged::default() };
-        let is_exact = limits.iter().all(Limit::is_whole);
-        walk(&limits, start_us, &steps, |limit, call, now_us, told_ms| {
-            let told_ms = call.make(&mut judged, limit, now_us, told_ms);
+        let is_exact = steps.iter().all(|(_, limit, ..)| limit.is_whole());
+        walk(start_us, steps, |limit, holding, operation, now_us| {
+            let told_ms = make(&mut judged, limit, holding, operation, now_us);
             let level = judged.model.level(limit, now_us);
             assert!(!is_exact || level.low == level.high, "{level:?}");
             told_ms
@@ -98,21 +117,19 @@ proptest! {
     /// Between any two moments, nobody obtains more than a full bucket, what has flowed in since, and what was given.
     #[test]
     fn nobody_obtains_more_than_flows_in(
-        limit in scenario::limits(scenario::rates()),
-        start_us in scenario::starts(),
-        steps in scenario::steps(
-            scenario::unsteady_ticks(),
-            scenario::wishes().prop_map(|wish| match wish {
-                Wish::Charge(cost) | Wish::Reserve(cost, _) => Wish::Take(cost),
-                other => other,
-            }),
-        ),
+        start_us in starts(),
+        steps in steps(any_limit(), 0, 1),
     ) {
-        let (mut judged, mut available, mut last_us) = (Judged::default(), limit.capacity.clone(), start_us);
-        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, wish, now_us, told_ms| {
-            let operation = wish.of(limit, told_ms);
+        let (mut judged, mut available, mut last_us) = (Judged::default(), steps[0].1.capacity.clone(), start_us);
+        walk(start_us, steps, |limit, _, operation, now_us| {
+            let (operation, given_micro) = match operation {
+                Operation::Charge { amount_micro: cost_micro } | Operation::Reserve { cost_micro, .. } => {
+                    (Operation::Take { cost_micro }, 0)
+                }
+                Operation::Give { amount_micro } => (operation, amount_micro),
+                other => (other, 0),
+            };
             let outcome = judged.call(limit, operation, now_us).unwrap();
-            let given_micro = if let Operation::Give { amount_micro } = operation { amount_micro } else { 0 };
             available += limit.flow.between(last_us, now_us) + whole(given_micro);
             available = available.clone().min(limit.capacity.clone()) - whole(outcome.granted_micro);
             assert!(!available.is_negative(), "{operation:?} at {now_us}: {outcome:?}");
@@ -125,16 +142,21 @@ proptest! {
     /// between any two of them, but for the millisecond to which a wait is rounded.
     #[test]
     fn reservers_who_wait_as_told_keep_the_limit(
-        limit in scenario::limits(scenario::rates()),
-        start_us in scenario::starts(),
-        steps in scenario::steps(scenario::ticks(), scenario::reserves()),
+        start_us in starts(),
+        steps in steps(any_limit(), 0, 0),
     ) {
-        let mut judged = Judged::default();
+        let (mut judged, limit) = (Judged::default(), steps[0].1.clone());
         let mut acts: Vec<(i64, Exact, i64)> = Vec::new();
-        walk(std::slice::from_ref(&limit), start_us, &steps, |limit, wish, now_us, told_ms| {
-            let operation = wish.of(limit, told_ms);
-            let told = judged.call(limit, operation, now_us).unwrap().decision;
-            let cost = moved(operation, told.allowed);
+        walk(start_us, steps, |limit, _, operation, now_us| {
+            let reserve = match operation {
+                Operation::Take { cost_micro } | Operation::Charge { amount_micro: cost_micro } => {
+                    Operation::Reserve { cost_micro, max_wait_ms: LONGEST_WAIT_MS }
+                }
+                Operation::Reserve { .. } => operation,
+                _ => return 0,
+            };
+            let told = judged.call(limit, reserve, now_us).unwrap().decision;
+            let cost = moved(reserve, told.allowed);
             if !cost.is_zero() {
                 acts.push((now_us + told.retry_after_ms * 1000, cost, told.retry_after_ms.min(1) * 1000));
             }

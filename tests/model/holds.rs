@@ -1,12 +1,8 @@
 //! The holds of one bucket beside a sorted list: their order, what they bring when, the room they take, and their bytes.
-//! What becomes of a bucket that has holds is in `model/sequences.rs`.
+//! What becomes of a bucket that has holds is in `sequences.rs`.
 
-mod exact;
-#[path = "model/settings.rs"]
-mod settings;
-
-use exact::call::{ended, ends};
-use exact::{whole, End, Limit};
+use super::exact::call::{ended, ends};
+use super::exact::{whole, End, Limit};
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -101,7 +97,7 @@ fn assert_same(holds: &Holds, list: &[Hold]) {
 }
 
 proptest! {
-    #![proptest_config(settings::cases("proptest-regressions/holds.txt", 1))]
+    #![proptest_config(super::config(1))]
 
     #[test]
     fn they_are_what_a_sorted_list_is(changes in changes(400, 1200)) {

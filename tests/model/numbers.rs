@@ -3,14 +3,10 @@
 //! A naive reader (`exact/number.rs`) says what the words mean; the module has to agree with it on every byte string.
 //! The tables below are the contract's own words, for people.
 
-mod exact;
-#[path = "model/settings.rs"]
-mod settings;
-
-use exact::number::{
-    self, assert_amount_read_as_meant, assert_flows, assert_rate_read_as_meant, may_be_rounded, MOST_BYTES,
-};
-use exact::Exact;
+use super::exact::number::{self, MOST_BYTES};
+use super::exact::number::{assert_amount_read_as_meant, assert_flows, assert_rate_read_as_meant};
+use super::exact::{self, Exact, Flow};
+use super::scenario::{calendar_rates, rates, steady_rates};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::string::string_regex;
@@ -65,7 +61,7 @@ const FINER: [(&str, i64); 11] = [
 ];
 
 const TOO_LARGE: &str = "1000000000001 1000000000000.000001 1.000000000000000001e12 1e13 1e38 \
-    1e999999999999999999999999 99999999999999999999999999999999999999999999";
+    10.000000000000000000000000000001e17 1e999999999999999999999999 99999999999999999999999999999999999999999999";
 
 #[test]
 fn amounts_are_read_in_every_way_that_clients_print_them() {
@@ -131,25 +127,33 @@ fn rates_are_exact_ratios() {
     }
 }
 
+/// "1/s@d" is a count per period with a bad unit.
 const NO_RATES: &str =
     "0/s|1/0s|1/0.0ms|/|/s|1/|1/1|1/S|1/x|1/1x|1/sec|1/min|1//s|1/s/s|1/1/s|1/ s|1 /s|1/s |1/-1s|-1/s|\
-    1/1mss|1/1sm|1/us|1/e3s|1/.s|1/y|1/w";
+    1/1mss|1/1sm|1/us|1/e3s|1/.s|1/y|1/w|\
+    @d|0@d|-1@d|x@d|1@|1@x|1@D|1@0d|1@1.5h|1@-1h|1@ d|1 @d|1@d |1@2w|1@3mo|1@2y|1@d+|1@d+9|1@d+9:00|1@d+09|\
+    1@d+0900|1@d+09:60|1@d+14:01|1@d-15:00|1@d+09:0|1@d+09:000|1@d+:00|1@d*09:00|1@d+09:00+09:00|1@d/s|1/s@d|\
+    1@d@d|1@+09:00|1@1e3s";
 
 const OUT_OF_RANGE: &str = "1.00000000001e12|1e13|1e99|1e999999999999999999999|1000000001/ms|18446744073.709552/ms|\
     1/1e-13s|1/36525.0001d|1/3155760001s|1/36526d|0.99999999999/36525d|3.1688e-10|1e-99|1e-999999999999999999999|\
-    1/1e999999999999999999999s";
+    1/1e999999999999999999999s|1e-7@s|1e13@d|1e12@ms|0.009@y|1@36526d|1@99999999999999999999d|1e10@1ms";
+
+const CALENDAR_RATES: &str =
+    "1e-6@s|1e9@ms|1e12@s|0.01@y|1@36525d|+1@d|1e3@d|1000@d+14:00|1000@d-00:00|1@01d";
 
 #[test]
 fn what_is_no_rate_is_refused() {
-    let refused = [
-        (NO_RATES, RateError::Malformed),
-        ("0|0.0|0e9|+0", RateError::Zero),
-        (OUT_OF_RANGE, RateError::OutOfRange),
-    ];
-    for (text, error) in
-        refused.iter().flat_map(|(texts, error)| texts.split('|').map(move |text| (text, error)))
-    {
-        assert_eq!(Rate::parse(text.as_bytes()).as_ref(), Err(error), "{text}");
+    for (texts, read) in [
+        (NO_RATES, Err(RateError::Malformed)),
+        ("0|0.0|0e9|+0", Err(RateError::Zero)),
+        (OUT_OF_RANGE, Err(RateError::OutOfRange)),
+        (CALENDAR_RATES, Ok(())),
+    ] {
+        for text in texts.split('|') {
+            assert_eq!(Rate::parse(text.as_bytes()).map(|_| ()), read, "{text}");
+            assert_rate_read_as_meant(text.as_bytes());
+        }
     }
 }
 
@@ -163,15 +167,14 @@ fn decimals() -> impl Strategy<Value = String> {
     string_regex(&format!("\\+?{digits}{fraction}{power}")).unwrap()
 }
 
-/// Rates as the contract has them, many of them within bounds.
-fn rates() -> impl Strategy<Value = String> {
-    let plain = "([1-9][0-9]{0,12}|0\\.[0-9]{1,12}|[1-9][0-9]{0,11}e-?[0-9]{1,2})";
-    let number =
-        prop_oneof![8 => plain, 1 => "[0-9]{1,3}\\.[0-9]{8,20}", 1 => decimals(), 2 => Just(String::new())];
-    let count = prop_oneof![8 => plain, 1 => decimals()];
+/// Rates of all kinds, in numbers of all kinds.
+fn any_rates() -> impl Strategy<Value = String> {
+    let written = (decimals(), prop_oneof![Just(String::new()), decimals()], "(ms|s|m|h|d)");
     prop_oneof![
-        1 => count.clone(),
-        4 => (count, number, "(ms|s|m|h|d)").prop_map(|(count, number, unit)| format!("{count}/{number}{unit}")),
+        4 => steady_rates(),
+        2 => written.prop_map(|(count, number, unit)| format!("{count}/{number}{unit}")),
+        1 => calendar_rates(),
+        1 => "[+]?[0-9.e-]{1,4}@[0-9]{0,3}(ms|s|m|h|d|w|mo|y|q|)([+-][0-9]{1,2}:?[0-9]{1,2})?",
     ]
 }
 
@@ -200,15 +203,15 @@ fn damaged(texts: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<u8
 }
 
 proptest! {
-    #![proptest_config(settings::cases("proptest-regressions/numbers.txt", 32))]
+    #![proptest_config(super::config(32))]
 
     #[test]
     fn a_number_is_read_for_what_it_is(bytes in prop_oneof![
         2 => decimals().prop_map(String::into_bytes),
-        2 => rates().prop_map(String::into_bytes),
+        2 => any_rates().prop_map(String::into_bytes),
         1 => select(LONG_RATES.split('|').collect::<Vec<_>>()).prop_map(|text| text.as_bytes().to_vec()),
         1 => damaged(decimals()),
-        1 => damaged(rates()),
+        1 => damaged(any_rates()),
         // Around whole micro-tokens: on either side of what still counts as one.
         1 => (0..=10_000_000i64, -30..=30i64).prop_map(|(micro, off_by)| {
             format!("{}e-13", (micro * 10_000_000 + off_by).max(0)).into_bytes()
@@ -233,9 +236,8 @@ proptest! {
 
     #[test]
     fn a_limit_is_one_that_refills_within_a_century(text in rates(), part in 0.0..2.0f64, off_by in -2..=2i64) {
-        let (Ok(rate), Ok(meant)) = (Rate::parse(text.as_bytes()), number::rate(text.as_bytes())) else { return Ok(()) };
-        prop_assume!(!may_be_rounded(text.as_bytes()));
-        let largest = number::largest_capacity_micro(&meant.per_second);
+        let rate = Rate::parse(text.as_bytes()).unwrap();
+        let largest = Flow::read(text.as_bytes()).unwrap().largest_capacity_micro();
         // Around the bound itself, and anywhere.
         for capacity_micro in [largest + off_by, (largest as f64 * part) as i64] {
             let capacity_micro = capacity_micro.clamp(0, MAX_MICRO);

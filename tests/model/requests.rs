@@ -1,11 +1,7 @@
 //! argv as clients send it: what each command reads from it, which error the first wrong argument is, and that no
 //! bytes at all do worse than be refused.
 
-mod exact;
-#[path = "model/settings.rs"]
-mod settings;
-
-use exact::operation::{assert_read_as_meant, COMMANDS};
+use super::exact::operation::assert_read_as_meant;
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
@@ -95,60 +91,35 @@ fn numkeys_is_read_in_plain_digits_only() {
     }
 }
 
-/// Mostly right words, and now and then a wrong one.
-fn mostly(right: &'static str, wrong: &'static str) -> impl Strategy<Value = Vec<u8>> {
-    let one_of = |words: &'static str| select(words.split('|').collect::<Vec<_>>());
-    prop_oneof![9 => one_of(right), 1 => one_of(wrong)].prop_map(|word| word.as_bytes().to_vec())
-}
+/// What may stand in any place of a call: numbers and rates, right and wrong.
+const WORDS: &str =
+    "0|1|10|2.5|1e3|1e12|0.0000001|0.0000019|+7|1.9999999|3155760000000|15|30|60|7.0|999999999999|\
+    |x|-1|1e13|1000000000001|3155760001|3155760001000|inf|1 |0x1|1e|１|-2|0.5|b|c|\
+    5|0.25|100/m|10/10s|1/250ms|1/36525d|317|7@d|0/s|1/|1/w|1/36526d|nan";
 
-fn numbers() -> impl Strategy<Value = Vec<u8>> {
-    mostly(
-        "0|1|10|2.5|1e3|1e12|0.0000001|0.0000019|+7|1.9999999|3155760000000",
-        "|x|-1|1e13|1000000000001|3155760000001|inf|1 |0x1|1e|１",
-    )
-}
+/// A few right calls of all commands that decide.
+const CALLS: &str = "TAKE a 10 5|TAKE a 1e3 100/m 2.5|PEEK a 10 1|PEEK a 10 0 1|TAKEUPTO a 10 7@d 7|\
+    RESERVE a 10 1/36525d 1 60|CHARGE a 2.5 1e12 317|GIVE a 10 1/250ms 1|GIVE  0 0 0|MTAKE 1 a 10 5 1|\
+    MTAKE 2 a 10 5 1 b 1 100/m 0|MTAKE 4 a 10 5 1 b 1 100/m 0 c 30 10/10s 1.5  1e3 7@d 7|\
+    THROTTLE a 15 30 60|THROTTLE a -1 1e3 3155760000 0|THROTTLE a 7.0 30 60 1";
 
-fn rates() -> impl Strategy<Value = Vec<u8>> {
-    mostly("5|0.25|100/m|10/10s|1/250ms|1e12|1/36525d|317|7@d", "|0|0/s|1/|1/w|1e13|1/36526d|-1|nan")
-}
-
-fn keys() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![3 => "[ab]{0,2}".prop_map(String::into_bytes), 1 => prop::collection::vec(any::<u8>(), 0..4)]
-}
-
-/// `key capacity rate cost`.
-fn group() -> impl Strategy<Value = Vec<Vec<u8>>> {
-    (keys(), numbers(), rates(), numbers())
-        .prop_map(|(key, capacity, rate, cost)| vec![key, capacity, rate, cost])
-}
-
-/// The arguments of a call: mostly of the right number, mostly right.
+/// Calls of which up to three words are others; now and then one is left out or put in.
 fn calls() -> impl Strategy<Value = (&'static str, Vec<Vec<u8>>)> {
-    let one = (select(COMMANDS[..6].to_vec()), group(), numbers(), any::<bool>());
-    let one = one.prop_map(|(command, mut arguments, last, with_default)| {
-        match command {
-            "RESERVE" => arguments.push(last),
-            "TAKE" | "PEEK" if with_default => drop(arguments.pop()),
-            _ => {}
-        }
-        (command, arguments)
-    });
-    let several = (prop::collection::vec(group(), 1..5), prop::option::weighted(0.2, numbers()));
-    let several = several.prop_map(|(groups, numkeys)| {
-        let numkeys = numkeys.unwrap_or_else(|| groups.len().to_string().into_bytes());
-        ("MTAKE", std::iter::once(numkeys).chain(groups.into_iter().flatten()).collect::<Vec<_>>())
-    });
-    let whole =
-        mostly("1|15|30|60|1e3|7.0|0|-1|999999999999|3155760000", "1e12|1000000000001|3155760001|0.5||x|-2");
-    let throttle = (keys(), prop::collection::vec(whole, 3..=4));
-    let throttle = throttle.prop_map(|(key, numbers)| ("THROTTLE", [vec![key], numbers].concat()));
-    let damage = prop::option::weighted(0.1, (any::<Index>(), any::<bool>()));
-    let calls = prop_oneof![5 => one, 2 => several, 2 => throttle];
-    (calls, damage).prop_map(|((command, mut arguments), damage)| {
-        match damage {
-            Some((index, true)) => drop(arguments.remove(index.index(arguments.len()))),
-            Some((index, false)) => arguments.insert(index.index(arguments.len()), b"1".to_vec()),
-            None => {}
+    let word = prop_oneof![
+        9 => select(WORDS.split('|').collect::<Vec<_>>()).prop_map(|word| word.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..4),
+    ];
+    let changes = prop::collection::vec((any::<Index>(), word, 0..20u8), 0..=3);
+    (select(CALLS.split('|').collect::<Vec<_>>()), changes).prop_map(|(call, changes)| {
+        let (command, arguments) = call.split_once(' ').unwrap();
+        let mut arguments: Vec<_> = arguments.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        for (index, word, how) in changes {
+            let place = index.index(arguments.len());
+            match how {
+                0 => drop(arguments.remove(place)),
+                1 => arguments.insert(place, word),
+                _ => arguments[place] = word,
+            }
         }
         (command, arguments)
     })
@@ -181,7 +152,7 @@ fn fields() -> impl Strategy<Value = i64> {
 }
 
 proptest! {
-    #![proptest_config(settings::cases("proptest-regressions/requests.txt", 64))]
+    #![proptest_config(super::config(64))]
 
     #[test]
     fn a_call_is_read_for_what_it_is((command, arguments) in calls()) {
