@@ -1,10 +1,9 @@
 //! The module's arithmetic without a server, every call of it judged by the model.
 
-use super::call::Wanted;
+use super::call::{self, Wanted};
 use super::operation::moved;
 use super::{whole, Bucket, End, Exact, Holding, Limit, Model, Trace};
 use num_traits::Zero;
-use std::collections::BTreeMap;
 use tokenbucket::bucket::{self, Change, DebtTooDeep, Outcome};
 use tokenbucket::effect::ExpiryWindow;
 use tokenbucket::holds::{Hold, Holds};
@@ -58,7 +57,7 @@ impl Judged {
         if self.expires_at_ms.is_some() {
             self.model.see_expiry(self.expires_at_ms);
         }
-        self.see_holds(now_us);
+        assert_eq!(outstanding(self.holds.iter(), now_us), self.model.holds(now_us), "is held at {now_us}");
         decided
     }
 
@@ -97,15 +96,6 @@ impl Judged {
         Ok(outcome)
     }
 
-    #[track_caller]
-    fn see_holds(&self, now_us: i64) {
-        let outstanding = self.holds.iter().filter(|hold| hold.ends_at_us > now_us).map(|hold| {
-            let end = End { at_us: hold.ends_at_us, micro: whole(hold.amount_micro) };
-            (String::from_utf8(hold.id.to_vec()).unwrap(), end)
-        });
-        assert_eq!(outstanding.collect::<BTreeMap<_, _>>(), self.model.holds(now_us), "is held at {now_us}");
-    }
-
     fn expire(&mut self, limit: &Limit, now_us: i64) {
         if self.expires_at_ms.is_some_and(|at_ms| now_us / 1000 >= at_ms) {
             self.clear();
@@ -133,4 +123,13 @@ impl Judged {
             }
         }
     }
+}
+
+/// Those that have not ended, as the model has them.
+pub fn outstanding<'a>(holds: impl Iterator<Item = &'a Hold>, now_us: i64) -> call::Holds {
+    let outstanding = holds.filter(|hold| hold.ends_at_us > now_us).map(|hold| {
+        let end = End { at_us: hold.ends_at_us, micro: whole(hold.amount_micro) };
+        (String::from_utf8(hold.id.to_vec()).unwrap(), end)
+    });
+    outstanding.collect()
 }

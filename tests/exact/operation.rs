@@ -5,7 +5,7 @@ use super::{number, throttle};
 use super::{whole, Bucket, Exact, Limit, MILLION};
 use num_traits::Zero;
 use std::collections::HashSet;
-use tokenbucket::bucket::Operation;
+use tokenbucket::bucket::{self, Operation};
 use tokenbucket::error::Error;
 use tokenbucket::number::{Rounding, MAX_TOKENS};
 use tokenbucket::request::{self, Request, Throttle};
@@ -158,23 +158,18 @@ pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
         return;
     }
     let shown: Vec<String> = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
-    // The same rate may be another fraction in the words of redis-cell: then limits are compared by how long they refill.
-    let is_throttle = command == "THROTTLE";
-    let empty = Some(Bucket { level_micro: 0, refilled_at_us: 0 });
+    // The same rate may be another fraction in the words of redis-cell: limits are compared by how long they refill,
+    // from a debt, by which also those of no capacity differ.
+    let debt = Some(Bucket { level_micro: -1000 * MILLION, refilled_at_us: 0 });
+    let shape = |key: &[u8], limit: &bucket::Limit, operation: Operation| {
+        let capacity_micro = limit.capacity_micro();
+        (key.to_vec(), capacity_micro, limit.wait_us(debt, capacity_micro, 0), operation)
+    };
     let read_by_module: Result<Vec<_>, _> = read_by_module.map(|requests| {
-        let one = |Request { key, limit, operation }: &Request<'_, &[u8]>| {
-            let refill_us = is_throttle.then(|| limit.wait_us(empty, limit.capacity_micro(), 0));
-            let capacity = whole(limit.capacity_micro());
-            (key.to_vec(), (!is_throttle).then_some(*limit), refill_us, capacity, *operation)
-        };
-        requests.iter().map(one).collect()
+        requests.iter().map(|request| shape(request.key, &request.limit, request.operation)).collect()
     });
     let meant = read(command, arguments).map(|meant| {
-        let one = |Meant { key, limit, operation }| {
-            let refill_us = is_throttle.then(|| limit.refill_us());
-            (key.to_vec(), (!is_throttle).then(|| limit.module()), refill_us, limit.capacity, operation)
-        };
-        meant.into_iter().map(one).collect()
+        meant.iter().map(|meant| shape(meant.key, &meant.limit.module(), meant.operation)).collect()
     });
     assert_eq!(read_by_module, meant, "{command} {shown:?}");
 }
