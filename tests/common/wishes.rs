@@ -39,27 +39,18 @@ pub fn amounts(limit: &Limit) -> impl Strategy<Value = i64> + Clone {
     ]
 }
 
-pub fn reserves(
-    limit: &Limit,
-    amounts: impl Strategy<Value = i64> + Clone,
-) -> impl Strategy<Value = Operation> {
-    let patience = prop_oneof![spread(LONGEST_WAIT_MS), 0..=limit.refill_us() / 500];
-    (amounts, patience).prop_map(|(cost_micro, max_wait_ms)| Operation::Reserve {
-        cost_micro,
-        max_wait_ms: max_wait_ms.min(LONGEST_WAIT_MS),
-    })
-}
-
 /// All that can be wanted of a bucket.
 pub fn operations(
     limit: &Limit,
     amounts: impl Strategy<Value = i64> + Clone,
 ) -> impl Strategy<Value = Operation> {
     let up_to = prop_oneof![1..=5i64, spread(MAX_TOKENS)];
+    let patience = prop_oneof![spread(LONGEST_WAIT_MS), 0..=limit.refill_us() / 500];
+    let reserves = (amounts.clone(), patience.prop_map(|ms| ms.min(LONGEST_WAIT_MS)));
     prop_oneof![
         4 => amounts.clone().prop_map(|cost_micro| Operation::Take { cost_micro }),
         2 => up_to.prop_map(|max_tokens| Operation::TakeUpTo { max_tokens: max_tokens.max(1) }),
-        2 => reserves(limit, amounts.clone()),
+        2 => reserves.prop_map(|(cost_micro, max_wait_ms)| Operation::Reserve { cost_micro, max_wait_ms }),
         1 => amounts.clone().prop_map(|amount_micro| Operation::Charge { amount_micro }),
         2 => amounts.prop_map(|amount_micro| Operation::Give { amount_micro }),
     ]
