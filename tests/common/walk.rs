@@ -139,7 +139,8 @@ impl<'a> Walk<'a> {
     /// key expires.
     pub fn call(&mut self, limit: &Limit, operation: Operation) -> Decision {
         let before = self.look(limit);
-        let foreseen = matches!(operation, Operation::Take { .. }).then(|| self.peek(limit, operation));
+        let peek = format!("TB.PEEK {}", operation::arguments(operation, &self.key, limit));
+        let foreseen = matches!(operation, Operation::Take { .. }).then(|| self.decide(&peek));
         let peeked = self.stored();
         self.model.see_trace(limit, self.now_us(), Trace::None, [before, peeked]);
         let decision = self.decide(&operation::words(operation, &self.key, limit));
@@ -167,11 +168,6 @@ impl<'a> Walk<'a> {
         let now_us = self.now_us();
         assert_eq!(shown_holds(listed, now_us), holds_to_show(&self.model, now_us));
         decision
-    }
-
-    /// What a take would be told.
-    pub fn peek(&mut self, limit: &Limit, take: Operation) -> Decision {
-        self.decide(&format!("TB.PEEK {}", operation::arguments(take, &self.key, limit)))
     }
 
     /// Takes from several buckets together, and judges all of it. Says whether they allowed it.

@@ -2,16 +2,14 @@
 
 use super::exact::bucket::LONGEST_TOLD_MS;
 use super::exact::operation::LONGEST_WAIT_MS;
-use super::exact::{milliseconds, whole, Bucket, Judged, Limit, Model, Operation, MILLION};
+use super::exact::{whole, Bucket, Judged, Limit, Model, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts};
 use super::take;
-use super::wishes::{amounts, limits, operations, spread};
-use num_traits::ToPrimitive;
+use super::wishes::{amounts, limits, operations};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
 use tokenbucket::bucket::{Decision, NoReturns, MAX_TIME_US};
-use tokenbucket::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket::number::MAX_MICRO;
 
 /// So many milliseconds later a call is allowed, and a millisecond earlier it was not.
@@ -62,17 +60,16 @@ fn calls() -> impl Strategy<Value = Sight<Operation>> {
     prop_oneof![extremes(), sights(|limit| operations(limit, any_amounts(limit)).boxed())]
 }
 
-/// Within the bounds of a clock, and beyond.
-static MOMENTS: [i64; 9] = [i64::MIN, -1, 0, 1, 999, 1000, 1001, MAX_TIME_US, i64::MAX];
-
 proptest! {
     #![proptest_config(super::config(64))]
 
     /// From any state that a bucket may be in, also debts and levels above the capacity of the call, one call is exact
-    /// at any rate: what is allowed, what is left, how long to wait, and what is written; and nothing is, by a denial.
+    /// at any rate: what is allowed, what is left, how long to wait, and what is written; and nothing is, by a denial. Its
+    /// key never expires before it is full, and at most a quarter of the time until then and a second later.
     #[test]
-    fn one_call_from_any_state_is_exact((limit, stored, now_us, operation) in calls()) {
-        let outcome = Judged::found(stored).call(&limit, operation, now_us);
+    fn one_call_from_any_state_is_exact((limit, stored, now_us, operation) in calls(), expires_late in any::<bool>()) {
+        let mut judged = Judged { expires_late, ..Judged::found(stored) };
+        let outcome = judged.call(&limit, operation, now_us);
         if let (Operation::Reserve { cost_micro, .. }, Ok(outcome)) = (operation, outcome) {
             // Also for whoever would wait exactly as long as was told, or not quite.
             for told_ms in [outcome.decision.retry_after_ms, outcome.decision.retry_after_ms - 1] {
@@ -145,25 +142,5 @@ proptest! {
         let at_the_bottom = bucket.level_micro == -MAX_MICRO;
         prop_assert!(made <= level || at_the_bottom, "{:?} holds {} of {}", bucket, made, level);
         prop_assert!(&level - &made <= limit.flow.loss(), "{:?} holds {} of {}", bucket, made, level);
-    }
-
-    /// Whatever the clock, it is one that every server keeps.
-    #[test]
-    fn an_expiry_is_never_before_full_and_at_most_a_quarter_and_a_second_later(
-        now_us in prop_oneof![starts(), spread(MAX_TIME_US), select(&MOMENTS[..])],
-        until_full_us in spread(1 << 62),
-        any_moment in select(&MOMENTS[..]),
-    ) {
-        for full_at_us in [now_us.saturating_add(until_full_us), any_moment] {
-            let ExpiryWindow { earliest_ms, latest_ms } = ExpiryWindow::new(full_at_us, now_us);
-            let in_order = 0 <= earliest_ms && earliest_ms <= latest_ms && latest_ms <= MAX_EXPIRE_AT_MS;
-            prop_assert!(in_order, "{} to {} for {} at {}", earliest_ms, latest_ms, full_at_us, now_us);
-        }
-        let full_at_us = now_us.clamp(0, MAX_TIME_US) + until_full_us;
-        let window = ExpiryWindow::new(full_at_us, now_us.clamp(0, MAX_TIME_US));
-        let full_at_ms = milliseconds(&whole(full_at_us)).to_i64().unwrap();
-        prop_assert_eq!(window.earliest_ms, full_at_ms);
-        let most_late_us = whole(until_full_us) / whole(4) + whole(1_000_000);
-        prop_assert!(whole(window.latest_ms - full_at_ms) * whole(1000) <= most_late_us, "{:?}", window);
     }
 }

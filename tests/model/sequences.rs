@@ -66,18 +66,14 @@ fn make(
     now_us: i64,
 ) -> i64 {
     let level = judged.model.level(limit, now_us);
-    let outcome = match holding {
+    let is_rounded = !judged.holds.is_empty() && level.low != level.high;
+    let outcome = match (holding, operation) {
         // No hold could end any more.
-        Some(Holding::Set { ttl_ms, .. }) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
-        Some(holding) => judged.call(limit, &holding, now_us),
+        (Some(Holding::Set { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        (Some(holding), _) => judged.call(limit, &holding, now_us),
         // Nobody outside can tell whether it found the bucket full, so that nothing was written.
-        None if matches!(operation, Operation::Give { .. })
-            && !judged.holds.is_empty()
-            && level.low != level.high =>
-        {
-            return 0
-        }
-        None => judged.call(limit, operation, now_us),
+        (None, Operation::Give { .. }) if is_rounded => return 0,
+        (None, operation) => judged.call(limit, operation, now_us),
     };
     outcome.map_or(0, |outcome| outcome.decision.retry_after_ms)
 }
