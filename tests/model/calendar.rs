@@ -42,6 +42,8 @@ fn the_next_boundary_is_the_one_on_the_wall() {
 }
 
 proptest! {
+    #![proptest_config(super::config(1))]
+
     /// What comes between two moments, and when an amount has come, is what an independent calendar says: anywhere, and
     /// next to a boundary.
     #[test]
