@@ -8,7 +8,7 @@ use common::exact::throttle::{follow as follow_by_model, limit, Reply};
 use common::exact::{self, Model};
 use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
 use common::walk::{pause_us, stored};
-use common::{integers, text, Clock, Connection, Random, Server, ServerBuilder};
+use common::{integers, text, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 
 /// Limits at which nothing is rounded: count and period in seconds.
@@ -103,10 +103,6 @@ impl Pair {
         Self { server, cell_server, client, cell, rounds_up: probe[4] == 1 }
     }
 
-    fn clock(&self) -> &Clock {
-        self.server.clock()
-    }
-
     /// Goes on to a limit at one of the rates, whose key is on neither server.
     fn begin(&mut self, random: &mut Random, rates: &[(i64, i64)]) -> Limit {
         let any = random.between(0, 1000);
@@ -130,7 +126,7 @@ impl Pair {
             self.client.run(&["DEL", key]);
             *model = Model::default();
         }
-        let now_us = self.clock().now_us();
+        let now_us = self.server.clock().now_us();
         model.see(&limit.meant, now_us, stored(self.client.state(key)));
         let told = throttle(&mut self.client, &call);
         follow_by_model(model, &limit.meant, quantity, now_us, told);
@@ -156,7 +152,7 @@ impl Pair {
     fn take_over(&mut self, limit: &Limit, random: &mut Random) -> Model {
         for _ in 0..10 {
             throttle(&mut self.cell, &limit.call(limit.quantity(random)));
-            self.clock().advance_us(random.between(0, limit.meant.refill_us() / 20));
+            self.server.clock().advance_us(random.between(0, limit.meant.refill_us() / 20));
         }
         throttle(&mut self.cell, &limit.call(1));
         let left = text(&self.cell.run(&["GET", &limit.key]));
@@ -185,7 +181,7 @@ fn every_field_is_the_same_where_nothing_is_rounded() {
             let waits_as_told = told[3] > 0 && random.once_in(3);
             let pause_us =
                 if waits_as_told { told[3] * 1_000_000 } else { pause_us(&mut random, &limit.meant) };
-            pair.clock().advance_us(pause_us);
+            pair.server.clock().advance_us(pause_us);
         }
     }
     assert!((720..3600).contains(&limited), "{limited} of 7200 are limited");
@@ -211,7 +207,7 @@ fn decisions_part_only_at_the_very_edge_where_something_is_rounded() {
             }
             assert!((1..5).all(|field| ours[field].abs_diff(cell[field]) <= 1), "{context}");
             assert_eq!(ours[3] < 0, cell[3] < 0, "{context}");
-            pair.clock().advance_us(pause_us(&mut random, &limit.meant));
+            pair.server.clock().advance_us(pause_us(&mut random, &limit.meant));
         }
     }
     assert!(parted < compared / 500, "{parted} of {compared}");
@@ -270,7 +266,7 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
         let limit = pair.begin(&mut random, &EXACT);
         let (key, peek) = (&limit.key, limit.call(0));
         throttle(&mut pair.client, &limit.call(random.between(0, limit.capacity)));
-        pair.clock().advance_us(random.between(0, 500_000));
+        pair.server.clock().advance_us(random.between(0, 500_000));
         let before = throttle(&mut pair.client, &peek);
         let eval = ["EVAL", script, "1", key].into_iter().chain(limit.words.split(' '));
         pair.client.run(&eval.collect::<Vec<_>>());
