@@ -12,6 +12,7 @@ mod requests;
 mod scenario;
 mod sequences;
 mod split;
+mod top;
 #[path = "../common/wishes.rs"]
 mod wishes;
 
