@@ -48,6 +48,10 @@ impl Judged {
             assert_eq!(whole(outcome.granted_micro), granted, "what is counted as granted");
         }
         self.make_so(outcome.change, now_us);
+        if let (Change::Store { bucket, .. }, Trace::Written | Trace::Full) = (outcome.change, trace) {
+            let is_full = bucket.level_micro >= limit.capacity_micro() && self.holds.is_empty();
+            assert!(!is_full, "a full bucket is stored, where its key could go");
+        }
         // Where there are holds, a write may leave level and time as they were.
         if trace == Trace::Written && self.stored == before && (was_held || !self.holds.is_empty()) {
             self.model.see(limit, now_us, self.stored);

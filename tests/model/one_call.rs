@@ -6,6 +6,7 @@ use super::exact::{whole, Bucket, Judged, Limit, Model, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts};
 use super::take;
 use super::wishes::{amounts, limits, operations};
+use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
@@ -77,6 +78,11 @@ proptest! {
                 let as_told = Operation::Reserve { cost_micro, max_wait_ms };
                 let _ = Judged::found(stored).call(&limit, as_told, now_us);
             }
+        }
+        // And for whoever gives just what is missing.
+        let missing = whole(limit.capacity_micro()) - Model::found(stored).level(&limit, now_us).low;
+        if let Some(amount_micro) = missing.ceil().to_integer().to_i64().filter(|micro| *micro <= MAX_MICRO) {
+            let _ = Judged::found(stored).call(&limit, Operation::Give { amount_micro }, now_us);
         }
         let free = take(0);
         let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
