@@ -2,8 +2,8 @@
 //!
 //! A ceiling is a multiple of what `INCR` costs on the same server in the same run, so that it holds on every
 //! machine. A change that makes a call dearer by more than the slack fails; one that makes it cheaper should record
-//! new ceilings: what is measured is written like them. What is promised of holds, as multiples of one another, has
-//! only what counts repeat to.
+//! new ceilings: `target/bench/ceilings.csv`, where what is measured is written, copied over `benches/ceilings.csv`. What is
+//! promised of holds, as multiples of one another, has only what counts repeat to.
 
 use crate::calls::*;
 use crate::instructions::{count, countable, APPEND_ONLY_FILE, NOBODY, UNCOUNTED};
@@ -61,7 +61,9 @@ fn dearer_than_recorded(measured: &[Ceiling]) -> Result<usize, String> {
     for (server, listener, call, times) in measured {
         let known = recorded.iter().find(|line| (&line.0, &line.1, &line.2) == (server, listener, call));
         let Some((.., ceiling)) = known else {
-            return Err(format!("{FILE} has no ceiling for {call} on {server}"));
+            return Err(format!(
+                "{FILE} has no ceiling for {call} on {server}: copy target/bench/ceilings.csv there"
+            ));
         };
         let line = format!("{server}  {listener}  {call:<33} {times:>6.3} x INCR, recorded {ceiling:>6.3}");
         broken += judge(&line, *times <= ceiling * (1.0 + SLACK));
