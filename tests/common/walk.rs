@@ -139,8 +139,10 @@ impl<'a> Walk<'a> {
     /// key expires.
     pub fn call(&mut self, limit: &Limit, operation: Operation) -> Decision {
         let before = self.look(limit);
-        let peek = format!("TB.PEEK {}", operation::arguments(operation, &self.key, limit));
-        let foreseen = matches!(operation, Operation::Take { .. }).then(|| self.decide(&peek));
+        let foreseen = matches!(operation, Operation::Take { .. }).then(|| {
+            let arguments = operation::arguments(operation, &self.key, limit);
+            self.decide(&format!("TB.PEEK {arguments}"))
+        });
         let peeked = self.stored();
         self.model.see_trace(limit, self.now_us(), Trace::None, [before, peeked]);
         let decision = self.decide(&operation::words(operation, &self.key, limit));
