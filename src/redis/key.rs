@@ -305,7 +305,11 @@ impl<'call> BucketKey<'call> {
                 // Before 6.2.2 an expiry counts from the server's present millisecond, which is ours or later:
                 // the key may stay a moment longer, and never goes early.
                 None => {
-                    let after_ms = at_ms.map(|at_ms| at_ms.saturating_sub(now_us() / 1000).max(1));
+                    let after_ms = at_ms.map(|at_ms| match at_ms.saturating_sub(now_us() / 1000) {
+                        // In files and streams it may be over: a millisecond ago would be read as never.
+                        over_ms if over_ms == never => never.saturating_sub(1),
+                        after_ms => after_ms,
+                    });
                     server!(RedisModule_SetExpire)(self.key, after_ms.unwrap_or(never))
                 }
             }

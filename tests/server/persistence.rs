@@ -97,6 +97,21 @@ fn an_append_only_file_brings_back_every_bucket() {
     }
 }
 
+/// A server reads the key of such a bucket from the file, and must not show it for even a millisecond.
+#[test]
+fn a_bucket_that_fills_up_while_the_server_is_down_has_no_key_afterwards() {
+    for late_ms in [1, 2, HOUR_MS] {
+        let mut server = with_append_only_file("no").start();
+        let mut client = server.connect();
+        client.say("TB.TAKE user:1 10 1/h");
+        let expires_at_ms = client.expires_at_ms("user:1").unwrap();
+        server.kill();
+        server.clock().set_us((expires_at_ms + late_ms) * 1000);
+        server.start_again();
+        assert_eq!(array(server.connect().say("KEYS *")), [], "{late_ms} ms after the expiry");
+    }
+}
+
 /// Waits until no child writes a file.
 pub fn wait_for_children(server: &Server, client: &mut Connection) {
     wait_while_time_passes(&[server.clock()], "the background work is done", || !is_writing_files(client));
