@@ -5,6 +5,7 @@ use super::engine::{executable, foreign_compiler, is_before};
 use super::patience::{patience, wait_for};
 use super::reply::{self, array, decision, integer, text, unix_us, Decision};
 use redis::{ConnectionLike, Value};
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -216,11 +217,28 @@ impl Server {
         self.start_again();
     }
 
-    /// Kills the server as a power cut would.
+    /// Kills the server as a power cut would, and its children with it.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+        self.kill_children();
+    }
+
+    /// Kills what a dead server was still writing files with. Such a child keeps the connections of clients open, so that
+    /// they wait for replies. Before 7.0 it also waits for its parent until a time of the clock that the test moves.
+    fn kill_children(&self) {
+        let Ok(folder) = self.folder().canonicalize() else { return };
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let children: Vec<OsString> = processes
+            .filter(|process| fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == folder))
+            .map(|process| process.file_name())
+            .collect();
+        if !children.is_empty() {
+            // A child may have ended since.
+            let _ =
+                Command::new("sh").args(["-c", "kill -9 \"$@\" 2>/dev/null", "kill"]).args(children).status();
+        }
     }
 
     /// Waits until the server has ended by itself, and returns its exit code.
@@ -299,6 +317,7 @@ impl Drop for Server {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+            self.kill_children();
         }
     }
 }
