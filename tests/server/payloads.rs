@@ -139,7 +139,7 @@ fn without_holds_a_payload_is_what_it_always_was() {
 }
 
 fn restore(client: &mut Connection, effect: &[u8]) -> Result<Value, String> {
-    client.try_run(&[b"TB.RESTORE", b"k".as_slice(), effect])
+    client.try_run(&[b"TB.RESTORE".as_slice(), b"k", effect])
 }
 
 /// What no bucket can have had: `tests/requests.rs`. What no hold can be: `tests/holds.rs`.

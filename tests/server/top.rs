@@ -55,7 +55,7 @@ fn keys_may_have_any_bytes_and_long_ones_are_cut() {
     let mut client = server.connect();
     let (binary, long) = (&b"\0\r\n\xff"[..], [b'x'; 1030]);
     for key in [binary, binary, &long[..1024], &long[..1025], &long] {
-        client.run(&[b"TB.TAKE", key, b"0", b"1"]);
+        client.run(&[b"TB.TAKE".as_slice(), key, b"0", b"1"]);
     }
     assert_eq!(top(&mut client, "TB.TOP"), [(long[..1024].to_vec(), 3), (binary.to_vec(), 2)]);
 }
