@@ -80,7 +80,9 @@ class TopSeries:
         if now_s - self.chosen_at_s >= self.period_s:
             self.keys = set()
             self.chosen_at_s = now_s
-        for row in top:
+        """The rows that have a series. A key that is limited now comes before an old one that was
+        limited more often."""
+        for row in sorted(top, key=busiest_first):
             if len(self.keys) < self.size:
                 self.keys.add(row.key)
         return [row for row in top if row.key in self.keys]
@@ -88,6 +90,10 @@ class TopSeries:
 
 class Buckets(Collector):
     """What the nodes said last, as metrics."""
+
+def busiest_first(row: Denied) -> tuple[int, int]:
+    return -row.last_minute, -row.denied
+
 
     def __init__(self, nodes: list[Node], top: int, top_period_s: float) -> None:
         self.nodes = nodes
@@ -195,10 +201,9 @@ def of_node(node: Node) -> dict:
 def top_of_all(nodes: list[Node]) -> list[dict]:
     """The keys of all nodes, those denied most within the last minute first."""
     answers = [(node.name, node.status().answer) for node in nodes]
-    rows = [
-        {"node": name, **asdict(row)} for name, answer in answers if answer for row in answer.top
-    ]
-    return sorted(rows, key=lambda row: (-row["last_minute"], -row["denied"]))[:ROWS_ON_PAGE]
+    rows = [(name, row) for name, answer in answers if answer for row in answer.top]
+    rows.sort(key=lambda of: busiest_first(of[1]))
+    return [{"node": name, **asdict(row)} for name, row in rows[:ROWS_ON_PAGE]]
 
 
 TYPES = {

@@ -240,6 +240,12 @@ def test_no_two_keys_become_the_same_label():
     shown = [printable(key) for key in keys]
     assert len(set(shown)) == len(keys)
     assert all(text.isprintable() for text in shown)
+def test_a_key_that_is_limited_now_gets_a_series_before_old_ones_with_larger_counts():
+    old = [Denied(f"old:{number}", 1_000_000, 0, 0) for number in range(10)]
+    now = Denied("now", 120, 0, 120)
+    assert now in TopSeries(10, period_s=300).of([*old, now], 0)
+
+
     assert printable("user:müller 東京") == "user:müller 東京"
     assert printable("a\u202eb") == r"a\xe2\x80\xaeb", "nobody turns the direction of writing"
     long = [as_label("x" * 300 + end) for end in "12"]

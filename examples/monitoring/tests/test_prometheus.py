@@ -133,7 +133,7 @@ def test_a_prometheus_has_the_numbers_that_info_has(start, watch, prometheus):
     def alarmed() -> set[str]:
         return {alert["labels"]["alertname"] for alert in ask("alerts")["alerts"]}
 
-    expected = {"TokenbucketNodeAway", "TokenbucketModuleMissing"}
+    expected = {"TokenbucketNodeDown", "TokenbucketModuleMissing"}
     wait_for(lambda: expected <= alarmed(), "the alerts", PATIENCE_S)
 
 
