@@ -48,7 +48,10 @@ FIELDS: dict[str, tuple[type[Metric], str]] = {
     "errors": (CounterMetricFamily, "Calls that the module refused with an error"),
     "tokens_granted": (CounterMetricFamily, "Whole tokens that left buckets"),
     "buckets": (GaugeMetricFamily, "Buckets in memory"),
-    "bucket_bytes": (GaugeMetricFamily, "Bytes of their values and holds"),
+    "bucket_bytes": (
+        GaugeMetricFamily,
+        "Bytes of bucket values and holds, without keys and the server's own structures",
+    ),
     "holds": (GaugeMetricFamily, "Holds in memory"),
     "holds_expired": (CounterMetricFamily, "Holds that nobody settled in time"),
     "settled_late": (CounterMetricFamily, "Holds that were to be settled and were not there"),
@@ -77,23 +80,23 @@ class TopSeries:
         self.chosen_at_s = -float("inf")
 
     def of(self, top: list[Denied], now_s: float) -> list[Denied]:
+        """The rows that have a series. A key that is limited now comes before an old one that was
+        limited more often."""
         if now_s - self.chosen_at_s >= self.period_s:
             self.keys = set()
             self.chosen_at_s = now_s
-        """The rows that have a series. A key that is limited now comes before an old one that was
-        limited more often."""
         for row in sorted(top, key=busiest_first):
             if len(self.keys) < self.size:
                 self.keys.add(row.key)
         return [row for row in top if row.key in self.keys]
 
 
-class Buckets(Collector):
-    """What the nodes said last, as metrics."""
-
 def busiest_first(row: Denied) -> tuple[int, int]:
     return -row.last_minute, -row.denied
 
+
+class Buckets(Collector):
+    """What the nodes said last, as metrics."""
 
     def __init__(self, nodes: list[Node], top: int, top_period_s: float) -> None:
         self.nodes = nodes
@@ -140,6 +143,12 @@ def busiest_first(row: Denied) -> tuple[int, int]:
         if answer.oom_errors is not None:
             text = "Replies of the server that began with -OOM"
             add(CounterMetricFamily, "tokenbucket_oom_errors", text, answer.oom_errors, node=node)
+        text = "Bytes that the whole server allocated (used_memory)"
+        used = answer.used_memory_bytes
+        add(GaugeMetricFamily, "tokenbucket_server_memory_bytes", text, used, node=node)
+        text = "The server's maxmemory, 0 without a limit"
+        most = answer.maxmemory_bytes
+        add(GaugeMetricFamily, "tokenbucket_server_maxmemory_bytes", text, most, node=node)
         with self.lock:
             rows = self.series[node].of(answer.top, time.monotonic())
         text = "How often a key was denied, as TB.TOP counts"
@@ -188,7 +197,7 @@ def of_node(node: Node) -> dict:
     return {
         "name": node.name,
         "answers": answer is not None,
-        "away_because": status.away_because,
+        "down_because": status.down_because,
         "since_s": status.since_s,
         "role": answer and answer.role,
         "version": answer and answer.version,

@@ -80,7 +80,7 @@ def main(port: int) -> None:
         try:
             pipeline.execute(raise_on_error=False)
         except (RedisError, OSError):
-            time.sleep(1)  # the server is away: it may come back
+            time.sleep(1)  # the server is down: it may come back
         time.sleep(max(0, began_s + TICK_S - time.time()))
 
 

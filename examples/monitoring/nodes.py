@@ -20,7 +20,7 @@ HISTORY_S = 3600
 MINUTE_S = 60
 # As many as the module counts unless it is told otherwise (tokenbucket.top-keys).
 TOP_ROWS = 128
-SECTIONS = ("tokenbucket", "commandstats", "errorstats", "replication", "server")
+SECTIONS = ("tokenbucket", "commandstats", "errorstats", "memory", "replication", "server")
 
 
 def printable(text: bytes | str) -> str:
@@ -65,6 +65,10 @@ class Answer:
     """INFO commandstats of the module's commands."""
     oom_errors: int | None
     """Replies that began with -OOM, the server's own included; None before Redis 6.2."""
+    used_memory_bytes: int
+    """Of the whole server. The module knows no more than what its values take."""
+    maxmemory_bytes: int
+    """0: no limit."""
     top: list[Denied]
     took_s: float
 
@@ -74,14 +78,24 @@ class Status:
     """How a node is: what it answered, or why it did not."""
 
     answer: Answer | None
-    away_because: str
+    down_because: str
     since_s: float
-    """Since when it has been there, or away; Unix time."""
+    """Since when it has been up, or down; Unix time."""
 
 
-# Of one node at one moment: time, allowed and denied calls a second, buckets, their bytes, holds,
-# and whether the node is a master. All None but the time if it was away.
-Point = tuple[float, float | None, float | None, int | None, int | None, int | None, bool | None]
+# Of one node at one moment: time, allowed and denied calls a second, buckets, bytes of their
+# values, holds, bytes of the whole server, and whether the node is a master. All None but the time
+# if it was down.
+Point = tuple[
+    float,
+    float | None,
+    float | None,
+    int | None,
+    int | None,
+    int | None,
+    int | None,
+    bool | None,
+]
 
 
 class Node:
@@ -134,7 +148,7 @@ class Node:
         pipeline = self.client.pipeline(transaction=False)
         for section in SECTIONS:
             pipeline.info(section)
-        buckets, commands, errors, replication, server = pipeline.execute()
+        buckets, commands, errors, memory, replication, server = pipeline.execute()
         version = str(server["redis_version"])
         buckets = {
             name.removeprefix("tokenbucket_"): value
@@ -150,6 +164,8 @@ class Node:
             buckets=buckets,
             commands=of_the_module(commands),
             oom_errors=errors.get("errorstat_OOM", {"count": 0})["count"] if knows_errors else None,
+            used_memory_bytes=memory["used_memory"],
+            maxmemory_bytes=memory["maxmemory"],
             top=self.minute.top(server["run_id"], top),
             took_s=time.monotonic() - began,
         )
@@ -166,21 +182,21 @@ class Node:
         self.top_refused_because = ""
         return [(key, denied, last_denied_ms) for key, denied, last_denied_ms in rows]
 
-    def report(self, now_s: float, answer: Answer | None, away_because: str = "") -> None:
-        point = self.point(now_s, answer) if answer else (now_s, *[None] * 6)
+    def report(self, now_s: float, answer: Answer | None, down_because: str = "") -> None:
+        point = self.point(now_s, answer) if answer else (now_s, *[None] * 7)
         with self.lock:
             before = self.current
             changed = before is None or (before.answer is None) != (answer is None)
             since_s = now_s if changed else before.since_s
-            self.current = Status(answer, away_because, since_s)
+            self.current = Status(answer, down_because, since_s)
             self.points.append(point)
             if answer:
                 self.last_answer = answer
                 self.answered_at_s = time.monotonic()
         if changed and answer:
-            log.info("%s: answers", self.name)
+            log.info("%s: up", self.name)
         elif changed:
-            log.warning("%s: away: %s", self.name, away_because)
+            log.warning("%s: down: %s", self.name, down_because)
 
     def point(self, now_s: float, answer: Answer) -> Point:
         elapsed_s = time.monotonic() - self.answered_at_s
@@ -188,13 +204,15 @@ class Node:
             a_second(answer, self.last_answer, name, elapsed_s)
             for name in ("decisions_allowed", "decisions_denied")
         )
-        buckets, used_bytes, holds = (
+        buckets, value_bytes, holds = (
             answer.buckets.get(name, 0) for name in ("buckets", "bucket_bytes", "holds")
         )
-        return now_s, allowed, denied, buckets, used_bytes, holds, answer.role == "master"
+        is_master = answer.role == "master"
+        used = answer.used_memory_bytes
+        return now_s, allowed, denied, buckets, value_bytes, holds, used, is_master
 
     def status(self) -> Status:
-        """How the node is. One that neither answers nor fails is away, too."""
+        """How the node is. One that neither answers nor fails is down, too."""
         with self.lock:
             status, silent_s = self.current, time.monotonic() - self.answered_at_s
         if status is None:

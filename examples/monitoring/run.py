@@ -32,7 +32,7 @@ Redis with the module on port {redis}, a replica on port {replica}, a few hundre
 
 the page               {url}
 for Prometheus         {url}/metrics
-a node that goes away  redis-cli -p {replica} SHUTDOWN
+stop a node            redis-cli -p {replica} SHUTDOWN
 
 Ctrl-C ends all of it.
 """

@@ -2,9 +2,9 @@
 
 const HISTORY_S = 3600;
 const MOST_DRAWN = 240; // more points than that are noise in a small chart
-// Of a point: time, allowed and denied a second, buckets, bytes, holds, whether the node is a master.
-const [ALLOWED, DENIED, BUCKETS, BYTES, HOLDS, IS_MASTER] = [1, 2, 3, 4, 5, 6];
-const OF_MASTERS = [BUCKETS, BYTES, HOLDS];
+// Of a point: time, allowed and denied a second, buckets, bytes of their values, holds, bytes of the server, whether the node is a master.
+const [ALLOWED, DENIED, BUCKETS, VALUES, HOLDS, SERVER, IS_MASTER] = [1, 2, 3, 4, 5, 6, 7];
+const OF_MASTERS = [BUCKETS, VALUES, HOLDS, SERVER];
 
 // For each node its points by their time. All nodes have points at the same times.
 const history = new Map();
@@ -22,7 +22,7 @@ export function remember(nodes, now) {
   }
 }
 
-// [times, allowed, denied, buckets, bytes, holds] of one node, or summed up over those that were there.
+// [times, allowed, denied, buckets, values, holds, server] of one node, or summed up over those that were there.
 export function columns(chosen) {
   const shown = [...history].filter(([name]) => !chosen || name === chosen).map(([, points]) => points);
   const times = [...new Set(shown.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
@@ -34,7 +34,7 @@ export function columns(chosen) {
       .filter((value) => value != null);
     return values.length ? values.reduce((a, b) => a + b) : null;
   };
-  return [times, ...[ALLOWED, DENIED, BUCKETS, BYTES, HOLDS].map((index) => times.map((time) => sum(time, index)))];
+  return [times, ...[ALLOWED, DENIED, BUCKETS, VALUES, HOLDS, SERVER].map((index) => times.map((time) => sum(time, index)))];
 }
 
 // For the charts: means of so many points that MOST_DRAWN remain, and the newest as it is. A mean of points of which one

@@ -10,7 +10,7 @@ const FIELDS = {
   errors: "errors",
   tokens_granted: "tokens granted",
   buckets: "buckets",
-  bucket_bytes: "bytes in them",
+  bucket_bytes: "bytes of bucket values",
   holds: "holds",
   holds_expired: "holds expired",
   settled_late: "settled late",
@@ -153,7 +153,7 @@ class Chart {
 const charts = [
   new Chart("Calls a second", 250, rate, [{ name: "allowed", column: 1 }, { name: "denied", column: 2 }]),
   new Chart("Buckets", 150, count, [{ name: "buckets", column: 3 }]),
-  new Chart("Memory of buckets", 150, bytes, [{ name: "bytes", column: 4 }]),
+  new Chart("Memory", 150, bytes, [{ name: "server", column: 6 }, { name: "values", column: 4 }]),
   new Chart("Holds outstanding", 150, count, [{ name: "holds", column: 5 }]),
 ];
 
@@ -169,12 +169,12 @@ function look(index) {
 // Everything else.
 
 function showNumbers(all) {
-  const [, allowed, denied, buckets, used, holds] = all.map((column) => column.at(-1));
+  const [, allowed, denied, buckets, , holds, server] = all.map((column) => column.at(-1));
   write(byId("allowed-now"), rate(allowed));
   write(byId("denied-now"), rate(denied));
   write(byId("denied-share"), share(allowed + denied > 0 ? denied / (allowed + denied) : null));
   write(byId("buckets-now"), count(buckets));
-  write(byId("bytes-now"), bytes(used));
+  write(byId("server-now"), bytes(server));
   write(byId("holds-now"), count(holds));
 }
 
@@ -224,8 +224,8 @@ function showNode(node) {
   const [, state, list] = card.children;
   const since = duration(said.now_s - node.since_s);
   const hasModule = Object.keys(node.buckets).length > 0;
-  card.classList.toggle("away", !node.answers || !hasModule);
-  if (!node.answers) write(state, `away for ${since}: ${node.away_because}`);
+  card.classList.toggle("down", !node.answers || !hasModule);
+  if (!node.answers) write(state, `down for ${since}: ${node.down_because}`);
   else if (!hasModule) write(state, `${node.role}, version ${node.version}, without the module`);
   else write(state, `${node.role}, version ${node.version}, answers for ${since}`);
   const fields = Object.entries(node.buckets);
@@ -240,13 +240,14 @@ function showNode(node) {
 }
 
 function showStatus(nodes) {
-  const away = nodes.filter((node) => !node.answers).map((node) => node.name);
+  const down = nodes.filter((node) => !node.answers).map((node) => node.name);
   const bare = nodes.filter((node) => node.answers && !Object.keys(node.buckets).length).map((node) => node.name);
   const trouble = [
-    away.length && `${away.join(", ")} ${away.length > 1 ? "are" : "is"} away`,
+    down.length && `${down.join(", ")} down`,
     bare.length && `${bare.join(", ")} without the module`,
   ].filter(Boolean);
-  say(!trouble.length, trouble.join("; ") || (nodes.length > 1 ? `all ${nodes.length} nodes answer` : "the node answers"));
+  const up = `${nodes.length - down.length} of ${nodes.length} up`;
+  say(!trouble.length, [up, ...trouble].join("; "));
 }
 
 function say(isGood, text) {
@@ -277,7 +278,7 @@ async function refresh() {
     show();
   } catch (error) {
     console.error(error);
-    say(false, said ? `the exporter does not answer; below is what it said at ${timeOf(said.now_s)}` : "the exporter does not answer");
+    say(false, said ? `exporter down; numbers of ${timeOf(said.now_s)}` : "exporter down");
   }
   setTimeout(refresh, 1000 * Math.min(said?.every_s ?? 2, 10));
 }

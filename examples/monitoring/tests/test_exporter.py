@@ -61,6 +61,11 @@ def test_every_field_of_info_and_every_command_is_exported(start, watch):
         metric = f"{field}_total" if field in COUNTERS else field
         assert exporter.value(metric, node=name(node)) == value, field
 
+    used = exporter.value("server_memory_bytes", node=name(node))
+    assert used == pytest.approx(redis.info("memory")["used_memory"], rel=0.5)
+    redis.config_set("maxmemory", 1 << 30)
+    exporter.wait_for("server_maxmemory_bytes", 1 << 30)
+
     counted = {key.upper(): of for key, of in redis.info("commandstats").items()}
     for command in ("TB.TAKE", "TB.HOLD", "TB.SETTLE"):
         of, labels = counted[f"CMDSTAT_{command}"], {"node": name(node), "command": command}
@@ -137,7 +142,7 @@ def test_a_node_that_dies_hangs_or_comes_back_changes_nothing_for_the_others(sta
     exporter.wait_for("up", 0, node=name(hangs))
     client(stays).execute_command("TB.TAKE", "greedy", 2, "1/h")
     exporter.wait_for("decisions_denied_total", 4, node=name(stays))
-    # Of a node that is away nothing is said but that.
+    # Of a node that is down nothing is said but that.
     for node in (dies, hangs):
         said = [metric for metric, has, _ in exporter.metrics() if has.get("node") == name(node)]
         assert said == ["tokenbucket_up"]
@@ -162,7 +167,7 @@ def test_a_scrape_does_not_wait_for_a_node_that_says_nothing(start, watch):
         assert time.monotonic() - began < 60
 
 
-def test_what_is_no_redis_is_away_and_the_reason_is_said(start, watch):
+def test_what_is_no_redis_is_down_and_the_reason_is_said(start, watch):
     node, other = start(), start()
     client(other).execute_command("ACL", "SETUSER", "monitoring", "resetpass", ">changed")
     exporter = watch(node, other)
@@ -235,17 +240,17 @@ def test_only_so_many_keys_get_a_series_within_a_period():
     assert TopSeries(0, 300).of(denied("a"), 0) == []
 
 
-def test_no_two_keys_become_the_same_label():
-    keys = [bytes([a, b]) for a in range(256) for b in range(256)] + [rb"\x00", rb"\\x00", b"\\"]
-    shown = [printable(key) for key in keys]
-    assert len(set(shown)) == len(keys)
-    assert all(text.isprintable() for text in shown)
 def test_a_key_that_is_limited_now_gets_a_series_before_old_ones_with_larger_counts():
     old = [Denied(f"old:{number}", 1_000_000, 0, 0) for number in range(10)]
     now = Denied("now", 120, 0, 120)
     assert now in TopSeries(10, period_s=300).of([*old, now], 0)
 
 
+def test_no_two_keys_become_the_same_label():
+    keys = [bytes([a, b]) for a in range(256) for b in range(256)] + [rb"\x00", rb"\\x00", b"\\"]
+    shown = [printable(key) for key in keys]
+    assert len(set(shown)) == len(keys)
+    assert all(text.isprintable() for text in shown)
     assert printable("user:müller 東京") == "user:müller 東京"
     assert printable("a\u202eb") == r"a\xe2\x80\xaeb", "nobody turns the direction of writing"
     long = [as_label("x" * 300 + end) for end in "12"]
@@ -273,7 +278,7 @@ def test_what_was_denied_within_the_last_minute():
 def test_the_history_has_an_end():
     node = Node("redis://127.0.0.1:1", None, None, every_s=60, timeout_s=1)
     for minute in range(1000):
-        node.report(minute * 60, None, "away")
+        node.report(minute * 60, None, "down")
     assert [point[0] for point in node.history()] == [m * 60 for m in range(940, 1000)]
 
 

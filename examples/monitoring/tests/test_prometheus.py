@@ -116,12 +116,12 @@ def test_a_prometheus_has_the_numbers_that_info_has(start, watch, prometheus):
     assert value("key_denied_total", key=HOSTILE_KEY_SHOWN) == 7
     assert value("module_loaded", node=name(bare)) == 0
 
-    # It goes on, and a node that is away is known to be.
+    # It goes on, and a node that is down is known to be.
     redis.execute_command("TB.TAKE", "greedy", 2, "1/h")
     more = info["tokenbucket_decisions_denied"] + 1
     wait_for(lambda: value("decisions_denied_total") == more, "a later scrape", PATIENCE_S)
     node.stop()
-    wait_for(lambda: value("up", node=name(node)) == 0, "the absence", PATIENCE_S)
+    wait_for(lambda: value("up", node=name(node)) == 0, "the node to be down", PATIENCE_S)
     assert value("decisions_denied_total") is None, "nothing old is served as new"
 
     # Each rule was evaluated without an error, and an alert whose time has not come is pending.
