@@ -151,7 +151,7 @@ class Chart {
 }
 
 const charts = [
-  new Chart("Calls a second", 250, rate, [{ name: "allowed", column: 1 }, { name: "denied", column: 2 }]),
+  new Chart("Calls a second", 210, rate, [{ name: "allowed", column: 1 }, { name: "denied", column: 2 }]),
   new Chart("Buckets", 150, count, [{ name: "buckets", column: 3 }]),
   new Chart("Memory", 150, bytes, [{ name: "server", column: 6 }, { name: "values", column: 4 }]),
   new Chart("Holds outstanding", 150, count, [{ name: "holds", column: 5 }]),
@@ -186,7 +186,7 @@ function showTop(said, chosen) {
   while (body.rows.length < rows.length) body.append(topRow());
   rows.forEach((row, index) => {
     const [key, node, minute, all, last] = body.rows[index].cells;
-    write(key, row.key);
+    writeKey(key, row.key);
     write(node, row.node);
     minute.firstChild.max = most;
     minute.firstChild.value = row.last_minute;
@@ -198,6 +198,13 @@ function showTop(said, chosen) {
     .filter((node) => node.top_refused_because)
     .map((node) => `TB.TOP is refused by ${node.name}: ${node.top_refused_because}`);
   write(byId("top-note"), refused.join("\n") || (rows.length ? "" : "Nobody has been denied."));
+}
+
+// Keys are words between colons and the like: a long one breaks there, not within a word.
+function writeKey(cell, key) {
+  if (cell.textContent === key) return;
+  const words = key.split(/(?<=[:/|.,;@#?&=+_\s-])/);
+  cell.replaceChildren(...words.flatMap((word, index) => (index ? [element("wbr"), word] : [word])));
 }
 
 function topRow() {
@@ -227,7 +234,7 @@ function showNode(node) {
   card.classList.toggle("down", !node.answers || !hasModule);
   if (!node.answers) write(state, `down for ${since}: ${node.down_because}`);
   else if (!hasModule) write(state, `${node.role}, version ${node.version}, without the module`);
-  else write(state, `${node.role}, version ${node.version}, answers for ${since}`);
+  else write(state, `${node.role}, version ${node.version}, up ${since}`);
   const fields = Object.entries(node.buckets);
   if (list.children.length !== 2 * fields.length) {
     list.replaceChildren(...fields.flatMap(([name]) => [element("dt", "", FIELDS[name] ?? name), element("dd")]));

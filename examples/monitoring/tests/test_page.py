@@ -248,17 +248,83 @@ def test_a_chart_has_a_bearable_number_of_points(start, watch, open_page):
     assert thinned([[5, 1], [10, 2]]) == [[5, 10], [1, 2]], "few stay as they are"
 
 
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+PHONES = [{"width": 390, "height": 844}, {"width": 360, "height": 740}]
+DESK = {"width": 1280, "height": 800}
 
 
-def test_it_fits_a_phone(start, watch, open_page):
+def top(page: Page, found: str) -> float:
+    """How far the first such element is from the top of the page."""
+    return page.locator(found).first.evaluate("of => of.getBoundingClientRect().top + scrollY")
+
+
+@pytest.mark.parametrize("size", PHONES, ids=lambda size: str(size["width"]))
+def test_it_fits_a_phone(start, watch, open_page, size):
     node = start()
-    client(node).execute_command("TB.TAKE", b"k" * 300, 0, 1)
-    page = open_page(watch(node).url, **PHONE)
-    expect(page.locator("#top tr")).to_have_count(1)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    redis = client(node)
+    redis.execute_command("TB.TAKE", b"k" * 300, 0, 1)
+    for _ in range(2):
+        redis.execute_command("TB.TAKE", "ip:2001:db8:41:7:0:0:0:17/64:login:tenant", 0, 1)
+    page = open_page(watch(node).url, viewport=size, has_touch=True, is_mobile=True)
+    expect(page.locator("#top tr")).to_have_count(2)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     boxes = [figure.bounding_box() for figure in page.locator("figure").all()]
     assert len({box["x"] for box in boxes}) == 1, "one below the other"
+    # Who is limited comes before the charts, on the first screen.
+    assert top(page, "#top .key") < 390
+    assert top(page, "#top .key") < top(page, "figure") < top(page, "article")
+    # A key that fills its line continues after a colon or the like.
+    assert all(line[-1] in ":/." for line in lines_of(page.locator("#top .key").first)[:-1])
+
+
+def lines_of(found) -> list[str]:
+    """The text as it is broken into lines."""
+    return found.evaluate("""of => {
+        const lines = [], range = document.createRange();
+        let bottom = -Infinity;
+        for (const node of of.childNodes) for (let at = 0; at < (node.data ?? "").length; at++) {
+            range.setStart(node, at);
+            range.setEnd(node, at + 1);
+            const box = range.getBoundingClientRect();
+            if (box.top >= bottom) lines.push("");
+            bottom = box.bottom;
+            lines[lines.length - 1] += node.data[at];
+        }
+        return lines;
+    }""")
+
+
+@pytest.mark.parametrize("size", [DESK, *PHONES], ids=lambda size: str(size["width"]))
+def test_neither_a_look_at_a_chart_nor_a_larger_number_moves_the_page(
+    start, watch, open_page, size
+):
+    node = start()
+    some_calls(client(node))
+    page = open_page(watch(node).url, viewport=size)
+    expect(page.locator("#top tr")).to_have_count(1)
+    # A label of two lines among those of one.
+    page.evaluate("document.querySelector('.tiles dt').append(' within the whole cluster')")
+    tops = [page.locator(".tiles dd").nth(number).bounding_box()["y"] for number in range(6)]
+    columns = 6 if size == DESK else 3
+    for row in (tops[:columns], tops[columns:]):
+        assert len(set(row)) <= 1, "the numbers of a row of tiles are in line"
+
+    def places() -> list[float]:
+        return [top(page, found) for found in ("#denied", "#charts", "#nodes", "footer")]
+
+    before = places()
+    for chart in page.locator(".chart").all():
+        chart.hover()
+        expect(page.locator(".reading").first).to_contain_text(re.compile(r"^\d\d:\d\d:\d\d"))
+        assert places() == before
+        page.mouse.move(0, 0)
+        expect(page.locator(".reading").first).to_contain_text("now")
+    # However long a reading gets; at once, before it is written anew.
+    width, footer = page.evaluate("""() => {
+        document.querySelectorAll(".reading").forEach(of => of.append(" 123.4K".repeat(20)));
+        const footer = document.querySelector("footer").getBoundingClientRect();
+        return [document.documentElement.scrollWidth, footer.top + scrollY];
+    }""")
+    assert width <= size["width"] and footer == before[-1]
 
 
 def test_it_is_dark_where_the_system_is(start, watch, open_page):
@@ -286,7 +352,7 @@ def test_all_that_is_operated_has_a_name_and_a_role(start, watch, open_page):
         "region": ["Now", "The last hour", "Most limited keys", "Nodes"],
         "slider": ["Calls a second over the last hour", "Holds outstanding over the last hour"],
         "combobox": ["Show"],
-        "columnheader": ["key", "denied in the last minute"],
+        "columnheader": ["key", "denied last minute"],
     }.items():
         for of in names:
             expect(page.get_by_role(role, name=of, exact=True)).to_have_count(1)
