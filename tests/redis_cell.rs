@@ -299,10 +299,11 @@ fn whoever_is_loaded_first_has_the_command() {
     let server = quiet.option("loadmodule", redis_cell()).start();
     throttle(&mut server.connect(), "k 15 30 60");
     assert!(!server.log().contains("tokenbucket leaves"));
-    // The other way round: ours has it, and redis-cell refuses to be loaded.
+    // The other way round: ours keeps it. Whether redis-cell then refuses to load depends on the compiler that built it: it
+    // returns one byte where the server reads an int.
     let server = Server::start();
     let mut client = server.connect();
-    client.try_run(&["MODULE", "LOAD", &redis_cell()]).unwrap_err();
+    let _ = client.try_run(&["MODULE", "LOAD", &redis_cell()]);
     throttle(&mut client, "k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "tb-bucket");
 }
