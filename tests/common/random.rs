@@ -3,29 +3,39 @@
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-pub struct Random(fastrand::Rng);
+pub struct Random {
+    seed: u64,
+    stream: fastrand::Rng,
+}
+
+impl Drop for Random {
+    /// A test that fails prints what repeats it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("SEED={}", self.seed);
+        }
+    }
+}
 
 impl Random {
-    /// A stream of its own for each `salt`. The environment's `SEED` gives other streams than the usual ones;
-    /// the seed is printed, and a test that fails shows what it printed.
+    /// A stream of its own for each `salt`. The environment's `SEED` gives other streams than the usual ones.
     pub fn new(salt: u64) -> Self {
         let seed = super::environment("SEED", 0);
-        println!("SEED={seed}");
-        Self(fastrand::Rng::with_seed(seed ^ salt.rotate_left(32)))
+        Self { seed, stream: fastrand::Rng::with_seed(seed ^ salt.rotate_left(32)) }
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0.u64(..)
+        self.stream.u64(..)
     }
 
     /// 0 to `end - 1`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.0.u64(..end)
+        self.stream.u64(..end)
     }
 
     /// `low` to `high`, both included.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
-        self.0.i64(low..=high)
+        self.stream.i64(low..=high)
     }
 
     pub fn once_in(&mut self, n: u64) -> bool {
@@ -33,13 +43,13 @@ impl Random {
     }
 
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        self.0.choice(items).expect("nothing to pick from")
+        self.stream.choice(items).expect("nothing to pick from")
     }
 
     #[allow(dead_code)] // Only chaos shuffles.
     pub fn shuffled<T: Clone>(&mut self, items: &[T]) -> Vec<T> {
         let mut items = items.to_vec();
-        self.0.shuffle(&mut items);
+        self.stream.shuffle(&mut items);
         items
     }
 
@@ -51,6 +61,6 @@ impl Random {
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.0.u8(..)).collect()
+        (0..len).map(|_| self.stream.u8(..)).collect()
     }
 }
