@@ -64,5 +64,5 @@ fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice
         storm.assert_well();
         world.is_over.store(true, Ordering::SeqCst);
     });
-    println!("{}", world.summary());
+    println!("{}\n{}", world.progress(), world.summary());
 }

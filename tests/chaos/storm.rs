@@ -94,7 +94,7 @@ impl<'a> Storm<'a> {
                 }
                 self.happen(event);
             }
-            println!("{}", self.world.summary());
+            println!("{}", self.world.progress());
         }
     }
 

@@ -74,11 +74,21 @@ impl World {
         *self.tally.lock().unwrap().entry(what.to_owned()).or_default() += 1;
     }
 
-    /// How far it is and what was counted, in one line.
+    /// How far it is, in one line.
+    pub fn progress(&self) -> String {
+        let tally = self.tally.lock().unwrap();
+        let (calls, events): (Vec<_>, Vec<_>) = tally.iter().partition(|(what, _)| is_call(what));
+        let sum = |counted: &[(&String, &u64)]| counted.iter().map(|(_, times)| **times).sum::<u64>();
+        format!("{:>4} s  {} calls, {} events", self.started.elapsed().as_secs(), sum(&calls), sum(&events))
+    }
+
+    /// What was counted: calls by command and reply, and what happened to the server.
     pub fn summary(&self) -> String {
         let tally = self.tally.lock().unwrap();
-        let counted: Vec<_> = tally.iter().map(|(what, times)| format!("{what} {times}")).collect();
-        format!("{:5.0?}  {}", self.started.elapsed(), counted.join(", "))
+        let counted = |calls| tally.iter().filter(move |(what, _)| is_call(what) == calls);
+        let words = |(what, times): (&String, &u64)| format!("{what} {times}");
+        let lines = [true, false].map(|calls| wrapped(counted(calls).map(words)));
+        lines.join("\n")
     }
 
     /// To be called by whoever goes: if that is by a panic, the first ends everything, and shows what it did last, what
@@ -94,4 +104,24 @@ impl World {
             );
         }
     }
+}
+
+/// Whether this is counted for a call, and not for an event. Commands alone are in capitals.
+fn is_call(what: &str) -> bool {
+    what.starts_with(|letter: char| letter.is_ascii_uppercase())
+}
+
+/// A list in lines that fit a terminal.
+fn wrapped(words: impl Iterator<Item = String>) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = vec![String::new()];
+    for word in words {
+        if lines.last().is_some_and(|line| line.len() + word.len() > WIDTH) {
+            lines.push(String::new());
+        }
+        let line = lines.last_mut().expect("there is a first line");
+        line.push_str(if line.is_empty() { "        " } else { ", " });
+        line.push_str(&word);
+    }
+    lines.join("\n")
 }
