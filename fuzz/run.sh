@@ -16,7 +16,7 @@ export RUSTFLAGS="--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 # Named even though it is this machine's own: the flags are then kept from build scripts.
 host=$(rustc -vV | sed -n 's/^host: //p')
-cargo build --quiet --release --locked --target "$host"
+cargo build --release --locked --target "$host"
 
 for target in "${targets[@]}"; do
     printf 'fuzzing %s for %s s\n' "$target" "$seconds"

@@ -65,10 +65,11 @@ pub fn count(groups: &[Group], servers: usize, calls: usize) -> Vec<Cost> {
     let profiles = callgrind::begin();
     let mut servers = start(profiles.path(), groups, servers);
     CountingServer::settle(servers.iter_mut().flatten().collect());
+    let all: usize = groups.iter().map(|(_, kinds)| kinds.len()).sum();
     let mut costs = Vec::new();
     for ((Listener(listener, _), kinds), servers) in groups.iter().zip(&mut servers) {
         for call in kinds {
-            note(format_args!("counting {}, {listener}", call.name));
+            note(format_args!("counting {} of {all}: {}, {listener}", costs.len() + 1, call.name));
             let number = calls / call.weight;
             let counts = sorted(servers.iter_mut().map(|server| counted(server, call, number)).collect());
             let (instructions, spread) = (counts[0], counts[counts.len() - 1] / counts[0]);
