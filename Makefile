@@ -41,14 +41,19 @@ help: ## List the targets
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
 .PHONY: run
-run: check-port build-tools ## Build the module and start a server with it in the foreground (PORT=6379)
+run: check-run build-tools ## Build the module and start a server with it in the foreground (PORT=6379)
 	@scripts/install.sh $(if $(SERVER),,redis)
 	@$(MAKE) --no-print-directory build
 	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
 
-.PHONY: check-port
-check-port:
-	@! (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { echo 'error: port $(PORT) is in use: choose another, like make run PORT=6380' >&2; exit 1; }
+# Before anything is installed or built: a typing error should not take a minute to show.
+.PHONY: check-run
+check-run: check-server
+	@scripts/check.sh port '$(PORT)'
+
+.PHONY: check-server
+check-server:
+	@$(if $(SERVER),scripts/check.sh server '$(SERVER)')
 
 # To go before every target that builds, or has another make build: what is exported above is looked up when a target
 # begins, and by then cc has to be there.
@@ -63,7 +68,7 @@ build: build-tools ## Build the module: target/release/libtokenbucket.so
 	@echo 'built $(MODULE)'
 
 .PHONY: test
-test: build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
+test: check-server build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory test-pure
 ifdef SERVER
@@ -92,7 +97,7 @@ test-pure: build-tools ## Test what needs no server: the algorithm, the parser, 
 	@$(CARGO_TEST) -p tokenbucket-bench
 
 .PHONY: test-server
-test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
+test-server: check-server build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS) $(TESTS)

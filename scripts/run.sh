@@ -10,7 +10,6 @@ if [ -z "$server" ] && ! server=$(command -v redis-server); then
     ln -sf "$(command -v redis-check-rdb)" "$here/target/redis-server"
     server=$here/target/redis-server
 fi
-[ -x "$server" ] || { echo "error: $server is not a program: SERVER must be the path of a redis-server or valkey-server" >&2; exit 1; }
 
 data=$here/target/run
 mkdir -p "$data"

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# check.sh   Refuses what nothing can be started with, before anything is built:
+#   port NUMBER   a TCP port that no program listens on
+#   server PROGRAM   a redis-server or valkey-server, by its path or by its name in PATH
+set -euo pipefail
+
+fail() { echo "error: $*" >&2; exit 1; }
+
+check_port() { # NUMBER
+    [[ $1 =~ ^[1-9][0-9]{0,4}$ ]] && [ "$1" -le 65535 ] || fail "PORT must be a number from 1 to 65535, not '$1'"
+    ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null || fail "port $1 is in use: choose another, like make run PORT=6380"
+}
+
+check_server() { # PROGRAM
+    local version
+    [ ! -d "$1" ] && command -v -- "$1" >/dev/null || fail "SERVER must be a redis-server or valkey-server: there is no program $1"
+    version=$("$1" --version 2>/dev/null </dev/null | head -1) || true
+    [[ $version = *' server v='* ]] || fail "SERVER must be a redis-server or valkey-server: $1 is another program"
+}
+
+case "${1:-}" in
+    port) check_port "${2-}" ;;
+    server) check_server "${2-}" ;;
+    *) fail "usage: check.sh port NUMBER | server PROGRAM" ;;
+esac
