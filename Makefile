@@ -23,8 +23,9 @@ ALL_ENGINES = $(shell scripts/engines.sh --list)
 # `chaos`, `valgrind` and `redis_cell`, with targets of their own.
 PURE_TESTS := model version
 as_targets = $(addprefix --test ,$(1))
+# cargo says what it compiles, and the tests show a dot each.
+cargo_test = cargo test $(1) -- --quiet $(2)
 # Most tests wait for servers rather than compute.
-CARGO_TEST := cargo test --quiet
 TEST_THREADS ?= 6
 
 # bindgen finds the compiler's own headers by this where only the library of clang is installed.
@@ -92,19 +93,19 @@ guard-and-fuzz:
 .PHONY: test-pure
 test-pure: build-tools ## Test what needs no server: the algorithm, the parser, the effect
 	$(call say,'testing the algorithm and the parser')
-	@$(CARGO_TEST) --lib $(call as_targets,$(PURE_TESTS))
-	@$(CARGO_TEST) --doc
-	@$(CARGO_TEST) -p tokenbucket-bench
+	@$(call cargo_test,--lib $(call as_targets,$(PURE_TESTS)))
+	@$(call cargo_test,--doc)
+	@$(call cargo_test,-p tokenbucket-bench)
 
 .PHONY: test-server
 test-server: check-server build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
-	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(CARGO_TEST) --test server -- --test-threads $(TEST_THREADS) $(TESTS)
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server,--test-threads $(TEST_THREADS) $(TESTS))
 
 .PHONY: test-bare
-test-bare: ## Build and run the module in a Debian 13 of make and git alone, with Debian's own Rust (as root)
-	$(call say,'building and running in a bare Debian 13')
+test-bare: ## Run make run and make test in a Debian 13 with only make and git, on Debian's own Rust (as root)
+	$(call say,'running and testing in a bare Debian 13')
 	@scripts/bare.sh trixie
 
 .PHONY: test-container
@@ -153,7 +154,7 @@ chaos: build ## Random commands, crashes, failovers and settings for 30 minutes 
 	@for engine in $(CHAOS_ENGINES); do \
 		printf '\n\033[1m== chaos on %s\033[0m\n' $$engine; \
 		CHAOS_SECONDS=$$(( $(CHAOS_SECONDS) / $(words $(CHAOS_ENGINES)) )) SERVER='$(ENGINES)/'$$engine/server MODULE='$(MODULE)' \
-			cargo test --quiet --test chaos -- --nocapture; \
+			$(call cargo_test,--test chaos,--nocapture); \
 	done
 CHAOS_SECONDS ?= 1800
 
@@ -176,7 +177,7 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@scripts/install.sh valgrind
 	@$(MAKE) --no-print-directory engines NAMES=redis-6.2.14
 	$(call say,'running under valgrind')
-	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(CARGO_TEST) --test valgrind -- --nocapture
+	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(call cargo_test,--test valgrind,--nocapture)
 
 .PHONY: fuzz
 fuzz: build-tools ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
@@ -191,7 +192,7 @@ fuzz-briefly:
 
 .PHONY: mutants
 mutants: build-tools ## Change the pure code in 800 small ways, each of which the pure tests have to notice (an hour or two)
-	@command -v cargo-mutants >/dev/null || cargo install --quiet --locked cargo-mutants
+	@command -v cargo-mutants >/dev/null || cargo install --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
 	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants --jobs 2 --output target $(MUTANTS) \
 		$(addprefix --cargo-arg=,--lib $(addprefix --test=,$(PURE_TESTS)))
@@ -219,7 +220,7 @@ clients: build ## Set up and test every client package under clients/ (about 10 
 CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
-BENCH := cargo run --quiet --release -p tokenbucket-bench --
+BENCH := cargo run --release -p tokenbucket-bench --
 
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (18 minutes; QUICK=1: one minute)
@@ -254,19 +255,19 @@ test-redis-cell: build
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
 	$(call say,'comparing CL.THROTTLE with redis-cell')
-	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' $(CARGO_TEST) --test redis_cell
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' $(call cargo_test,--test redis_cell)
 
 .PHONY: lint
 lint: build-tools ## Check format, lints, docs and dependencies
 	$(call say,'format')
 	cargo fmt --all --check
 	$(call say,'lints')
-	cargo clippy --quiet --lib -- -D warnings
-	cargo clippy --quiet --workspace --all-targets -- -D warnings $(TEST_LINTS)
+	cargo clippy --lib -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings $(TEST_LINTS)
 	$(call say,'documentation')
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items -p tokenbucket
+	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items -p tokenbucket
 	$(call say,'licences and sources of dependencies')
-	@command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --log-level warn check licenses bans sources
 
 # Tests and benchmarks may panic: that is how they fail.

@@ -79,7 +79,7 @@ prepare_zig() {
 prepare_auditable() {
     [ -x "$CROSS/auditable/bin/cargo-auditable" ] && return
     say "building cargo-auditable"
-    inside CARGO_TARGET_DIR=/cross/build cargo install --quiet --locked --root /cross/auditable --version "$AUDITABLE" \
+    inside CARGO_TARGET_DIR=/cross/build cargo install --locked --root /cross/auditable --version "$AUDITABLE" \
         cargo-auditable >&2
 }
 
@@ -154,7 +154,7 @@ build() {
         options=(-Zbuild-std=std,panic_abort)
     fi
     say "building the module for $target"
-    inside PATH=/usr/bin:/cross/auditable/bin "${variables[@]}" cargo auditable build --quiet --release --locked --lib --target "$target" "${options[@]}" >&2
+    inside PATH=/usr/bin:/cross/auditable/bin "${variables[@]}" cargo auditable build --release --locked --lib --target "$target" "${options[@]}" >&2
     cp "$CROSS/build/$target/release/libtokenbucket.so" "$CROSS/$target/"
     echo "$CROSS/$target/libtokenbucket.so"
 }

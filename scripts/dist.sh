@@ -73,7 +73,7 @@ POSTINST
 
 bill_of_materials() {
     [ -x target/tools/bin/cargo-cyclonedx ] ||
-        cargo install --quiet --locked --root target/tools --version "$CYCLONEDX" cargo-cyclonedx
+        cargo install --locked --root target/tools --version "$CYCLONEDX" cargo-cyclonedx
     PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu --no-build-deps \
         --override-filename tokenbucket-sbom
     scripts/sbom.py "$SOURCE_DATE_EPOCH" tokenbucket-sbom.json >"$out/tokenbucket-$version.cdx.json"

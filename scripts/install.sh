@@ -82,7 +82,10 @@ install() { # WHAT
         as_root=(sudo)
     fi
     # Which packages there are is known only then.
-    if [ "$manager" = apt-get ]; then "${as_root[@]}" apt-get -qq update; fi
+    if [ "$manager" = apt-get ]; then
+        echo "$1 is missing: reading the lists of packages"
+        "${as_root[@]}" apt-get -qq update
+    fi
     names=$(packages "$manager" "$1")
     # shellcheck disable=SC2206 # one word per package
     names=($names)

@@ -12,6 +12,9 @@ sum() { # WORD FILE: adds up the numbers in front of WORD in the lines of test r
     grep -h '^test result' "$2" | grep -oE "[0-9]+ $1" | awk '{ n += $1 } END { print n + 0 }'
 }
 
+echo "compiling the tests"
+# shellcheck disable=SC2086 # the arguments are words
+cargo test --no-run ${arguments%% -- *} || exit 1
 for name in "$@"; do
     number=$((number + 1))
     log=$logs/$name.log
