@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bare.sh SUITE   In a fresh Debian with nothing but make and git: clones the last commit of this project, runs `make run` and asks
-# the server that it starts. As root.
+# bare.sh SUITE   In a fresh Debian with nothing but make and git: clones the last commit of this project, runs `make run`, calls the
+# server that it starts, and runs `make test`. As root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=target/bare/$1
@@ -22,7 +22,10 @@ scripts/chroot.sh run "$root" bash -euc '
         sleep 1
     done
     scripts/smoke.sh redis-cli -p "$1"
-    cargo --version
+    redis-cli -p "$1" SHUTDOWN NOSAVE
+    wait
+    echo "make run took $SECONDS s with $(cargo --version)"
+    make test
 ' sh "$port"
 rm -rf --one-file-system "$root"
 echo "passed in $((SECONDS - began)) s"

@@ -16,6 +16,7 @@ make_root() { # FOLDER SUITE [PACKAGE...]
     shift 2
     "$(dirname "$0")/install.sh" chroot
     mirror=$(debian_mirror)
+    echo "unpacking Debian $suite${1:+ with $*} in $folder"
     rm -rf --one-file-system "$folder"
     mkdir -p "$(dirname "$folder")"
     mmdebstrap --quiet --variant=apt --skip=cleanup/apt/lists ${1:+--include="$(IFS=, && echo "$*")"} \
@@ -43,7 +44,7 @@ run() { # FOLDER [--bind SOURCE TARGET]... COMMAND...
         done
         cd /
         exec chroot "$folder" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-            CARGO_HTTP_CAINFO=/etc/machine.crt "$@"
+            CARGO_HTTP_CAINFO=/etc/machine.crt PIP_CERT=/etc/machine.crt "$@"
     ' run "$@"
 }
 
