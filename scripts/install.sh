@@ -25,7 +25,7 @@ has_libclang() {
     return 1
 }
 has_redis() { has redis-cli && { has redis-server || has redis-check-rdb; }; }
-# The oldest Rust that builds the module, in every package of this project.
+# The oldest Rust that builds the module and its tests. The packages for Rust state their own.
 RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
 is_new_enough() { [ "$(printf '%s\n' "$RUST" "${1:-0}" | sort -V | head -1)" = "$RUST" ]; } # VERSION
 rust_version() { cargo --version 2>/dev/null | cut -d ' ' -f 2; }
