@@ -143,11 +143,8 @@ impl Anchor {
 
 /// Reads `s`, `10s`, `15m`, `d`, `w`, `mo` or `y`: how many of which unit.
 fn period_of(bytes: &[u8]) -> Result<(u64, Unit), RateError> {
-    match bytes {
-        b"w" => return Ok((1, Unit::Week)),
-        b"mo" => return Ok((1, Unit::Month)),
-        b"y" => return Ok((12, Unit::Month)),
-        _ => (),
+    if let Some(period) = anchored(bytes) {
+        return Ok(period);
     }
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, name) = bytes.split_at_checked(digits).ok_or(RateError::Malformed)?;
@@ -157,6 +154,21 @@ fn period_of(bytes: &[u8]) -> Result<(u64, Unit), RateError> {
     }
     let us = whole(number)?.and_then(|number| number.checked_mul(unit_us));
     Ok((us.ok_or(RateError::OutOfRange)?, Unit::Microsecond))
+}
+
+/// Reads `w`, `mo` or `y`, which take no number.
+fn anchored(name: &[u8]) -> Option<(u64, Unit)> {
+    match name {
+        b"w" => Some((1, Unit::Week)),
+        b"mo" => Some((1, Unit::Month)),
+        b"y" => Some((12, Unit::Month)),
+        _ => None,
+    }
+}
+
+/// Whether a period of that name takes no number.
+pub(crate) fn is_anchored(name: &[u8]) -> bool {
+    anchored(name).is_some()
 }
 
 /// A whole number above 0; `None` if it is too large for any period.
@@ -171,7 +183,7 @@ fn whole(digits: &[u8]) -> Result<Option<u64>, RateError> {
 }
 
 /// Reads `+09:00` or `-03:30` as minutes; nothing is UTC.
-fn offset_min(bytes: &[u8]) -> Option<i16> {
+pub(crate) fn offset_min(bytes: &[u8]) -> Option<i16> {
     if bytes.is_empty() {
         return Some(0);
     }

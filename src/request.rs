@@ -8,7 +8,7 @@
 use crate::bucket::{Limit, Operation};
 use crate::cast::signed;
 use crate::effect::Effect;
-use crate::error::Error;
+use crate::error::{first_repeated, Error, Refusal};
 use crate::holds::MAX_ID_LEN;
 use crate::number::{micro_tokens, whole, Rounding, MAX_LEN, MAX_TOKENS, MICRO_PER_TOKEN};
 use crate::rate::{Rate, RateError, CENTURY_S};
@@ -182,11 +182,11 @@ pub fn key<A>(arguments: &[A]) -> Result<&A, Error> {
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Error> {
+pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
     let [numkeys, groups @ ..] = arguments else {
-        return Err(Error::WrongArity);
+        return Err(Error::WrongArity.into());
     };
-    several(numkeys, groups, Error::NumKeysMismatch, take)
+    several(numkeys, groups, take)
 }
 
 /// `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
@@ -220,32 +220,32 @@ pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Err
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Error> {
+pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Refusal> {
     let [numkeys, ttl_ms, id, groups @ ..] = arguments else {
-        return Err(Error::WrongArity);
+        return Err(Error::WrongArity.into());
     };
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
     let one = |group| {
         let (key, limit, amount) = group_of_four(group)?;
         Ok(HoldRequest { key, limit, id, wish: HoldWish::Set { amount_micro: hold_amount(amount)?, ttl_ms } })
     };
-    several(numkeys, groups, Error::NumKeysOfAmounts, one)
+    several(numkeys, groups, one)
 }
 
 /// `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Error> {
+pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Refusal> {
     let [numkeys, id, groups @ ..] = arguments else {
-        return Err(Error::WrongArity);
+        return Err(Error::WrongArity.into());
     };
     let id = self::id(id)?;
     let one = |group| {
         let (key, limit, used) = group_of_four(group)?;
         Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
     };
-    several(numkeys, groups, Error::NumKeysOfUsed, one)
+    several(numkeys, groups, one)
 }
 
 /// As many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
@@ -253,16 +253,15 @@ pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'
 fn several<'a, A: AsRef<[u8]>, R>(
     numkeys: &A,
     groups: &'a [A],
-    mismatch: Error,
     read: impl Fn(&'a [A]) -> Result<R, Error>,
-) -> Result<Vec<R>, Error> {
+) -> Result<Vec<R>, Refusal> {
     let buckets = buckets(numkeys.as_ref()).ok_or(Error::NumKeys)?;
     if groups.len() != buckets.saturating_mul(4) {
-        return Err(mismatch);
+        return Err(Error::NumKeysMismatch.into());
     }
     let mut requests = Vec::with_capacity(buckets);
-    for group in groups.chunks_exact(4) {
-        requests.push(read(group)?);
+    for (place, group) in groups.chunks_exact(4).enumerate() {
+        requests.push(read(group).map_err(|error| error.at(place))?);
     }
     reject_duplicates(groups.iter().step_by(4).map(AsRef::as_ref))?;
     Ok(requests)
@@ -302,17 +301,21 @@ fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
 ///
 /// # Errors
 /// [`Error::Effect`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Error> {
+pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Refusal> {
     if arguments.is_empty() || arguments.len() % 2 != 0 {
-        return Err(Error::WrongArity);
+        return Err(Error::WrongArity.into());
     }
     let effects = arguments
         .chunks_exact(2)
-        .map(|pair| match pair {
-            [key, effect] => Ok((key, Effect::decode(effect.as_ref()).ok_or(Error::Effect)?)),
-            _ => Err(Error::WrongArity),
+        .enumerate()
+        .map(|(place, pair)| match pair {
+            [key, effect] => {
+                let effect = Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?;
+                Ok((key, effect))
+            }
+            _ => Err(Error::WrongArity.into()),
         })
-        .collect::<Result<Vec<_>, _>>()?;
+        .collect::<Result<Vec<_>, Refusal>>()?;
     reject_duplicates(effects.iter().map(|(key, _)| key.as_ref()))?;
     Ok(effects)
 }
@@ -375,8 +378,9 @@ pub fn buckets(numkeys: &[u8]) -> Option<usize> {
 
 /// Few keys are compared with each other, but only where a fingerprint says that two may be the same; many are
 /// sorted.
-fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result<(), Refusal> {
     const FEW: usize = 32;
+    let sent = keys.clone();
     let mut keys: Vec<&[u8]> = keys.collect();
     let twice = if keys.len() <= FEW {
         let mut seen = 0u64;
@@ -391,7 +395,9 @@ fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Err
         keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
     };
     if twice {
-        return Err(Error::DuplicateKey);
+        return Err(
+            first_repeated(sent).map_or(Error::DuplicateKey.into(), |place| Error::DuplicateKey.at(place))
+        );
     }
     Ok(())
 }
@@ -447,19 +453,20 @@ fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
 ///
 /// # Errors
 /// [`Error::TopOption`] or [`Error::TopCount`].
-pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Error> {
+pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
     let (mut count, mut reset) = (None, false);
-    let mut arguments = arguments.iter();
-    while let Some(option) = arguments.next() {
+    let mut arguments = arguments.iter().enumerate();
+    while let Some((place, option)) = arguments.next() {
         let option = option.as_ref();
         if option.eq_ignore_ascii_case(b"COUNT") && count.is_none() {
-            let number = arguments.next().ok_or(Error::TopCount)?;
+            let (place, number) = arguments.next().ok_or(Error::TopCount)?;
             let number = whole(number.as_ref(), MAX_TOP_KEYS).filter(|number| *number >= 1);
-            count = Some(usize::try_from(number.ok_or(Error::TopCount)?).unwrap_or(usize::MAX));
+            let number = number.ok_or_else(|| Error::TopCount.at(place))?;
+            count = Some(usize::try_from(number).unwrap_or(usize::MAX));
         } else if option.eq_ignore_ascii_case(b"RESET") && !reset {
             reset = true;
         } else {
-            return Err(Error::TopOption);
+            return Err(Error::TopOption.at(place));
         }
     }
     Ok(TopRequest { count: count.unwrap_or(USUAL_TOP_KEYS), reset })

@@ -1,7 +1,7 @@
 //! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
 
 use super::execute::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use crate::request;
@@ -21,7 +21,7 @@ impl Command for Charge {
         arguments: &[KEY, CAPACITY, RATE, AMOUNT],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::charge(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

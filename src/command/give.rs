@@ -2,7 +2,7 @@
 
 use super::charge::Charge;
 use super::execute::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::Call;
 use crate::request;
@@ -13,7 +13,7 @@ impl Command for Give {
     const SPEC: Spec =
         Spec { name: c"TB.GIVE", summary: c"Puts tokens back, never above the capacity", ..Charge::SPEC };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::give(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

@@ -1,7 +1,7 @@
 //! `TB.HOLD key capacity rate amount ttl_ms id`: tokens taken under a name, that come back by themselves.
 
 use super::holding::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{
     Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, RATE, TTL_MS,
 };
@@ -23,7 +23,7 @@ impl Command for Hold {
         arguments: &[KEY, CAPACITY, RATE, AMOUNT, TTL_MS, ID],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::hold(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

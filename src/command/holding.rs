@@ -4,7 +4,7 @@ use super::execute::{moment_us, store, withhold, Written};
 use super::multi_take::{binding, reply};
 use crate::bucket::{Bucket, Change, Decision, Holding, Operation, Outcome, MAX_TIME_US};
 use crate::effect::{ExpiryWindow, HoldChange};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::holds::{Hold, Holds};
 use crate::redis::{
     announce_denial, counters, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom,
@@ -41,12 +41,12 @@ pub(super) fn execute<'call>(call: Call<'call>, request: &Request<'call>) -> Res
 ///
 /// # Errors
 /// Without having changed anything.
-pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<(), Error> {
+pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<(), Refusal> {
     let mut keys = Vec::with_capacity(requests.len());
     let mut holdings = Vec::with_capacity(requests.len());
-    for request in requests {
-        let mut key = BucketKey::open(call, *request.key, Access::Write)?;
-        holdings.push(decide(&mut key, request)?);
+    for (place, request) in requests.iter().enumerate() {
+        let mut key = BucketKey::open(call, *request.key, Access::Write).map_err(|error| error.at(place))?;
+        holdings.push(decide(&mut key, request).map_err(|error| error.at(place))?);
         keys.push(key);
     }
     let mut never = false;
@@ -58,8 +58,8 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
             }
         }
     } else {
-        for ((request, key), holding) in requests.iter().zip(&keys).zip(&mut holdings) {
-            admit(key, request, holding)?;
+        for (place, ((request, key), holding)) in requests.iter().zip(&keys).zip(&mut holdings).enumerate() {
+            admit(key, request, holding).map_err(|error| error.at(place))?;
         }
     }
     let mut outcomes = Vec::with_capacity(requests.len());
@@ -111,7 +111,7 @@ fn decide(key: &mut BucketKey, request: &Request) -> Result<Holding, Error> {
         HoldWish::Settle { used_micro } => {
             let none = Holds::default();
             let holds = key.holds().unwrap_or(&none);
-            limit.settle(stored, holds, id, used_micro, now_us).map_err(|_| Error::DebtTooDeep)
+            limit.settle(stored, holds, id, used_micro, now_us).map_err(|_| Error::UsedTooDeep)
         }
         HoldWish::Set { amount_micro, .. } => {
             let mut none = Holds::default();

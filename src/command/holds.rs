@@ -1,7 +1,7 @@
 //! `TB.HOLDS key`: what is held of a bucket, by whom, and for how long.
 
 use super::state::State;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::holds;
 use crate::number::decimal_tokens;
 use crate::redis::spec::{Command, Spec};
@@ -19,7 +19,7 @@ impl Command for Holds {
         ..State::SPEC
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let key = request::key(call.arguments())?;
         let key = BucketKey::open(call, *key, Access::Read)?;
         let Some(holds) = key.holds() else {

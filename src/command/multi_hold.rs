@@ -1,7 +1,7 @@
 //! `TB.MHOLD numkeys ttl_ms id key capacity rate amount […]`: one hold over several buckets, all or nothing.
 
 use super::holding::execute_together;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, AMOUNT, CAPACITY, ID, KEY, NUMKEYS, RATE,
     TTL_MS,
@@ -29,7 +29,7 @@ impl Command for MultiHold {
         ],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         execute_together(call, &request::multi_hold(call.arguments())?)
     }
 }

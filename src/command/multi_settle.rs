@@ -2,7 +2,7 @@
 
 use super::holding::execute_together;
 use super::multi_hold::MultiHold;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{ArgumentSpec, Command, Keys, Kind, Spec, CAPACITY, ID, KEY, NUMKEYS, RATE, USED};
 use crate::redis::Call;
 use crate::request;
@@ -23,7 +23,7 @@ impl Command for MultiSettle {
         ..MultiHold::SPEC
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         execute_together(call, &request::multi_settle(call.arguments())?)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::execute::{admit, announce, decide, store, withhold};
 use crate::bucket::{Decision, Outcome};
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
 };
@@ -27,7 +27,7 @@ impl Command for MultiTake {
         arguments: &[NUMKEYS, ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST]))],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let requests = request::multi_take(call.arguments())?;
         let outcomes = take_together(call, &requests)?;
         for (request, outcome) in requests.iter().zip(&outcomes) {
@@ -44,17 +44,17 @@ impl Command for MultiTake {
 fn take_together<'call>(
     call: Call<'call>,
     requests: &[Request<'call, Argument<'call>>],
-) -> Result<Vec<Outcome>, Error> {
+) -> Result<Vec<Outcome>, Refusal> {
     let mut keys = Vec::with_capacity(requests.len());
     let mut outcomes = Vec::with_capacity(requests.len());
-    for request in requests {
-        let key = BucketKey::open(call, *request.key, Access::Write)?;
-        outcomes.push(decide(&key, request)?);
+    for (place, request) in requests.iter().enumerate() {
+        let key = BucketKey::open(call, *request.key, Access::Write).map_err(|error| error.at(place))?;
+        outcomes.push(decide(&key, request).map_err(|error| error.at(place))?);
         keys.push(key);
     }
     if outcomes.iter().all(is_allowed) {
-        for (key, outcome) in keys.iter().zip(&mut outcomes) {
-            admit(key, outcome)?;
+        for (place, (key, outcome)) in keys.iter().zip(&mut outcomes).enumerate() {
+            admit(key, outcome).map_err(|error| error.at(place))?;
         }
     } else {
         for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {

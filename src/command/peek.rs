@@ -2,7 +2,7 @@
 
 use super::execute;
 use super::take::Take;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{Audience, Command, Spec};
 use crate::redis::Call;
 use crate::request;
@@ -18,7 +18,7 @@ impl Command for Peek {
     };
 
     #[inline]
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::peek(call.arguments())?;
         let decision = execute::peek(call, &request)?;
         call.reply_decision(&decision);

@@ -1,7 +1,7 @@
 //! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
 
 use super::execute::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
 };
@@ -23,7 +23,7 @@ impl Command for Reserve {
         arguments: &[KEY, CAPACITY, RATE, COST, ArgumentSpec::required(c"max_wait_ms", Kind::Whole)],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::reserve(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

@@ -4,7 +4,7 @@
 //! tampered with, so every field is checked, all of them before the first key is touched.
 
 use crate::effect::{self, Effect, HoldChanges};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
 use crate::request;
@@ -27,9 +27,11 @@ impl Command for Restore {
         )],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let effects = request::restore(call.arguments())?;
-        let keys = effects.iter().map(|(name, _)| open(call, **name)).collect::<Result<Vec<_>, _>>()?;
+        let opened = effects.iter().enumerate();
+        let opened = opened.map(|(place, (name, _))| open(call, **name).map_err(|error| error.at(place)));
+        let keys = opened.collect::<Result<Vec<_>, _>>()?;
         for (key, (_, effect)) in keys.into_iter().zip(effects) {
             overwrite(key, effect);
         }

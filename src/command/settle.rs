@@ -2,7 +2,7 @@
 
 use super::hold::Hold;
 use super::holding::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};
 use crate::redis::Call;
 use crate::request;
@@ -18,7 +18,7 @@ impl Command for Settle {
         ..Hold::SPEC
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::settle(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

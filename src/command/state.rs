@@ -1,6 +1,6 @@
 //! `TB.STATE key`: what is stored, for people who look for the reason of a decision.
 
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::number::decimal_tokens;
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{Access, BucketKey, Call};
@@ -21,7 +21,7 @@ impl Command for State {
         arguments: &[KEY],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let key = request::key(call.arguments())?;
         let key = BucketKey::open(call, *key, Access::Read)?;
         match key.bucket() {

@@ -1,7 +1,7 @@
 //! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
 
 use super::execute::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
 };
@@ -24,7 +24,7 @@ impl Command for Take {
     };
 
     #[inline]
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::take(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

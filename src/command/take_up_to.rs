@@ -1,7 +1,7 @@
 //! `TB.TAKEUPTO key capacity rate max`: as many whole tokens as there are.
 
 use super::execute::execute;
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
 };
@@ -23,7 +23,7 @@ impl Command for TakeUpTo {
         arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::required(c"max", Kind::Whole)],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::take_up_to(call.arguments())?;
         let decision = execute(call, &request)?;
         call.reply_decision(&decision);

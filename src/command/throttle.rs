@@ -10,7 +10,7 @@
 use super::execute;
 use crate::bucket::{Bucket, Change, Limit, NoReturns, Operation, Outcome, Returns};
 use crate::cast::signed;
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::number::MICRO_PER_TOKEN;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
@@ -40,7 +40,7 @@ impl Command for Throttle {
         ],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let throttle = request::throttle(call.arguments())?;
         let request = Request {
             key: throttle.key,

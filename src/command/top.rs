@@ -1,6 +1,6 @@
 //! `TB.TOP [COUNT n] [RESET]`: who is denied most.
 
-use crate::error::Error;
+use crate::error::Refusal;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use crate::redis::{with_top, Call};
 use crate::request;
@@ -23,7 +23,7 @@ impl Command for Top {
         ],
     };
 
-    fn run(call: Call) -> Result<(), Error> {
+    fn run(call: Call) -> Result<(), Refusal> {
         let request = request::top(call.arguments())?;
         with_top(|top| {
             let denied: Vec<_> = top.iter().flat_map(crate::top::Top::iter).take(request.count).collect();

@@ -96,8 +96,7 @@ required! {
     RedisModule_SignalModifiedKey,
     RedisModule_StringDMA,
     RedisModule_StringPtrLen,
-    RedisModule_SubscribeToServerEvent,
-    RedisModule_WrongArity;
+    RedisModule_SubscribeToServerEvent;
     RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyLength,
     RedisModule_CallReplyType,

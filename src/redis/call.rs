@@ -4,9 +4,8 @@ use super::api::server;
 use super::clock::now_us;
 use crate::bucket::Decision;
 use crate::cast::unsigned_32;
-use crate::error::Error;
 use redis_module::raw;
-use std::ffi::{c_int, c_long, CStr};
+use std::ffi::{c_int, c_long, CStr, CString};
 use std::marker::PhantomData;
 use std::{ptr, slice};
 
@@ -174,16 +173,11 @@ impl<'call> Call<'call> {
         unsafe { server!(RedisModule_ReplyWithSimpleString)(self.context, c"OK".as_ptr()) };
     }
 
-    /// Replies an error.
-    pub(crate) fn reply_error(&self, error: Error) {
-        // SAFETY: the context is valid for the call, the text is a constant C string.
-        unsafe {
-            if error == Error::WrongArity {
-                server!(RedisModule_WrongArity)(self.context);
-            } else {
-                server!(RedisModule_ReplyWithError)(self.context, error.text().as_ptr());
-            }
-        }
+    /// Replies an error line.
+    pub(super) fn reply_error(&self, line: &str) {
+        let line = CString::new(line).unwrap_or_default();
+        // SAFETY: the context is valid for the call, and the server copies the C string.
+        unsafe { server!(RedisModule_ReplyWithError)(self.context, line.as_ptr()) };
     }
 
     /// Whether the server only asks where the keys are; the answer is given with [`key_at`](Self::key_at).

@@ -99,20 +99,19 @@ pub(super) fn top_keys() -> usize {
 /// A line that names the argument.
 pub(super) fn read_arguments(arguments: &[Argument]) -> Result<(), String> {
     for pair in arguments.chunks(2) {
-        let [name, value] = pair else {
-            let name = pair.first().map(printable).unwrap_or_default();
-            return Err(format!("argument '{name}' needs a value"));
-        };
-        read_setting(name, value)?;
+        if let [name, value @ ..] = pair {
+            read_setting(name, value.first())?;
+        }
     }
     Ok(())
 }
 
-fn read_setting(name: &Argument, value: &Argument) -> Result<(), String> {
+fn read_setting(name: &Argument, value: Option<&Argument>) -> Result<(), String> {
     let setting = find(name.as_ref()).ok_or_else(|| {
         let known: Vec<_> = SETTINGS.iter().map(|setting| setting.name.to_string_lossy()).collect();
         format!("unknown argument '{}': known are {}", printable(name), known.join(", "))
     })?;
+    let value = value.ok_or_else(|| format!("argument '{}' needs a value", printable(name)))?;
     let number = setting.kind.read(value.as_ref()).ok_or_else(|| {
         let values = setting.kind.describe();
         format!("argument '{}' must be {values}, not '{}'", printable(name), printable(value))

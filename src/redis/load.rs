@@ -51,12 +51,17 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     let api_version = signed_32(raw::REDISMODULE_APIVER_1);
     // SAFETY: the context is the one that the server gave for this; it copies the name.
     let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
-    if initialised != 0 {
-        return FAILED;
-    }
     if let Some(function) = missing() {
         // A server older than any that was tried, on which nothing can be relied upon: not even on a log.
         eprintln!("tokenbucket: this server is too old: it has no {function}");
+        return FAILED;
+    }
+    if initialised != 0 {
+        log(
+            context,
+            WARNING,
+            "tokenbucket was not loaded: a module of this name is loaded already, see MODULE LIST",
+        );
         return FAILED;
     }
     // SAFETY: the server passes `argc` arguments that stay valid until this function returns.

@@ -5,6 +5,7 @@ use super::call::Call;
 use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use super::{info, listeners, log};
 use crate::cast::signed_32;
+use crate::error::Refusal;
 use crate::request;
 use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
@@ -48,11 +49,18 @@ unsafe extern "C" fn handler<C: Command>(
         report_keys(&C::SPEC, &call);
     } else if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
         ignore(&call);
-    } else if let Err(error) = C::run(call) {
-        info::counters().error();
-        call.reply_error(error);
+    } else if let Err(refusal) = C::run(call) {
+        refuse(&C::SPEC, &call, refusal);
     }
     0
+}
+
+/// Replies the error of a call, which says what is wrong with which argument.
+#[cold]
+#[inline(never)] // The line must not cost the calls that are fine.
+fn refuse(spec: &Spec, call: &Call, refusal: Refusal) {
+    info::counters().error();
+    call.reply_error(&refusal.line(&spec.syntax(), call.arguments()));
 }
 
 /// Passes over a call that was decided elsewhere. Replying an error would count as a failure of the replica.

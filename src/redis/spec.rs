@@ -1,8 +1,9 @@
 //! What a command is: what it does with a call, and its description in the terms of the server's own table.
 
 use super::call::Call;
-use crate::error::Error;
+use crate::error::Refusal;
 use std::ffi::CStr;
+use std::fmt;
 
 /// A command of the module.
 pub(crate) trait Command {
@@ -13,7 +14,7 @@ pub(crate) trait Command {
     ///
     /// # Errors
     /// Those that become the reply. Nothing has been changed or replied then.
-    fn run(call: Call) -> Result<(), Error>;
+    fn run(call: Call) -> Result<(), Refusal>;
 }
 
 /// The description of a command, for `COMMAND INFO`, `COMMAND DOCS`, `COMMAND GETKEYS`, ACLs and routing.
@@ -37,6 +38,44 @@ pub(crate) struct Spec {
     pub(crate) keys: Keys,
     /// Its arguments, for `COMMAND DOCS`.
     pub(crate) arguments: &'static [ArgumentSpec],
+}
+
+impl Spec {
+    /// How the command is used: its name and its arguments, with those in brackets that may be left out or repeated.
+    pub(super) fn syntax(&self) -> String {
+        let name = self.name.to_string_lossy().to_ascii_uppercase();
+        format!("{name} {}", Arguments(self.arguments))
+    }
+}
+
+/// Arguments as the syntax of a command has them.
+struct Arguments(&'static [ArgumentSpec]);
+
+impl fmt::Display for Arguments {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, argument) in self.0.iter().enumerate() {
+            let separator = if place == 0 { "" } else { " " };
+            let (opening, closing) = if argument.optional { ("[", "]") } else { ("", "") };
+            write!(formatter, "{separator}{opening}{argument}{closing}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ArgumentSpec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Groups(members) => {
+                let group = Arguments(members);
+                write!(formatter, "{group} [{group} ...]")
+            }
+            Kind::WholeBehind(word) => write!(formatter, "{} n", word.to_string_lossy()),
+            Kind::Word(word) => formatter.write_str(&word.to_string_lossy()),
+            Kind::Key | Kind::Decimal | Kind::Whole | Kind::Text => {
+                formatter.write_str(&self.name.to_string_lossy())
+            }
+        }
+    }
 }
 
 /// Who may call a command, and whether it writes.

@@ -159,7 +159,7 @@ pub const CALLS: &[Call] = &[
     call("TB.MTAKE 3 k 10 1 5 m 10 1 1 n 1 1 2", "[0 1 -1 6000 [[0 4 1000 6000] [1 10 0 0] [0 1 -1 0]]]", Denied),
     call("TB.MTAKE 2 n 10 1 1 d 10 1 0", "[0 -5 5000 15000 [[1 10 0 0] [0 -5 5000 15000]]]", Denied),
     call("TB.MTAKE 1 k 10 1 0", "[1 4 0 6000 [[1 4 0 6000]]]", Idle),
-    call("TB.MTAKE 2 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call", Refused),
+    call("TB.MTAKE 2 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call: 'k' is bucket 1 and bucket 2", Refused),
     call("TB.HOLD k 10 1 3 60000 id", "[1 1 0 9000]", Held(3)),
     call("TB.HOLD n 10 1 2 60000 id", "[1 8 0 2000]", Held(2)),
     call("TB.HOLD k 10 1 5 60000 id", "[0 4 1000 6000]", Denied),
@@ -178,17 +178,17 @@ pub const CALLS: &[Call] = &[
     call("TB.TOP COUNT 1", "[]", Asked),
     call("TB.TOP", "[]", Asked),
     call("TB.TOP RESET", "[]", Asked),
-    call("TB.TOP 10", "ERR options of TB.TOP are COUNT n and RESET, each at most once", Refused),
+    call("TB.TOP 10", "ERR options of TB.TOP are COUNT n and RESET, each at most once, not '10'", Refused),
     call("TB.RESTORE k x", "ERR effect must be one as this module replicates it", Refused),
     call("CL.THROTTLE k 9 1 1", "[0 10 3 -1 7]", Took(1)),
     call("CL.THROTTLE n 9 1 1 4", "[0 10 6 -1 4]", Took(4)),
     call("CL.THROTTLE k 9 1 1 5", "[1 10 4 1 6]", Denied),
     call("CL.THROTTLE k 9 1 1 0", "[0 10 4 -1 6]", Asked),
     call("CL.THROTTLE d 9 1 1 0", "[1 10 0 5 15]", Asked),
-    call("CL.THROTTLE k ten 1 1", "ERR max_burst must be a whole number of tokens from -1 to 999999999999", Refused),
+    call("CL.THROTTLE k ten 1 1", "ERR max_burst must be a whole number of tokens from -1 to 999999999999, not 'ten'", Refused),
 ];
 
-const CAPACITY_ERROR: &str = "ERR capacity must be a decimal number of tokens from 0 to 1e12";
+const CAPACITY_ERROR: &str = "ERR capacity must be a decimal number of tokens from 0 to 1e12, not 'ten'";
 
 /// Leaves `k` with 4 of 10 tokens at one a second, `d` 5 tokens in debt, and nothing else: no denial is counted.
 pub fn prepare(client: &mut Connection) {

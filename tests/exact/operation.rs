@@ -6,7 +6,7 @@ use super::{whole, Bucket, Exact, Limit, MILLION};
 use num_traits::Zero;
 use std::collections::HashSet;
 use tokenbucket::bucket::{self, Operation};
-use tokenbucket::error::Error;
+use tokenbucket::error::{Error, Refusal};
 use tokenbucket::number::{Rounding, MAX_TOKENS};
 use tokenbucket::request::{self, Request, Throttle};
 
@@ -68,13 +68,16 @@ pub struct Meant<'a> {
     pub operation: Operation,
 }
 
-/// What the arguments of a command want, or the error of the first of them that is wrong.
-pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Error> {
+/// What the arguments of a command want, or the error of the first of them that is wrong, and of which bucket.
+pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Refusal> {
     match command {
-        "MTAKE" => return read_several(arguments),
-        "THROTTLE" => return throttle::read(arguments).map(|meant| vec![meant]),
-        _ => (),
+        "MTAKE" => read_several(arguments),
+        "THROTTLE" => Ok(vec![throttle::read(arguments)?]),
+        _ => Ok(vec![read_one(command, arguments)?]),
     }
+}
+
+fn read_one<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Meant<'a>, Error> {
     let &[key, capacity, rate, ref wanted @ ..] = arguments else { return Err(Error::WrongArity) };
     let amount = |bytes: &[u8], rounding, error| number::amount(bytes, rounding).ok_or(error);
     let whole_number = |bytes: &[u8], max, error| number::whole_number(bytes, max).ok_or(error);
@@ -103,24 +106,24 @@ pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>,
         }
         limit => limit?,
     };
-    Ok(vec![Meant { key, limit, operation: operation? }])
+    Ok(Meant { key, limit, operation: operation? })
 }
 
-fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Error> {
+fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Refusal> {
     let (numkeys, groups) = arguments.split_first().ok_or(Error::WrongArity)?;
     let numkeys = read_numkeys(numkeys).ok_or(Error::NumKeys)?;
     if groups.len() != numkeys * 4 {
-        return Err(Error::NumKeysMismatch);
+        return Err(Error::NumKeysMismatch.into());
     }
-    let mut meant = Vec::new();
-    for group in groups.chunks(4) {
-        meant.extend(read("TAKE", group)?);
+    let mut meant: Vec<Meant> = Vec::new();
+    for (place, group) in groups.chunks(4).enumerate() {
+        meant.push(read_one("TAKE", group).map_err(|error| error.at(place))?);
     }
-    let different: HashSet<&[u8]> = meant.iter().map(|meant| meant.key).collect();
-    if different.len() < meant.len() {
-        return Err(Error::DuplicateKey);
+    let mut seen = HashSet::new();
+    match meant.iter().position(|meant| !seen.insert(meant.key)) {
+        Some(place) => Err(Error::DuplicateKey.at(place)),
+        None => Ok(meant),
     }
-    Ok(meant)
 }
 
 /// Only the spelling that the server knows too, which looks for the keys behind it.
@@ -130,7 +133,7 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
     (number.to_string() == text && (1..=MOST_BUCKETS).contains(&number)).then_some(number)
 }
 
-pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Error> {
+pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Refusal> {
     let one = match command {
         "TAKE" => request::take(arguments),
         "PEEK" => request::peek(arguments),
@@ -145,7 +148,7 @@ pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request
         }),
         other => panic!("{other} is no command"),
     };
-    one.map(|request| vec![request])
+    Ok(vec![one?])
 }
 
 /// The module reads these arguments as the contract does.

@@ -2,6 +2,7 @@
 //! server can see, and what is read from the bytes that clients, masters and files bring. No server takes part.
 
 mod calendar;
+mod errors;
 #[path = "../exact/mod.rs"]
 mod exact;
 mod holds;

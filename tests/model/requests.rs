@@ -7,13 +7,13 @@ use proptest::sample::{select, Index};
 use std::collections::HashSet;
 use tokenbucket::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
-use tokenbucket::error::Error;
+use tokenbucket::error::{Error, Refusal};
 use tokenbucket::holds::{Hold, MAX_ID_LEN};
 use tokenbucket::number::MAX_MICRO;
 use tokenbucket::request::{self, HoldWish};
 
 /// What a command on holds reads: of each bucket the key, the capacity, the name, and what is wanted.
-fn read_holds(line: &str) -> Result<String, Error> {
+fn read_holds(line: &str) -> Result<String, Refusal> {
     let (command, arguments) = line.split_once(' ').unwrap();
     let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
     let requests = match command {
@@ -60,12 +60,12 @@ fn commands_on_holds_read_their_arguments() {
         ("HOLD k 1 1 1 2592000001 id", Error::Ttl), ("SETTLE k 1 1 id", Error::WrongArity),
         ("SETTLE k 1 x id x", Error::Rate), ("SETTLE k 1 1 id x", Error::Used), ("SETTLE k 1 0 id 1", Error::UsedOfPool),
         ("MHOLD 1 7", Error::WrongArity), ("MHOLD 1 0 id k x 1 1", Error::Ttl), ("MHOLD 0 7 id", Error::NumKeys),
-        ("MHOLD 2 7 id k 1 1 1", Error::NumKeysOfAmounts), ("MHOLD 1 7 id k 1 1 x", Error::Amount),
+        ("MHOLD 2 7 id k 1 1 1", Error::NumKeysMismatch), ("MHOLD 1 7 id k 1 1 x", Error::Amount),
         ("MHOLD 2 7 id k 1 1 1 k 1 1 1", Error::DuplicateKey), ("MSETTLE 1", Error::WrongArity),
-        ("MSETTLE 2 id k 1 1 1", Error::NumKeysOfUsed), ("MSETTLE 1 id k 1 0 1", Error::UsedOfPool),
+        ("MSETTLE 2 id k 1 1 1", Error::NumKeysMismatch), ("MSETTLE 1 id k 1 0 1", Error::UsedOfPool),
     ];
     for (line, error) in wrong {
-        assert_eq!(read_holds(line), Err(error), "{line}");
+        assert_eq!(read_holds(line).map_err(|refusal| refusal.error), Err(error), "{line}");
     }
     for (length, is_one) in [(0, false), (1, true), (MAX_ID_LEN, true), (MAX_ID_LEN + 1, false)] {
         let id = vec![0; length];
@@ -159,8 +159,8 @@ proptest! {
             let copy = keys[from.index(keys.len())].clone();
             keys.insert(to.index(keys.len()), copy);
         }
-        let different: HashSet<&Vec<u8>> = keys.iter().collect();
-        let expected = (different.len() < keys.len()).then_some(Error::DuplicateKey);
+        let mut seen = HashSet::new();
+        let expected = keys.iter().position(|key| !seen.insert(key)).map(|place| Error::DuplicateKey.at(place));
         let numkeys = keys.len().to_string();
         let groups = keys.iter().flat_map(|key| [key.as_slice(), b"10", b"100/m", b"1"]);
         let arguments: Vec<&[u8]> = std::iter::once(numkeys.as_bytes()).chain(groups).collect();

@@ -105,9 +105,9 @@ fn every_error_is_what_its_example_gets() {
             assert_eq!(after, before, "{name}: {last} has changed something");
         }
     }
-    let texts =
-        include_str!("../../src/error.rs").split("c\"").skip(1).filter_map(|rest| rest.split('"').next());
-    let missing: Vec<_> = texts.filter(|text| !shown.contains(*text)).collect();
+    let texts = include_str!("../../src/error.rs").split('"').skip(1).step_by(2);
+    let rules = texts.filter(|text| ["ERR ", "OOM ", "WRONGTYPE "].iter().any(|code| text.starts_with(code)));
+    let missing: Vec<_> = rules.filter(|rule| !shown.iter().any(|line| line.starts_with(*rule))).collect();
     assert!(missing.is_empty(), "on no page: {missing:?}");
 }
 
@@ -140,6 +140,25 @@ fn every_command_has_a_page_with_every_section() {
         let listed = page.section("ACL categories").trim().split("\n\n").next().unwrap();
         assert_eq!(code_spans(listed).join(" "), categories, "{name}: the ACL categories");
     }
+}
+
+/// The syntax that a wrong number of arguments shows is the page's. Where the server counts them itself, it shows none.
+#[test]
+fn a_wrong_number_of_arguments_shows_the_syntax_of_the_page() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut shown = 0;
+    for (name, page) in command_pages() {
+        let syntax = page.blocks("text").next().expect("a syntax").trim();
+        for count in [0, 9] {
+            let call = [vec![name.as_str()], vec!["1"; count]].concat();
+            let Err(line) = client.try_run(&call) else { continue };
+            let Some((_, behind)) = line.split_once("command: ") else { continue };
+            assert_eq!(behind, syntax, "{call:?}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 3, "only {shown} lines show the syntax");
 }
 
 #[test]

@@ -81,14 +81,16 @@ fn as_many_buckets_as_there_may_be_are_found_checked_and_taken_from_together() {
         assert_eq!(binding, [0, 5, 1000, 5000]);
         assert_eq!(own.iter().filter(|one| one.allowed == 1).count(), last);
         groups[last] = "key:0 20 5/m 2".to_owned();
-        assert_eq!(client.refusal(&words(&groups)), Error::DuplicateKey.to_string());
+        let refused = client.refusal(&words(&groups));
+        assert_eq!(refused, format!("{}: 'key:0' is bucket 1 and bucket {count}", Error::DuplicateKey));
         groups[last] = "foreign 10 1 1".to_owned();
         let error = limited(&server, "+@all ~key:*").refusal(&words(&groups));
         assert!(error.starts_with("NOPERM"), "the last of {count}: {error}");
         assert_eq!(client.keys(), 1);
         client.say("FLUSHALL");
     }
-    assert_eq!(client.refusal(&words(&many(1025, "10 1 6"))), Error::NumKeys.to_string());
+    let refused = client.refusal(&words(&many(1025, "10 1 6")));
+    assert_eq!(refused, format!("{}, not '1025'", Error::NumKeys));
 }
 
 /// The server finds the keys by this argument, for its ACL and for cluster routing, and reads plain digits only. What

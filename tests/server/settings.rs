@@ -110,6 +110,7 @@ fn a_bad_argument_or_option_refuses_to_start_and_the_log_names_it() {
         (&["speed", "fast"] as &[&str], "unknown argument 'speed': known are on-oom, cl-throttle"),
         (&["tokenbucket.speed", "fast"], "unknown argument 'tokenbucket.speed'"),
         (&["othermodule.on-oom", "allow"], "unknown argument 'othermodule.on-oom'"),
+        (&["nonsense"], "unknown argument 'nonsense': known are on-oom, cl-throttle, max-holds, top-keys"),
         (&["on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "allow", "on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "maybe"], "argument 'on-oom' must be deny or allow, not 'maybe'"),
@@ -163,4 +164,21 @@ fn the_module_can_be_loaded_while_the_server_runs_and_not_be_unloaded() {
     assert!(refused.contains("the module exports one or more module-side data types"), "{refused}");
     let modules = format!("{:?}", client.say("MODULE LIST"));
     assert!(modules.contains("tokenbucket"), "{modules}");
+}
+
+/// Whether from the same file or from another.
+#[test]
+fn loading_the_module_twice_is_refused_and_the_log_says_why() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.say("TB.TAKE k 10 1/h");
+    let copy = server.folder().join("copy.so");
+    fs::copy(module(), &copy).unwrap();
+    for (file, lines) in [(module().as_path(), 1), (&copy, 2)] {
+        let refused = client.refusal(&format!("MODULE LOAD {}", file.display()));
+        assert!(refused.starts_with("ERR Error loading the extension"), "{refused}");
+        let line = "tokenbucket was not loaded: a module of this name is loaded already";
+        assert_eq!(server.log().matches(line).count(), lines, "{}", server.log());
+    }
+    assert_eq!(client.decide("TB.TAKE k 10 1/h").remaining, 8);
 }

@@ -40,12 +40,12 @@ fn it_counts_each_key_that_its_own_limit_denies() {
 
         # what it does not know it names
         TB.TOP COUNT => ERR COUNT must be a whole number of keys from 1 to 100000
-        TB.TOP COUNT 0 => ERR COUNT must be a whole number of keys from 1 to 100000
-        TB.TOP COUNT 100001 => ERR COUNT must be a whole number of keys from 1 to 100000
-        TB.TOP COUNT ten => ERR COUNT must be a whole number of keys from 1 to 100000
-        TB.TOP COUNT 1 COUNT 1 => ERR options of TB.TOP are COUNT n and RESET, each at most once
-        TB.TOP RESET RESET => ERR options of TB.TOP are COUNT n and RESET, each at most once
-        TB.TOP 10 => ERR options of TB.TOP are COUNT n and RESET, each at most once",
+        TB.TOP COUNT 0 => ERR COUNT must be a whole number of keys from 1 to 100000, not '0'
+        TB.TOP COUNT 100001 => ERR COUNT must be a whole number of keys from 1 to 100000, not '100001'
+        TB.TOP COUNT ten => ERR COUNT must be a whole number of keys from 1 to 100000, not 'ten'
+        TB.TOP COUNT 1 COUNT 1 => ERR options of TB.TOP are COUNT n and RESET, each at most once, not 'COUNT'
+        TB.TOP RESET RESET => ERR options of TB.TOP are COUNT n and RESET, each at most once, not 'RESET'
+        TB.TOP 10 => ERR options of TB.TOP are COUNT n and RESET, each at most once, not '10'",
     );
 }
 

@@ -1,0 +1,151 @@
+//! What is wrong with a rate that could not be read: the part of it, and what to write instead.
+//!
+//! Only errors are read here, by the rules of [`crate::rate`] and [`crate::calendar`] but with an eye for the reason.
+
+use super::{quoted, MAX_QUOTED};
+use crate::calendar::{is_anchored, offset_min};
+use crate::number::{Decimal, MAX_LEN};
+use crate::rate::unit;
+use std::fmt;
+
+const FORMS: &str =
+    "must be tokens per second (5, 0.25), count/period (100/m, 10/15s) or count@period (1000@d)";
+
+/// How people spell a unit, the way to write it behind a `/`, and behind a `@`.
+const UNITS: &[(&str, &str, &str)] = &[
+    ("ms msec msecs milli millis millisecond milliseconds", "ms", "ms"),
+    ("s sec secs second seconds", "s", "s"),
+    ("m min mins minute minutes", "m", "m"),
+    ("h hr hrs hour hours", "h", "h"),
+    ("d day days", "d", "d"),
+    ("w week weeks", "7d, or @w for calendar weeks", "w"),
+    ("mo mon month months", "30d, or @mo for calendar months", "mo"),
+    ("y yr year years", "365d, or @y for calendar years", "y"),
+];
+
+/// Says which part of `rate` is wrong, and how to write it.
+pub(super) fn explain(rate: &[u8]) -> String {
+    let sent = quoted(rate).map_or_else(String::new, |rate| format!(", not {rate}"));
+    if rate.len() > MAX_LEN {
+        return format!("{FORMS} with numbers of at most {MAX_LEN} bytes{sent}");
+    }
+    let Some(text) = printable(rate) else { return FORMS.to_owned() };
+    let rate = Rate { text };
+    let fault = match text.split_once(['/', '@']) {
+        None => rate.count_fault(text).filter(|_| starts_as_number(text)),
+        Some((count, behind)) if text.get(count.len()..).is_some_and(|rest| rest.starts_with('@')) => {
+            rate.count_fault(count).or_else(|| rate.calendar_fault(behind))
+        }
+        Some((count, period)) => rate.count_fault(count).or_else(|| rate.period_fault(period)),
+    };
+    fault.unwrap_or_else(|| format!("{FORMS}{sent}"))
+}
+
+fn printable(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.bytes().all(|byte| (b' '..=b'~').contains(&byte)).then_some(text)
+}
+
+/// Whether it is a number but for its sign.
+fn starts_as_number(text: &str) -> bool {
+    Decimal::parse(text.trim_start_matches('-').as_bytes()).is_some()
+}
+
+struct Rate<'a> {
+    text: &'a str,
+}
+
+impl Rate<'_> {
+    fn count_fault(&self, count: &str) -> Option<String> {
+        let rule = match Decimal::parse(count.as_bytes()) {
+            Some(number) if !number.is_zero() => return None,
+            Some(_) => "must be above 0",
+            None if count.starts_with('-') => "must not be negative",
+            None => "must be a decimal number",
+        };
+        let what = if count == self.text { "" } else { "count " };
+        Some(format!("{what}{} {rule}", self.part(count)))
+    }
+
+    /// What stands behind a `/`.
+    fn period_fault(&self, period: &str) -> Option<String> {
+        let (number, name) = split_letters(period);
+        if unit(name.as_bytes()).is_none() {
+            return Some(self.unit_fault(period, name));
+        }
+        let rule = match Decimal::parse(number.as_bytes()) {
+            _ if number.is_empty() => return None,
+            Some(number) if !number.is_zero() => return None,
+            Some(_) => "must be above 0",
+            None => "must be a decimal number and a unit",
+        };
+        Some(format!("period {} {rule}", self.part(period)))
+    }
+
+    fn unit_fault(&self, period: &str, name: &str) -> String {
+        const ANY: &str = "ms, s, m, h or d";
+        if name.is_empty() {
+            let what = if period.is_empty() { "period" } else { "unit" };
+            return format!("no {what} in {}, use {ANY}", self.part(self.text));
+        }
+        let instead = spelling(name).map_or(ANY, |(_, steady, _)| steady);
+        format!("unknown unit {}, use {instead}", self.part(name))
+    }
+
+    /// What stands behind an `@`.
+    fn calendar_fault(&self, behind: &str) -> Option<String> {
+        const ANY: &str = "ms, s, m, h, d, w, mo or y";
+        let sign = behind.find(['+', '-']).unwrap_or(behind.len());
+        let (period, offset) = behind.split_at_checked(sign)?;
+        let (number, name) = split_letters(period);
+        if period.is_empty() {
+            return Some(format!("no period in {}, use {ANY}", self.part(self.text)));
+        }
+        let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
+        if is_anchored(name.as_bytes()) && !number.is_empty() {
+            return Some(format!("period {} must be w, mo or y without a number", self.part(period)));
+        }
+        if unit(name.as_bytes()).is_none() && !is_anchored(name.as_bytes()) {
+            let wrong = if is_plain && !name.is_empty() { name } else { period };
+            let instead = spelling(name).map_or(ANY, |(_, _, calendar)| calendar);
+            return Some(format!("unknown period {}, use {instead}", self.part(wrong)));
+        }
+        if !is_plain || (!number.is_empty() && number.bytes().all(|digit| digit == b'0')) {
+            return Some(format!("period {} must be a whole number above 0 and a unit", self.part(period)));
+        }
+        let is_offset = offset_min(offset.as_bytes()).is_some();
+        (!is_offset).then(|| format!("offset {} must be +HH:MM or -HH:MM, up to 14:00", self.part(offset)))
+    }
+
+    /// The part in quotation marks, in the whole rate unless that is the same or too long.
+    fn part<'a>(&'a self, part: &'a str) -> Part<'a> {
+        let is_short = part.len().saturating_add(self.text.len()) <= MAX_QUOTED;
+        Part { part, whole: (is_short && part != self.text).then_some(self.text) }
+    }
+}
+
+struct Part<'a> {
+    part: &'a str,
+    whole: Option<&'a str>,
+}
+
+impl fmt::Display for Part<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&quoted(self.part.as_bytes()).unwrap_or_default())?;
+        match self.whole {
+            Some(whole) => write!(formatter, " in '{whole}'"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What stands before the letters at the end, and these.
+fn split_letters(period: &str) -> (&str, &str) {
+    let number = period.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    (number, period.strip_prefix(number).unwrap_or_default())
+}
+
+fn spelling(name: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    let name = name.to_ascii_lowercase();
+    UNITS.iter().find(|(spellings, ..)| spellings.split(' ').any(|spelling| spelling == name))
+}
