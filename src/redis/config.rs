@@ -4,6 +4,7 @@
 //! runs.
 
 use super::call::Argument;
+use super::denials;
 use crate::number::whole;
 use crate::request::MAX_TOP_KEYS;
 use redis_module::raw;
@@ -26,6 +27,8 @@ struct Setting {
     flags: u32,
     /// The number of a choice, or the number itself; the default at first.
     current: AtomicI64,
+    /// Called behind each change.
+    changed: fn(),
 }
 
 /// What a setting may be.
@@ -43,24 +46,28 @@ static SETTINGS: [Setting; 4] = [
         kind: Kind::Choice([c"deny", c"allow"]),
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(0),
+        changed: || (),
     },
     Setting {
         name: c"cl-throttle",
         kind: Kind::Choice([c"yes", c"no"]),
         flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
         current: AtomicI64::new(0),
+        changed: || (),
     },
     Setting {
         name: c"max-holds",
         kind: Kind::Whole { min: 1, max: 1_000_000 },
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(10_000),
+        changed: || (),
     },
     Setting {
         name: c"top-keys",
         kind: Kind::Whole { min: 0, max: MAX_TOP_KEYS },
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(128),
+        changed: denials::resized,
     },
 ];
 
@@ -116,7 +123,7 @@ fn read_setting(name: &Argument, value: Option<&Argument>) -> Result<(), String>
         let values = setting.kind.describe();
         format!("argument '{}' must be {values}, not '{}'", printable(name), printable(value))
     })?;
-    setting.current.store(number, Ordering::Relaxed);
+    setting.set(number);
     Ok(())
 }
 
@@ -150,6 +157,11 @@ impl Setting {
     fn of<'a>(setting: *mut c_void) -> &'a Self {
         // SAFETY: the server hands back the pointer that `register` gave it, to an element of a static.
         unsafe { &*setting.cast::<Self>() }
+    }
+
+    fn set(&self, number: i64) {
+        self.current.store(number, Ordering::Relaxed);
+        (self.changed)();
     }
 }
 
@@ -220,7 +232,7 @@ unsafe extern "C" fn set_choice(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    Setting::of(setting).current.store(value.into(), Ordering::Relaxed);
+    Setting::of(setting).set(value.into());
     0
 }
 
@@ -234,6 +246,6 @@ unsafe extern "C" fn set_whole(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    Setting::of(setting).current.store(value, Ordering::Relaxed);
+    Setting::of(setting).set(value);
     0
 }

@@ -17,6 +17,11 @@ pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
     look(&mut top)
 }
 
+/// Follows a change of the setting: counters that are not wanted any more are freed now.
+pub(super) fn resized() {
+    with_top(|_| ());
+}
+
 /// Counts a denial, and tells whoever subscribed.
 #[inline(never)] // Out of the way of those that are allowed.
 pub(crate) fn announce_denial(call: &Call, key: &Argument) {

@@ -88,6 +88,28 @@ fn the_setting_says_how_many_keys_are_counted_and_a_change_starts_anew() {
     assert_eq!(top(&mut client, "TB.TOP"), counted);
 }
 
+#[test]
+fn a_change_of_the_setting_frees_the_counters_at_once() {
+    let server = Server::builder().module_arguments(&["top-keys", "20000"]).start();
+    let mut client = server.connect();
+    if is_refused_before((7, 0), &mut client, "CONFIG SET tokenbucket.top-keys 20000") {
+        return;
+    }
+    let deny = "for i = 1, 20000 do redis.call('TB.TAKE', string.rep('x', 990) .. i, 0, 1) end";
+    client.run(&["EVAL", deny, "0"]);
+    let before = client.used_memory();
+    client.say("CONFIG SET tokenbucket.top-keys 0");
+    let freed = before - client.used_memory();
+    assert!(freed > 15_000_000, "{freed} bytes were freed");
+    for number in [128, 256, 128] {
+        client.say(&format!("CONFIG SET tokenbucket.top-keys {number}"));
+        if number == 128 {
+            assert_eq!(top(&mut client, "TB.TOP"), []);
+            client.say("TB.TAKE one 0 1");
+        }
+    }
+}
+
 /// Denials of random keys, as likely of one of ten as of one of a hundred, and so on, that the server counts, too.
 const CROWD: &str = "
     math.randomseed(ARGV[1])
