@@ -97,7 +97,7 @@ pub struct Decision {
     pub remaining: i64,
     /// Milliseconds to wait, rounded up; -1 if waiting never helps.
     pub retry_after_ms: i64,
-    /// Milliseconds until the bucket is full, rounded up.
+    /// Milliseconds until the bucket is full, rounded up; -1 if it never will be.
     pub reset_after_ms: i64,
 }
 
@@ -478,7 +478,7 @@ impl<'limit, R: Returns> View<'limit, R> {
     #[inline]
     fn decision(&self, allowed: i64, level_micro: i64, retry_after_ms: i64, full_at_us: i64) -> Decision {
         let remaining = level_micro.div_euclid(MICRO_PER_TOKEN);
-        Decision { allowed, remaining, retry_after_ms, reset_after_ms: self.ms_until(full_at_us) }
+        Decision { allowed, remaining, retry_after_ms, reset_after_ms: self.wait_until_ms(full_at_us) }
     }
 
     #[inline]

@@ -108,14 +108,20 @@ pub(super) fn binding(outcomes: &[Outcome]) -> Decision {
     })
 }
 
-/// The tighter of two decisions, field by field. A wait of -1 never ends.
+/// The tighter of two decisions, field by field.
 fn tighter(one: Decision, other: Decision) -> Decision {
-    let never = one.retry_after_ms.min(other.retry_after_ms) < 0;
-    let longest_ms = one.retry_after_ms.max(other.retry_after_ms);
     Decision {
         allowed: one.allowed.min(other.allowed),
         remaining: one.remaining.min(other.remaining),
-        retry_after_ms: if never { -1 } else { longest_ms },
-        reset_after_ms: one.reset_after_ms.max(other.reset_after_ms),
+        retry_after_ms: longer(one.retry_after_ms, other.retry_after_ms),
+        reset_after_ms: longer(one.reset_after_ms, other.reset_after_ms),
     }
+}
+
+/// The longer of two waits. One of -1 never ends.
+fn longer(one_ms: i64, other_ms: i64) -> i64 {
+    if one_ms.min(other_ms) < 0 {
+        return -1;
+    }
+    one_ms.max(other_ms)
 }

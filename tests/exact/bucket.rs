@@ -321,12 +321,12 @@ impl Model {
 pub fn assert_binding(binding: Decision, own: &[Decision]) {
     let least = |field: fn(&Decision) -> i64| own.iter().map(field).min().unwrap();
     let most = |field: fn(&Decision) -> i64| own.iter().map(field).max().unwrap();
-    let never = least(|own| own.retry_after_ms) < 0;
+    let longest = |field: fn(&Decision) -> i64| if least(field) < 0 { -1 } else { most(field) };
     let expected = Decision {
         allowed: least(|own| own.allowed),
         remaining: least(|own| own.remaining),
-        retry_after_ms: if never { -1 } else { most(|own| own.retry_after_ms) },
-        reset_after_ms: most(|own| own.reset_after_ms),
+        retry_after_ms: longest(|own| own.retry_after_ms),
+        reset_after_ms: longest(|own| own.reset_after_ms),
     };
     assert_eq!(binding, expected, "of {own:?}");
 }

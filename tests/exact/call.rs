@@ -234,15 +234,14 @@ impl<'a> Call<'a> {
         self.judge_wait(&self.before, &self.others, wanted, told_ms)
     }
 
-    /// Whether `told_ms` is when a level reaches `wanted`, to the millisecond. What is never reached is told as the
-    /// longest time.
+    /// Whether `told_ms` is when a level reaches `wanted`, to the millisecond; -1 if that is never.
     fn judge_wait(&self, level: &Range, holds: &Holds, wanted: &Exact, told_ms: i64) -> Judgement {
         let longest = BigInt::from(LONGEST_TOLD_MS);
-        let reached_in = |level| match self.reaches_in_us(level, wanted, holds) {
-            Some(in_us) => milliseconds(&in_us),
-            None => longest.clone(),
+        let reached_in_us = [&level.high, &level.low].map(|level| self.reaches_in_us(level, wanted, holds));
+        // Nothing flows into a pool, whose level is known exactly.
+        let [Some(earliest), Some(latest)] = reached_in_us.map(|us| us.as_ref().map(milliseconds)) else {
+            return judge_never(told_ms);
         };
-        let (earliest, latest) = (reached_in(&level.high), reached_in(&level.low));
         let told = BigInt::from(told_ms);
         let right = earliest.clone().min(longest.clone()) <= told && (told <= latest || told >= longest);
         ensure(right, || format!("is not in {earliest} to {latest} ms"))

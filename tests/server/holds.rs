@@ -34,7 +34,8 @@ TB.SETTLE k 10 1/h a 9 => [1 9 0 3600000]
 
 # a larger pool has no more in it until it is given them
 TB.HOLD jobs 1 0 1 60000 job:1 => [1 0 0 60000]
-TB.PEEK jobs 3 0 2 => [0 0 -1 4611686018427388]
+TB.PEEK jobs 3 0 2 => [0 0 -1 -1]
+TB.MHOLD 2 1000 x jobs 3 0 1 k 1 1 1 => [0 0 60000 -1 [[0 0 60000 -1] [1 1 0 0]]]
 TB.GIVE jobs 3 0 2 => [1 2 0 60000]
 TB.PEEK jobs 3 0 0 => [1 2 0 60000]
 
