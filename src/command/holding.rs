@@ -125,8 +125,10 @@ fn decide(key: &mut BucketKey, request: &Request) -> Result<Holding, Error> {
     }
 }
 
-/// Lets a decision pass unless it would create a hold for which there is no memory. Whoever is let through without one
-/// is told what a take is.
+/// Lets a decision pass unless it would create a hold for which there is no memory.
+///
+/// A call that passes without a hold (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
+/// enforced: the tokens are taken, and come back at its rate. Nothing would bring those of a pool back, so it denies.
 fn admit(key: &BucketKey, request: &Request, holding: &mut Holding) -> Result<(), Error> {
     let (HoldWish::Set { amount_micro, .. }, Holding::Moved { taken_micro, .. }) = (request.wish, *holding)
     else {
@@ -136,7 +138,8 @@ fn admit(key: &BucketKey, request: &Request, holding: &mut Holding) -> Result<()
     if !is_new || !key.is_out_of_memory() {
         return Ok(());
     }
-    if on_oom() == OnOom::Deny {
+    let is_stored = key.bucket().is_some();
+    if on_oom() == OnOom::Deny || (is_stored && request.limit.is_pool()) {
         return Err(Error::OutOfMemory);
     }
     let none = Holds::default();
@@ -144,7 +147,8 @@ fn admit(key: &BucketKey, request: &Request, holding: &mut Holding) -> Result<()
     let (holds, now_us) = (key.holds().unwrap_or(&none), key.call().now_us());
     let outcome = request.limit.decide_with(key.bucket(), holds, take, now_us);
     let outcome = outcome.map_err(|_| Error::DebtTooDeep)?;
-    *holding = Holding::Kept(Outcome { change: Change::Keep, ..outcome });
+    let change = if is_stored { outcome.change } else { Change::Keep };
+    *holding = Holding::Kept(Outcome { change, ..outcome });
     Ok(())
 }
 
@@ -234,7 +238,7 @@ fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome
     if outcome.decision.allowed == 0 {
         return announce_denial(call, request.key);
     }
-    if let Some(event) = event(request, holding) {
+    if let Some(event) = event(request, holding, outcome) {
         call.notify(event, request.key);
         if outcome.change == Change::Clear {
             call.notify_deleted(request.key);
@@ -242,10 +246,12 @@ fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome
     }
 }
 
-fn event(request: &Request, holding: &Holding) -> Option<&'static CStr> {
+fn event(request: &Request, holding: &Holding, outcome: &Outcome) -> Option<&'static CStr> {
     match (holding, request.wish) {
         (Holding::Moved { .. }, HoldWish::Set { .. }) => Some(c"tb.hold"),
         (Holding::Moved { .. }, HoldWish::Settle { .. }) => Some(c"tb.settle"),
         (Holding::Kept(_), _) => None,
+        // Taken without a hold.
+        (Holding::Kept(_), _) if outcome.change != Change::Keep => Some(c"tb.take"),
     }
 }
