@@ -10,20 +10,25 @@
 //! | 9..17 | time of the last refill, Unix microseconds |
 //! | 17..25 | expiry of the key, Unix milliseconds; -1 for none |
 //!
-//! A bucket with holds, or without any for the first time, is too large to be sent whole with each write. So what is
-//! sent is what has changed: version 2, the fields above, and then
+//! A bucket with holds, or without any for the first time, is too large to be sent whole with each write. So the effect
+//! contains what has changed: version 3, the fields above, and then
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 25..33 | Unix microseconds: holds that have ended by then are gone, and what they held is in the level |
-//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of a name in one byte, and the name of a hold that is gone |
+//! | 25..29 | how many holds were dropped because they had ended, unsigned: the first in the order of their ends and ids. Their amounts are in the level |
+//! | 29..33 | how many holds there are after all changes, unsigned |
+//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a hold that is gone. Holds are in the order of their ends and ids |
+//!
+//! A replica that evicts keys by itself may have lost the bucket and its holds. Then the number of holds does not
+//! agree, and the replica forgets the bucket again, because an evicted bucket is a full one: with some of its holds
+//! missing, their tokens would never come back. The first effect whose number agrees makes it right again.
 //!
 //! The version 1 alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
 //! an operator may have renamed.
 
 #![forbid(unsafe_code)]
 
-use crate::bucket::{Bucket, MAX_TIME_US};
+use crate::bucket::Bucket;
 use crate::holds::{Hold, Holds, MAX_ID_LEN};
 use std::ffi::CStr;
 
@@ -34,7 +39,7 @@ pub const COMMAND: &CStr = c"TB.RESTORE";
 const PLAIN_LEN: usize = 25;
 
 const VERSION: u8 = 1;
-const VERSION_WITH_HOLDS: u8 = 2;
+const VERSION_WITH_HOLDS: u8 = 3;
 const SET: u8 = 1;
 const REMOVE: u8 = 2;
 const NO_EXPIRY: i64 = -1;
@@ -69,10 +74,12 @@ pub enum Effect {
 /// What became of the holds of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldChanges {
-    /// Those that have ended by then are gone. Unix microseconds.
-    pub until_us: i64,
-    /// What else has changed, in order.
+    /// How many were dropped because they had ended: the first in order.
+    pub dropped: u32,
+    /// What has changed then, in order.
     pub changes: Vec<HoldChange>,
+    /// How many there are after that.
+    pub len: u32,
 }
 
 /// What became of one hold.
@@ -86,7 +93,8 @@ pub enum HoldChange {
 
 impl HoldChanges {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        bytes.extend(self.until_us.to_le_bytes());
+        bytes.extend(self.dropped.to_le_bytes());
+        bytes.extend(self.len.to_le_bytes());
         for change in &self.changes {
             match change {
                 HoldChange::Set(hold) => {
@@ -102,15 +110,26 @@ impl HoldChanges {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (until, mut rest) = bytes.split_first_chunk::<8>()?;
-        let until_us = i64::from_le_bytes(*until);
+        let (dropped, rest) = bytes.split_first_chunk::<4>()?;
+        let (len, mut rest) = rest.split_first_chunk::<4>()?;
         let mut changes = Vec::new();
         while let Some((change, behind)) = HoldChange::decode(rest)? {
             changes.push(change);
             rest = behind;
         }
-        (0..=MAX_TIME_US).contains(&until_us).then_some(Self { until_us, changes })
+        let (dropped, len) = (u32::from_le_bytes(*dropped), u32::from_le_bytes(*len));
+        are_in_order(&changes).then_some(Self { dropped, changes, len })
     }
+}
+
+/// Whether the holds that are set are in the order in which a rewritten file has them. Sorting them could take
+/// quadratic time.
+fn are_in_order(changes: &[HoldChange]) -> bool {
+    let set = changes.iter().filter_map(|change| match change {
+        HoldChange::Set(hold) => Some(hold),
+        HoldChange::Removed(_) => None,
+    });
+    set.is_sorted_by(|hold, next| hold.is_before(next))
 }
 
 impl HoldChange {

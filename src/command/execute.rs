@@ -1,6 +1,6 @@
 //! What every command that decides does: open the key, decide, store, replicate, announce.
 
-use crate::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome, MAX_TIME_US};
+use crate::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome};
 use crate::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
 use crate::error::Error;
 use crate::holds::Holds;
@@ -122,14 +122,21 @@ pub(super) fn apply<'call, const MAY_HAVE_HOLDS: bool>(
     counters().decision(outcome.decision.allowed != 0);
 }
 
+/// What a replica needs to drop the holds that were dropped here, and to notice that it lacks some.
+#[derive(Clone, Copy)]
+pub(super) struct HoldCounts {
+    pub(super) dropped: usize,
+    pub(super) len: usize,
+}
+
 /// What was written to one key.
 #[derive(Clone, Copy)]
 pub(super) enum Written {
     Stored {
         bucket: Bucket,
         expire_at_ms: i64,
-        /// If holds were changed: up to when they were dropped because they had ended.
-        until_us: Option<i64>,
+        /// If holds were changed: how many were dropped because they had ended, and how many there are now.
+        holds: Option<HoldCounts>,
     },
     Cleared,
 }
@@ -139,14 +146,14 @@ impl Written {
     #[inline]
     pub(super) fn effect(self, changes: Vec<HoldChange>) -> Effect {
         match self {
-            Self::Stored { bucket, expire_at_ms, until_us: None } => {
+            Self::Stored { bucket, expire_at_ms, holds: None } => {
                 Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms) }
             }
-            Self::Stored { bucket, expire_at_ms, until_us: Some(until_us) } => Effect::Changed {
-                bucket,
-                expire_at_ms: Some(expire_at_ms),
-                holds: HoldChanges { until_us, changes },
-            },
+            Self::Stored { bucket, expire_at_ms, holds: Some(HoldCounts { dropped, len }) } => {
+                let [dropped, len] = [dropped, len].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+                let holds = HoldChanges { dropped, changes, len };
+                Effect::Changed { bucket, expire_at_ms: Some(expire_at_ms), holds }
+            }
             Self::Cleared => Effect::Cleared,
         }
     }
@@ -171,7 +178,7 @@ pub(super) fn store_alone(key: &mut BucketKey, outcome: &Outcome) -> Option<Writ
         Change::Store { bucket, full_at_us } => {
             key.store(bucket);
             let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
-            Written::Stored { bucket, expire_at_ms, until_us: None }
+            Written::Stored { bucket, expire_at_ms, holds: None }
         }
         Change::Clear => {
             key.delete();
@@ -185,17 +192,12 @@ pub(super) fn store_alone(key: &mut BucketKey, outcome: &Outcome) -> Option<Writ
 /// Stores a bucket whose holds go on.
 #[cold]
 fn store_with_holds(key: &mut BucketKey, bucket: Bucket, full_at_us: i64) -> Written {
-    let until_us = moment_us(key);
-    key.change_holds(until_us, |_| ());
-    key.store_with_holds(bucket);
+    let dropped = key.ended_holds();
+    key.change_holds(dropped, |_| ());
+    let len = key.store_with_holds(bucket);
     let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
     key.signal_modified();
-    Written::Stored { bucket, expire_at_ms, until_us: Some(until_us) }
-}
-
-/// The moment of the call, as one that a hold can end at.
-pub(super) fn moment_us(key: &BucketKey) -> i64 {
-    key.call().now_us().min(MAX_TIME_US)
+    Written::Stored { bucket, expire_at_ms, holds: Some(HoldCounts { dropped, len }) }
 }
 
 /// Counts what left one bucket, and sends its keyspace event, once its key is closed.

@@ -1,6 +1,6 @@
 //! What every command that changes holds does: first decide on all its buckets, then change all of them, or none.
 
-use super::execute::{moment_us, store, withhold, Written};
+use super::execute::{store, withhold, HoldCounts, Written};
 use super::multi_take::{binding, reply};
 use crate::bucket::{Bucket, Change, Decision, Holding, Operation, Outcome, MAX_TIME_US};
 use crate::effect::{ExpiryWindow, HoldChange};
@@ -158,17 +158,18 @@ fn apply(key: &mut BucketKey, request: &Request, holding: Holding) -> (Outcome, 
         Holding::Kept(outcome) => return (outcome, store(key, &outcome)),
         Holding::Moved { bucket, taken_micro } => (bucket, taken_micro),
     };
-    let until_us = moment_us(key);
+    let now_us = key.call().now_us();
     let hold = hold(key.call(), request);
-    key.change_holds(until_us, |holds| match hold {
+    let dropped = key.ended_holds();
+    key.change_holds(dropped, |holds| match hold {
         Some(hold) => holds.set(hold),
         None => drop(holds.remove(request.id.as_ref())),
     });
     let outcome = match key.holds() {
-        Some(holds) => request.limit.moved(bucket, holds, taken_micro, until_us),
-        None => request.limit.moved(bucket, &Holds::default(), taken_micro, until_us),
+        Some(holds) => request.limit.moved(bucket, holds, taken_micro, now_us),
+        None => request.limit.moved(bucket, &Holds::default(), taken_micro, now_us),
     };
-    let written = write(key, bucket, &outcome, until_us);
+    let written = write(key, bucket, &outcome, dropped);
     let retry_after_ms = match request.wish {
         HoldWish::Set { .. } => 0,
         HoldWish::Settle { .. } => outcome.decision.retry_after_ms,
@@ -176,12 +177,12 @@ fn apply(key: &mut BucketKey, request: &Request, holding: Holding) -> (Outcome, 
     (Outcome { decision: Decision { retry_after_ms, ..outcome.decision }, ..outcome }, Some(written))
 }
 
-fn write(key: &mut BucketKey, bucket: Bucket, outcome: &Outcome, until_us: i64) -> Written {
+fn write(key: &mut BucketKey, bucket: Bucket, outcome: &Outcome, dropped: usize) -> Written {
     let written = match outcome.change {
         Change::Store { full_at_us, .. } => {
-            key.store_with_holds(bucket);
+            let len = key.store_with_holds(bucket);
             let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
-            Written::Stored { bucket, expire_at_ms, until_us: Some(until_us) }
+            Written::Stored { bucket, expire_at_ms, holds: Some(HoldCounts { dropped, len }) }
         }
         Change::Keep | Change::Clear => {
             key.delete();
@@ -250,8 +251,8 @@ fn event(request: &Request, holding: &Holding, outcome: &Outcome) -> Option<&'st
     match (holding, request.wish) {
         (Holding::Moved { .. }, HoldWish::Set { .. }) => Some(c"tb.hold"),
         (Holding::Moved { .. }, HoldWish::Settle { .. }) => Some(c"tb.settle"),
-        (Holding::Kept(_), _) => None,
         // Taken without a hold.
         (Holding::Kept(_), _) if outcome.change != Change::Keep => Some(c"tb.take"),
+        (Holding::Kept(_), _) => None,
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::effect::{self, Effect, HoldChanges};
 use crate::error::{Error, Refusal};
+use crate::holds::Holds;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
 use crate::request;
@@ -63,8 +64,13 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
             key.store_alone(bucket);
             expire_at_ms
         }
-        Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { until_us, changes } } => {
-            key.change_holds(until_us, |holds| changes.into_iter().for_each(|change| change.apply(holds)));
+        Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { dropped, changes, len } } => {
+            let apply = |holds: &mut Holds| changes.into_iter().for_each(|change| change.apply(holds));
+            key.change_holds(dropped as usize, apply);
+            if key.holds().map_or(0, Holds::len) != len as usize {
+                // Some were lost here, as an eviction forgets them: the bucket stays forgotten.
+                return clear(key);
+            }
             key.store_with_holds(bucket);
             expire_at_ms
         }

@@ -96,7 +96,8 @@ required! {
     RedisModule_SignalModifiedKey,
     RedisModule_StringDMA,
     RedisModule_StringPtrLen,
-    RedisModule_SubscribeToServerEvent;
+    RedisModule_SubscribeToServerEvent,
+    RedisModule_UnlinkKey;
     RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyLength,
     RedisModule_CallReplyType,

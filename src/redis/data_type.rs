@@ -70,7 +70,7 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
 /// The bit in the time of the refill that says that holds follow, in memory and in files.
 const WITH_HOLDS: i64 = 1 << 61;
 
-/// A value with holds. There is at least one of them, except while a call changes them.
+/// A value with holds. There is at least one of them, or one that is not freed yet, except while a call changes them.
 #[repr(C)]
 pub(super) struct WithHolds {
     /// With the bit in its time.
@@ -162,13 +162,25 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
             let WithHolds { holds, counted, .. } = with_holds.read();
             let ended = holds.len().saturating_sub(holds.outstanding(system_now_us()));
             info::counters().holds_changed(counted, (0, 0));
-            info::counters().holds_expired(ended);
+            info::counters().holds_expired(holds.ended(system_now_us()));
             info::counters().bucket_with_holds_freed();
         }
         server!(RedisModule_Free)(value.as_ptr().cast());
     }
 }
 
+    // SAFETY: by the contract of this function. A value is never null.
+    let bucket = unsafe { bucket(NonNull::new_unchecked(value.cast_mut().cast())) };
+    // SAFETY: as above.
+    let holds = unsafe { stored_holds(value) };
+    (bucket, holds.filter(|holds| !holds.is_empty()))
+}
+
+/// The holds of a value, also if all of them were dropped and only wait to be freed.
+///
+/// # Safety
+/// As of [`read`].
+unsafe fn stored_holds<'value>(value: *const c_void) -> Option<&'value Holds> {
 /// Bytes that one block takes from the allocator.
 fn value_bytes(value: *mut c_void) -> usize {
     // SAFETY: `value` was made by `allocate` or `allocate_with_holds`.
@@ -291,8 +303,13 @@ unsafe extern "C" fn aof_rewrite(
         let effect = match holds {
             None => Effect::Stored { bucket, expire_at_ms: None },
             Some(holds) => {
-                let changes = holds.iter().cloned().map(HoldChange::Set).collect();
-                Effect::Changed { bucket, expire_at_ms: None, holds: HoldChanges { until_us: 0, changes } }
+                let changes: Vec<_> = holds.iter().cloned().map(HoldChange::Set).collect();
+                let len = u32::try_from(changes.len()).unwrap_or(u32::MAX);
+                Effect::Changed {
+                    bucket,
+                    expire_at_ms: None,
+                    holds: HoldChanges { dropped: 0, changes, len },
+                }
             }
         };
         let effect = effect.encode();
@@ -304,7 +321,7 @@ unsafe extern "C" fn aof_rewrite(
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
-    let (_, holds) = unsafe { read(value) };
+    let holds = unsafe { stored_holds(value) };
     value_bytes(value.cast_mut()).saturating_add(holds.map_or(0, Holds::bytes))
 }
 
@@ -334,8 +351,8 @@ unsafe extern "C" fn free(value: *mut c_void) {
 /// How many allocations there are to free: that of a bucket alone is never worth a background thread.
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
-    let (_, holds) = unsafe { read(value) };
-    holds.map_or(1, Holds::len)
+    let holds = unsafe { stored_holds(value) };
+    holds.map_or(1, Holds::stored)
 }
 
 unsafe extern "C" fn copy(

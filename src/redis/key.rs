@@ -9,7 +9,7 @@ use crate::bucket::Bucket;
 use crate::cast::signed_32;
 use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use crate::error::Error;
-use crate::holds::Holds;
+use crate::holds::{Holds, FREED_A_CALL};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
@@ -205,12 +205,19 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// Drops the holds that have ended by `until_us`, and changes the others. [`store_with_holds`](Self::store_with_holds)
+    /// How many holds have ended by the moment of the call.
+    pub(crate) fn ended_holds(&self) -> usize {
+        self.holds().map_or(0, |holds| holds.ended(self.call.now_us()))
+    }
+
+    /// Drops the first holds, so many of them, and changes the others. [`store_with_holds`](Self::store_with_holds)
     /// has to follow. If there is nothing to change, that is a new bucket too.
     #[cold]
-    pub(crate) fn change_holds(&mut self, until_us: i64, change: impl FnOnce(&mut Holds)) {
+    pub(crate) fn change_holds(&mut self, dropped: usize, change: impl FnOnce(&mut Holds)) {
         if let Some(holds) = self.holds_mut() {
-            info::counters().holds_expired(holds.drop_ended(until_us));
+            info::counters().holds_expired(dropped.min(holds.len()));
+            holds.drop_first(dropped);
+            holds.free_dropped(FREED_A_CALL);
             return change(holds);
         }
         let mut holds = Holds::default();
@@ -222,16 +229,17 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// Stores the bucket of holds that were changed. If none of them is left, it is one without.
+    /// Stores the bucket of holds that were changed, and returns how many they are. If none of them is left to free, it
+    /// is a bucket without holds.
     #[cold]
-    pub(crate) fn store_with_holds(&mut self, bucket: Bucket) {
+    pub(crate) fn store_with_holds(&mut self, bucket: Bucket) -> usize {
+        let (len, stored) = self.holds().map_or((0, 0), |holds| (holds.len(), holds.stored()));
         match self.with_holds() {
             // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
-            Some(mut value) if self.holds().is_some_and(|holds| !holds.is_empty()) => unsafe {
-                value.as_mut().store(bucket);
-            },
+            Some(mut value) if stored > 0 => unsafe { value.as_mut() }.store(bucket),
             _ => self.store_alone(bucket),
         }
+        len
     }
 
     #[inline] // So that the key stays in registers.
@@ -319,9 +327,20 @@ impl<'call> BucketKey<'call> {
     /// Removes the key.
     #[inline]
     pub(crate) fn delete(&mut self) {
+        if self.has_holds() {
+            return self.unlink();
+        }
         self.value = None;
         // SAFETY: the key is open for writing; the value goes with it.
         unsafe { server!(RedisModule_DeleteKey)(self.key) };
+    }
+
+    /// Removes the key, and leaves it to the server whether a background thread frees the holds.
+    #[cold]
+    fn unlink(&mut self) {
+        self.value = None;
+        // SAFETY: as in `delete`.
+        unsafe { server!(RedisModule_UnlinkKey)(self.key) };
     }
 
     /// Tells transactions and client-side caches that the bucket has changed.

@@ -25,6 +25,8 @@ enum Change {
     Set(Hold),
     Remove(Hold),
     DropEnded(i64),
+    DropFirst(usize),
+    FreeDropped(usize),
 }
 
 /// Many of them at the same moment.
@@ -41,6 +43,8 @@ fn changes(ids: u32, most: usize) -> impl Strategy<Value = Vec<Change>> {
             8 => holds.prop_map(Change::Set),
             3 => (0..ids).prop_map(|number| Change::Remove(hold(number, 1, 0))),
             1 => moments().prop_map(Change::DropEnded),
+            1 => prop_oneof![0..4usize, 0..200usize].prop_map(Change::DropFirst),
+            3 => (0..20usize).prop_map(Change::FreeDropped),
         ]
     };
     prop_oneof![
@@ -54,6 +58,13 @@ fn flows() -> impl Strategy<Value = (Limit, Rate)> {
     let rates = ["1", "1e6", "0.3", "1e12"];
     let flows = rates.map(|rate| (Limit::new("1", rate), Rate::parse(rate.as_bytes()).unwrap()));
     prop::sample::select(flows.into_iter().chain([(Limit::pool("1"), Rate::NOTHING)]).collect::<Vec<_>>())
+}
+
+/// In the order of their ends.
+fn in_order(by_id: &BTreeMap<Box<[u8]>, Hold>) -> Vec<Hold> {
+    let mut list: Vec<_> = by_id.values().cloned().collect();
+    list.sort_by_key(|hold| (hold.ends_at_us, hold.id.clone()));
+    list
 }
 
 /// The holds that changes lead to, and the same in order.
@@ -71,10 +82,19 @@ fn build(changes: &[Change]) -> (Holds, Vec<Hold>) {
                 by_id.retain(|_, hold| hold.ends_at_us > *until_us);
                 assert_eq!(holds.drop_ended(*until_us), known - by_id.len());
             }
+            Change::DropFirst(count) => {
+                in_order(&by_id).iter().take(*count).for_each(|hold| drop(by_id.remove(&hold.id)));
+                holds.drop_first(*count);
+            }
+            Change::FreeDropped(at_most) => {
+                let waiting = holds.stored() - holds.len();
+                holds.free_dropped(*at_most);
+                assert_eq!(holds.stored() - holds.len(), waiting.saturating_sub(*at_most));
+            }
         }
+        assert_eq!(holds.len(), by_id.len());
     }
-    let mut list: Vec<_> = by_id.into_values().collect();
-    list.sort_by_key(|hold| (hold.ends_at_us, hold.id.clone()));
+    let list = in_order(&by_id);
     (holds, list)
 }
 
@@ -132,6 +152,29 @@ proptest! {
         prop_assert_eq!(told_us.clamp(now_us, MAX_TIME_US + 1), reached_at_us);
     }
 
+    /// A file that somebody else made may have them in any order, and sorting many of them could take very long.
+    #[test]
+    fn holds_that_are_not_in_order_are_left_out(
+        changes in changes(20, 60),
+        (one, other) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+    ) {
+        let (_, list) = build(&changes);
+        prop_assume!(list.len() > 1);
+        let mut swapped = list.clone();
+        swapped.swap(one.index(list.len()), other.index(list.len()));
+        let mut bytes = Vec::new();
+        swapped.iter().for_each(|hold| hold.encode(&mut bytes));
+        let (holds, is_whole) = Holds::decode(&bytes);
+        prop_assert_eq!(is_whole, swapped == list);
+        let mut kept: Vec<Hold> = Vec::new();
+        for hold in swapped {
+            if kept.last().is_none_or(|last| last.is_before(&hold)) {
+                kept.push(hold);
+            }
+        }
+        assert_same(&holds, &kept);
+    }
+
     /// Bytes that somebody else made: what can be no hold is left out, and that is told.
     #[test]
     fn damaged_bytes_never_make_holds_that_cannot_be(
@@ -169,6 +212,38 @@ fn a_hold_has_a_name_an_amount_and_an_end_within_bounds() {
     ] {
         assert_eq!(Hold::checked(&id(len), amount_micro, ends_at_us).is_some(), is_one);
     }
+}
+
+/// However many end at once, none of them costs memory for longer than it takes to free them, and a small bucket is
+/// small again.
+#[test]
+fn a_burst_of_holds_leaves_no_memory_behind() {
+    const BURST: u32 = 100_000;
+    const AT_MOST: usize = 500;
+    let small = |holds: &mut Holds| {
+        (0..20).for_each(|number| holds.set(hold(BURST + number, 1, 2)));
+        holds.bytes()
+    };
+    let (mut holds, mut fresh) = (Holds::default(), Holds::default());
+    let fresh_bytes = small(&mut fresh);
+    (0..BURST).for_each(|number| holds.set(hold(number, 1, 1)));
+    let burst_bytes = holds.bytes();
+    assert_eq!(holds.drop_ended(1), BURST as usize);
+    assert_eq!((holds.len(), holds.stored()), (0, BURST as usize));
+    small(&mut holds);
+    let mut last_bytes = burst_bytes;
+    while holds.stored() > holds.len() {
+        let stored = holds.stored();
+        holds.free_dropped(AT_MOST);
+        assert_eq!(holds.stored(), (stored - AT_MOST.min(stored - holds.len())), "freed at once");
+        assert!(holds.bytes() <= last_bytes, "{} bytes after {last_bytes}", holds.bytes());
+        last_bytes = holds.bytes();
+    }
+    let list: Vec<Hold> = fresh.iter().cloned().collect();
+    assert_same(&holds, &list);
+    assert!(holds.bytes() < fresh_bytes * 3, "{} bytes, of fresh ones {fresh_bytes}", holds.bytes());
+    list.iter().for_each(|hold| drop(holds.remove(&hold.id)));
+    assert!(holds.bytes() < fresh_bytes, "{} bytes of none", holds.bytes());
 }
 
 /// Also where a hold in a hundred stays, in any part of the order.

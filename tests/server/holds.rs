@@ -2,8 +2,10 @@
 
 use super::memory::send_all;
 use super::stories::{play, play_all};
+use crate::common::exact::{Holding, Limit};
 use crate::common::stored::{self, append_only_bytes, with_append_only_file};
-use crate::common::{is_before, text, Clock, Connection, Random, Server, HOUR_MS};
+use crate::common::walk::{self, Walk};
+use crate::common::{is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS};
 
 /// What is one bucket's own, holds that are renewed, denied, settled and in debt, is judged by the walks in `decisions.rs`.
 const STORIES: &str = r#"
@@ -130,6 +132,71 @@ fn many_holds_end_at_one_moment_and_are_counted() {
     assert_eq!(client.count("tokenbucket", "tokenbucket_bucket_bytes"), 0);
 }
 
+/// One call finds that they have ended, and none of them takes the time or the memory for long.
+#[test]
+fn holds_that_end_together_come_back_at_once_and_their_memory_soon() {
+    const HOLDS: u32 = 100_000;
+    let server = Server::builder().controlled_clock().module_arguments(&["max-holds", "1000000"]).start();
+    let mut client = server.connect();
+    let bytes = |client: &mut Connection| client.count("tokenbucket", "tokenbucket_bucket_bytes");
+    client.say("TB.HOLD k 1e6 0 1 86400000 stays");
+    let few_bytes = bytes(&mut client);
+    send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));
+    let many_bytes = bytes(&mut client);
+    server.clock().advance_ms(5000);
+    let mut last_bytes = many_bytes;
+    let mut calls = 0;
+    while bytes(&mut client) > 3 * few_bytes {
+        assert_eq!(client.decide("TB.HOLD k 1e6 0 1 86395000 stays"), [1, 999_999, 0, 86_395_000]);
+        assert!(bytes(&mut client) <= last_bytes, "memory grows");
+        last_bytes = bytes(&mut client);
+        calls += 1;
+        if calls == 1 {
+            assert!(last_bytes > many_bytes / 2, "one call has freed them all");
+            let counts = ["holds", "holds_expired"].map(|field| format!("tokenbucket_{field}"));
+            assert_eq!(counts.map(|field| client.count("tokenbucket", &field)), [1, i64::from(HOLDS)]);
+            assert_eq!(shown(&client.say("TB.HOLDS k")), "[[\"stays\" \"1\" 86395000]]");
+            let everything = (stored::buckets(&mut client), digest(&mut client));
+            client.say("DEBUG RELOAD");
+            assert_eq!((stored::buckets(&mut client), digest(&mut client)), everything);
+            // What is loaded has nothing left to free.
+            assert!(bytes(&mut client) <= 3 * few_bytes);
+            send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));
+            server.clock().advance_ms(5000);
+            client.say("TB.HOLD k 1e6 0 1 86390000 stays");
+            server.clock().advance_ms(-5000);
+            last_bytes = bytes(&mut client);
+        }
+        assert!(calls < HOLDS / 100, "{last_bytes} bytes are left after {calls} calls");
+    }
+    // A bucket that goes takes along what waits to be freed.
+    send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));
+    server.clock().advance_ms(5000);
+    client.say("TB.SETTLE k 1e6 0 stays 0");
+    assert_eq!(client.keys(), 0);
+    wait_until("all is freed", || bytes(&mut client) == 0);
+}
+
+/// More than one call frees: meanwhile they exist for nobody, also behind a clock that steps back.
+#[test]
+fn decisions_are_right_while_ended_holds_are_freed() {
+    let server = Server::with_clock();
+    let mut random = Random::new(12);
+    let limit = Limit::new("2000", "1");
+    let mut walk = Walk::new(&server, 0);
+    let hold = |id: u64, ttl_ms| Holding::Set { id: format!("hold:{id}"), amount_micro: 1_500_000, ttl_ms };
+    for id in 0..700 {
+        walk.hold(&limit, &hold(id, 5000));
+    }
+    server.clock().advance_ms(6000);
+    for step in 0..40 {
+        // Some of those that have ended are set again.
+        walk.hold(&limit, &hold(random.below(710), random.between(1, 9000)));
+        walk.call(&limit, walk::take(&mut random, &limit));
+        server.clock().advance_ms(if step % 8 == 7 { -3000 } else { random.between(0, 900) });
+    }
+}
+
 const FILL: &[&str] = &[
     "TB.HOLD renewed 10 1/h 4 5000 a",
     "TB.HOLD renewed 10 1/h 5.000001 86400000 a",
@@ -170,14 +237,14 @@ pub fn fill(client: &mut Connection, clock: &Clock) {
     send_all(client, 0..100, |n| format!("TB.SETTLE many 1000 0 {} 0", uuid(3 * n)));
     FILL.iter().for_each(|call| drop(client.say(call)));
     client.run(&[b"TB.HOLD".as_slice(), b"any", b"10", b"0", b"1", b"86400000", b"\0\xff\r\n"]);
-    walk(client, clock, 100);
+    call_at_random(client, clock, 100);
     clock.advance_ms(20_000);
     client.say("TB.TAKE renewed 10 1/h 1");
     client.say("TB.HOLD many 1000 0 1 86400000 last");
 }
 
 /// Random calls on one bucket.
-fn walk(client: &mut Connection, clock: &Clock, calls: u32) {
+fn call_at_random(client: &mut Connection, clock: &Clock, calls: u32) {
     let mut random = Random::new(3);
     for _ in 0..calls {
         let (id, amount) = (random.below(40), random.below(9));

@@ -124,6 +124,19 @@ fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     }
 }
 
+/// The order in which they are written: sorting others could keep a server busy for very long.
+#[test]
+fn a_payload_whose_holds_are_not_in_order_is_refused() {
+    let calls = [&["CONFIG SET rdbcompression no"], BUCKET_WITH_HOLDS].concat();
+    let mut target = Target::start(&calls);
+    let ordered = target.payload.content().to_vec();
+    assert!(target.takes(ENCODING, &ordered));
+    let place_of = |id: &[u8]| ordered.windows(2).position(|window| window == id).expect("no such hold") + 1;
+    let mut swapped = ordered.clone();
+    swapped.swap(place_of(b"\x01a"), place_of(b"\x01b"));
+    assert!(!target.takes(ENCODING, &swapped));
+}
+
 /// Files of buckets that never had a hold, or have none any more, are those of a module that knows none.
 #[test]
 fn without_holds_a_payload_is_what_it_always_was() {
@@ -147,21 +160,26 @@ fn restore(client: &mut Connection, effect: &[u8]) -> Result<Value, String> {
 fn an_effect_that_no_holds_can_have_had_is_refused() {
     let (server, mut client) = Server::with_clock_and_client();
     let future_us = server.clock().now_us() + 5_000_000;
-    let until = |until_us, changes: Vec<HoldChange>| {
+    let changed = |changes: Vec<HoldChange>| {
         let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
-        let holds = HoldChanges { until_us, changes };
+        let holds = HoldChanges { dropped: 0, len: changes.len() as u32, changes };
         Effect::Changed { bucket, expire_at_ms: None, holds }.encode().as_ref().to_vec()
     };
     let set = |id: &[u8], amount_micro, ends_at_us| {
-        until(0, vec![HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })])
+        HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })
     };
-    let good = set(b"a", 2_000_000, future_us);
+    let good = changed(vec![set(b"a", 2_000_000, future_us)]);
     restore(&mut client, &good).unwrap();
     let before = buckets(&mut client);
-    let odd = [[until(0, vec![]), vec![3, 1, b'z']].concat(), [&[3], &good[1..]].concat()];
-    let ends =
-        [until(-1, vec![]), until(i64::MAX, vec![]), until(0, vec![HoldChange::Removed(Box::default())])];
-    for bad in odd.into_iter().chain(ends).chain([set(b"a", 0, future_us), set(b"", 1, future_us)]) {
+    let odd = [[changed(vec![]), vec![3, 1, b'z']].concat(), [&[2], &good[1..]].concat()];
+    let impossible = [
+        vec![HoldChange::Removed(Box::default())],
+        vec![set(b"a", 0, future_us)],
+        vec![set(b"", 1, future_us)],
+        vec![set(b"b", 1, future_us), set(b"a", 1, future_us)],
+        vec![set(b"a", 1, future_us), set(b"b", 1, future_us - 1)],
+    ];
+    for bad in odd.into_iter().chain(impossible.map(changed)) {
         assert_eq!(restore(&mut client, &bad), Err(Error::Effect.to_string()), "{bad:?}");
     }
     assert_same_buckets(&buckets(&mut client), &before, "after what was refused");

@@ -108,6 +108,55 @@ fn a_promoted_replica_goes_on_where_its_master_was() {
     assert_same(&old, &new);
 }
 
+/// A replica that evicts keys by itself is sent changes of holds that it has no more. With some of them missing, their
+/// tokens would be missing for ever after a promotion.
+#[test]
+fn a_replica_that_lost_a_bucket_with_holds_forgets_it_until_it_is_whole_again() {
+    for is_evicted in [false, true] {
+        let master = quiet().start();
+        let replica = quiet()
+            .option("replica-read-only", "no")
+            .option("replica-ignore-maxmemory", "no")
+            .option("maxmemory-policy", "volatile-ttl")
+            .start();
+        follow(&replica, &master);
+        let (mut client, mut reader) = (master.connect(), replica.connect());
+        let mut lose = || {
+            wait_until_replicated(&replica, &master);
+            assert_same(&replica, &master);
+            if is_evicted {
+                reader.say("CONFIG SET maxmemory 1");
+                wait_until("it is evicted", || reader.keys() == 0);
+                reader.say("CONFIG SET maxmemory 0");
+            } else {
+                reader.say("DEL jobs");
+            }
+        };
+        for id in ["a", "b", "c"] {
+            client.say(&format!("TB.HOLD jobs 5 0 1 60000 {id}"));
+        }
+        lose();
+        for call in ["TB.HOLD jobs 5 0 2 90000 a", "TB.SETTLE jobs 5 0 b 0", "TB.GIVE jobs 5 0 0.5"] {
+            client.say(call);
+            wait_until_replicated(&replica, &master);
+            assert_eq!(replica.connect().keys(), 0, "{call} has brought back a part");
+        }
+        // Of the two holds one ends, and the other is set.
+        master.clock().advance_ms(60_000);
+        client.say("TB.HOLD jobs 5 0 2 90000 a");
+        assert_same(&replica, &master);
+        client.say("TB.HOLD jobs 5 0 1 90000 d");
+        lose();
+        client.say("TB.SETTLE jobs 5 0 a 0");
+        wait_until_replicated(&replica, &master);
+        let mut promoted = replica.connect();
+        promoted.say("REPLICAOF NO ONE");
+        for id in 0..5 {
+            assert_eq!(promoted.decide(&format!("TB.HOLD jobs 5 0 1 60000 {id}")).allowed, 1, "hold {id}");
+        }
+    }
+}
+
 /// Whoever reads two buckets at once from a replica finds both before a take of both, or both after it. And the end of a
 /// bucket does not lean on DEL, which an operator may have taken away.
 #[test]
