@@ -594,7 +594,7 @@ struct Entry {
 /// Micro-tokens of many holds, which may leave 64 bits. Aligned as 64 bits are, because servers align their blocks to no
 /// more.
 #[derive(Clone, Copy, Default)]
-#[repr(packed(8))]
+#[repr(C, packed(8))]
 struct Sum(i128);
 
 impl Sum {

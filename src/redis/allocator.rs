@@ -9,11 +9,26 @@
 //! in front of its blocks aligns them to no more. For what needs more, a larger block is taken, and the address that
 //! the server knows is kept in front of the part that is used.
 
+use super::api::server;
 use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
-use std::mem::size_of;
-use std::ptr;
+use std::mem::{align_of, size_of};
+use std::ptr::{self, NonNull};
+
+/// Puts a value into a block of the server's that the server frees: no value that the server holds is allocated elsewhere.
+pub(super) fn block_of<T>(value: T) -> NonNull<T> {
+    const {
+        assert!(align_of::<T>() <= ALIGNED, "a server aligns its blocks to no more");
+    }
+    // SAFETY: the allocator ends the server rather than return null (as for the server's own data), and its blocks are
+    // aligned for the type.
+    unsafe {
+        let block = server!(RedisModule_Alloc)(size_of::<T>()).cast::<T>();
+        block.write(value);
+        NonNull::new_unchecked(block)
+    }
+}
 
 struct Allocator;
 

@@ -7,7 +7,7 @@
 
 use super::api::server;
 use super::clock::system_now_us;
-use super::info;
+use super::{allocator, info};
 use crate::bucket::{Bucket, MAX_TIME_US};
 use crate::cast::unsigned_32;
 use crate::effect::{self, Effect, HoldChange, HoldChanges};
@@ -57,14 +57,9 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
 
 /// Puts a bucket without holds on the server's heap.
 pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
-    // SAFETY: the allocator ends the server rather than return null (as for the server's own data), and its
-    // blocks are aligned for any type.
-    unsafe {
-        let value = server!(RedisModule_Alloc)(size_of::<Bucket>()).cast::<Bucket>();
-        value.write(bucket);
-        info::counters().bucket_allocated(|| value_bytes(value.cast()));
-        NonNull::new_unchecked(value)
-    }
+    let value = allocator::block_of(bucket);
+    info::counters().bucket_allocated(|| value_bytes(value.as_ptr().cast()));
+    value
 }
 
 /// The bit in the time of the refill that says that holds follow, in memory and in files.
@@ -110,13 +105,8 @@ pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucke
 /// The same without a bucket: [`WithHolds::store`] has to follow.
 pub(super) fn allocate_to_be_stored(holds: Holds) -> NonNull<WithHolds> {
     let bucket = Bucket { refilled_at_us: WITH_HOLDS, ..Bucket::EMPTY };
-    // SAFETY: as in `allocate`.
-    unsafe {
-        let value = server!(RedisModule_Alloc)(size_of::<WithHolds>()).cast::<WithHolds>();
-        value.write(WithHolds { bucket, holds, counted: (0, 0) });
-        info::counters().bucket_with_holds_allocated();
-        NonNull::new_unchecked(value)
-    }
+    info::counters().bucket_with_holds_allocated();
+    allocator::block_of(WithHolds { bucket, holds, counted: (0, 0) })
 }
 
 /// Whether holds follow the bucket.
@@ -160,7 +150,6 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     unsafe {
         if let Some(with_holds) = with_holds(value) {
             let WithHolds { holds, counted, .. } = with_holds.read();
-            let ended = holds.len().saturating_sub(holds.outstanding(system_now_us()));
             info::counters().holds_changed(counted, (0, 0));
             info::counters().holds_expired(holds.ended(system_now_us()));
             info::counters().bucket_with_holds_freed();
@@ -169,18 +158,6 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     }
 }
 
-    // SAFETY: by the contract of this function. A value is never null.
-    let bucket = unsafe { bucket(NonNull::new_unchecked(value.cast_mut().cast())) };
-    // SAFETY: as above.
-    let holds = unsafe { stored_holds(value) };
-    (bucket, holds.filter(|holds| !holds.is_empty()))
-}
-
-/// The holds of a value, also if all of them were dropped and only wait to be freed.
-///
-/// # Safety
-/// As of [`read`].
-unsafe fn stored_holds<'value>(value: *const c_void) -> Option<&'value Holds> {
 /// Bytes that one block takes from the allocator.
 fn value_bytes(value: *mut c_void) -> usize {
     // SAFETY: `value` was made by `allocate` or `allocate_with_holds`.
@@ -193,9 +170,21 @@ fn value_bytes(value: *mut c_void) -> usize {
 /// It must have been made here, and not have been freed while what is returned is used.
 unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Holds>) {
     // SAFETY: by the contract of this function. A value is never null.
+    let bucket = unsafe { bucket(NonNull::new_unchecked(value.cast_mut().cast())) };
+    // SAFETY: as above.
+    let holds = unsafe { stored_holds(value) };
+    (bucket, holds.filter(|holds| !holds.is_empty()))
+}
+
+/// The holds of a value, also if all of them were dropped and only wait to be freed.
+///
+/// # Safety
+/// As of [`read`].
+unsafe fn stored_holds<'value>(value: *const c_void) -> Option<&'value Holds> {
+    // SAFETY: by the contract of this function. A value is never null.
     unsafe {
         let value = NonNull::new_unchecked(value.cast_mut().cast());
-        (bucket(value), with_holds(value).map(|with_holds| with_holds.as_ref().holds()))
+        with_holds(value).map(|with_holds| with_holds.as_ref().holds())
     }
 }
 

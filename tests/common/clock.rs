@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// A moment to start from, at an odd microsecond: 2026-01-01 00:00:00.000007 UTC.
 pub const START_US: i64 = 1_767_225_600_000_007;
@@ -48,26 +48,30 @@ impl Clock {
     /// this machine: what starts it is not, and hands the library on.
     pub fn govern(&self, command: &mut Command, compiler: Option<&Path>) {
         let variable = if compiler.is_some() { "SERVER_PRELOAD" } else { "LD_PRELOAD" };
-        command.env(variable, library(compiler)).env("FAKECLOCK", &self.path);
+        let library = library("fakeclock", include_str!("fakeclock.c"), compiler);
+        command.env(variable, library).env("FAKECLOCK", &self.path);
     }
 }
 
-/// The library that replaces a server's clock, compiled once per test program for this machine, and once for another.
-fn library(compiler: Option<&Path>) -> &'static Path {
-    static LIBRARIES: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
-    let place = usize::from(compiler.is_some());
-    LIBRARIES[place].get_or_init(|| {
-        let program = std::env::current_exe().unwrap();
-        let source = program.with_file_name(format!("fakeclock-{place}-{}.c", std::process::id()));
-        let library = source.with_extension("so");
-        std::fs::write(&source, include_str!("fakeclock.c")).unwrap();
-        let status = Command::new(compiler.unwrap_or(Path::new("cc")))
-            .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-            .args([&library, &source])
-            .arg("-ldl")
-            .status()
-            .expect("a C compiler is needed for the clock of the tests");
-        assert!(status.success(), "the clock of the tests did not compile");
-        library
-    })
+/// A library that replaces functions of libc, compiled once per test program for this machine, and once for another.
+pub fn library(name: &'static str, source: &str, compiler: Option<&Path>) -> PathBuf {
+    static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let machine = u8::from(compiler.is_some());
+    let file = format!("{name}-{machine}-{}.c", std::process::id());
+    let file = std::env::current_exe().unwrap().with_file_name(file);
+    let library = file.with_extension("so");
+    if libraries.contains(&library) {
+        return library;
+    }
+    std::fs::write(&file, source).unwrap();
+    let status = Command::new(compiler.unwrap_or(Path::new("cc")))
+        .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .args([&library, &file])
+        .arg("-ldl")
+        .status()
+        .expect("a C compiler is needed for what is preloaded into servers");
+    assert!(status.success(), "{name} did not compile");
+    libraries.push(library.clone());
+    library
 }

@@ -9,6 +9,7 @@
 mod common;
 
 mod acl;
+mod alignment;
 mod command_table;
 mod concurrency;
 mod decisions;
