@@ -89,6 +89,16 @@ impl Books {
     }
 }
 
+/// What becomes of a decision that lacks memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lacking {
+    Refused,
+    /// Nothing is stored.
+    Forgotten,
+    /// The tokens are taken from a bucket that exists.
+    Stored,
+}
+
 fn state(found: Option<&Stored>) -> Option<State> {
     stored(found.map(|found| (found.level.clone(), found.refilled_at_us)))
 }
@@ -124,7 +134,7 @@ impl Bucket {
 
     /// What is decided where there is no memory for what a call would store: of a new hold, a take. To be asked after a
     /// look at the bucket.
-    fn without_memory(&self, want: &Want, now: &Now) -> Option<Want> {
+    fn without_memory(&self, want: &Want, now: &Now) -> Option<(Want, Lacking)> {
         let (instead, needs_memory) = match want.wanted() {
             Wanted::Operation(operation) => {
                 let moved = operation::moved(operation, self.most_allowed(want, now));
@@ -136,20 +146,27 @@ impl Bucket {
                 (Want::Operation(Operation::Take { cost_micro: *amount_micro }), is_new)
             }
         };
-        (needs_memory && now.memory != Memory::Free).then_some(instead)
+        let lacking = match now.memory {
+            Memory::FullAndAllowing if !self.has_key => Lacking::Forgotten,
+            // Only of a hold. Nothing would bring the tokens of a pool back.
+            Memory::FullAndAllowing if !self.limit.is_pool() => Lacking::Stored,
+            _ => Lacking::Refused,
+        };
+        (needs_memory && now.memory != Memory::Free).then_some((instead, lacking))
     }
 
     /// Judges a decision, and follows it if there was memory to store it.
     fn hear(&mut self, want: &Want, now: &Now, reply: &Value) {
-        let is_denying = now.memory == Memory::FullAndDenying;
         match self.without_memory(want, now) {
             None => follow(&mut self.model, &self.limit, want, now, reply),
-            Some(instead) if is_denying && is_error(reply, "OOM") => {
+            Some((instead, Lacking::Stored)) => follow(&mut self.model, &self.limit, &instead, now, reply),
+            Some((instead, Lacking::Refused)) if is_error(reply, "OOM") => {
                 assert!(self.most_allowed(&instead, now) > 0, "a denial needs no memory");
             }
-            Some(instead) => {
+            Some((instead, lacking)) => {
                 follow(&mut self.model.clone(), &self.limit, &instead, now, reply);
-                assert!(!is_denying || decision(reply).allowed == 0, "{want:?} was done without memory");
+                let is_right = lacking == Lacking::Forgotten || decision(reply).allowed == 0;
+                assert!(is_right, "{want:?} was done without memory");
             }
         }
     }
@@ -227,6 +244,9 @@ fn outcomes(page: &Page, Step { places, act, .. }: &Step, now: &Now) -> Vec<Page
             bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
             match bucket.without_memory(want, now) {
                 None => bucket.model.outcomes(&bucket.limit, want.wanted(), now.us),
+                Some((instead, Lacking::Stored)) => {
+                    bucket.model.outcomes(&bucket.limit, instead.wanted(), now.us)
+                }
                 Some(_) => vec![bucket.model.clone()],
             }
         }
