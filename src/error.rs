@@ -26,6 +26,8 @@ pub enum Error {
     WrongType,
     /// The bucket would have to be created and the server is over `maxmemory`.
     OutOfMemory,
+    /// The bucket exists, and there is no memory for a hold of it.
+    HoldOutOfMemory,
     /// The capacity is not an amount of tokens.
     Capacity,
     /// The cost is not an amount of tokens.
@@ -92,6 +94,7 @@ impl Error {
             Self::OutOfMemory => {
                 "OOM bucket not created: used memory > 'maxmemory' and tokenbucket.on-oom is 'deny'"
             }
+            Self::HoldOutOfMemory => "OOM hold not stored: used memory > 'maxmemory'",
             Self::Capacity => "ERR capacity must be a decimal number of tokens from 0 to 1e12",
             Self::Cost => "ERR cost must be a decimal number of tokens from 0 to 1e12",
             Self::Amount => "ERR amount must be a decimal number of tokens from 0 to 1e12",

@@ -140,7 +140,7 @@ fn admit(key: &BucketKey, request: &Request, holding: &mut Holding) -> Result<()
     }
     let is_stored = key.bucket().is_some();
     if on_oom() == OnOom::Deny || (is_stored && request.limit.is_pool()) {
-        return Err(Error::OutOfMemory);
+        return Err(if is_stored { Error::HoldOutOfMemory } else { Error::OutOfMemory });
     }
     let none = Holds::default();
     let take = Operation::Take { cost_micro: amount_micro };
