@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-loading.sh SERVER CLI MODULE   What docs/install.md says of loading, on a server from 7.0 on.
+# test-loading.sh SERVER CLI MODULE   What docs/start/install.md says of loading, on a server from 7.0 on.
 set -euo pipefail
 server=$1 cli=$2 module=$3
 here=$(realpath "$(dirname "$0")")
@@ -33,4 +33,4 @@ for command in "LOAD $work/module.so" 'UNLOAD tokenbucket'; do
 done
 [ "$(ask CONFIG REWRITE)" = OK ] || fail 'CONFIG REWRITE failed'
 grep -qxF "loadmodule $work/module.so on-oom allow" conf || fail 'CONFIG REWRITE lost the loadmodule line'
-echo 'loading is as docs/install.md says'
+echo 'loading is as docs/start/install.md says'

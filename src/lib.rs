@@ -28,7 +28,7 @@
 //! whole call).
 //!
 //! The public modules are public for the sake of tests, fuzz targets and benchmarks. What users rely on are the
-//! commands, which the README and `docs/commands` describe.
+//! commands, which the README and `docs/reference/commands` describe.
 
 pub mod bucket;
 pub mod calendar;

@@ -33,7 +33,7 @@ fn the_changelog_begins_with_this_version_and_goes_back_in_time() {
 #[test]
 fn a_command_came_with_a_version_that_there_was() {
     let headings = headings();
-    for (folder, before) in [("src/command", "since: c\""), ("docs/commands", "Since ")] {
+    for (folder, before) in [("src/command", "since: c\""), ("docs/reference/commands", "Since ")] {
         let files = fs::read_dir(path(folder)).unwrap().map(|entry| entry.unwrap().path());
         let texts = files.map(|file| fs::read_to_string(file).unwrap()).collect::<String>();
         let named = versions(&texts, before);

@@ -96,7 +96,7 @@ fn operations_and_scaling_quote_sizes_and_speeds() {
     let [take, incr] = [ALLOWED, "INCR"].map(|call| figure("pipelined", &[call], "calls/s"));
     let [hot, each] = KEYS.map(|keys| decisions_a_second("64 clients", keys, TAKE) / 1000.0);
     assert_quotes(
-        "docs/operations.md",
+        "docs/operate/operations.md",
         &[
             format!("{bytes:.0} on Redis 8.10, with a 12-byte key"),
             format!("{hold_bytes:.0} bytes on Redis 8.10, with a 36-byte id"),
@@ -114,7 +114,7 @@ fn operations_and_scaling_quote_sizes_and_speeds() {
     let (remembering, over) = by_themselves("is empty", "TB.TAKE, denials remembered");
     let (in_batches, over_in_batches) = by_themselves("has plenty", "TB.TAKEUPTO in batches of 100");
     assert_quotes(
-        "docs/scaling.md",
+        "docs/operate/scaling.md",
         &[
             format!("{hot:.0},000 takes a second of 64 clients on one hot key, without pipelining, and {each:.0},000 on a key per user"),
             format!("{remembering:.0} times as many decisions a second as by asking for each, and were allowed {over} % more than it grants"),

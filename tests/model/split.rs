@@ -1,4 +1,4 @@
-//! What is lost when one limit is split over several buckets: the table of `docs/scaling.md`, simulated with the exact
+//! What is lost when one limit is split over several buckets: the table of `docs/operate/scaling.md`, simulated with the exact
 //! model. `UPDATE_EXPECT=1 cargo test --test model split::` writes it into the page.
 
 use super::exact::{Limit, Model};
@@ -8,7 +8,7 @@ use fastrand::Rng;
 /// Tokens of all buckets together, and how many flow in each second.
 const CAPACITY: u64 = 6400;
 const BUCKETS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/scaling.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operate/scaling.md");
 
 /// Requests of a token each, as many as the capacity, at once.
 const BURST: u64 = 0;

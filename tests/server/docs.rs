@@ -168,7 +168,7 @@ fn the_pages_agree_with_command_docs() {
     }
     let server = Server::start();
     let mut client = server.connect();
-    let index = Page::read(root().join("docs/commands/README.md"));
+    let index = Page::read(root().join("docs/reference/commands/README.md"));
     for (name, page) in command_pages() {
         let docs = table(&array(client.run(&["COMMAND", "DOCS", &name])).remove(1));
         let field = |name: &str| text(&docs[name]);
@@ -216,7 +216,7 @@ fn pages() -> impl Iterator<Item = Page> {
 /// The pages of commands, by the name of the command in lower case.
 fn command_pages() -> BTreeMap<String, Page> {
     let by_name = |page: Page| (page.path.file_stem().unwrap().to_str().unwrap().to_owned(), page);
-    find("docs/commands/*.*.md").map(by_name).collect()
+    find("docs/reference/commands/*.*.md").map(by_name).collect()
 }
 
 impl Page {
