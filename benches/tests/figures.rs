@@ -41,7 +41,7 @@ fn times_as_fast(other: &str, digits: usize) -> String {
 }
 
 #[test]
-fn the_readme_quotes_instructions_and_microseconds() {
+fn the_page_on_cost_quotes_instructions_and_microseconds() {
     let times = |call: &str| {
         ["nobody listens", "appendonly yes"].map(|listener| {
             let instructions = |call| figure("instructions", &[listener, call], "instructions");
@@ -56,7 +56,7 @@ fn the_readme_quotes_instructions_and_microseconds() {
     let us = |call: &str| figure("commandstats", &[call], "median µs");
     let [take, denial, script] = [ALLOWED, DENIED, SCRIPT].map(|call| us(call) / us("INCREX"));
     assert_quotes(
-        "README.md",
+        "docs/explanation/cost.md",
         &[
             row("`TB.TAKE`, allowed", ALLOWED, "**"),
             row("`TB.TAKE`, denied", DENIED, "**"),
@@ -66,6 +66,41 @@ fn the_readme_quotes_instructions_and_microseconds() {
             row("`CL.THROTTLE` of redis-cell 0.2.2", "CL.THROTTLE (redis-cell 0.2.2)", ""),
             format!("A Lua script does the same for {times_fewer:.1} times the instructions"),
             format!("a take costs {take:.1} times an `INCREX`, a denial {denial:.1} times, the Lua script {script:.0} times"),
+        ],
+    );
+    assert_quotes("README.md", &[format!("INCREX is built in, and a take costs {take:.1} times as much.")]);
+    assert_quotes(
+        "docs/explanation/comparison.md",
+        &[format!("[{times_fewer:.1} times the instructions](cost.md)")],
+    );
+}
+
+#[test]
+fn the_readme_and_the_comparison_quote_what_others_cost() {
+    let instructions = |call: &str| figure("instructions", &["nobody listens", call], "instructions");
+    let [script, cell, take] = [SCRIPT, "CL.THROTTLE (redis-cell 0.2.2)", ALLOWED]
+        .map(|call| instructions(call) / instructions("INCR"));
+    let bytes = |approach: &str| figure("memory", &[approach], "bytes a key");
+    let [of_script, of_counter, of_increx, of_cell, of_take] = [
+        "Lua token bucket",
+        "INCR + EXPIRE fixed window",
+        "INCREX fixed window",
+        "CL.THROTTLE (redis-cell 0.2.2)",
+        TAKE,
+    ]
+    .map(bytes);
+    assert_quotes(
+        "README.md",
+        &[
+            format!("| instructions, as multiples of `INCR` | {script:.1} | 1 | | {cell:.1} | {take:.1} |"),
+            format!("| bytes a key | {of_script:.0} | {of_counter:.0} | {of_increx:.0} | {of_cell:.0} | {of_take:.0} |"),
+        ],
+    );
+    assert_quotes(
+        "docs/explanation/comparison.md",
+        &[
+            format!("[{of_counter:.0} bytes a key](../benchmarks/README.md#memory) against {of_take:.0}"),
+            format!("{of_cell:.0} against {of_take:.0} in that run"),
         ],
     );
 }
@@ -80,15 +115,15 @@ fn the_readme_quotes_the_decisions_and_the_memory() {
         "README.md",
         &[
             format!("{increx} times as fast as `INCREX`, and {script} times as fast as the script"),
-            format!("Of 64 clients on one key that can grant {possible}, it grants {own}; reading, computing in the client and \
-                 writing grants {computed:.0} times as many."),
+            format!("With 64 clients competing for {possible} tokens, exactly {own} pass; a read-modify-write in the client \
+                 grants {computed:.0} times as many."),
             format!("{bytes:.0} bytes a bucket on Redis 8.10, with a 12-byte key"),
         ],
     );
 }
 
 #[test]
-fn operations_and_scaling_quote_sizes_and_speeds() {
+fn sizing_and_scaling_quote_sizes_and_speeds() {
     let bytes = figure("memory", &[TAKE], "bytes a key");
     let hold_bytes = figure("holding", &["TB.HOLD / TB.SETTLE"], "bytes a hold");
     let replicated = figure("replication", &[TAKE], "bytes, allowed");
@@ -96,14 +131,15 @@ fn operations_and_scaling_quote_sizes_and_speeds() {
     let [take, incr] = [ALLOWED, "INCR"].map(|call| figure("pipelined", &[call], "calls/s"));
     let [hot, each] = KEYS.map(|keys| decisions_a_second("64 clients", keys, TAKE) / 1000.0);
     assert_quotes(
-        "docs/operate/operations.md",
+        "docs/operate/sizing.md",
         &[
             format!("{bytes:.0} on Redis 8.10, with a 12-byte key"),
+            format!("50,000,000 × {bytes:.0} bytes = {:.1} GB on Redis 8.10", bytes.round() / 20.0),
             format!("{hold_bytes:.0} bytes on Redis 8.10, with a 36-byte id"),
             format!("{:.1} million on Redis 8.10", 1000.0 / bytes),
             format!("{replicated:.0} bytes per allowed take with a 12-byte key"),
-            format!("{counter} times as many as of INCR with EXPIRE"),
-            format!("{:.2} times as many as of INCR with.", take / incr),
+            format!("without pipelining {counter} times as many as of INCR with EXPIRE"),
+            format!("with pipelining {:.2} times as many as of INCR.", take / incr),
             format!("about {each:.0},000 and {:.0},000", take / 1000.0),
         ],
     );
@@ -116,9 +152,9 @@ fn operations_and_scaling_quote_sizes_and_speeds() {
     assert_quotes(
         "docs/operate/scaling.md",
         &[
-            format!("{hot:.0},000 takes a second of 64 clients on one hot key, without pipelining, and {each:.0},000 on a key per user"),
-            format!("{remembering:.0} times as many decisions a second as by asking for each, and were allowed {over} % more than it grants"),
-            format!("{in_batches:.0} times as many decisions a second so, bound by the one core that they shared, and were \
+            format!("{hot:.0},000 takes a second from 64 clients on one hot key without pipelining, and {each:.0},000 on a key per user"),
+            format!("{remembering:.0} times as many decisions a second as without the cache, and were allowed {over} % more than it grants"),
+            format!("{in_batches:.0} times as many decisions a second that way, bound by the one core they shared, and were \
                  allowed {over_in_batches} % more than by one bucket"),
         ],
     );
