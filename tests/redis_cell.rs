@@ -259,7 +259,8 @@ fn a_replica_with_the_module_takes_over_from_a_master_with_redis_cell() {
 
 #[test]
 fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
-    let (_, script) = include_str!("../docs/how-to/move-from-redis-cell.md").split_once("```lua\n").expect("no script");
+    let (_, script) =
+        include_str!("../docs/how-to/move-from-redis-cell.md").split_once("```lua\n").expect("no script");
     let (script, _) = script.split_once("```").unwrap();
     let (mut pair, mut random) = (Pair::start(), Random::new(64));
     for _ in 0..100 {

@@ -15,10 +15,10 @@ fn versions(text: &str, before: &str) -> Vec<[u32; 3]> {
     numbers.map(|numbers: [&str; 3]| numbers.map(|number| number.parse().unwrap())).collect()
 }
 
-/// As they stand in the headings of the changelog: `## 1.2.3 (when)`.
+/// The versions in the headings of the changelog: `## [1.2.3] - when`.
 fn headings() -> Vec<[u32; 3]> {
     let changelog = fs::read_to_string(path("CHANGELOG.md")).unwrap();
-    let headings = versions(&changelog, "^## ");
+    let headings = versions(&changelog, r"^## \[");
     assert_eq!(headings.len(), changelog.matches("\n## ").count(), "a heading is no version");
     headings
 }

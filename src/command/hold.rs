@@ -13,7 +13,7 @@ pub(crate) struct Hold;
 impl Command for Hold {
     const SPEC: Spec = Spec {
         name: c"TB.HOLD",
-        summary: c"Takes tokens under a name, which come back by themselves unless they are settled before",
+        summary: c"Reserves tokens under an id for a limited time, and refunds them unless settled before",
         complexity: c"O(log N) where N is the number of holds of the bucket",
         since: c"0.1.0",
         arity: 7,

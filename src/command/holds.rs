@@ -13,7 +13,7 @@ pub(crate) struct Holds;
 impl Command for Holds {
     const SPEC: Spec = Spec {
         name: c"TB.HOLDS",
-        summary: c"Replies the holds of a bucket, the next to expire first",
+        summary: c"Returns the holds of a bucket, the next to expire first",
         complexity: c"O(N) where N is the number of holds",
         since: c"0.1.0",
         ..State::SPEC

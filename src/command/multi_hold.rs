@@ -14,7 +14,7 @@ pub(crate) struct MultiHold;
 impl Command for MultiHold {
     const SPEC: Spec = Spec {
         name: c"TB.MHOLD",
-        summary: c"Takes tokens of several buckets under one name, all or nothing",
+        summary: c"Reserves tokens of several buckets under one id, all or nothing",
         complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
         since: c"0.1.0",
         arity: -8,

@@ -12,7 +12,7 @@ pub(crate) struct Peek;
 impl Command for Peek {
     const SPEC: Spec = Spec {
         name: c"TB.PEEK",
-        summary: c"Replies what TB.TAKE would, and changes nothing",
+        summary: c"Returns what TB.TAKE would, and changes nothing",
         audience: Audience::Readers,
         ..Take::SPEC
     };

@@ -13,7 +13,7 @@ pub(crate) struct Reserve;
 impl Command for Reserve {
     const SPEC: Spec = Spec {
         name: c"TB.RESERVE",
-        summary: c"Takes tokens now, into debt if need be, and tells how long to wait before acting",
+        summary: c"Takes tokens now, into debt if need be, and returns how long to wait before acting",
         complexity: c"O(1)",
         since: c"0.1.0",
         arity: 6,

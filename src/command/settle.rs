@@ -12,7 +12,7 @@ pub(crate) struct Settle;
 impl Command for Settle {
     const SPEC: Spec = Spec {
         name: c"TB.SETTLE",
-        summary: c"Ends a hold: what was not used comes back, what was used beyond it is charged",
+        summary: c"Ends a hold: refunds what was not used, charges what was used beyond it",
         arity: 6,
         arguments: &[KEY, CAPACITY, RATE, ID, USED],
         ..Hold::SPEC

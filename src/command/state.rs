@@ -11,7 +11,7 @@ pub(crate) struct State;
 impl Command for State {
     const SPEC: Spec = Spec {
         name: c"TB.STATE",
-        summary: c"Replies the stored level and refill time of a bucket, or nil if it is full",
+        summary: c"Returns the stored level and refill time of a bucket, or nil if it is full",
         complexity: c"O(1)",
         since: c"0.1.0",
         arity: 2,

@@ -25,7 +25,7 @@ impl Command for Throttle {
         from_master: FromMaster::Executed,
         // In lower case, as redis-cell has it: `INFO commandstats` and what is built on it show it so.
         name: c"cl.throttle",
-        summary: c"Takes tokens from a bucket if it holds them, else nothing, in the words of redis-cell",
+        summary: c"Takes tokens from a bucket if it holds them, else nothing, with redis-cell's arguments",
         complexity: c"O(1)",
         since: c"0.1.0",
         arity: -5,

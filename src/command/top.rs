@@ -10,7 +10,7 @@ pub(crate) struct Top;
 impl Command for Top {
     const SPEC: Spec = Spec {
         name: c"TB.TOP",
-        summary: c"Replies the keys that were denied most often",
+        summary: c"Returns the keys that were denied most often",
         complexity: c"O(N) where N is the number of keys replied",
         since: c"0.1.0",
         arity: -1,
