@@ -91,40 +91,40 @@ guard-and-fuzz:
 	@$(MAKE) --no-print-directory fuzz-briefly
 
 .PHONY: test-pure
-test-pure: build-tools ## Test what needs no server: the algorithm, the parser, the effect
+test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,--lib $(call as_targets,$(PURE_TESTS)))
 	@$(call cargo_test,--doc)
 	@$(call cargo_test,-p tokenbucket-bench)
 
 .PHONY: test-server
-test-server: check-server build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: for some tests alone)
+test-server: check-server build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: is a test-name filter)
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server,--test-threads $(TEST_THREADS) $(TESTS))
 
 .PHONY: test-bare
-test-bare: ## Run make run and make test in a Debian 13 with only make and git, on Debian's own Rust (as root)
+test-bare: ## Run make run and make test on Debian 13 with only make and git, with Debian's own Rust (as root)
 	$(call say,'running and testing in a bare Debian 13')
 	@scripts/bare.sh trixie
 
 .PHONY: test-container
-test-container: ## Build the Dockerfile's images and run the server, with no registry of images (as root)
+test-container: ## Build the Dockerfile's images and run the servers, without an image registry (as root)
 	$(call say,'building containers')
 	@scripts/test-container.sh
 
 .PHONY: dist
-dist: ## Write what a release consists of to target/dist: tarballs, Debian packages, checksums (VERSION=0.1.0)
+dist: ## Write the files of a release to target/dist: tarballs, Debian packages, checksums (VERSION=0.1.0)
 	@scripts/dist.sh '$(VERSION)'
 
 .PHONY: test-dist
-test-dist: ## Build a release twice, compare, read what it asks for, and install it in an old and in a new Debian (as root)
+test-dist: ## Build a release twice, compare, check its symbols, and install it on an old and a new Debian (as root)
 	@$(MAKE) --no-print-directory dist VERSION='$(VERSION)'
 	@scripts/test-dist.sh target/dist
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: matrix
-matrix: build ## Test the module on every server in the README's table (about 12 minutes)
+matrix: build ## Test the module on every supported server (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
 	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server --test cluster -- --test-threads $(TEST_THREADS)' $(or $(NAMES),$(ALL_ENGINES))
 
@@ -141,15 +141,15 @@ test-arm64: build ## Test the module for arm64 on Redis and Valkey, in an emulat
 	$(call cross,aarch64-unknown-linux-gnu,redis-8.0.2 valkey-8.1.1)
 
 .PHONY: test-s390x
-test-s390x: build ## The same for s390x, which stores the highest byte first: that files and replicas do not tell
+test-s390x: build ## Test the module for s390x, which is big-endian, in an emulator
 	$(call cross,s390x-unknown-linux-gnu,redis-8.0.2)
 
 .PHONY: test-musl
-test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Valkey that are compiled for it
+test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Valkey compiled for musl
 	$(call cross,x86_64-unknown-linux-musl,redis-7.0.15 valkey-8.1.1)
 
 .PHONY: chaos
-chaos: build ## Random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
+chaos: build ## Run random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
 	@$(MAKE) --no-print-directory engines NAMES='$(CHAOS_ENGINES)'
 	@for engine in $(CHAOS_ENGINES); do \
 		printf '\n\033[1m== chaos on %s\033[0m\n' $$engine; \
@@ -168,7 +168,7 @@ engines:
 	@scripts/engines.sh '$(ENGINES)' $(NAMES)
 
 .PHONY: hostile
-hostile: build ## Throw 10^6 random commands and 10^5 hostile payloads at each of three servers (about 3 minutes)
+hostile: build ## Send 10^6 random commands and 10^5 hostile payloads to each of three servers (about 3 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server -- hostile:: payloads::' $(TEST_ENGINES)
 
@@ -180,7 +180,7 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(call cargo_test,--test valgrind,--nocapture)
 
 .PHONY: fuzz
-fuzz: build-tools ## Fuzz the parsers, the effect and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
+fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
 	@scripts/install.sh c++
 	$(call say,'fuzzing')
 	@fuzz/run.sh $(FUZZ_SECONDS)
@@ -191,7 +191,7 @@ fuzz-briefly:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 .PHONY: mutants
-mutants: build-tools ## Change the pure code in 800 small ways, each of which the pure tests have to notice (an hour or two)
+mutants: build-tools ## Change the pure code in 800 small ways; the pure tests must notice each (an hour or two)
 	@command -v cargo-mutants >/dev/null || cargo install --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
 	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants --jobs 2 --output target $(MUTANTS) \
@@ -239,7 +239,7 @@ bench-instructions: build ## Count the instructions of each call under callgrind
 		$(BENCH) instructions --out docs/benchmarks
 
 .PHONY: bench-commandstats
-bench-commandstats: build ## Microseconds per call as the newest Redis counts them, beside its own counters
+bench-commandstats: build ## Measure microseconds per call, as the newest Redis counts them
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
 	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' $(BENCH) commandstats --out docs/benchmarks
 
@@ -275,5 +275,5 @@ TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_sli
 	cast_possible_truncation cast_possible_wrap cast_sign_loss undocumented_unsafe_blocks unreachable) -A missing_docs -A unsafe_code
 
 .PHONY: clean
-clean: ## Remove everything that was built or fetched
+clean: ## Remove all build outputs and downloads
 	cargo clean
