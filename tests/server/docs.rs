@@ -53,6 +53,9 @@ static BLOCK: LazyLock<Regex> =
 static TYPED: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?m)^ *127\.0\.0\.1:[0-9]+(?:\[[0-9]+\])?(?:\(TX\))?> (.*)$").unwrap());
 
+/// A link, and where it leads.
+static LINK: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\]\(([^)]+)\)").unwrap());
+
 /// `(0.61s)`, which `redis-cli` prints below the reply of a slow machine.
 static STOPWATCH: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\([0-9]+\.[0-9]+s\)$").unwrap());
 
@@ -182,15 +185,41 @@ fn the_pages_agree_with_command_docs() {
 
 #[test]
 fn every_link_leads_somewhere() {
-    let link = Regex::new(r"\]\(([^)]+)\)").unwrap();
     let mut dead = Vec::new();
     for page in pages() {
-        let prose = BLOCK.replace_all(&page.text, "");
-        let targets = link.captures_iter(&prose).map(|link| link[1].to_owned());
-        let targets = targets.filter(|target| !target.contains("://") && !page.reaches(target));
+        let targets = page.targets().into_iter().filter(|target| !page.reaches(target));
         dead.extend(targets.map(|target| format!("{}: {target}", page.name())));
     }
     assert!(dead.is_empty(), "these lead nowhere:\n{}", dead.join("\n"));
+}
+
+/// A decision in two minutes: README within what one reads at once, pages within what one pastes from.
+#[test]
+fn the_readme_and_the_pages_are_short() {
+    let readme = Page::read(root().join("README.md"));
+    let words = readme.text.split_whitespace().count();
+    assert!(readme.text.lines().count() <= 120 && words <= 1000, "the README has {words} words");
+    for page in find("docs/**/*.md") {
+        let is_table = page.path.starts_with(root().join("docs/reference"));
+        assert!(is_table || page.text.lines().count() <= 300, "{}: more than 300 lines", page.name());
+    }
+}
+
+/// From the README by links, so that no page is written for nobody.
+#[test]
+fn every_page_can_be_reached_from_the_readme() {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![root().join("README.md").canonicalize().unwrap()];
+    while let Some(path) = next.pop() {
+        if reached.insert(path.clone()) {
+            let page = Page::read(path);
+            let files =
+                page.targets().into_iter().filter_map(|target| page.file(&target).canonicalize().ok());
+            next.extend(files.filter(|file| file.extension().is_some_and(|extension| extension == "md")));
+        }
+    }
+    let lost: Vec<_> = find("docs/**/*.md").filter(|page| !reached.contains(&page.path)).collect();
+    assert!(lost.is_empty(), "no link leads to {:?}", lost.iter().map(|page| &page.path).collect::<Vec<_>>());
 }
 
 // ---- Pages --------------------------------------------------------------------------------------------------
@@ -252,13 +281,24 @@ impl Page {
         .collect()
     }
 
+    /// The targets of links in its prose, but those to other sites.
+    fn targets(&self) -> Vec<String> {
+        let prose = BLOCK.replace_all(&self.text, "");
+        let targets = LINK.captures_iter(&prose).map(|link| link[1].to_owned());
+        targets.filter(|target| !target.contains("://")).collect()
+    }
+
+    /// The file that a link on this page leads to.
+    fn file(&self, target: &str) -> PathBuf {
+        match target.split('#').next() {
+            None | Some("") => self.path.clone(),
+            Some(file) => self.path.parent().unwrap().join(file),
+        }
+    }
+
     /// Whether a link on this page leads to a file, and to a heading of it if it names one.
     fn reaches(&self, target: &str) -> bool {
-        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-        let file = match file {
-            "" => self.path.clone(),
-            file => self.path.parent().unwrap().join(file),
-        };
+        let (file, anchor) = (self.file(target), target.split_once('#').map_or("", |(_, anchor)| anchor));
         file.exists() && (anchor.is_empty() || Self::read(file).has_anchor(anchor))
     }
 
