@@ -133,11 +133,16 @@ def makes(
 
     def make(server: Service, limit: Any, **options: Any) -> Any:
         of_client = {"host": "127.0.0.1", "port": server.port} | options.pop("client", {})
+        of_server = {"timeout_ms": 20_000} | {
+            name: options.pop(name)
+            for name in ("timeout_ms", "retry_every_ms", "fallback")
+            if name in options
+        }
         kind = package.JointLimiter if isinstance(limit, dict) else package.Limiter
 
         def build() -> tuple[Any, Any]:
             client = kind_of_client(**of_client)
-            return kind(client, limit, **({"timeout_ms": 20_000} | options)), client
+            return kind(package.Server(client, **of_server), limit, **options), client
 
         limiter, client = portal.call(build) if asynchronous else build()
         if asynchronous:

@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 import redis
-import redis.exceptions
-import valkey.exceptions
 
 from conftest import Make
 from services import Service, module, redis_server, wait_for
-from tokenbucket import Limit, ModuleMissing, ServerAway
+from tokenbucket import Limit, ModuleMissing, ServerAway, TokenBucketError
 
 STILL = "10/h"
-REFUSALS = (redis.exceptions.RedisError, valkey.exceptions.ValkeyError)
 
 
 @pytest.mark.parametrize(("on_error", "allowed"), [("open", True), ("closed", False)])
@@ -105,12 +102,12 @@ def test_a_hold_that_nobody_was_asked_for_is_charged_in_the_end(make: Make, own_
 @pytest.mark.usefixtures("admin")
 def test_a_wrong_call_does_not_pass_by_failing_open(make: Make, server: Service, admin: redis.Redis) -> None:
     limiter = make(server, Limit(10, STILL))
-    with pytest.raises(REFUSALS, match="cost"):
+    with pytest.raises(TokenBucketError, match="cost"):
         limiter.take("a", -1)
-    with pytest.raises(REFUSALS, match="rate"):
+    with pytest.raises(TokenBucketError, match="rate"):
         limiter.take("a", limit=Limit(10, 0))
     admin.set("tb:a", "something else")
-    with pytest.raises(REFUSALS, match=r"WRONGTYPE|wrong kind"):
+    with pytest.raises(TokenBucketError, match=r"WRONGTYPE|wrong kind"):
         limiter.take("a")
     assert limiter.take("b").allowed
 
@@ -124,7 +121,7 @@ def test_who_may_not_call_is_told(make: Make, tmp_path: Path) -> None:
         for client in ({}, {"password": "wrong"}, {"username": "reader", "password": "r"}):
             limiter = make(server, Limit(10, STILL), client=client)
             for _ in range(2):
-                with pytest.raises(REFUSALS, match=r"(?i)auth|password|permission"):
+                with pytest.raises(TokenBucketError, match=r"(?i)auth|password|permission"):
                     limiter.take("a")
         assert make(server, Limit(10, STILL), client={"password": "secret"}).take("a").allowed
     finally:

@@ -19,7 +19,7 @@ import tokenbucket
 import tokenbucket.asyncio
 from servers import REPOSITORY
 from services import redis_server
-from tokenbucket import Limit
+from tokenbucket import BadArgument, Limit
 from tokenbucket.testing import FakeServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -165,7 +165,7 @@ def test_reserving_advances_the_fakes_time() -> None:
     server = FakeServer()
     limiter = tokenbucket.Limiter(server, Limit(1, "1/s"))
     for _ in range(3):
-        assert limiter.reserve("a", max_wait_ms=10_000).allowed
+        assert limiter.wait("a", max_wait_ms=10_000).allowed
     assert server.monotonic() == 2
 
 
@@ -174,7 +174,7 @@ async def asyncio_too() -> None:
     limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
     assert (await limiter.take("a")).allowed
     assert not (await limiter.take("a")).allowed
-    await limiter.reserve("a", max_wait_ms=10_000)
+    await limiter.wait("a", max_wait_ms=10_000)
     assert server.monotonic() == 1
 
 
@@ -186,7 +186,7 @@ def test_the_fake_serves_asyncio_too() -> None:
 
 def test_the_fake_raises_as_the_server_does() -> None:
     limiter = tokenbucket.Limiter(FakeServer(), Limit(1, 0))
-    with pytest.raises(redis.ResponseError, match="rate"):
+    with pytest.raises(BadArgument, match="rate"):
         limiter.take("a")
-    with pytest.raises(redis.ResponseError, match="decimal"):
+    with pytest.raises(BadArgument, match="decimal"):
         limiter.take("a", -1, limit=Limit(1, 1))

@@ -68,7 +68,7 @@ def test_a_charge_goes_into_debt_and_a_gift_comes_out_of_it(make: Make, server: 
 def test_a_reservation_waits_for_its_turn(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, "10/s"))
     began = time.monotonic()
-    told = [limiter.reserve("a", max_wait_ms=5000) for _ in range(4)]
+    told = [limiter.wait("a", max_wait_ms=5000) for _ in range(4)]
     assert all(decision.allowed for decision in told)
     assert time.monotonic() - began >= 0.3, "the fourth waits until three tokens have flowed in"
 
@@ -84,7 +84,7 @@ def test_a_reservation_that_would_wait_too_long_is_denied_at_once(make: Make, se
 def test_a_reservation_that_does_not_sleep_tells_the_wait(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, STILL))
     limiter.take("a")
-    told = limiter.reserve("a", max_wait_ms=400_000, sleep=False)
+    told = limiter.reserve("a", max_wait_ms=400_000)
     assert told.allowed
     assert 300_000 < told.retry_after_ms <= 360_000
 

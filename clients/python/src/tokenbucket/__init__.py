@@ -7,14 +7,15 @@ The same for asyncio is in `tokenbucket.asyncio`.
 """
 
 from ._core import OnDecision, OnError
-from ._decision import Decision, Denied, JointDecision
-from ._errors import CrossSlot, ModuleMissing, ServerAway
+from ._decision import Decision, JointDecision
+from ._errors import BadArgument, CrossSlot, Denied, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
 from ._limit import Limit, Number
-from ._sync import Client, Hold, JointLimiter, Limiter
+from ._sync import Client, Hold, JointLimiter, Limiter, Server
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BadArgument",
     "Client",
     "CrossSlot",
     "Decision",
@@ -28,5 +29,8 @@ __all__ = [
     "Number",
     "OnDecision",
     "OnError",
+    "ReplyLost",
+    "Server",
     "ServerAway",
+    "TokenBucketError",
 ]

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from threading import Lock
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ._clock import Clock
 from ._decision import Decision
 from ._limit import Limit
+
+MOST_BATCHES = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A take that waits for tokens to be fetched."""
+
+    cost: int
+    ready: Any
+    """Of threads an event, of asyncio a future."""
+    decision: Decision | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -19,72 +32,109 @@ class Batch:
 
     name: str
     limit: Limit
-    clock: Clock
-    lock: Any
-    """Held while tokens are fetched: one batch may be enough for all who wait."""
     tokens: int = 0
-    fetched_at: float = 0
     stale_at: float = 0
     reply: Decision = field(default_factory=lambda: Decision(allowed=False))
+    waiting: list[Waiter] = field(default_factory=list)
+    is_fetching: bool = False
 
-    def left(self) -> int:
-        """What may be spent: nothing once as many tokens have flowed into the bucket again.
+    def left(self, now: float) -> int:
+        """What may be spent: nothing once the bucket would have filled.
 
-        Or a process that was idle would spend a batch beside the bucket that filled meanwhile.
+        Or a process that was idle would spend a batch beside a full bucket.
         """
-        if self.clock.monotonic() >= self.stale_at:
+        if now >= self.stale_at:
             self.tokens = 0
         return self.tokens
 
-    def add(self, reply: Decision, asked_at: float) -> None:
-        self.tokens = self.left() + reply.granted
-        self.fetched_at, self.reply = asked_at, reply
+    def add(self, granted: int, reset_after_ms: int, asked_at: float) -> None:
+        self.left(asked_at)
+        self.tokens += granted
         rate = self.limit.tokens_per_s
-        refilled_s = float(self.tokens / rate) if rate else 0.0
+        fills_s = float(self.limit.capacity) / float(rate) if rate else float("inf")
         if self.limit.is_calendar:  # nothing flows before the next boundary, and then all at once
-            refilled_s = min(refilled_s, reply.reset_after_ms / 1000)
-        self.stale_at = asked_at + refilled_s
+            fills_s = reset_after_ms / 1000
+        self.stale_at = asked_at + fills_s
 
     def spend(self, cost: int) -> Decision:
         self.tokens -= cost
-        passed_ms = int((self.clock.monotonic() - self.fetched_at) * 1000)
-        return Decision(
-            True,
-            remaining=self.reply.remaining + self.tokens,
-            reset_after_ms=max(self.reply.reset_after_ms - passed_ms, 0),
+        reply = self.reply
+        return Decision(True, reply.remaining + self.tokens, 0, reply.reset_after_ms, granted=1)
+
+    def wanted(self, size: int) -> int:
+        """How much to fetch: one fetch serves all who wait."""
+        return max(size, sum(waiter.cost for waiter in self.waiting) - self.tokens)
+
+    def serve(self, look: Decision | None) -> list[Waiter]:
+        """Those whose decision is made; the others wait for the next fetch.
+
+        `look`: the reply of a bucket that had less than was asked for. More of the same would be in vain.
+        """
+        served, waiting = [], []
+        for waiter in self.waiting:
+            if waiter.cost <= self.tokens:
+                waiter.decision = self.spend(waiter.cost)
+            elif look is not None:
+                waiter.decision = self._denial(look, waiter.cost)
+            else:
+                waiting.append(waiter)
+                continue
+            served.append(waiter)
+        self.waiting = waiting
+        return served
+
+    def _denial(self, look: Decision, cost: int) -> Decision:
+        """From the bucket's reply to a look for one token."""
+        lacking = cost - self.tokens
+        if cost > float(self.limit.capacity):
+            retry_after_ms = -1
+        else:
+            more_s = 0 if self.limit.is_calendar else (lacking - 1) / self.limit.tokens_per_s
+            retry_after_ms = max(look.retry_after_ms, 1) + int(-(-more_s * 1000 // 1))
+        return replace(
+            look,
+            allowed=False,
+            granted=0,
+            remaining=look.remaining + self.tokens,
+            retry_after_ms=retry_after_ms,
         )
 
 
 class Batches:
-    def __init__(self, size: int, clock: Clock, new_lock: type[Any]) -> None:
-        self._clock = clock
+    """The batches of one event loop, or of all threads."""
+
+    def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
-        self._new_lock = new_lock
-        self._lock = Lock()
+        self.clock = clock
+        self.lock = threading.Lock()
         self._batches: OrderedDict[tuple[str, Limit], Batch] = OrderedDict()
 
     def of(self, name: str, limit: Limit) -> Batch:
-        with self._lock:
-            batch = self._batches.get((name, limit))
-            if batch is None:
-                self._drop_stale()
-                batch = self._batches[name, limit] = Batch(name, limit, self._clock, self._new_lock())
+        batch = self._batches.get((name, limit))
+        if batch is None:
+            batch = self._batches[name, limit] = Batch(name, limit)
+            if len(self._batches) > MOST_BATCHES:
+                self._batches.popitem(last=False)
+        else:
             self._batches.move_to_end((name, limit))
-            return batch
+        return batch
+
+    def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
+        batch = self.of(name, limit)
+        if batch.tokens >= cost and batch.left(self.clock.monotonic()) >= cost and not batch.waiting:
+            return batch, batch.spend(cost)
+        return batch, None
+
+    def forget(self, name: str, limit: Limit) -> None:
+        self._batches.pop((name, limit), None)
 
     def drain(self) -> Iterator[tuple[Batch, int]]:
         """What each batch has left, which it then has no longer."""
-        with self._lock:
+        with self.lock:
             batches = list(self._batches.values())
             self._batches.clear()
+        now = self.clock.monotonic()
         for batch in batches:
-            if left := batch.left():
+            if left := batch.left(now):
                 batch.tokens = 0
                 yield batch, left
-
-    def _drop_stale(self) -> None:
-        """Looks at the two that were not used for longest, so that memory stays bounded."""
-        for place, batch in list(self._batches.items())[:2]:
-            if batch.left() or batch.lock.locked():
-                return
-            del self._batches[place]

@@ -1,4 +1,4 @@
-"""How tokens come, for the fake: all the time, or by the calendar. Times are Unix milliseconds."""
+"""How tokens flow into the buckets of this process. Times are Unix milliseconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unix_ms(moment: datetime) -> Fraction:
     return Fraction((moment - _EPOCH) // timedelta(microseconds=1), 1000)
 
 
-class Flow(Protocol):
+class Refill(Protocol):
     def between(self, since: Fraction, until: Fraction) -> Fraction:
         """How many tokens come."""
 
@@ -29,7 +29,7 @@ class Flow(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class Continuous:
     per_ms: Fraction
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
@@ -75,9 +75,9 @@ class Calendar:
         return unix_ms(datetime(day.year, day.month, day.day, tzinfo=UTC)) - self.ahead_ms
 
 
-def flow_of(limit: Limit) -> Flow:
+def refill_of(limit: Limit) -> Refill:
     if not limit.is_calendar:
-        return Steady(limit.tokens_per_s / 1000)
+        return Continuous(limit.tokens_per_s / 1000)
     count, number, unit, offset = limit.calendar_terms
     sign = -1 if offset.startswith("-") else 1
     hours, minutes = (int(part) for part in (offset.lstrip("+-") or "00:00").split(":"))

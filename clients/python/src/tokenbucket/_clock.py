@@ -1,10 +1,11 @@
-"""The time by which limiters wait and forget."""
+"""The clock by which limiters wait and forget."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Protocol
+from fractions import Fraction
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -26,10 +27,10 @@ class _RealClock:
         await asyncio.sleep(seconds)
 
 
-_REAL = _RealClock()
+REAL: Clock = _RealClock()
+_AHEAD_NS = time.time_ns() - time.monotonic_ns()
 
 
-def clock_of(client: Any) -> Clock:
-    """The real one; with the fake server, the one that a test controls."""
-    clock: Clock = getattr(client, "tokenbucket_clock", _REAL)
-    return clock
+def unix_ms_now() -> Fraction:
+    """Unix time that never steps back."""
+    return Fraction((_AHEAD_NS + time.monotonic_ns()) // 1000, 1000)

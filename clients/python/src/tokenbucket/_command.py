@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ._limit import Limit, Number
 
 Word = str | int
 Command = tuple[Word, ...]
 
 NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"}
-# Where the first key stands, if not right behind the name.
-_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "EVALSHA": 3, "EVAL": 3}
+NO_SCRIPT: Final = {*NEED_THE_MODULE, "DEL"}
+# The position of the first key, if it does not follow the name.
+_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4}
+_ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
+
+
+def command(*before: str | int | Limit | Number) -> Command:
+    """The words of a command: a limit is two of them."""
+    words: list[Word] = []
+    for one in before:
+        if isinstance(one, Limit):
+            words += (str(one.capacity), str(one.rate))
+        else:
+            words.append(str(one))
+    return tuple(words)
 
 
 def key_of(command: Command) -> str:
@@ -17,8 +33,36 @@ def key_of(command: Command) -> str:
     return str(command[_FIRST_KEY.get(str(command[0]), 1)])
 
 
+def keys_of_name(prefix: str, name: str | Mapping[str, str], which: str) -> str:
+    """The key of one limit of a joint limiter. The buckets of one name share a hash tag, hence a slot.
+
+    Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
+    as a mapping bring tags of their own.
+    """
+    if isinstance(name, str):
+        return f"{prefix}{{{name.translate(_ENCODED) or '%'}}}:{which}"
+    return f"{prefix}{name[which]}:{which}"
+
+
+def owed(command: Command, reply: Any) -> list[Command]:
+    """The commands that give back what a call took for a caller who is gone."""
+    if not isinstance(reply, list) or not reply or not reply[0]:
+        return []
+    match command:
+        case ("TB.TAKE" | "TB.RESERVE", key, capacity, rate, cost, *_):
+            return [("TB.GIVE", key, capacity, rate, cost)]
+        case ("TB.TAKEUPTO", key, capacity, rate, _):
+            return [("TB.GIVE", key, capacity, rate, reply[0])]
+        case ("TB.MTAKE", _, *words):
+            return [("TB.GIVE", *words[at : at + 4]) for at in range(0, len(words), 4)]
+        case ("TB.MHOLD", count, _, id, *words):
+            unused = [0 if at % 4 == 3 else word for at, word in enumerate(words)]
+            return [("TB.MSETTLE", count, id, *unused)]
+    return []
+
+
 def script_key(key: Word) -> str:
-    """No key is a bucket of the module at one time and one of the script at another."""
+    """The module and the script never use the same key."""
     return f"{key}:script"
 
 

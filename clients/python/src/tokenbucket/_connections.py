@@ -1,120 +1,137 @@
-"""Connections that suit a limiter: they answer now or fail now."""
+"""Connections of a limiter's own, made as the client that it was given makes them.
+
+The library of that client connects: it knows about passwords, TLS, databases and Sentinel. What is sent
+and read afterwards is ours, so that all versions of redis-py and valkey-py behave alike.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+import socket
 from typing import Any
 
-from ._command import Command, key_of
-from ._errors import ASKING_ERRORS
+from ._errors import BadArgument
 
-# What a pool of redis-py has added to what it was given, and adds again.
-_OF_ANOTHER_POOL = ("maint_", "orig_", "himport_", "event_dispatcher", "oss_cluster_")
+CONNECT_WITHIN_S = 1.0
 
-# A plain asyncio pool raises when all its connections are in use. A limiter that fails open would
-# then let a flood through because it is a flood; this many are shared, within the timeout.
-_MAX_ASYNC_CONNECTIONS = 50
+# What a pool of redis-py adds for its own maintenance.
+_OF_A_POOL = ("maint_", "orig_", "himport_", "event_dispatcher", "oss_cluster_", "cache")
+_OF_A_CLUSTER = ("host", "port", "path", "connection_class", "response_callbacks", "max_connections")
 
 
-def is_cluster(client: Any) -> bool:
-    """Of redis-py or valkey-py: both know which node has a key."""
-    return hasattr(client, "get_node_from_key")
+class Endpoint:
+    """Makes connections to one server, or to the master that Sentinel names."""
+
+    def __init__(self, connection_class: Any, options: dict[str, Any], asynchronous: bool) -> None:
+        self.connection_class = connection_class
+        self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
+        self.asynchronous = asynchronous
+        self.options |= self._answering_or_failing(_library_of(connection_class))
+
+    @property
+    def name(self) -> str:
+        options = self.options
+        if pool := options.get("connection_pool"):
+            return f"the master {pool.service_name} of Sentinel"
+        if "path" in options:
+            return str(options["path"])
+        host = str(options.get("host", "localhost"))
+        return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}"
+
+    def at(self, host: str, port: int) -> Endpoint:
+        """Another node of the same cluster."""
+        options = {name: value for name, value in self.options.items() if name not in _OF_A_CLUSTER}
+        return Endpoint(self.connection_class, options | {"host": host, "port": port}, self.asynchronous)
+
+    def new(self) -> Any:
+        """A connection of the library, not connected yet."""
+        return self.connection_class(**self.options)
+
+    def _answering_or_failing(self, library: str) -> dict[str, Any]:
+        """Options of a connection that repeats nothing, and speaks the protocol that we read."""
+        home = f"{library}.asyncio" if self.asynchronous else library
+        retry = importlib.import_module(f"{home}.retry").Retry
+        options = {
+            "retry": retry(importlib.import_module(f"{library}.backoff").NoBackoff(), 0),
+            "retry_on_error": [],
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+            "protocol": 2,
+            # An asyncio connection is given its time by the event loop's own count, see `_lanes.py`.
+            "socket_timeout": None if self.asynchronous else CONNECT_WITHIN_S,
+            "socket_connect_timeout": None if self.asynchronous else CONNECT_WITHIN_S,
+        }
+        if library == "redis":
+            try:
+                notifications = importlib.import_module("redis.maint_notifications")
+            except ModuleNotFoundError:
+                pass
+            else:
+                options["maint_notifications_config"] = notifications.MaintNotificationsConfig(enabled=False)
+        return options
 
 
-def node_named(client: Any, key: str) -> str:
-    """The node of a cluster that has the key; "" while that is not known, and of a single server."""
-    if not is_cluster(client):
-        return ""
-    try:
-        return str(client.get_node_from_key(key).name)
-    except ASKING_ERRORS:
-        return ""
+def _library_of(connection_class: Any) -> str:
+    for one in getattr(connection_class, "__mro__", ()):
+        library = one.__module__.split(".")[0]
+        if one.__name__ == "AbstractConnection" and library in ("redis", "valkey"):
+            return str(library)
+    raise BadArgument(f"client: connections of {connection_class!r} are neither redis-py's nor valkey-py's")
 
 
-def routed(client: Any, command: Command) -> dict[str, Any]:
-    """Where to send it. A cluster's client would ask the server for the keys of a command that it does
-    not know, every time, and repeat a call whose reply was lost, which takes twice."""
-    return {"target_nodes": client.get_node_from_key(key_of(command))} if is_cluster(client) else {}
+def is_asynchronous(client: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
 
-def own_client(client: Any, timeout_s: float, on_connect: Callable[[], None]) -> Any | None:
-    """A client of the same server, user and database, with connections of its own.
-
-    They wait no longer than `timeout_s` and repeat nothing: whoever retries makes a dead server
-    slow, and pays for a take twice whose reply was lost. None if `client` is of a kind whose
-    connections are not its own to open (a cluster's, Sentinel's).
-    """
+def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
+    """The server of a client; of a cluster's client the nodes that it was told, and its node manager."""
+    if not hasattr(client, "execute_command"):
+        raise BadArgument(f"client: {_kind(client)} is not a client of redis-py or valkey-py")
+    if is_asynchronous(client) != asynchronous:
+        package = "tokenbucket" if asynchronous else "tokenbucket.asyncio"
+        raise BadArgument(f"client: {_kind(client)} is for the limiters of {package}")
+    if manager := getattr(client, "nodes_manager", None):
+        return [_node_endpoint(manager, node, asynchronous) for node in _nodes_told(manager)], manager
     pool: Any = getattr(client, "connection_pool", None)
-    if type(pool).__name__ not in ("ConnectionPool", "BlockingConnectionPool"):
-        return None
-    library, *path = type(pool).__module__.split(".")
-    if library not in ("redis", "valkey"):
-        return None
-    home = f"{library}.asyncio" if path[0] == "asyncio" else library
-    asynchronous = home != library
-    given = {
-        name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_OF_ANOTHER_POOL)
-    }
-    connect_func = f"{library}_connect_func"
-    no_retry = importlib.import_module(f"{home}.retry").Retry(
-        importlib.import_module(f"{library}.backoff").NoBackoff(), 0
-    )
-    given |= {
-        "retry": no_retry,
-        "retry_on_error": [],
-        "health_check_interval": 0,
-        # An asyncio call has a deadline of its own. The library's would be a second one, made of
-        # wait_for, which before Python 3.12 can miss that it was cancelled.
-        "socket_timeout": None if asynchronous else timeout_s,
-        "socket_connect_timeout": timeout_s,
-        connect_func: _announcing(given.get(connect_func), on_connect, asynchronous),
-    }
-    given.pop("retry_on_timeout", None)
-    if library == "redis":
-        given |= _without_notifications()
-    pools = importlib.import_module(f"{home}.connection")
+    if not hasattr(pool, "connection_class") or not isinstance(
+        getattr(pool, "connection_kwargs", None), dict
+    ):
+        raise BadArgument(f"client: {_kind(client)} has no connection pool of redis-py or valkey-py")
+    return [Endpoint(pool.connection_class, pool.connection_kwargs, asynchronous)], None
+
+
+def _nodes_told(manager: Any) -> list[Any]:
+    nodes = manager.startup_nodes
+    return list(nodes.values()) if isinstance(nodes, dict) else list(nodes)
+
+
+def _node_endpoint(manager: Any, node: Any, asynchronous: bool) -> Endpoint:
     if asynchronous:
-        own_pool = pools.BlockingConnectionPool(
-            connection_class=pool.connection_class,
-            max_connections=_MAX_ASYNC_CONNECTIONS,
-            timeout=None,
-            **given,
-        )
-    else:
-        # As many as there are threads that ask at the same time.
-        own_pool = pools.ConnectionPool(
-            connection_class=pool.connection_class, max_connections=2**31, **given
-        )
-    kind = getattr(importlib.import_module(home), library.capitalize())
-    return kind(connection_pool=own_pool)
+        return Endpoint(node.connection_class, node.connection_kwargs, True)
+    client = (
+        manager.create_redis_node if hasattr(manager, "create_redis_node") else manager.create_valkey_node
+    )
+    pool = client(node.host, node.port, **manager.connection_kwargs).connection_pool
+    return Endpoint(pool.connection_class, pool.connection_kwargs, False)
 
 
-def _without_notifications() -> dict[str, Any]:
-    """Settings that make the pool of a redis-py that knows them look whether a connection is alive.
-
-    With notifications of maintenance it hands out those that died with the server, and each fails
-    once.
-    """
-    try:
-        notifications = importlib.import_module("redis.maint_notifications")
-    except ModuleNotFoundError:
-        return {}
-    return {"maint_notifications_config": notifications.MaintNotificationsConfig(enabled=False)}
+def socket_of(connection: Any) -> socket.socket:
+    """What a connected connection of the library sends by."""
+    found = connection._sock
+    if not isinstance(found, socket.socket):
+        raise BadArgument(f"client: {_kind(connection)} has no socket")
+    return found
 
 
-def _announcing(given: Any, on_connect: Callable[[], None], asynchronous: bool) -> Callable[..., Any]:
-    """What a new connection does first: what it would do anyway, and tell `on_connect`."""
+def transport_of(connection: Any) -> Any:
+    writer = connection._writer
+    if writer is None or not hasattr(writer.transport, "set_protocol"):
+        raise BadArgument(f"client: {_kind(connection)} has no transport of asyncio")
+    if writer.transport.is_closing():
+        raise ConnectionError("the server closed the connection")
+    return writer.transport
 
-    def greet(connection: Any) -> None:
-        on_connect()
-        given(connection) if given else connection.on_connect()
 
-    async def greet_async(connection: Any) -> None:
-        on_connect()
-        greeting = given(connection) if given else connection.on_connect()
-        if inspect.isawaitable(greeting):
-            await greeting
-
-    return greet_async if asynchronous else greet
+def _kind(one: Any) -> str:
+    return f"{type(one).__module__}.{type(one).__qualname__}"

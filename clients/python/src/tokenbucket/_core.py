@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +10,15 @@ from itertools import chain
 from typing import Any, Literal
 
 from ._batches import Batch, Batches
-from ._clock import clock_of
-from ._command import Command, Word
+from ._command import Command, Word, command, keys_of_name
 from ._decision import Decision, JointDecision
 from ._denials import Denials
-from ._errors import ServerAway
+from ._errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
+from ._fork import begins_anew_after_fork
 from ._limit import Limit, Number
-from ._server import Steps, join, leave
+from ._server import BaseServer, Call, Steps
 
-OnError = Literal["open", "closed", "raise"]
+OnError = Literal["local", "open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
 
@@ -32,115 +33,138 @@ class Part:
 
     which: str
     """What the caller calls its limit."""
+    key: str
     name: str
     limit: Limit
     amount: Number
 
 
-class Asker:
+class Backend:
     """One server, and what to do without it."""
 
     def __init__(
-        self,
-        client: Any,
-        *,
-        prefix: str,
-        on_error: OnError,
-        timeout_ms: int,
-        retry_every_ms: int,
-        fallback: Literal["script"] | None,
-        on_decision: OnDecision | None,
+        self, server: BaseServer, *, prefix: str, on_error: OnError, on_decision: OnDecision | None
     ) -> None:
-        if on_error not in ("open", "closed", "raise"):
-            raise ValueError(f"on_error: {on_error!r} is neither 'open' nor 'closed' nor 'raise'")
-        if timeout_ms <= 0:
-            raise ValueError(f"timeout_ms: {timeout_ms!r} is not above 0")
-        if retry_every_ms < 0:
-            raise ValueError(f"retry_every_ms: {retry_every_ms!r} is less than 0")
-        if fallback not in (None, "script"):
-            raise ValueError(f"fallback: {fallback!r} is neither None nor 'script'")
+        if on_error not in ("local", "open", "closed", "raise"):
+            raise BadArgument(f"on_error: {on_error!r} is none of 'local', 'open', 'closed', 'raise'")
         self.prefix = prefix
+        self.server: Any = server
         self._on_error = on_error
-        self._retry_every_ms = retry_every_ms
-        self._script = fallback == "script"
         self._on_decision = on_decision
-        self._given_client = client
-        self._clock = clock_of(client)
-        self._server = join(client, timeout_ms / 1000, retry_every_ms / 1000)
-        self._left = False
+        self._clock = server.clock
+        self._has_left = False
+        server.joined()
+        begins_anew_after_fork(self)
 
-    @property
-    def _client(self) -> Any:
-        return self._server.own_client or self._given_client
+    def begin_anew(self) -> None:
+        """In a process that was forked."""
 
     def _leave(self) -> bool:
-        """Whether the connections are to be closed."""
-        if self._left:
+        """Whether nobody else uses the server's connections."""
+        if self._has_left:
             return False
-        self._left = True
-        return leave(self._server)
-
-    def _ask(self, command: Command, *, always: bool = False, repeatable: bool = False) -> Steps[Any]:
-        reply = yield from self._server.ask(
-            self._client, command, script=self._script, always=always, repeatable=repeatable
-        )
-        if reply is None and self._on_error == "raise":
-            raise ServerAway("the server cannot be asked")
-        return reply
-
-    @property
-    def _by_policy(self) -> Decision:
-        allowed = self._on_error == "open"
-        return Decision(allowed, retry_after_ms=0 if allowed else self._retry_every_ms, degraded=True)
+        self._has_left = True
+        return bool(self.server.left())
 
     def _tell(self, name: str, limit: Limit, decision: Decision, began: float) -> None:
         if self._on_decision:
             self._on_decision(name, limit, decision, self._clock.monotonic() - began)
 
+    def _degraded(self, words: Command, unanswered: Unanswered, once: bool) -> tuple[Any, bool]:
+        """What `on_error` replies in the server's place, and whether the server's reply was lost."""
+        lost = once and unanswered.sent
+        if self._on_error == "raise":
+            kind = ReplyLost if lost else ServerAway
+            raise kind(f"{self.server.name} did not decide: {unanswered}") from unanswered
+        self.server.count_degraded()
+        if self._on_error == "local":
+            reply = self.server.local.execute(*words)
+            if isinstance(reply, ReplyError):
+                raise BadArgument(str(reply)) from reply
+            return reply, lost
+        if self._on_error == "open":
+            return [int(words[4]) if words[0] == "TB.TAKEUPTO" else 1, 0, 0, 0], lost
+        return [0, 0, int(self.server.retry_every_ms) or 1, 0], lost
+
+    def _ask(
+        self, words: Command, *, once: bool = False, always: bool = False, keep: bool = False
+    ) -> Steps[tuple[Any, bool, bool]]:
+        """The reply, whether it is `on_error`'s, and whether the server's was lost.
+
+        A reply that comes too late is given back if the caller was denied meanwhile. `keep`: it is not.
+        """
+        calls: list[Call] = []
+        try:
+            return (yield from self.server.ask(words, once=once, always=always, calls=calls)), False, False
+        except Unanswered as unanswered:
+            for call in calls:
+                call.undo = not (keep or once)
+            reply, lost = self._degraded(words, unanswered, once)
+            if reply[0]:
+                for call in calls:
+                    call.undo = False
+            return reply, True, lost
+
+    def _decide(self, name: str, limit: Limit, words: Command, once: bool = False) -> Steps[Decision]:
+        began = self._clock.monotonic()
+        decision = Decision.read(*(yield from self._ask(words, once=once)))
+        self._tell(name, limit, decision, began)
+        return decision
+
     def _decide_all(
         self,
         parts: Sequence[Part],
-        *command: Word,
+        *words: Word,
+        once: bool = False,
         always: bool = False,
-        repeatable: bool = False,
+        keep: bool = False,
     ) -> Steps[JointDecision]:
-        """The reply to `command`, followed by the arguments of each part."""
+        """The reply to a command that is followed by the arguments of each part."""
         began = self._clock.monotonic()
-        arguments = (_command(self.prefix + part.name, part.limit, part.amount) for part in parts)
-        words = (*command, *chain.from_iterable(arguments))
-        reply = yield from self._ask(words, always=always, repeatable=repeatable)
-        if reply is None:
-            policy = self._by_policy
-            decision = JointDecision(policy.allowed, retry_after_ms=policy.retry_after_ms, degraded=True)
-        else:
-            decision = JointDecision.read_each(reply, [part.which for part in parts])
+        arguments = (command(part.key, part.limit, part.amount) for part in parts)
+        whole: Command = (*words, *chain.from_iterable(arguments))
+        reply, degraded, lost = yield from self._ask(whole, once=once, always=always, keep=keep)
+        if len(reply) == 4:
+            reply = [*reply, []]
+        which = [part.which for part in parts] if reply[4] else []
+        decision = JointDecision.read_each(reply, which, degraded, lost)
         for part in parts:
             one = decision.each.get(part.which, decision)
             self._tell(part.name, part.limit, one, began)
         return decision
 
+    def _reset(self, keys: Sequence[str]) -> Steps[Decision]:
+        degraded = False
+        for key in chain.from_iterable(map(self.server.keys_of_bucket, keys)):
+            try:
+                yield from self.server.ask(("DEL", key))
+            except Unanswered as unanswered:
+                self._degraded(("DEL", key), unanswered, False)
+                degraded = True
+        for key in keys:
+            self.server.local.execute("DEL", key)
+        return Decision(True, degraded=degraded, granted=1)
 
-class Operations(Asker):
+
+class Operations(Backend):
     """One limit for many names; each name has a bucket of its own."""
 
     def __init__(
-        self,
-        client: Any,
-        limit: Limit,
-        *,
-        new_lock: type[Any],
-        remember_denials: int,
-        batch: int,
-        **options: Any,
+        self, server: BaseServer, limit: Limit, *, remember_denials: int, batch: int, **options: Any
     ) -> None:
-        super().__init__(client, **options)
         if remember_denials < 0:
-            raise ValueError(f"remember_denials: {remember_denials!r} is less than 0")
+            raise BadArgument(f"remember_denials: {remember_denials!r} is less than 0")
         if batch < 0:
-            raise ValueError(f"batch: {batch!r} is less than 0")
+            raise BadArgument(f"batch: {batch!r} is less than 0")
+        super().__init__(server, **options)
         self.limit = limit
-        self._denials = Denials(remember_denials, self._clock) if remember_denials else None
-        self._batches = Batches(batch, self._clock, new_lock) if batch > 1 else None
+        self._remembers = remember_denials
+        self._batch = batch if batch > 1 else 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._denials = Denials(self._remembers, self._clock) if self._remembers else None
+        self._batches_of: dict[Any, Batches] = {}
 
     def headers(
         self,
@@ -153,112 +177,108 @@ class Operations(Asker):
         """See `Decision.headers`."""
         return decision.headers(limit or self.limit, name, jitter)
 
-    def _decide(
-        self,
-        command: str,
-        name: str,
-        limit: Limit | None,
-        *words: Number,
-        if_open: Decision | None = None,
+    def _words(self, name: str, operation: str, limit: Limit, *arguments: Number) -> Command:
+        return command(operation, self.prefix + name, limit, *arguments)
+
+    def _simple(
+        self, operation: str, name: str, limit: Limit | None, *arguments: Number, once: bool = False
     ) -> Steps[Decision]:
         limit = limit or self.limit
-        began = self._clock.monotonic()
-        reply = yield from self._ask(_command(command, self.prefix + name, limit, *words))
-        if reply is not None:
-            decision = Decision.read(reply)
-        elif if_open and self._on_error == "open":
-            decision = if_open
-        else:
-            decision = self._by_policy
-        self._tell(name, limit, decision, began)
-        return decision
+        return self._decide(name, limit, self._words(name, operation, limit, *arguments), once)
 
     def _take(self, name: str, cost: Number, limit: Limit | None) -> Steps[Decision]:
-        if self._denials is None:
-            return (yield from self._decide("TB.TAKE", name, limit, cost))
         limit = limit or self.limit
+        words = self._words(name, "TB.TAKE", limit, cost)
+        if self._denials is None:
+            return (yield from self._decide(name, limit, words))
         began = self._clock.monotonic()
         if refusal := self._denials.recall(name, limit, cost):
             self._tell(name, limit, refusal, began)
             return refusal
-        decision = yield from self._decide("TB.TAKE", name, limit, cost)
+        decision = yield from self._decide(name, limit, words)
         self._denials.remember(name, limit, cost, decision, began)
         return decision
-
-    def _batch_for(self, name: str, cost: Number, limit: Limit | None) -> Batch | None:
-        """The batch from which a take of whole tokens is served; None for all others."""
-        whole = isinstance(cost, int) and cost > 0
-        if self._batches is None or not whole or int(cost) > self._batches.size:
-            return None
-        return self._batches.of(name, limit or self.limit)
-
-    def _take_from(self, batch: Batch, cost: int) -> Steps[Decision]:
-        """With the batch's lock held."""
-        began = self._clock.monotonic()
-        decision = yield from self._spend(batch, cost)
-        self._tell(batch.name, batch.limit, decision, began)
-        return decision
-
-    def _spend(self, batch: Batch, cost: int) -> Steps[Decision]:
-        assert self._batches
-        key, limit, asked_at = self.prefix + batch.name, batch.limit, self._clock.monotonic()
-        if batch.left() >= cost:
-            return batch.spend(cost)
-        if self._denials and (refusal := self._denials.recall(batch.name, limit, cost - batch.tokens)):
-            return refusal
-        reply = yield from self._ask(_command("TB.TAKEUPTO", key, limit, self._batches.size))
-        if reply is None:
-            return self._by_policy
-        fetched = Decision.read(reply)
-        batch.add(fetched, asked_at)
-        if batch.left() >= cost:
-            return batch.spend(cost)
-        lacking = cost - batch.tokens
-        if fetched.granted or lacking > 1:  # that reply was not about what is lacking
-            reply = yield from self._ask(_command("TB.PEEK", key, limit, lacking))
-            if reply is None:
-                return self._by_policy
-            fetched = Decision.read(reply)
-        decision = replace(
-            fetched,
-            allowed=False,
-            granted=0,
-            remaining=fetched.remaining + batch.tokens,
-            retry_after_ms=fetched.retry_after_ms or 1,
-        )
-        if self._denials:
-            self._denials.remember(batch.name, limit, lacking, decision, asked_at)
-        return decision
-
-    def _peek(self, name: str, cost: Number, limit: Limit | None) -> Steps[Decision]:
-        return self._decide("TB.PEEK", name, limit, cost)
-
-    def _take_up_to(self, name: str, most: int, limit: Limit | None) -> Steps[Decision]:
-        granted = Decision(True, degraded=True, granted=most)
-        return self._decide("TB.TAKEUPTO", name, limit, most, if_open=granted)
-
-    def _reserve(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Steps[Decision]:
-        return self._decide("TB.RESERVE", name, limit, cost, max_wait_ms)
-
-    def _charge(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
-        return self._decide("TB.CHARGE", name, limit, amount)
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
         if self._denials:
             self._denials.forget(name, limit or self.limit)
-        return self._decide("TB.GIVE", name, limit, amount)
+        return self._simple("TB.GIVE", name, limit, amount, once=True)
 
-    def _give_batches_back(self) -> list[Steps[Decision]]:
-        if self._batches is None:
+    def _reset_name(self, name: str, limit: Limit | None) -> Steps[Decision]:
+        if self._denials:
+            self._denials.forget(name, limit or self.limit)
+        for batches in self._batches_of.values():
+            with batches.lock:
+                batches.forget(name, limit or self.limit)
+        return self._reset([self.prefix + name])
+
+    # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
+
+    def _batched(self, cost: Number) -> bool:
+        """Whether a take is served from a batch: whole tokens, not more than one batch has."""
+        return self._batch > 0 and isinstance(cost, int) and 0 < cost <= self._batch
+
+    def _batches_for(self, place: Any) -> Batches:
+        batches = self._batches_of.get(place)
+        if batches is None:
+            batches = self._batches_of.setdefault(place, Batches(self._batch, self._clock))
+        return batches
+
+    def _fetch(self, batches: Batches, batch: Batch) -> Steps[list[Any]]:
+        """Fetches for all who wait, and returns the waiters whose decision is made."""
+        with batches.lock:
+            wanted = batch.wanted(batches.size)
+        asked_at = self._clock.monotonic()
+
+        def late(replies: Any) -> None:
+            if isinstance(replies[0], list):
+                with batches.lock:
+                    batch.add(replies[0][0], replies[0][3], asked_at)
+
+        take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, wanted)
+        look = self._words(batch.name, "TB.PEEK", batch.limit, 1)
+        try:
+            taken, looked = yield from self.server.ask(take, look, late=late)
+        except Exception as error:
+            with batches.lock:
+                waiting, batch.waiting = batch.waiting, []
+            for waiter in waiting:
+                self._decide_without(batch, waiter, error)
+            return waiting
+        with batches.lock:
+            batch.add(taken[0], taken[3], asked_at)
+            batch.reply = Decision.read(taken)
+            # That the bucket had less is what its reply to the look is about.
+            short = None if taken[0] >= wanted or isinstance(looked, ReplyError) else Decision.read(looked)
+            served = batch.serve(short)
+            if self._denials and short is not None and batch.tokens == 0:
+                denied = replace(short, allowed=False, granted=0, retry_after_ms=max(short.retry_after_ms, 1))
+                self._denials.remember(batch.name, batch.limit, 1, denied, asked_at)
+            return served
+
+    def _decide_without(self, batch: Batch, waiter: Any, error: Exception) -> None:
+        """The server did not decide: `on_error` does, for each of those who wait."""
+        try:
+            if not isinstance(error, Unanswered):
+                raise error
+            words = self._words(batch.name, "TB.TAKE", batch.limit, waiter.cost)
+            reply, lost = self._degraded(words, error, False)
+            waiter.decision = Decision.read(reply, True, lost)
+        except Exception as raised:
+            waiter.error = raised
+
+    def _give_batches_back(self, place: Any) -> list[Steps[Decision]]:
+        batches = self._batches_of.pop(place, None)
+        if batches is None:
             return []
-        return [self._give(batch.name, left, batch.limit) for batch, left in self._batches.drain()]
+        return [self._give(batch.name, left, batch.limit) for batch, left in batches.drain()]
 
 
-class JointOperations(Asker):
+class JointOperations(Backend):
     """Several limits that are taken, or held, all together or not at all."""
 
-    def __init__(self, client: Any, limits: Mapping[str, Limit], **options: Any) -> None:
-        super().__init__(client, **options)
+    def __init__(self, server: BaseServer, limits: Mapping[str, Limit], **options: Any) -> None:
+        super().__init__(server, **options)
         self.limits = dict(limits)
 
     def headers(
@@ -283,11 +303,18 @@ class JointOperations(Asker):
         amounts: Mapping[str, Number],
         limits: Mapping[str, Limit] | None,
     ) -> list[Part]:
-        """One name's buckets share a hash tag, hence a slot; with several, the caller sees to that."""
         of = self.limits if limits is None else limits
-        names = dict.fromkeys(amounts, f"{{{name}}}") if isinstance(name, str) else name
+        if unknown := [which for which in amounts if which not in of]:
+            raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
         return [
-            Part(which, f"{names[which]}:{which}", of[which], amount) for which, amount in amounts.items()
+            Part(
+                which,
+                keys_of_name(self.prefix, name, which),
+                name if isinstance(name, str) else name[which],
+                of[which],
+                amount,
+            )
+            for which, amount in amounts.items()
         ]
 
     def _take_all(
@@ -298,6 +325,9 @@ class JointOperations(Asker):
     ) -> Steps[JointDecision]:
         return self._decide_all(self._parts(name, costs, limits), "TB.MTAKE", len(costs))
 
+    def _reset_name(self, name: str | Mapping[str, str]) -> Steps[Decision]:
+        return self._reset([keys_of_name(self.prefix, name, which) for which in self.limits])
+
 
 class HoldOperations:
     """What is held for one piece of work until it is settled, or its holder is gone.
@@ -306,12 +336,14 @@ class HoldOperations:
     its return takes, if there is room, and the settlement charges in any case.
     """
 
-    def __init__(self, asker: Asker, parts: Sequence[Part], ttl_ms: int) -> None:
+    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int) -> None:
         if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
-            raise ValueError(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
-        self._asker = asker
+            raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
+        self._backend = backend
         self._parts = parts
         self._ttl_ms = ttl_ms
+        self._process = os.getpid()
+        self._was_local = False
         self.id = uuid.uuid4().hex
         self.amounts = {part.which: part.amount for part in parts}
         """What is held of each limit; of a single limit, under the name \"\"."""
@@ -327,47 +359,58 @@ class HoldOperations:
         return self.decision.allowed
 
     @property
+    def _is_inherited(self) -> bool:
+        """Whether a fork made this one: the hold is the parent's to renew and to settle."""
+        return self._process != os.getpid()
+
+    @property
     def _renew_every_s(self) -> float:
         """Three times a ttl, so that one renewal may fail and the next still comes in time."""
         return self._ttl_ms / 3000
 
-    def _renew(self) -> Steps[JointDecision]:
-        self.decision = yield from self._asker._decide_all(
-            self._parts, "TB.MHOLD", len(self._parts), self._ttl_ms, self.id, repeatable=True
+    def _renew(self, first: bool = False) -> Steps[JointDecision]:
+        # A late renewal is the hold of work that goes on; of a hold that was denied, nothing may stay.
+        self.decision = yield from self._backend._decide_all(
+            self._parts, "TB.MHOLD", len(self._parts), self._ttl_ms, self.id, keep=not first
         )
         self._note(self.decision)
         return self.decision
 
-    def _settle(self, used: Used) -> Steps[None]:
+    def _amounts_used(self, used: Used) -> list[Part]:
+        of = used if isinstance(used, Mapping) else dict.fromkeys(self.amounts, used)
+        if of is not used and used != 0 and len(self._parts) > 1:
+            raise BadArgument(f"used: {used!r} does not say of which of {list(self.amounts)}")
+        return [replace(part, amount=of.get(part.which, 0)) for part in self._parts]
+
+    def _settle(self, parts: list[Part]) -> Steps[JointDecision]:
         """What was not used comes back, what was used beyond the hold is charged.
 
         A hold that is not there (it expired, or the server was away when the work began) is charged
         what was used. Asked also while the server is thought to be away: what a settlement does not
-        tell is lost.
+        tell is lost. Sent once: a second "not there" could mean that the first has settled.
         """
-        of = used if isinstance(used, Mapping) else dict.fromkeys(self.amounts, used)
-        if of is not used and used != 0 and len(self._parts) > 1:
-            raise ValueError(f"used: {used!r} does not say of which of {list(self.amounts)}")
-        parts = [replace(part, amount=of.get(part.which, 0)) for part in self._parts]
-        # Sent once: a second "not there" could mean that the first has settled.
-        settled = yield from self._asker._decide_all(parts, "TB.MSETTLE", len(parts), self.id, always=True)
+        settled = yield from self._backend._decide_all(
+            parts, "TB.MSETTLE", len(parts), self.id, once=True, always=True
+        )
         self._note(settled)
+        if settled.degraded:
+            return settled
+        if self._was_local:
+            arguments = (command(part.key, part.limit, part.amount) for part in parts)
+            self._backend.server.local.execute(
+                "TB.MSETTLE", len(parts), self.id, *chain.from_iterable(arguments)
+            )
+        each = dict(settled.each)
         for part in parts:
-            if part.which in settled.each and not settled.each[part.which].allowed and float(part.amount) > 0:
-                key = self._asker.prefix + part.name
-                reply = yield from self._asker._ask(
-                    _command("TB.CHARGE", key, part.limit, part.amount), always=True
+            if not each[part.which].allowed and float(part.amount) > 0:
+                words = command("TB.CHARGE", part.key, part.limit, part.amount)
+                each[part.which] = Decision.read(
+                    *(yield from self._backend._ask(words, once=True, always=True))
                 )
-                if reply is not None:
-                    self.remaining[part.which] = Decision.read(reply).remaining
+        settled = replace(settled, each=each, lost=any(one.lost for one in each.values()))
+        self._note(settled)
+        return settled
 
     def _note(self, decision: JointDecision) -> None:
+        self._was_local = self._was_local or decision.degraded
         self.remaining |= {which: one.remaining for which, one in decision.each.items()}
-
-
-def _command(*before: str | Limit | Number) -> Command:
-    """The words of a command: a limit is two of them."""
-    words: list[Word] = []
-    for one in before:
-        words += (str(one.capacity), str(one.rate)) if isinstance(one, Limit) else (str(one),)
-    return tuple(words)

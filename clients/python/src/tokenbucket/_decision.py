@@ -21,14 +21,16 @@ class Decision:
     reset_after_ms: int = 0
     """Until the bucket is full."""
     degraded: bool = False
-    """Whether nobody was asked: the server is away, and `on_error` has decided."""
+    """Whether the server did not decide: it is away, and `on_error` decided."""
     granted: int = 0
-    """How many tokens `take_up_to` took; of all others, 1 or 0 as `allowed`."""
+    """How many tokens `take_up_to` took; for the other calls 1 or 0, as `allowed`."""
+    lost: bool = False
+    """The command was sent and its reply lost: it is not known whether it happened."""
 
     @classmethod
-    def read(cls, reply: Sequence[int]) -> Decision:
+    def read(cls, reply: Sequence[int], degraded: bool = False, lost: bool = False) -> Decision:
         allowed, remaining, retry_after_ms, reset_after_ms = reply
-        return cls(bool(allowed), remaining, retry_after_ms, reset_after_ms, granted=allowed)
+        return cls(bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost)
 
     @property
     def retry_after_s(self) -> int:
@@ -63,21 +65,17 @@ class JointDecision(Decision):
     """The decision over several limits: that of the one that binds."""
 
     each: Mapping[str, Decision] = field(default_factory=dict)
-    """Each limit's own; empty when degraded."""
+    """The decision of each limit; empty if `on_error` is "open" or "closed" and decided."""
 
     @classmethod
-    def read_each(cls, reply: Sequence[Any], names: Sequence[str]) -> JointDecision:
+    def read_each(
+        cls, reply: Sequence[Any], names: Sequence[str], degraded: bool = False, lost: bool = False
+    ) -> JointDecision:
         allowed, remaining, retry_after_ms, reset_after_ms, each = reply
-        decisions = dict(zip(names, map(Decision.read, each), strict=True))
-        return cls(bool(allowed), remaining, retry_after_ms, reset_after_ms, each=decisions)
-
-
-class Denied(Exception):
-    """Work was entered whose hold was denied."""
-
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision)
-        self.decision = decision
+        decisions = {name: Decision.read(one, degraded, lost) for name, one in zip(names, each, strict=True)}
+        return cls(
+            bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost, decisions
+        )
 
 
 def _up_to_seconds(ms: float) -> int:

@@ -1,88 +1,109 @@
-"""Whose fault an error is, of redis-py and of valkey-py alike.
-
-Both name their exceptions the same and share no class, so they are told apart by name.
-"""
+"""What limiters raise, and what the errors of a server mean."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisClusterException, RedisError
-
-# What can go wrong in asking.
-ASKING_ERRORS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError, TimeoutError)
-try:
-    from valkey.exceptions import ValkeyClusterException, ValkeyError
-
-    ASKING_ERRORS += (ValkeyError, ValkeyClusterException)
-except ModuleNotFoundError:
-    pass
+if TYPE_CHECKING:
+    from ._decision import Decision
 
 
-class ServerAway(Exception):
-    """The server cannot be asked, and `on_error` is "raise"."""
+class TokenBucketError(Exception):
+    """The base of every error of this package."""
 
 
-class ModuleMissing(Exception):
+class BadArgument(TokenBucketError, ValueError):
+    """The call is wrong: it would fail the next time as well."""
+
+
+class ServerAway(TokenBucketError):
+    """The server did not decide, and `on_error` is "raise"."""
+
+
+class ReplyLost(ServerAway):
+    """The command was sent and its reply lost: it is not known whether it happened."""
+
+
+class ModuleMissing(TokenBucketError):
     """The server has no tokenbucket module."""
 
 
-class CrossSlot(Exception):
+class CrossSlot(TokenBucketError):
     """The buckets of one call are in several slots of a cluster."""
 
     def __init__(self) -> None:
         super().__init__(
-            "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
+            "name: in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
         )
+
+
+class Denied(TokenBucketError):
+    """The hold of a `with` block was denied."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision)
+        self.decision = decision
+
+
+class ReplyError(Exception):
+    """An error line of a server."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.word = line.split(" ", 1)[0]
+
+
+class Unanswered(Exception):
+    """The server did not decide this call.
+
+    `sent`: the command may have been executed. `broken`: the connection broke before the reply.
+    """
+
+    def __init__(self, reason: object, *, sent: bool = False, broken: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
+        self.broken = broken
 
 
 class Fault(Enum):
     CALLER = auto()
-    """The call is wrong, or may not be made: it would be the next time as well."""
+    """The call is wrong or not permitted."""
     AWAY = auto()
-    """Nobody answers, or nobody who decides."""
+    """The server is up and cannot decide anything yet."""
     REFUSING = auto()
-    """The server is there and refuses this write, which says nothing about the next."""
+    """The server refuses this write, which says nothing about the next."""
 
 
-# By the first word of an error's text, or the class that the client library makes of that word.
-_NOT_DECIDING = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
+_AWAY = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
 _REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN"}
-_NOT_DECIDING_CLASSES = {"ClusterDownError", "MasterDownError"}
-_REFUSING_CLASSES = {"OutOfMemoryError", "ReadOnlyError", "TryAgainError"}
-# A wrong password is a ConnectionError to the libraries. Waiting does not make it right.
-_CALLERS_CLASSES = {"AuthenticationError", "AuthorizationError", "DataError"}
 
 
-def fault_of(error: Exception) -> Fault:
-    classes = _classes(error)
-    if classes & _CALLERS_CLASSES:
-        return Fault.CALLER
-    if "ResponseError" not in classes:
+def fault_of(error: ReplyError) -> Fault:
+    if error.word in _AWAY:
         return Fault.AWAY
-    word = str(error).split(" ", 1)[0]
-    if word in _NOT_DECIDING or classes & _NOT_DECIDING_CLASSES:
-        return Fault.AWAY
-    if word in _REFUSING or classes & _REFUSING_CLASSES:
-        return Fault.REFUSING
-    return Fault.CALLER
+    return Fault.REFUSING if error.word in _REFUSING else Fault.CALLER
 
 
-def is_broken_connection(error: Exception) -> bool:
-    return "ConnectionError" in _classes(error) and fault_of(error) is Fault.AWAY
+def is_callers_fault(error: Exception) -> bool:
+    """Whether a handshake failed for a reason that waiting does not remove, such as a wrong password.
+
+    redis-py and valkey-py share no classes, so their errors are told apart by name.
+    """
+    if isinstance(error, TokenBucketError):
+        return True
+    names = {one.__name__ for one in type(error).__mro__}
+    if names & {"AuthenticationError", "AuthorizationError", "DataError"}:
+        return True
+    return "ResponseError" in names and str(error).split(" ", 1)[0] not in _AWAY
 
 
-def is_cross_slot(error: Exception) -> bool:
-    return "ClusterCrossSlotError" in _classes(error)
-
-
-def is_unknown_command(error: Exception) -> bool:
-    return "ResponseError" in _classes(error) and "unknown command" in str(error)
-
-
-def is_unknown_script(error: Exception) -> bool:
-    return "NoScriptError" in _classes(error)
-
-
-def _classes(error: Exception) -> set[str]:
-    return {one.__name__ for one in type(error).__mro__}
+def why_not_connected(error: Exception, name: str) -> Exception:
+    """What a caller gets whose connection could not be made."""
+    if isinstance(error, TokenBucketError):
+        return error
+    if not is_callers_fault(error):
+        return Unanswered(error)
+    told = TokenBucketError(f"{error} ({name})")
+    told.__cause__ = error
+    return told

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from ._errors import BadArgument
+
 Number = int | float | str | Decimal
 """An amount of tokens, sent to the server as Python prints it."""
 
@@ -34,7 +36,7 @@ class Limit:
     at each boundary of the calendar (`"1000@d"`, `"1000@d+09:00"`). 0 is a pool, whose tokens come
     back only from holds. Neither is stored: a new limit counts from the next call.
 
-    Raises ValueError for what cannot be a limit. The server alone knows every bound, and says so
+    Raises BadArgument for what cannot be a limit. The server alone knows every bound, and says so
     at the first call.
     """
 
@@ -43,16 +45,18 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not _NUMBER.fullmatch(str(self.capacity)):
-            raise ValueError(f"capacity: {self.capacity!r} is not a number of at least 0")
+            raise BadArgument(f"capacity: {self.capacity!r} is not a number of at least 0")
         if not _is_rate(str(self.rate)):
-            raise ValueError(f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'")
+            raise BadArgument(
+                f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Limit:
         """Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them."""
         words = text.split()
         if len(words) != 2:
-            raise ValueError(f"{text!r} is not a capacity and a rate, like '20 10/s'")
+            raise BadArgument(f"{text!r} is not a capacity and a rate, like '20 10/s'")
         return cls(*words)
 
     @property

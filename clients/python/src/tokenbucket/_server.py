@@ -1,7 +1,7 @@
 """Asking a server: whether it is worth a try, what to send, and what an error means.
 
-Nothing here waits or sends. `Server.ask` is a generator that yields commands and is sent replies, so
-that threads and asyncio share every decision and differ in how they wait, see `_sync.run`.
+Nothing here waits or sends. `BaseServer.ask` is a generator that yields calls and is sent replies, so that
+threads and asyncio share every decision and differ in how they wait, see `_threads.py` and `_lanes.py`.
 """
 
 from __future__ import annotations
@@ -10,113 +10,90 @@ import functools
 import hashlib
 import logging
 import threading
-import time
-import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from ._command import NEED_THE_MODULE, Command, key_of, script_arguments, script_key
-from ._connections import node_named, own_client
+from ._buckets import Buckets
+from ._circuit import Node
+from ._clock import REAL, Clock, unix_ms_now
+from ._cluster import Slots
+from ._command import NEED_THE_MODULE, NO_SCRIPT, Command, key_of, owed, script_arguments, script_key
+from ._connections import Endpoint, endpoints_of
 from ._errors import (
-    ASKING_ERRORS,
+    BadArgument,
     CrossSlot,
     Fault,
     ModuleMissing,
+    ReplyError,
+    TokenBucketError,
+    Unanswered,
     fault_of,
-    is_broken_connection,
-    is_cross_slot,
-    is_unknown_command,
-    is_unknown_script,
 )
+from ._fork import begins_anew_after_fork
+from ._resp import pack
 
-log = logging.getLogger("tokenbucket")
+LOG = logging.getLogger("tokenbucket")
+MOST_LOCAL_NAMES = 10_000
+_MOST_REDIRECTIONS = 5
 
 T = TypeVar("T")
-Steps = Generator[Command, Any, T]
-"""Yields commands, is sent their replies or has their errors thrown in, and returns a T."""
-
-_SECONDS_BETWEEN_REFUSALS_LOGGED = 60
-_SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
 
 
-class Circuit:
-    """Keeps calls from waiting for a server that is away; one at a time finds out whether it is back."""
+class Call:
+    """What is sent at once to one node, and what becomes of a reply that comes too late."""
 
-    def __init__(self, who: str, retry_every_s: float) -> None:
-        self._who = who
-        self._retry_every_s = retry_every_s
-        self._lock = threading.Lock()
-        self._away = False
-        self._probing = False
-        self._next_probe = 0.0
-        self._next_refusal_logged = 0.0
+    __slots__ = (
+        "by",
+        "commands",
+        "data",
+        "future",
+        "late",
+        "node",
+        "once",
+        "replies",
+        "tick",
+        "undo",
+    )
 
-    def admits(self) -> bool:
-        with self._lock:
-            if not self._away:
-                return True
-            if self._probing or time.monotonic() < self._next_probe:
-                return False
-            self._probing = True
-            return True
+    def __init__(self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...]) -> None:
+        self.node = node
+        self.commands = commands
+        """As for the module: what a late grant owes is read from them."""
+        self.data = pack(words[0]) if len(words) == 1 else b"".join(map(pack, words))
+        self.replies = len(words)
+        self.once = False
+        """Whether it must not be sent a second time: a connection that was idle is tried before."""
+        self.undo = False
+        """Whether what it took goes back: its caller is gone, or was denied in the meantime."""
+        self.late: Callable[[Any], None] | None = None
+        """Told the reply if it comes when nobody waits for it any more."""
+        self.by: Any = None
+        """The connection by which it was sent."""
+        self.tick = 0
+        self.future: Any = None
 
-    def answered(self) -> None:
-        with self._lock:
-            was_away, self._away, self._probing = self._away, False, False
-        if was_away:
-            log.warning("%s is back, limiting again", self._who)
-
-    def failed(self, error: Exception) -> None:
-        with self._lock:
-            was_away, self._away, self._probing = self._away, True, False
-            self._next_probe = time.monotonic() + self._retry_every_s
-        if not was_away:
-            log.warning("cannot ask %s, every limit does as its on_error says: %r", self._who, error)
-
-    def refused(self, error: Exception) -> None:
-        """The server is there, and did not decide this call."""
-        self.answered()
-        with self._lock:
-            now = time.monotonic()
-            silent = now < self._next_refusal_logged
-            if not silent:
-                self._next_refusal_logged = now + _SECONDS_BETWEEN_REFUSALS_LOGGED
-        if not silent:
-            log.warning("%s refuses, on_error decides such calls: %r", self._who, error)
-
-    def abandoned(self) -> None:
-        """Whoever asked went away before there was an answer."""
-        with self._lock:
-            self._probing = False
+    def too_late(self, reply: Any) -> list[Command]:
+        """What to send now that the reply came, and nobody waited for it."""
+        if self.late is not None:
+            self.late(reply)
+            return []
+        return owed(self.commands[0], reply) if self.undo else []
 
 
-class Script:
-    """Whether the commands are asked as a Lua script, of a server without the module."""
+@dataclass(slots=True)
+class _Options:
+    """Those of `BaseServer.ask`."""
 
-    def __init__(self, who: str) -> None:
-        self._who = who
-        self._until = 0.0
-        self._is_needed = False
+    once: bool = False
+    always: bool = False
+    late: Callable[[Any], None] | None = None
+    calls: list[Call] | None = None
 
-    @property
-    def is_in_use(self) -> bool:
-        return time.monotonic() < self._until
 
-    def begin(self) -> None:
-        self._until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
-        if not self._is_needed:
-            log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
-        self._is_needed = True
-
-    def end(self) -> None:
-        if self._is_needed:
-            log.warning("%s has the tokenbucket module: the script decides no longer", self._who)
-        self._is_needed = False
-
-    def look_for_module(self) -> None:
-        """Lets the next call try the module again: the server may be another."""
-        self._until = 0.0
+Steps = Generator[Call, Any, T]
+"""Yields calls, is sent their replies or has errors thrown in, and returns a T."""
 
 
 @functools.cache
@@ -126,150 +103,264 @@ def _source() -> tuple[str, str]:
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _run_script(command: Command) -> Steps[Any]:
-    source, sha = _source()
-    arguments = script_arguments(command)
-    try:
-        return (yield ("EVALSHA", sha, *arguments))
-    except ASKING_ERRORS as error:
-        if not is_unknown_script(error):
-            raise
-    return (yield ("EVAL", source, *arguments))
+class BaseServer:
+    """One server or cluster: what all limiters on it share. See `tokenbucket.Server`."""
 
+    _asynchronous = False
 
-class Node:
-    """What is known about a server, or about one node of a cluster."""
-
-    def __init__(self, name: str, retry_every_s: float) -> None:
-        who = f"the node {name}" if name else "the server"
-        self.circuit = Circuit(who, retry_every_s)
-        self.script = Script(who)
-
-
-class Server:
-    """What limiters on one client share: connections, and what is known about who answers there."""
-
-    def __init__(self, client: Any, timeout_s: float, retry_every_s: float) -> None:
-        # Not the client itself, or what is remembered about it would keep it alive.
-        self.own_client = own_client(client, timeout_s, self._connected)
-        self.timeout_s = timeout_s
-        self.users = 0
-        self._retry_every_s = retry_every_s
-        self._nodes: dict[str, Node] = {}
+    def __init__(
+        self,
+        client: Any,
+        *,
+        timeout_ms: float = 100,
+        retry_every_ms: float = 500,
+        fallback: Literal["script"] | None = None,
+        log: logging.Logger = LOG,
+    ) -> None:
+        if timeout_ms <= 0:
+            raise BadArgument(f"timeout_ms: {timeout_ms!r} is not above 0")
+        if retry_every_ms < 0:
+            raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is less than 0")
+        if fallback not in (None, "script"):
+            raise BadArgument(f"fallback: {fallback!r} is neither None nor 'script'")
+        self.timeout_ms = timeout_ms
+        self.retry_every_ms = retry_every_ms
+        self.fallback = fallback
+        self.log = log
+        self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
+        """The buckets of this process, which decide while the server does not."""
+        self._users = 0
+        self._degraded_count = 0
         self._lock = threading.Lock()
+        self._slots: Slots | None = None
+        self._home: Node | None = None
+        self._fake: Any = getattr(client, "tokenbucket_fake", None)
+        self.clock: Clock = self._fake or REAL
+        if isinstance(client, str):
+            client = self._client_of(client)
+        endpoints, manager = endpoints_of(client, self._asynchronous) if not self._fake else ([], None)
+        # Of Sentinel's pool a connection knows but a weak reference.
+        self._keeps = manager or getattr(client, "connection_pool", None)
+        if manager is not None:
+            self._slots = Slots(endpoints, manager, lambda one: self._new_node(one, in_cluster=True))
+        else:
+            self._home = self._new_node(endpoints[0]) if endpoints else None
+        begins_anew_after_fork(self)
 
-    def _node_of(self, client: Any, key: str) -> Node:
-        name = node_named(client, key)
+    @property
+    def degraded_count(self) -> int:
+        """How many decisions `on_error` made in this process, because the server did not."""
+        return self._degraded_count
+
+    def count_degraded(self) -> None:
         with self._lock:
-            node = self._nodes.get(name)
-            if node is None:
-                node = self._nodes[name] = Node(name, self._retry_every_s)
-            return node
+            self._degraded_count += 1
+
+    @property
+    def name(self) -> str:
+        if self._slots is not None:
+            return ", ".join(node.name for node in self._nodes())
+        return self._home.name if self._home else "the fake server"
+
+    def begin_anew(self) -> None:
+        """In a process that was forked."""
+        self._lock = threading.Lock()
+        self.local.begin_anew()
+        for node in self._nodes():
+            node.circuit.begin_anew()
+            self._forget_connections(node)
+
+    def joined(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def left(self) -> bool:
+        """Whether that was the last limiter on it."""
+        with self._lock:
+            self._users -= 1
+            return self._users <= 0
+
+    def _nodes(self) -> list[Node]:
+        if self._slots is not None:
+            return list(self._slots.nodes.values())
+        return [self._home] if self._home else []
+
+    def _new_node(self, endpoint: Endpoint, in_cluster: bool = False) -> Node:
+        node = Node(endpoint, self.timeout_ms / 1000, self.retry_every_ms / 1000, self.log, in_cluster)
+        node.lines = self._new_lines(node)
+        return node
+
+    # What threads and asyncio do in ways of their own.
+
+    def _client_of(self, url: str) -> Any:
+        raise NotImplementedError
+
+    def _new_lines(self, node: Node) -> Any:
+        raise NotImplementedError
+
+    def _forget_connections(self, node: Node) -> None:
+        """Those of the parent, in a process that was forked."""
+        raise NotImplementedError
+
+    def _drop_connections(self, call: Call) -> None:
+        """Those that are no newer than the one of `call`."""
+        raise NotImplementedError
+
+    # The steps.
 
     def ask(
-        self, client: Any, command: Command, *, script: bool, always: bool = False, repeatable: bool = False
+        self,
+        *commands: Command,
+        once: bool = False,
+        always: bool = False,
+        late: Callable[[Any], None] | None = None,
+        calls: list[Call] | None = None,
     ) -> Steps[Any]:
-        """The server's reply, or None when it does not decide. Raises what is the caller's mistake.
+        """The reply, of several commands their replies. Raises Unanswered if the server does not decide.
 
-        `always`: asks also while the server is thought to be away. `repeatable`: a call that changes
-        nothing the second time, sent once more if the connection broke before the reply.
+        `once`: a call that must not happen twice. `always`: asks also while the server is thought to be
+        away. `calls` is given the calls that were made, so that their late replies can be judged.
         """
-        key = key_of(command)
-        node = self._node_of(client, key)
-        if script and command[0] not in NEED_THE_MODULE:
-            if not node.script.is_in_use:
-                try:
-                    return (yield from self._ask(node, self._send(node, command, repeatable), always))
-                except ModuleMissing:
-                    node.script.begin()
-            # Its keys have other names, and so perhaps another node.
-            node = self._node_of(client, script_key(key))
-            return (yield from self._ask(node, _run_script(command), always))
-        return (yield from self._ask(node, self._send(node, command, repeatable), always))
+        if self._fake is not None:
+            return self._judged_fake([self._fake.answer(*one) for one in commands])
+        key = key_of(commands[0])
+        node = self._home or (yield from self._node_of(key, always))
+        options = _Options(once, always, late, calls)
+        if self.fallback is None or commands[0][0] in NO_SCRIPT:
+            return (yield from self._route(node, commands, commands, options))
+        if not node.script.is_in_use:
+            try:
+                return (yield from self._route(node, commands, commands, options))
+            except ModuleMissing:
+                node.script.begin()
+        if self._slots is not None:  # its keys have other names, and so perhaps another node
+            node = yield from self._node_of(script_key(key), always)
+        return (yield from self._run_script(node, commands, options))
 
-    def _ask(self, node: Node, sending: Steps[Any], always: bool) -> Steps[Any]:
-        if not (node.circuit.admits() or always):
-            return None
+    def answers(self) -> Steps[bool]:
+        """Whether the server answers, or one node of a cluster."""
+        words: tuple[Command, ...] = (("PING",),)
+        for node in self._nodes():
+            try:
+                reply = yield Call(node, words, words)
+            except Unanswered:
+                continue
+            return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
+        return self._fake is not None
+
+    def keys_of_bucket(self, key: str) -> list[str]:
+        """The keys under which the levels of a bucket may be."""
+        return [key] if self.fallback is None else [key, script_key(key)]
+
+    def _run_script(self, node: Node, commands: tuple[Command, ...], options: _Options) -> Steps[Any]:
+        source, sha = _source()
+        words = tuple(("EVALSHA", sha, *script_arguments(one)) for one in commands)
         try:
-            reply = yield from sending
-        except ASKING_ERRORS as error:
-            fault = fault_of(error)
-            if fault is Fault.AWAY:
-                node.circuit.failed(error)
-                return None
-            if fault is Fault.REFUSING:
+            return (yield from self._route(node, commands, words, options))
+        except _NoScript:
+            load: tuple[Command, ...] = (("SCRIPT", "LOAD", source),)
+            yield from self._route(node, load, load, _Options(always=True))
+        return (yield from self._route(node, commands, words, options))
+
+    def _node_of(self, key: str, always: bool) -> Steps[Node]:
+        """Where the bucket is. While its node is away, the others are asked who has its slots now."""
+        assert self._slots is not None
+        node = self._slots.node_of(key)
+        if node is None or (node.circuit.is_away and (always or node.circuit.admits())):
+            yield from self._read_slots()
+            node = self._slots.node_of(key)
+            if node is None:
+                raise Unanswered(f"no node has the slot of {key!r}")
+            if node.circuit.is_away:
+                node.circuit.let_through()
+        return node
+
+    def _read_slots(self) -> Steps[None]:
+        assert self._slots is not None
+        for _ in range(len(self._slots.nodes)):
+            asked = self._slots.whom_to_ask()
+            if not asked.circuit.admits():
+                continue
+            words: tuple[Command, ...] = (("CLUSTER", "SLOTS"),)
+            try:
+                reply = yield Call(asked, words, words)
+            except Unanswered:
+                continue
+            if isinstance(reply, list):
+                self._slots.learn(reply, asked)
+                return
+            self._error(asked, reply, words[0])
+
+    def _route(
+        self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...], options: _Options
+    ) -> Steps[Any]:
+        """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
+        repeated = sure = asking = False
+        for _ in range(_MOST_REDIRECTIONS):
+            if node.circuit.is_away and not (options.always or sure or node.circuit.admits()):
+                raise Unanswered(f"{node.name} is away")
+            call = Call(node, commands, _asking(words) if asking else words)
+            call.once, call.late = options.once, options.late
+            if options.calls is not None:
+                options.calls.append(call)
+            try:
+                reply = yield call
+            except Unanswered as unanswered:
+                # Sent again on another connection: the server may have been restarted meanwhile.
+                if repeated or not unanswered.broken or (options.once and unanswered.sent):
+                    raise
+                repeated = True
+                continue
+            if asking:
+                reply, asking = (reply[1] if len(words) == 1 else reply[1::2]), False
+            first = reply if len(words) == 1 else reply[0]
+            if type(first) is not ReplyError:
+                if words is commands and node.script.is_needed:
+                    node.script.end()
+                return reply
+            if first.word in ("MOVED", "ASK") and self._slots is not None:
+                node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"
+            elif first.word == "READONLY" and not sure:
+                self._drop_connections(call)  # the endpoint has moved, and the master is behind it again
+                sure = True
+            else:
+                self._error(node, first, commands[0])
+        raise Unanswered(f"{node.name} redirects in circles")
+
+    def _error(self, node: Node, error: ReplyError, command: Command) -> None:
+        text = f"{error} ({node.name})"
+        match fault_of(error):
+            case Fault.AWAY:
+                raise Unanswered(error)
+            case Fault.REFUSING:
                 node.circuit.refused(error)
-                return None
-            node.circuit.answered()
-            if is_cross_slot(error):
-                raise CrossSlot from error
-            raise
-        except ModuleMissing:
-            node.circuit.answered()
-            raise
-        except BaseException:
-            node.circuit.abandoned()
-            raise
-        node.circuit.answered()
-        return reply
+                raise Unanswered(error)
+        if error.word == "NOSCRIPT":
+            raise _NoScript(text)
+        if error.word == "MOVED":
+            raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
+        if error.word == "CROSSSLOT":
+            raise CrossSlot from error
+        if "unknown command" in str(error):
+            raise ModuleMissing(_missing(node, command)) from error
+        raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
 
-    @staticmethod
-    def _send(node: Node, command: Command, repeatable: bool) -> Steps[Any]:
-        try:
-            reply = yield from Server._send_to_module(command, repeatable)
-        except ASKING_ERRORS as error:
-            if not is_unknown_command(error):
-                raise
-            if command[0] in NEED_THE_MODULE:
-                raise ModuleMissing(
-                    "holds need the tokenbucket module, which the server has not loaded"
-                ) from error
-            raise ModuleMissing(
-                "the server has no tokenbucket module: load it, or set fallback='script'"
-            ) from error
-        node.script.end()
-        return reply
-
-    @staticmethod
-    def _send_to_module(command: Command, repeatable: bool) -> Steps[Any]:
-        try:
-            return (yield command)
-        except ASKING_ERRORS as error:
-            if not (repeatable and is_broken_connection(error)):
-                raise
-        return (yield command)
-
-    def _connected(self) -> None:
-        with self._lock:
-            nodes = list(self._nodes.values())
-        for node in nodes:
-            node.script.look_for_module()
+    def _judged_fake(self, replies: list[Any]) -> Any:
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise BadArgument(str(reply)) from reply
+        return replies[0] if len(replies) == 1 else replies
 
 
-_servers: weakref.WeakKeyDictionary[Any, dict[tuple[float, float], Server]] = weakref.WeakKeyDictionary()
-_servers_lock = threading.Lock()
+def _missing(node: Node, command: Command) -> str:
+    if command[0] in NEED_THE_MODULE:
+        return f"holds need the tokenbucket module, which {node.name} has not loaded"
+    return f"{node.name} has no tokenbucket module: load it, or set fallback='script'"
 
 
-def join(client: Any, timeout_s: float, retry_every_s: float) -> Server:
-    """The server behind `client`, shared with those who ask it in the same way; to be left."""
-    with _servers_lock:
-        of_client = _servers.setdefault(client, {})
-        settings = (timeout_s, retry_every_s)
-        server = of_client.get(settings)
-        if server is None:
-            server = of_client[settings] = Server(client, timeout_s, retry_every_s)
-        server.users += 1
-        return server
+def _asking(words: tuple[Command, ...]) -> tuple[Command, ...]:
+    return tuple(word for one in words for word in (("ASKING",), one))
 
 
-def leave(server: Server) -> bool:
-    """Whether its connections are to be closed: nobody else uses them, and they are its own."""
-    with _servers_lock:
-        server.users -= 1
-        if server.users > 0 or server.own_client is None:
-            return False
-        for of_client in _servers.values():
-            for settings, one in list(of_client.items()):
-                if one is server:
-                    del of_client[settings]
-        return True
+class _NoScript(TokenBucketError):
+    """The server has forgotten the script, or never had it."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
+from weakref import WeakValueDictionary
 
-from . import _core
-from ._connections import routed
-from ._core import HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
-from ._decision import Decision, Denied, JointDecision
+from ._batches import Batch, Batches, Waiter
+from ._circuit import Node
+from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
+from ._decision import Decision, JointDecision
+from ._errors import BadArgument, Denied
 from ._limit import Limit, Number
-from ._server import Steps, log
+from ._server import BaseServer, Call, Steps
+from ._threads import Lines, run
 
 T = TypeVar("T")
 
@@ -23,34 +27,95 @@ class Client(Protocol):
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
-def run(client: Client, steps: Steps[T]) -> T:
-    """Sends what the steps ask for, until they are over."""
-    try:
-        command = next(steps)
-        while True:
-            try:
-                reply = client.execute_command(*command, **routed(client, command))
-            except Exception as error:
-                command = steps.throw(error)
-            else:
-                command = steps.send(reply)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    finally:
-        steps.close()
+class Server(BaseServer):
+    """One server or cluster, with what all limiters on it share.
 
+    `client` is a client of redis-py or valkey-py, or a URL; connections are made as it makes them, and
+    are the server's own. The server is away when it has been silent for `timeout_ms`, on all
+    connections; then one call every `retry_every_ms` asks it, and `on_error` of each limiter decides
+    the others. `fallback="script"`: a Lua script decides where the server lacks the module.
+    """
 
-class _Closing(_core.Asker):
-    def _run(self, steps: Steps[T]) -> T:
-        return run(self._client, steps)
+    def run(self, steps: Steps[T]) -> T:
+        return run(self._exchange, steps)
 
     def close(self) -> None:
-        """Closes connections that no other limiter uses. The client that was given stays open."""
-        client = self._client
+        """Closes the connections; the next call makes new ones. The client that was given stays open."""
+        for node in self._nodes():
+            node.lines.drop()
+
+    def ping(self) -> bool:
+        """Whether the server answers."""
+        return self.run(self.answers())
+
+    @staticmethod
+    def _exchange(call: Call) -> Any:
+        return call.node.lines.exchange(call)
+
+    def _too_late(self, call: Call, reply: Any) -> None:
+        for command in call.too_late(reply):
+            self.run(self.ask(command, once=True, always=True))
+
+    def _client_of(self, url: str) -> Any:
+        return client_of(url, "")
+
+    def _new_lines(self, node: Node) -> Any:
+        return Lines(node, self._too_late)
+
+    def _forget_connections(self, node: Node) -> None:
+        node.lines.forget()
+
+    def _drop_connections(self, call: Call) -> None:
+        call.node.lines.drop(call.by.generation)
+
+
+_shared_lock = threading.Lock()
+_shared_by_url: WeakValueDictionary[tuple[Any, str], BaseServer] = WeakValueDictionary()
+
+
+def server_of(kind: Any, client: Any) -> Any:
+    """The server that was given, or the one that all limiters on this client share."""
+    if isinstance(client, kind):
+        return client
+    if isinstance(client, BaseServer):
+        raise BadArgument(f"client: {type(client).__module__}.Server is not for these limiters")
+    with _shared_lock:
+        if isinstance(client, str):
+            server = _shared_by_url.get((kind, client))
+            if server is None:
+                server = _shared_by_url[kind, client] = kind(client)
+            return server
+        # Kept where its connections come from, so that it lives as long.
+        place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
+        known = getattr(place, "tokenbucket_server", None)
+        if known is None:
+            known = kind(client)
+            if place is not None:
+                place.tokenbucket_server = known
+        if not isinstance(known, kind):
+            kind(client)  # says why not
+        return known
+
+
+def client_of(url: str, home: str) -> Any:
+    """A client of redis-py for a URL."""
+    redis = importlib.import_module(f"redis{home}")
+    try:
+        return redis.Redis.from_url(url)
+    except ValueError as error:
+        raise BadArgument(f"client: {url!r}: {error}") from error
+
+
+class _Closing(Backend):
+    server: Server
+
+    def _run(self, steps: Steps[T]) -> T:
+        return self.server.run(steps)
+
+    def close(self) -> None:
+        """Closes connections that no other limiter uses."""
         if self._leave():
-            client.close()
-            client.connection_pool.disconnect()
+            self.server.close()
 
     def __enter__(self) -> Self:
         return self
@@ -62,79 +127,64 @@ class _Closing(_core.Asker):
 class Limiter(_Closing, Operations):
     """One limit for many names; each name has a bucket of its own, under `prefix` + name.
 
-    `on_error` decides when the server does not answer within `timeout_ms`: "open" lets everybody
-    through, "closed" nobody, "raise" raises ServerAway. While it is away one call every
-    `retry_every_ms` asks, the others are decided at once. What is the caller's mistake is raised
-    under each of them.
+    `on_error` decides while the server is away: "local" enforces the same limit in the memory of this
+    process, "open" lets everybody through, "closed" nobody, "raise" raises ServerAway. What is the
+    caller's mistake is raised under each of them.
 
-    `fallback="script"`: a Lua script decides where the server lacks the module. `remember_denials`:
-    so many denied names are refused here until their time has come. `batch`: so many tokens are
-    fetched at a time and spent here. `on_decision` is told of every decision.
+    `remember_denials`: so many denied names are refused here until their time has come. `batch`: so
+    many tokens are fetched at a time and spent here. `on_decision` is told of every decision.
 
     A limit given to a call is for that call alone.
     """
 
     def __init__(
         self,
-        client: Client,
+        server: Server | Client | str,
         limit: Limit,
         prefix: str = "tb:",
         *,
-        on_error: OnError = "open",
-        timeout_ms: int = 100,
-        retry_every_ms: int = 500,
-        fallback: Literal["script"] | None = None,
+        on_error: OnError = "local",
         remember_denials: int = 0,
         batch: int = 0,
         on_decision: OnDecision | None = None,
     ) -> None:
         super().__init__(
-            client,
+            server_of(Server, server),
             limit,
             prefix=prefix,
             on_error=on_error,
-            timeout_ms=timeout_ms,
-            retry_every_ms=retry_every_ms,
-            fallback=fallback,
             remember_denials=remember_denials,
             batch=batch,
             on_decision=on_decision,
-            new_lock=threading.Lock,
         )
 
     def take(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
         """Takes `cost` tokens if the bucket holds them, else nothing."""
-        batch = self._batch_for(name, cost, limit)
-        if batch is None:
-            return self._run(self._take(name, cost, limit))
-        with batch.lock:
-            return self._run(self._take_from(batch, int(cost)))
+        if self._batched(cost):
+            return self._take_batched(name, int(cost), limit or self.limit)
+        return self._run(self._take(name, cost, limit))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
-        """What `take` would decide; `remaining` is as after it. Of cost 0, what there is."""
-        return self._run(self._peek(name, cost, limit))
+        """What `take` would decide; `remaining` is as after it. With cost 0, what there is."""
+        return self._run(self._simple("TB.PEEK", name, limit, cost))
 
     def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> Decision:
         """Takes as many whole tokens as there are, at most `most`: see `granted`."""
-        return self._run(self._take_up_to(name, most, limit))
+        return self._run(self._simple("TB.TAKEUPTO", name, limit, most))
 
     def reserve(
-        self,
-        name: str,
-        cost: Number = 1,
-        *,
-        max_wait_ms: int,
-        sleep: bool = True,
-        limit: Limit | None = None,
+        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
     ) -> Decision:
-        """Takes `cost`, into debt if need be, and sleeps until it is this caller's turn.
+        """Books a place in the queue: sleep `retry_after_ms`, then act.
 
-        Denied, at once and without a token taken, if that would be longer than `max_wait_ms`. With
-        `sleep=False` the caller waits for `retry_after_ms` itself. A wait that is broken off gives
-        the tokens back.
+        Denied, without a token taken, if the wait would be longer than `max_wait_ms`.
         """
-        decision = self._run(self._reserve(name, cost, max_wait_ms, limit))
-        if sleep and decision.allowed and decision.retry_after_ms:
+        return self._run(self._simple("TB.RESERVE", name, limit, cost, max_wait_ms))
+
+    def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> Decision:
+        """Reserves and sleeps until it is this caller's turn; a wait that is broken off gives back."""
+        decision = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
+        if decision.allowed and decision.retry_after_ms:
             try:
                 self._clock.sleep(decision.retry_after_ms / 1000)
             except BaseException:
@@ -144,21 +194,66 @@ class Limiter(_Closing, Operations):
 
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decision:
         """Takes `amount` in any case, into debt if need be."""
-        return self._run(self._charge(name, amount, limit))
+        return self._run(self._simple("TB.CHARGE", name, limit, amount, once=True))
 
     def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decision:
         """Puts `amount` back, never above the capacity."""
         return self._run(self._give(name, amount, limit))
 
+    def reset(self, name: str, *, limit: Limit | None = None) -> Decision:
+        """Makes the bucket full, and forgets its holds."""
+        return self._run(self._reset_name(name, limit))
+
     def hold(self, name: str, amount: Number, *, ttl_ms: int = 30_000, limit: Limit | None = None) -> Hold:
         """Takes `amount` until `with` is over, or for `ttl_ms` if its holder is gone."""
-        return Hold(self, [Part("", name, limit or self.limit, amount)], ttl_ms)
+        return Hold(self, [Part("", self.prefix + name, name, limit or self.limit, amount)], ttl_ms)
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back():
+        for giving in self._give_batches_back(None):
             self._run(giving)
         super().close()
+
+    def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
+        began = self._clock.monotonic()
+        batches = self._batches_for(None)
+        with batches.lock:
+            batch, decision = batches.take(name, limit, cost)
+        if decision is None and self._denials:
+            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
+        if decision is None:
+            decision = self._wait_for_batch(batches, batch, cost)
+        self._tell(name, limit, decision, began)
+        return decision
+
+    def _wait_for_batch(self, batches: Batches, batch: Batch, cost: int) -> Decision:
+        """One of those who wait fetches for all, then the next if there is anybody left."""
+        waiter = Waiter(cost, threading.Event())
+        with batches.lock:
+            batch.waiting.append(waiter)
+            leads = not batch.is_fetching
+            batch.is_fetching = True
+        if not leads:
+            waiter.ready.wait()
+        if waiter.decision is None and waiter.error is None:
+            self._lead(batches, batch, waiter)
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.decision is not None
+        return waiter.decision
+
+    def _lead(self, batches: Batches, batch: Batch, leader: Waiter) -> None:
+        served: list[Waiter] = []
+        try:
+            served = self._run(self._fetch(batches, batch))
+        finally:
+            with batches.lock:
+                if leader in batch.waiting:  # interrupted, as by Ctrl-C
+                    batch.waiting.remove(leader)
+                heir = batch.waiting[0] if batch.waiting else None
+                batch.is_fetching = heir is not None
+            for waiter in [*served, *([heir] if heir else [])]:
+                waiter.ready.set()
 
 
 class JointLimiter(_Closing, JointOperations):
@@ -171,25 +266,15 @@ class JointLimiter(_Closing, JointOperations):
 
     def __init__(
         self,
-        client: Client,
+        server: Server | Client | str,
         limits: Mapping[str, Limit],
         prefix: str = "tb:",
         *,
-        on_error: OnError = "open",
-        timeout_ms: int = 100,
-        retry_every_ms: int = 500,
-        fallback: Literal["script"] | None = None,
+        on_error: OnError = "local",
         on_decision: OnDecision | None = None,
     ) -> None:
         super().__init__(
-            client,
-            limits,
-            prefix=prefix,
-            on_error=on_error,
-            timeout_ms=timeout_ms,
-            retry_every_ms=retry_every_ms,
-            fallback=fallback,
-            on_decision=on_decision,
+            server_of(Server, server), limits, prefix=prefix, on_error=on_error, on_decision=on_decision
         )
 
     def take_all(
@@ -213,6 +298,10 @@ class JointLimiter(_Closing, JointOperations):
         """Holds every amount or none, until `with` is over, or for `ttl_ms` if its holder is gone."""
         return Hold(self, self._parts(name, amounts, limits), ttl_ms)
 
+    def reset(self, name: str | Mapping[str, str]) -> Decision:
+        """Makes the buckets of all limits full, and forgets their holds."""
+        return self._run(self._reset_name(name))
+
 
 class Hold(HoldOperations):
     """Asked for when it is made; `allowed` says with what result.
@@ -225,15 +314,35 @@ class Hold(HoldOperations):
         super().__init__(limiter, parts, ttl_ms)
         self._limiter = limiter
         self._over = threading.Event()
-        self.renew()
+        self._renewing: threading.Thread | None = None
+        self._settling = threading.Lock()
+        self._settled: JointDecision | Exception | None = None
+        limiter._run(self._renew(first=True))
 
     def renew(self) -> JointDecision:
         """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
+        if self._is_inherited or self._over.is_set():
+            return self.decision
         return self._limiter._run(self._renew())
 
-    def settle(self, used: Used | None = None) -> None:
-        """Ends the hold; what `with` does at its end, with `used` as told or as it was set."""
-        self._limiter._run(self._settle(self.used if used is None else used))
+    def settle(self, used: Used | None = None) -> JointDecision:
+        """Ends the hold, with `used` as told or as it was set. The first call is final."""
+        if self._is_inherited:
+            return self.decision
+        parts = self._amounts_used(self.used if used is None else used)
+        with self._settling:
+            if self._settled is None:
+                # Waited for: a renewal on its way could arrive after the settlement.
+                self.stop_renewing()
+                if self._renewing is not None and self._renewing is not threading.current_thread():
+                    self._renewing.join()
+                try:
+                    self._settled = self._limiter._run(self._settle(parts))
+                except Exception as error:
+                    self._settled = error
+        if isinstance(self._settled, Exception):
+            raise self._settled
+        return self._settled
 
     def __enter__(self) -> Self:
         if not self.allowed:
@@ -248,9 +357,6 @@ class Hold(HoldOperations):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Waited for: a renewal on its way could arrive after the settlement.
-        self.stop_renewing()
-        self._renewing.join()
         self.settle()
 
     def stop_renewing(self) -> None:
@@ -262,4 +368,4 @@ class Hold(HoldOperations):
             try:
                 self.renew()
             except Exception:
-                log.exception("a hold was not renewed")
+                self._limiter.server.log.exception("a hold was not renewed")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from . import _core
-from ._command import Command
-from ._connections import is_cluster, routed
-from ._core import HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
-from ._decision import Decision, Denied, JointDecision
+from ._batches import Batch, Batches, Waiter
+from ._circuit import Node
+from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
+from ._decision import Decision, JointDecision
+from ._errors import Denied
+from ._lanes import Lane
 from ._limit import Limit, Number
-from ._server import Steps, log
+from ._server import BaseServer, Call, Steps
+from ._sync import client_of, server_of
 
-__all__ = ["Client", "Hold", "JointLimiter", "Limiter"]
+__all__ = ["Client", "Hold", "JointLimiter", "Limiter", "Server"]
 
 T = TypeVar("T")
 
@@ -26,37 +28,112 @@ class Client(Protocol):
     async def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
-class _Closing(_core.Asker):
-    async def _run(self, steps: Steps[T]) -> T:
+class Server(BaseServer):
+    """`tokenbucket.Server`, which says what the options mean, for asyncio."""
+
+    _asynchronous = True
+
+    def __init__(self, client: Client | str, **options: Any) -> None:
+        self._detached: set[asyncio.Task[Any]] = set()
+        self._left_behind: list[Any] = []
+        super().__init__(client, **options)
+
+    async def run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
         try:
-            command = next(steps)
+            call = next(steps)
             while True:
                 try:
-                    async with asyncio.timeout(self._server.timeout_s):
-                        reply = await self._send(command)
+                    reply = await self._lane(call.node).exchange(call)
                 except Exception as error:
-                    command = steps.throw(error)
+                    call = steps.throw(error)
                 else:
-                    command = steps.send(reply)
+                    call = steps.send(reply)
         except StopIteration as end:
             result: T = end.value
             return result
-        finally:
-            steps.close()
 
-    async def _send(self, command: Command) -> Any:
-        client = self._client
-        if is_cluster(client):
-            await client.initialize()  # once, and after a failure
-        return await client.execute_command(*command, **routed(client, command))
+    def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs it to its end whatever becomes of the caller."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._detached.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._detached.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever waits
 
     async def aclose(self) -> None:
-        """Closes connections that no other limiter uses. The client that was given stays open."""
-        client = self._client
+        """Closes the connections; the next call makes new ones. The client that was given stays open."""
+        loop = asyncio.get_running_loop()
+        for node in self._nodes():
+            if lane := node.lines.pop(loop, None):
+                await lane.close()
+
+    close = aclose
+
+    async def ping(self) -> bool:
+        """Whether the server answers."""
+        return await self.run(self.answers())
+
+    def _lane(self, node: Node) -> Lane:
+        loop = asyncio.get_running_loop()
+        lane: Lane | None = node.lines.get(loop)
+        if lane is None:
+            for other in list(node.lines):
+                if other.is_closed():
+                    node.lines.pop(other, None)
+            lane = node.lines[loop] = Lane(loop, node, self._too_late)
+        return lane
+
+    def _too_late(self, call: Call, reply: Any) -> None:
+        for command in call.too_late(reply):
+            self.detach(self.run(self.ask(command, once=True, always=True)))
+
+    def _client_of(self, url: str) -> Any:
+        return client_of(url, ".asyncio")
+
+    def _new_lines(self, node: Node) -> Any:
+        return {}
+
+    def _forget_connections(self, node: Node) -> None:
+        # Kept, not closed: the event loop that has them is the parent's too.
+        self._left_behind.append(node.lines)
+        node.lines = {}
+
+    def _drop_connections(self, call: Call) -> None:
+        self._lane(call.node).drop(call.by)
+
+
+async def _to_the_end(task: asyncio.Task[T]) -> T:
+    """Waits for it however often this is cancelled, as anyio does at every step, and is cancelled then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+class _Closing(Backend):
+    server: Server
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await self.server.run(steps)
+
+    async def _run_once(self, steps: Steps[T]) -> T:
+        """To its end, also if the caller is cancelled."""
+        return await asyncio.shield(self.server.detach(self.server.run(steps)))
+
+    async def aclose(self) -> None:
+        """Closes connections that no other limiter uses."""
         if self._leave():
-            await client.aclose()
-            await client.connection_pool.disconnect()
+            await self.server.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,89 +147,135 @@ class Limiter(_Closing, Operations):
 
     def __init__(
         self,
-        client: Client,
+        server: Server | Client | str,
         limit: Limit,
         prefix: str = "tb:",
         *,
-        on_error: OnError = "open",
-        timeout_ms: int = 100,
-        retry_every_ms: int = 500,
-        fallback: Literal["script"] | None = None,
+        on_error: OnError = "local",
         remember_denials: int = 0,
         batch: int = 0,
         on_decision: OnDecision | None = None,
     ) -> None:
         super().__init__(
-            client,
+            server_of(Server, server),
             limit,
             prefix=prefix,
             on_error=on_error,
-            timeout_ms=timeout_ms,
-            retry_every_ms=retry_every_ms,
-            fallback=fallback,
             remember_denials=remember_denials,
             batch=batch,
             on_decision=on_decision,
-            new_lock=asyncio.Lock,
         )
 
     async def take(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
         """Takes `cost` tokens if the bucket holds them, else nothing."""
-        batch = self._batch_for(name, cost, limit)
-        if batch is None:
-            return await self._run(self._take(name, cost, limit))
-        async with batch.lock:
-            return await self._run(self._take_from(batch, int(cost)))
+        if self._batched(cost):
+            return await self._take_batched(name, int(cost), limit or self.limit)
+        return await self.server.run(self._take(name, cost, limit))
 
     async def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
-        """What `take` would decide; `remaining` is as after it. Of cost 0, what there is."""
-        return await self._run(self._peek(name, cost, limit))
+        """What `take` would decide; `remaining` is as after it. With cost 0, what there is."""
+        return await self._run(self._simple("TB.PEEK", name, limit, cost))
 
     async def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> Decision:
         """Takes as many whole tokens as there are, at most `most`: see `granted`."""
-        return await self._run(self._take_up_to(name, most, limit))
+        return await self._run(self._simple("TB.TAKEUPTO", name, limit, most))
 
     async def reserve(
-        self,
-        name: str,
-        cost: Number = 1,
-        *,
-        max_wait_ms: int,
-        sleep: bool = True,
-        limit: Limit | None = None,
+        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
     ) -> Decision:
-        """Takes `cost`, into debt if need be, and sleeps until it is this caller's turn.
+        """Books a place in the queue: sleep `retry_after_ms`, then act.
 
-        Denied, at once and without a token taken, if that would be longer than `max_wait_ms`. With
-        `sleep=False` the caller waits for `retry_after_ms` itself. A wait that is cancelled gives
-        the tokens back.
+        Denied, without a token taken, if the wait would be longer than `max_wait_ms`.
         """
-        decision = await self._run(self._reserve(name, cost, max_wait_ms, limit))
-        if sleep and decision.allowed and decision.retry_after_ms:
+        return await self._run(self._simple("TB.RESERVE", name, limit, cost, max_wait_ms))
+
+    async def wait(
+        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
+    ) -> Decision:
+        """Reserves and sleeps until it is this caller's turn; a wait that is cancelled gives back."""
+        decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
+        if decision.allowed and decision.retry_after_ms:
             try:
                 await self._clock.sleep_async(decision.retry_after_ms / 1000)
             except BaseException:
-                await self.give(name, cost, limit=limit)
+                self.server.detach(self.server.run(self._give(name, cost, limit)))
                 raise
         return decision
 
     async def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decision:
         """Takes `amount` in any case, into debt if need be."""
-        return await self._run(self._charge(name, amount, limit))
+        return await self._run_once(self._simple("TB.CHARGE", name, limit, amount, once=True))
 
     async def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decision:
         """Puts `amount` back, never above the capacity."""
-        return await self._run(self._give(name, amount, limit))
+        return await self._run_once(self._give(name, amount, limit))
+
+    async def reset(self, name: str, *, limit: Limit | None = None) -> Decision:
+        """Makes the bucket full, and forgets its holds."""
+        return await self._run_once(self._reset_name(name, limit))
 
     def hold(self, name: str, amount: Number, *, ttl_ms: int = 30_000, limit: Limit | None = None) -> Hold:
         """Takes `amount` until `async with` is over, or for `ttl_ms` if its holder is gone."""
-        return Hold(self, [Part("", name, limit or self.limit, amount)], ttl_ms)
+        return Hold(self, [Part("", self.prefix + name, name, limit or self.limit, amount)], ttl_ms)
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back():
+        for giving in self._give_batches_back(asyncio.get_running_loop()):
             await self._run(giving)
         await super().aclose()
+
+    close = aclose
+
+    async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
+        began = self._clock.monotonic()
+        loop = asyncio.get_running_loop()
+        batches = self._batches_of.get(loop)
+        if batches is None:
+            for other in list(self._batches_of):
+                if other.is_closed():
+                    self._batches_of.pop(other, None)
+            batches = self._batches_for(loop)
+        batch, decision = batches.take(name, limit, cost)
+        if decision is None and self._denials:
+            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
+        if decision is None:
+            decision = await self._wait_for_batch(batches, batch, cost, loop)
+        self._tell(name, limit, decision, began)
+        return decision
+
+    async def _wait_for_batch(
+        self, batches: Batches, batch: Batch, cost: int, loop: asyncio.AbstractEventLoop
+    ) -> Decision:
+        waiter = Waiter(cost, loop.create_future())
+        batch.waiting.append(waiter)
+        if not batch.is_fetching:
+            batch.is_fetching = True
+            self.server.detach(self._fetch_for_all(batches, batch))
+        try:
+            await waiter.ready
+        except asyncio.CancelledError:
+            if waiter in batch.waiting:
+                batch.waiting.remove(waiter)
+            elif waiter.decision is not None and waiter.decision.allowed and not waiter.decision.degraded:
+                batch.tokens += cost  # its caller is gone
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.decision is not None
+        return waiter.decision
+
+    async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
+        """Detached: what was fetched is for everybody, whoever began it."""
+        try:
+            await asyncio.sleep(0)  # those who take in the same round of the loop share the fetch
+            while batch.waiting:
+                for waiter in await self.server.run(self._fetch(batches, batch)):
+                    if not waiter.ready.done():
+                        waiter.ready.set_result(None)
+                    elif waiter.decision is not None and waiter.decision.allowed:
+                        batch.tokens += waiter.cost
+        finally:
+            batch.is_fetching = False
 
 
 class JointLimiter(_Closing, JointOperations):
@@ -160,25 +283,15 @@ class JointLimiter(_Closing, JointOperations):
 
     def __init__(
         self,
-        client: Client,
+        server: Server | Client | str,
         limits: Mapping[str, Limit],
         prefix: str = "tb:",
         *,
-        on_error: OnError = "open",
-        timeout_ms: int = 100,
-        retry_every_ms: int = 500,
-        fallback: Literal["script"] | None = None,
+        on_error: OnError = "local",
         on_decision: OnDecision | None = None,
     ) -> None:
         super().__init__(
-            client,
-            limits,
-            prefix=prefix,
-            on_error=on_error,
-            timeout_ms=timeout_ms,
-            retry_every_ms=retry_every_ms,
-            fallback=fallback,
-            on_decision=on_decision,
+            server_of(Server, server), limits, prefix=prefix, on_error=on_error, on_decision=on_decision
         )
 
     async def take_all(
@@ -202,6 +315,12 @@ class JointLimiter(_Closing, JointOperations):
         """Holds every amount or none, until `async with` is over, or for `ttl_ms` if its holder is gone."""
         return Hold(self, self._parts(name, amounts, limits), ttl_ms)
 
+    async def reset(self, name: str | Mapping[str, str]) -> Decision:
+        """Makes the buckets of all limits full, and forgets their holds."""
+        return await self._run_once(self._reset_name(name))
+
+    close = _Closing.aclose
+
 
 class Hold(HoldOperations):
     """Asked for when it is awaited, or else by `async with`; `allowed` says with what result.
@@ -214,30 +333,50 @@ class Hold(HoldOperations):
         super().__init__(limiter, parts, ttl_ms)
         self._limiter = limiter
         self._asked = False
-        self._over = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[JointDecision] | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._awaited().__await__()
 
     async def _awaited(self) -> Self:
         if not self._asked:
-            await self.renew()
+            self._asked = True
+            await self._limiter._run(self._renew(first=True))
         return self
 
     async def renew(self) -> JointDecision:
         """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
-        self._asked = True
-        return await self._limiter._run(self._renew())
+        if self._is_inherited or self._settling is not None:
+            return self.decision
+        first, self._asked = not self._asked, True
+        return await self._limiter._run(self._renew(first))
 
-    async def settle(self, used: Used | None = None) -> None:
-        """Ends the hold; what `async with` does at its end, with `used` as told or as it was set."""
-        await self._limiter._run(self._settle(self.used if used is None else used))
+    async def settle(self, used: Used | None = None) -> JointDecision:
+        """Ends the hold, with `used` as told or as it was set. The first call is final.
+
+        It is done to the end even if the caller is cancelled meanwhile, who is so only then.
+        """
+        if self._is_inherited:
+            return self.decision
+        parts = self._amounts_used(self.used if used is None else used)
+        if self._settling is None:
+            self.stop_renewing()
+            self._settling = self._limiter.server.detach(self._settle_after_renewal(parts))
+        return await _to_the_end(self._settling)
+
+    async def _settle_after_renewal(self, parts: list[Part]) -> JointDecision:
+        # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
+        if self._renewing is not None and not self._renewing.done():
+            await asyncio.wait([self._renewing])
+        return await self._limiter._run(self._settle(parts))
 
     async def __aenter__(self) -> Self:
         await self
         if not self.allowed:
             raise Denied(self.decision)
-        self._renewing = asyncio.create_task(self._renew_until_over())
+        self._renew_later()
         return self
 
     async def __aexit__(
@@ -246,26 +385,24 @@ class Hold(HoldOperations):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
-        self.stop_renewing()
-        try:
-            await self._renewing
-        finally:
-            await self.settle()
+        await self.settle()
 
     def stop_renewing(self) -> None:
         """Leaves the hold to expire, if it is not settled before."""
-        self._over.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    async def _renew_until_over(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._renew_every_s):
-                    await self._over.wait()
-                return
-            except TimeoutError:
-                pass
-            try:
-                await self.renew()
-            except Exception:
-                log.exception("a hold was not renewed")
+    def _renew_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._renew_every_s, self._begin_renewing)
+
+    def _begin_renewing(self) -> None:
+        self._renew_later()
+        if self._renewing is None or self._renewing.done():
+            self._renewing = self._limiter.server.detach(self._renew_now())
+
+    async def _renew_now(self) -> None:
+        try:
+            await self._limiter._run(self._renew())
+        except Exception:
+            self._limiter.server.log.exception("a hold was not renewed")

@@ -4,21 +4,22 @@
 
     Limiter(get_remote_address, app=app, storage_uri="tokenbucket://localhost:6379")
 
-Importing this module makes the URIs known: `tokenbucket://`, `tokenbuckets://` (TLS) and
-`tokenbucket+unix://`, each with `async+` in front for `limits.aio`. Behind such a URI every strategy
-decides by bucket: "10 per minute" is a bucket of 10 that refills with 10 a minute. The strategy
-"token-bucket" says what it is.
+Importing this module makes the URIs known: `tokenbucket://`, `tokenbuckets://` (TLS),
+`tokenbucket+unix://`, `tokenbucket+cluster://` and `tokenbucket+sentinel://`, each with `async+` in
+front for `limits.aio`. Behind such a URI every strategy decides by bucket: "10 per minute" is a bucket
+of 10 that refills with 10 a minute. The strategy "token-bucket" says what it is.
 
-What the storage is given beside the URI goes to `tokenbucket.Limiter`, by default
-`on_error="raise"`, so that the library's users decide what an error means.
+Storage options are those of `tokenbucket.Server` and `tokenbucket.Limiter`, and all others go to
+redis-py. By default `on_error` is "raise", so that the library's users decide what an error means.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import limits.aio.storage
 import limits.aio.strategies
@@ -26,6 +27,11 @@ import limits.storage
 import limits.strategies
 import redis
 import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.exceptions
+import redis.sentinel
 from limits import RateLimitItem
 from limits.limits import TIME_TYPES
 from limits.util import WindowStats
@@ -33,9 +39,9 @@ from limits.util import WindowStats
 import tokenbucket.asyncio
 
 from ._decision import Decision
-from ._errors import ASKING_ERRORS, ModuleMissing, ServerAway
+from ._errors import TokenBucketError
 from ._limit import Limit
-from ._sync import Limiter
+from ._sync import Limiter, Server
 
 __all__ = [
     "AsyncTokenBucketRateLimiter",
@@ -45,7 +51,13 @@ __all__ = [
 ]
 
 _SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix": "unix"}
-_ERRORS = (*ASKING_ERRORS, ModuleMissing, ServerAway)
+_CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
+_ALL_SCHEMES = [*_SCHEMES, _CLUSTER, _SENTINEL]
+_ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
+# Other than that of the library's own storages, whose keys under it are of other types.
+_PREFIX = "tb:limits"
+_OF_SERVER = {"timeout_ms", "retry_every_ms", "fallback", "log"}
+_OF_LIMITER = {"on_error", "remember_denials", "batch", "on_decision"}
 
 # How `RateLimitItem.key_for` ends: amount, multiples, granularity. Two of the library's strategies
 # tell a storage nothing else about the limit.
@@ -64,23 +76,41 @@ def _limit_of(key: str) -> Limit:
     return _limit(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
 
 
-def _uri(uri: str) -> str:
+def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
+    """A client of redis-py: of `redis` or `redis.asyncio`."""
     parts = urlsplit(uri)
-    return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme.removeprefix("async+")]))
+    scheme = parts.scheme.removeprefix("async+")
+    if scheme in _SCHEMES:
+        return home.Redis.from_url(urlunsplit(parts._replace(scheme=_SCHEMES[scheme])), **options)
+    whose, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = (unquote(part) for part in whose.partition(":"))
+    options = {name: value for name, value in (("username", user), ("password", password)) if value} | options
+    nodes = [(host, int(port or 6379)) for host, _, port in (one.rpartition(":") for one in hosts.split(","))]
+    if scheme == _CLUSTER:
+        startup_nodes = [home.cluster.ClusterNode(*node) for node in nodes]
+        return home.cluster.RedisCluster(startup_nodes=startup_nodes, **options)
+    master = options.pop("service_name", None) or parts.path.strip("/")
+    of_sentinel = options.pop("sentinel_kwargs", None)
+    return home.sentinel.Sentinel(nodes, sentinel_kwargs=of_sentinel, **options).master_for(master)
+
+
+def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Those of the server, of the limiter, and of redis-py."""
+    given = {"on_error": "raise", "timeout_ms": 1000} | options
+    of_server = {name: value for name, value in given.items() if name in _OF_SERVER}
+    of_limiter = {name: value for name, value in given.items() if name in _OF_LIMITER}
+    return of_server, of_limiter, {n: v for n, v in given.items() if n not in _OF_SERVER | _OF_LIMITER}
 
 
 class _Level:
-    """What a bucket has to tell, from a look at it that asks for one token."""
+    """What a bucket has to tell."""
 
-    def __init__(self, limit: Limit, look: Decision) -> None:
+    def __init__(self, limit: Limit, look: Decision, next_token: Decision | None) -> None:
         self.capacity = int(limit.capacity)
-        self.remaining = max(look.remaining + look.allowed, 0)
-        """Whole tokens, of which the look did not take one."""
+        self.remaining = max(look.remaining, 0)
         self.used = self.capacity - self.remaining
         # When the next call passes, of an empty bucket; of others, when it is full.
-        wait_ms = look.reset_after_ms if look.allowed else look.retry_after_ms
-        if self.used == 0:
-            wait_ms = 0
+        wait_ms = look.reset_after_ms if next_token is None else next_token.retry_after_ms
         self.resets_at = time.time() + max(wait_ms, 0) / 1000
 
     @property
@@ -95,19 +125,20 @@ class TokenBucketStorage(
 ):
     """What the strategies of `limits` ask of a storage, answered by token buckets."""
 
-    STORAGE_SCHEME = [*_SCHEMES]  # noqa: RUF012
+    STORAGE_SCHEME = _ALL_SCHEMES
 
     def __init__(
         self,
         uri: str,
-        key_prefix: str = "LIMITS",
+        key_prefix: str = _PREFIX,
         wrap_exceptions: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        of_limiter: dict[str, Any] = {"on_error": "raise", "timeout_ms": 1000} | options
-        self.redis = redis.Redis.from_url(_uri(uri))
-        self.limiter = Limiter(self.redis, Limit(0, 1), f"{key_prefix}:", **of_limiter)
+        of_server, of_limiter, of_client = _split(options)
+        self.redis = _client(redis, uri, of_client)
+        self.server = Server(self.redis, **of_server)
+        self.limiter = Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
@@ -117,13 +148,11 @@ class TokenBucketStorage(
         return self.limiter.take(key, amount, limit=limit)
 
     def look(self, key: str, limit: Limit) -> _Level:
-        return _Level(limit, self.limiter.peek(key, limit=limit))
+        look = self.limiter.peek(key, 0, limit=limit)
+        return _Level(limit, look, None if look.remaining > 0 else self.limiter.peek(key, limit=limit))
 
     def check(self) -> bool:
-        try:
-            return bool(self.limiter._client.ping())
-        except ASKING_ERRORS:
-            return False
+        return self.server.ping()
 
     def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
@@ -131,8 +160,7 @@ class TokenBucketStorage(
         return sum(int(self.redis.unlink(key)) for key in keys)
 
     def clear(self, key: str) -> None:
-        name = self.limiter.prefix + key
-        self.redis.unlink(name, f"{name}:script")
+        self.limiter.reset(key)
 
     # The fixed window's.
 
@@ -197,22 +225,23 @@ class AsyncTokenBucketStorage(
 ):
     """`TokenBucketStorage` for `limits.aio`."""
 
-    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _SCHEMES]  # noqa: RUF012
+    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _ALL_SCHEMES]  # noqa: RUF012
 
     def __init__(
         self,
         uri: str,
-        key_prefix: str = "LIMITS",
+        key_prefix: str = _PREFIX,
         wrap_exceptions: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         # Which asyncio library the storages of `limits` use; here it is redis-py.
         options.pop("implementation", None)
-        of_limiter: dict[str, Any] = {"on_error": "raise", "timeout_ms": 1000} | options
-        self.redis = redis.asyncio.Redis.from_url(_uri(uri))
+        of_server, of_limiter, of_client = _split(options)
+        self.redis = _client(redis.asyncio, uri, of_client)
+        self.server = tokenbucket.asyncio.Server(self.redis, **of_server)
         prefix = f"{key_prefix}:"
-        self.limiter = tokenbucket.asyncio.Limiter(self.redis, Limit(0, 1), prefix, **of_limiter)
+        self.limiter = tokenbucket.asyncio.Limiter(self.server, Limit(0, 1), prefix, **of_limiter)
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
@@ -222,13 +251,12 @@ class AsyncTokenBucketStorage(
         return await self.limiter.take(key, amount, limit=limit)
 
     async def look(self, key: str, limit: Limit) -> _Level:
-        return _Level(limit, await self.limiter.peek(key, limit=limit))
+        look = await self.limiter.peek(key, 0, limit=limit)
+        next_token = None if look.remaining > 0 else await self.limiter.peek(key, limit=limit)
+        return _Level(limit, look, next_token)
 
     async def check(self) -> bool:
-        try:
-            return bool(await self.limiter._client.ping())
-        except ASKING_ERRORS:
-            return False
+        return await self.server.ping()
 
     async def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
@@ -237,8 +265,7 @@ class AsyncTokenBucketStorage(
         return sum([int(await self.redis.unlink(key)) for key in keys])
 
     async def clear(self, key: str) -> None:
-        name = self.limiter.prefix + key
-        await self.redis.unlink(name, f"{name}:script")
+        await self.limiter.reset(key)
 
     # The fixed window's.
 

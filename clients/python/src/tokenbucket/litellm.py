@@ -15,9 +15,9 @@ Limits are in the metadata of a key or a team, each a capacity and a rate, `para
 Where that is missing, `rpm_limit`, `tpm_limit` and `max_parallel_requests` are taken, which LiteLLM's
 own limiter enforces as well.
 
-The server is TOKENBUCKET_URL, by default redis://localhost:6379/0; TOKENBUCKET_ON_ERROR ("open" or
-"closed") says what happens without it, TOKENBUCKET_TIMEOUT_MS after how long. For other options make a
-`TokenBucketCallback` of your own, and name that in the configuration.
+The server is TOKENBUCKET_URL, by default redis://localhost:6379/0; TOKENBUCKET_ON_ERROR ("local",
+"open" or "closed") says what happens without it, TOKENBUCKET_TIMEOUT_MS after how long. For other
+options make a `TokenBucketCallback` of your own, and name that in the configuration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import litellm
-import redis.asyncio
 from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 
@@ -82,21 +81,20 @@ class TokenBucketCallback(CustomLogger):
 
     def __init__(
         self,
-        client: tokenbucket.asyncio.Client | None = None,
+        server: tokenbucket.asyncio.Server | tokenbucket.asyncio.Client | str | None = None,
         *,
         prefix: str = "tb:litellm:",
         ttl_ms: int = 60_000,
         **options: Any,
     ) -> None:
         super().__init__()
-        of_limiter: dict[str, Any] = {
-            "on_error": os.environ.get("TOKENBUCKET_ON_ERROR", "open"),
-            "timeout_ms": int(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
-        } | options
-        if client is None:
-            url = os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0")
-            client = redis.asyncio.Redis.from_url(url)
-        self.limiter = tokenbucket.asyncio.JointLimiter(client, {}, prefix, **of_limiter)
+        of_limiter: dict[str, Any] = {"on_error": os.environ.get("TOKENBUCKET_ON_ERROR", "local")} | options
+        if server is None:
+            server = tokenbucket.asyncio.Server(
+                os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0"),
+                timeout_ms=int(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
+            )
+        self.limiter = tokenbucket.asyncio.JointLimiter(server, {}, prefix, **of_limiter)
         self.ttl_ms = ttl_ms
         self._calls: dict[str, _Call] = {}
         self._endings: set[asyncio.Task[None]] = set()

@@ -7,8 +7,8 @@
     TOKENBUCKET = {"URL": "redis://localhost:6379/0"}
 
 Rates are the framework's, "1000/day" being a bucket of 1000 that refills with 1000 a day, or a
-capacity and a rate, "20 1000/d". What `TOKENBUCKET` has beside the URL goes to
-`tokenbucket.Limiter`: `"ON_ERROR": "closed"`, `"TIMEOUT_MS": 50`.
+capacity and a rate, "20 1000/d". What `TOKENBUCKET` has beside the URL goes to `tokenbucket.Server`
+and `tokenbucket.Limiter`: `"TIMEOUT_MS": 50`, `"ON_ERROR": "closed"`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import redis
 from django.conf import settings
 from rest_framework import throttling
 
 from ._decision import Decision
 from ._limit import Limit
-from ._sync import Limiter
+from ._sync import Limiter, Server
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "TokenBucketThrottle", "UserRateThrottle"]
 
@@ -31,8 +30,10 @@ __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "TokenBucketThrottle", "Use
 def limiter() -> Limiter:
     """The one that all throttles of this process ask, with the settings of its first request."""
     options = {name.lower(): value for name, value in getattr(settings, "TOKENBUCKET", {}).items()}
-    client = redis.Redis.from_url(options.pop("url", "redis://localhost:6379/0"))
-    return Limiter(client, Limit(0, 1), options.pop("prefix", ""), **options)
+    names = ("timeout_ms", "retry_every_ms", "fallback")
+    of_server = {name: options.pop(name) for name in names if name in options}
+    server = Server(options.pop("url", "redis://localhost:6379/0"), **of_server)
+    return Limiter(server, Limit(0, 1), options.pop("prefix", "tb:django:"), **options)
 
 
 class TokenBucketThrottle(throttling.SimpleRateThrottle):

@@ -1,0 +1,134 @@
+"""What is known of one server: whether it is away, and whether a script has to decide there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from ._connections import Endpoint
+from ._errors import Fault, ReplyError, fault_of
+
+_SECONDS_BETWEEN_REFUSALS_LOGGED = 60
+_SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
+# A caller's wait for the server is counted in so many ticks, see `Node.tick_s`.
+TICKS = 4
+
+
+class Circuit:
+    """Keeps calls from waiting for a server that is away; one at a time finds out whether it is back."""
+
+    def __init__(self, who: str, timeout_s: float, retry_every_s: float, log: logging.Logger) -> None:
+        self._who = who
+        self._timeout_s = timeout_s
+        self._retry_every_s = retry_every_s
+        self._log = log
+        self._next_refusal_logged = 0.0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self.is_away = False
+        self._probing_until = 0.0
+        self._next_probe = 0.0
+
+    def admits(self) -> bool:
+        if not self.is_away:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_probe or now < self._probing_until:
+                return False
+            self._probing_until = now + self._timeout_s
+            return True
+
+    def let_through(self) -> None:
+        """The call that was admitted is about to ask."""
+        self._probing_until = 0.0
+
+    def heard(self, reply: Any) -> None:
+        """Called for a reply while the server is thought to be away, and for every error."""
+        if isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY:
+            self.failed(reply)
+            return
+        with self._lock:
+            was_away, self.is_away, self._probing_until = self.is_away, False, 0.0
+        if was_away:
+            self._log.warning("%s is back, limiting again", self._who)
+
+    def failed(self, error: object) -> None:
+        with self._lock:
+            was_away, self.is_away, self._probing_until = self.is_away, True, 0.0
+            self._next_probe = time.monotonic() + self._retry_every_s
+        if not was_away:
+            self._log.warning("cannot ask %s, every limit does as its on_error says: %s", self._who, error)
+
+    def refused(self, error: object) -> None:
+        """The server is there, and did not decide this call."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_refusal_logged:
+                return
+            self._next_refusal_logged = now + _SECONDS_BETWEEN_REFUSALS_LOGGED
+        self._log.warning("%s refuses, on_error decides such calls: %s", self._who, error)
+
+
+class Script:
+    """Whether a Lua script decides, on a server without the module."""
+
+    def __init__(self, who: str, log: logging.Logger) -> None:
+        self._who = who
+        self._log = log
+        self._until = 0.0
+        self.is_needed = False
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.is_needed and time.monotonic() < self._until
+
+    def begin(self) -> None:
+        self._until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
+        if not self.is_needed:
+            self._log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
+        self.is_needed = True
+
+    def end(self) -> None:
+        if self.is_needed:
+            self._log.warning("%s has the tokenbucket module: the script decides no longer", self._who)
+        self.is_needed = False
+
+    def look_for_module(self) -> None:
+        """Lets the next call try the module again: the server may be another."""
+        self._until = 0.0
+
+
+class Node:
+    """A server, or one node of a cluster."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        retry_every_s: float,
+        log: logging.Logger,
+        in_cluster: bool = False,
+    ) -> None:
+        self.name = endpoint.name
+        self.endpoint = endpoint
+        who = f"the node {self.name}" if in_cluster else f"the server {self.name}"
+        self.circuit = Circuit(who, timeout_s, retry_every_s, log)
+        self.script = Script(who, log)
+        self.timeout_s = timeout_s
+        self.tick_s = timeout_s / TICKS
+        """Waits are counted in ticks, and a tick that comes late counts once: when this process lags,
+        the server is not taken for silent."""
+        self.stall_s = max(10 * timeout_s, 1.0)
+        """A connection is given up that tells nothing for so long while others do."""
+        self.last_heard = 0.0
+        """When anything came from the server, on any connection."""
+        self.lines: Any = None
+        """Its connections: see `_threads.py` and `_lanes.py`."""
+
+    def connected(self) -> None:
+        self.script.look_for_module()

@@ -1,0 +1,317 @@
+"""How threads ask: each call has a connection for itself while it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ._circuit import TICKS, Node
+from ._connections import socket_of
+from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
+from ._resp import PING, Replies
+from ._server import LOG, Call, Steps
+
+T = TypeVar("T")
+
+# Python runs one thread at a time and the server one command: more connections would not be faster.
+MOST_CONNECTIONS = 128
+_MOST_CONNECTING = 8
+# A connection that was idle for longer is tried before a call is sent that must not happen twice.
+IDLE_S = 0.1
+
+
+def run(exchange: Callable[[Call], Any], steps: Steps[T]) -> T:
+    """Sends what the steps ask for, until they are over."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                reply = exchange(call)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Connection:
+    """A connection of the library, connected, and what was received on it."""
+
+    def __init__(self, raw: Any, node: Node, generation: int) -> None:
+        self.raw = raw
+        self.node = node
+        self.generation = generation
+        self.socket = socket_of(raw)
+        self.socket.settimeout(node.tick_s)
+        self.replies = Replies()
+        self.heard_at = time.monotonic()
+
+    def close(self) -> None:
+        # The library would shut it down, which a process that was forked must not.
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except OSError as error:
+            raise Unanswered(error, sent=True, broken=True) from error
+
+    def receive(self) -> list[Any] | None:
+        """The replies that came; None if a tick went by without a byte."""
+        try:
+            data = self.socket.recv(65_536)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise Unanswered(error, sent=True, broken=True) from error
+        if not data:
+            raise Unanswered("the server closed the connection", sent=True, broken=True)
+        self.heard_at = self.node.last_heard = time.monotonic()
+        try:
+            return self.replies.feed(data)
+        except Exception as error:
+            raise Unanswered(error, sent=True) from error
+
+    def read(self, count: int) -> list[Any]:
+        """So many replies. Raises Unanswered when the server has been silent for the timeout."""
+        node, silent, got = self.node, 0, []
+        ticks_left = node.stall_s / node.tick_s
+        while True:
+            last_heard = node.last_heard
+            replies = self.receive()
+            if replies is not None:
+                silent = 0
+                got += replies
+                if len(got) >= count:
+                    return got
+                continue
+            silent = 0 if node.last_heard > last_heard else silent + 1
+            if silent >= TICKS:
+                raise _Silent(f"no reply within {node.timeout_s * 1000:g} ms", sent=True)
+            ticks_left -= 1
+            if ticks_left < 0:
+                raise Unanswered("no reply, while others are answered", sent=True)
+
+
+class _Silent(Unanswered):
+    """Nothing came from the server, on any connection."""
+
+
+class Lines:
+    """The connections to one node."""
+
+    def __init__(self, node: Node, late: Callable[[Call, Any], None]) -> None:
+        self._node = node
+        self._late = _LateReplies(late)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._idle: list[Connection] = []
+        self._generation = 0
+        self._open = self._connecting = self._waiting = self._failures = 0
+        self._failure: Exception | None = None
+
+    def forget(self) -> None:
+        """In a process that was forked. What the threads of the parent use stays open with it."""
+        idle = self._idle
+        self.begin_anew()
+        self._late.begin_anew()
+        for connection in idle:
+            connection.close()
+
+    def drop(self, generation: int | None = None) -> None:
+        """Ends those that are no newer; one in use ends when its call does."""
+        with self._changed:
+            if generation is not None and generation < self._generation:
+                return
+            self._generation += 1
+            idle, self._idle = self._idle, []
+            self._open -= len(idle)
+        for connection in idle:
+            connection.close()
+
+    def exchange(self, call: Call) -> Any:
+        connection = self._acquire()
+        if call.once:
+            connection = self._alive(connection)
+        call.by = connection
+        try:
+            connection.send(call.data)
+            replies = connection.read(call.replies)
+        except _Silent as silence:
+            self._node.circuit.failed(silence)
+            self._give_away(connection)
+            self._late.wait_for(connection, call)
+            raise
+        except Unanswered as unanswered:
+            self._close(connection)
+            if unanswered.broken:
+                self.drop(connection.generation)
+            raise
+        except BaseException:  # such as KeyboardInterrupt: the caller is gone, the call is not
+            call.undo = True
+            self._give_away(connection)
+            self._late.wait_for(connection, call)
+            raise
+        self._release(connection)
+        circuit = self._node.circuit
+        for reply in replies:
+            if circuit.is_away or type(reply) is ReplyError:
+                circuit.heard(reply)
+        return replies[0] if call.replies == 1 else replies
+
+    def _alive(self, connection: Connection) -> Connection:
+        """This connection if it answers, else another."""
+        while time.monotonic() - connection.heard_at > IDLE_S:
+            try:
+                connection.send(PING)
+                connection.read(1)
+            except Unanswered as unanswered:
+                self._close(connection)
+                if not unanswered.broken:
+                    if isinstance(unanswered, _Silent):
+                        self._node.circuit.failed(unanswered)
+                    raise Unanswered(unanswered) from unanswered
+                self.drop(connection.generation)
+                connection = self._acquire()
+        return connection
+
+    def _acquire(self) -> Connection:
+        """An idle connection, or the first that is ready.
+
+        Waits for a new one at most for the timeout, and longer for one that others use while the
+        server answers them.
+        """
+        with self._changed:
+            if self._idle:
+                return self._idle.pop()
+            self._waiting += 1
+            try:
+                return self._wait_for_one()
+            finally:
+                self._waiting -= 1
+
+    def _wait_for_one(self) -> Connection:
+        node, silent, failures = self._node, 0, self._failures
+        while not self._idle:
+            if self._connecting < min(self._waiting, _MOST_CONNECTING, MOST_CONNECTIONS - self._open):
+                self._begin_connecting()
+            last_heard = node.last_heard
+            notified = self._changed.wait(node.tick_s)
+            if self._failures != failures and not self._open:
+                assert self._failure is not None
+                raise why_not_connected(self._failure, node.name)
+            if node.last_heard > last_heard:
+                silent = 0
+            elif not notified:
+                silent += 1
+            if silent >= TICKS and not self._idle:
+                raise Unanswered("no connection yet")
+        return self._idle.pop()
+
+    def _begin_connecting(self) -> None:
+        self._connecting += 1
+        threading.Thread(target=self._connect, args=(self._generation,), daemon=True).start()
+
+    def _connect(self, generation: int) -> None:
+        """On a thread of its own: connecting outlives the call that began it."""
+        changed = self._changed
+        try:
+            raw = self._node.endpoint.new()
+            raw.connect()
+            connection = Connection(raw, self._node, generation)
+        except Exception as error:
+            with changed:
+                self._connecting -= 1
+                self._failures += 1
+                self._failure = error
+                if not self._open and not is_callers_fault(error):
+                    self._node.circuit.failed(error)
+                changed.notify_all()
+            return
+        self._node.connected()
+        with changed:
+            self._connecting -= 1
+            self._open += 1
+        self._release(connection)
+
+    def _release(self, connection: Connection) -> None:
+        with self._changed:
+            if connection.generation == self._generation:
+                self._idle.append(connection)
+                self._changed.notify()
+                return
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._give_away(connection)
+        connection.close()
+
+    def _give_away(self, connection: Connection) -> None:
+        """It is none of these any more."""
+        with self._changed:
+            self._open -= 1
+            self._changed.notify()
+
+
+class _LateReplies:
+    """Reads replies that nobody waits for any more: they say that the server is back, and what it took."""
+
+    def __init__(self, late: Callable[[Call, Any], None]) -> None:
+        self._late = late
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Connection, Call, float]] = []
+        self._is_running = False
+
+    def wait_for(self, connection: Connection, call: Call) -> None:
+        with self._lock:
+            self._waiting.append((connection, call, time.monotonic() + connection.node.stall_s))
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                waiting = list(self._waiting)
+                if not waiting:
+                    self._is_running = False
+                    return
+            with selectors.DefaultSelector() as selector:
+                for connection, _, _ in waiting:
+                    selector.register(connection.socket, selectors.EVENT_READ, connection)
+                ready = {key.data for key, _ in selector.select(0.02)}
+            for one in waiting:
+                connection, call, until = one
+                if connection in ready:
+                    self._read(connection, call)
+                elif time.monotonic() < until:
+                    continue
+                connection.close()
+                with self._lock:
+                    self._waiting.remove(one)
+
+    def _read(self, connection: Connection, call: Call) -> None:
+        try:
+            replies = connection.read(call.replies)
+            circuit = connection.node.circuit
+            for reply in replies:
+                if circuit.is_away or type(reply) is ReplyError:
+                    circuit.heard(reply)
+            self._late(call, replies[0] if call.replies == 1 else replies)
+        except Unanswered:
+            pass
+        except Exception:
+            LOG.exception("what a late call took was not given back")
