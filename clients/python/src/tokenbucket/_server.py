@@ -36,7 +36,7 @@ from ._resp import pack
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
-_MOST_REDIRECTIONS = 5
+_MOST_REDIRECTIONS = 16
 
 T = TypeVar("T")
 
@@ -315,7 +315,7 @@ class BaseServer:
                 reply, asking = (reply[1] if len(words) == 1 else reply[1::2]), False
             first = reply if len(words) == 1 else reply[0]
             if type(first) is not ReplyError:
-                if words is commands and node.script.is_needed:
+                if node.script.is_needed and words is commands and str(commands[0][0]).startswith("TB."):
                     node.script.end()
                 return reply
             if first.word in ("MOVED", "ASK") and self._slots is not None:

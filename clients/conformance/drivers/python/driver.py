@@ -1,0 +1,460 @@
+"""The Python package as a program of JSON lines, for the conformance suite.
+
+Reads one request per line and writes one reply per line, each with the id of its request. Limiters for
+asyncio run in the main event loop, those for threads in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anyio
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.sentinel
+import uvicorn
+import valkey
+import valkey.asyncio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import tokenbucket
+import tokenbucket.asyncio
+from tokenbucket import Limit
+
+CLIENTS = {
+    "redis-py": redis,
+    "redis-py-asyncio": redis.asyncio,
+    "valkey-py": valkey,
+    "valkey-py-asyncio": valkey.asyncio,
+}
+KINDS = ("ReplyLost", "ServerAway", "ModuleMissing", "CrossSlot", "Denied", "BadArgument")
+FIELDS = ("allowed", "granted", "remaining", "retry_after_ms", "reset_after_ms", "degraded", "lost")
+# So many calls at once are made by threads; more would only wait for the interpreter's lock.
+MOST_THREADS = 512
+STACK_BYTES = 256 * 1024
+
+servers: dict[str, Any] = {}
+limiters: dict[str, Any] = {}
+clients: list[Any] = []
+holds: dict[str, Any] = {}
+apps: list[Any] = []
+
+
+class Unsupported(Exception):
+    pass
+
+
+def told(decision: Any) -> dict[str, Any]:
+    said = {field: getattr(decision, field) for field in FIELDS}
+    if each := getattr(decision, "each", None):
+        said["each"] = {which: told(one) for which, one in each.items()}
+    return said
+
+
+def kind_of(error: BaseException) -> str:
+    if isinstance(error, Unsupported):
+        return "Unsupported"
+    if isinstance(error, TimeoutError):
+        return "Cancelled"
+    return next((kind for kind in KINDS if isinstance(error, getattr(tokenbucket, kind))), "Other")
+
+
+def is_asynchronous(limiter: Any) -> bool:
+    return type(limiter).__module__ == "tokenbucket.asyncio"
+
+
+async def finished(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+# Requests
+
+
+async def server(asked: dict[str, Any]) -> dict[str, Any]:
+    library: Any = CLIENTS[asked["client"]]
+    asynchronous = asked["client"].endswith("asyncio")
+
+    def make() -> Any:
+        if nodes := asked.get("cluster"):
+            kind = library.RedisCluster if hasattr(library, "RedisCluster") else library.ValkeyCluster
+            return kind.from_url(nodes[0].replace("redis://", f"{library.__name__.split('.')[0]}://"))
+        if sentinel := asked.get("sentinel"):
+            nodes = [
+                (host, int(port)) for host, _, port in (one.rpartition(":") for one in sentinel["nodes"])
+            ]
+            return library.sentinel.Sentinel(nodes).master_for(sentinel["master"])
+        kind = library.Redis if hasattr(library, "Redis") else library.Valkey
+        return kind.from_url(asked["url"])
+
+    client = make() if asynchronous else await asyncio.to_thread(make)
+    options = {name: asked[name] for name in ("timeout_ms", "retry_every_ms", "fallback") if name in asked}
+    package = tokenbucket.asyncio if asynchronous else tokenbucket
+    clients.append(client)
+    servers[asked["name"]] = package.Server(client, **options)
+    return {}
+
+
+def package_of(of_server: Any) -> Any:
+    return tokenbucket.asyncio if is_asynchronous(of_server) else tokenbucket
+
+
+def options_of(asked: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: asked[name] for name in ("prefix", "on_error", *names) if asked.get(name) is not None}
+
+
+async def limiter(asked: dict[str, Any]) -> dict[str, Any]:
+    of_server = servers[asked["server"]]
+    options = options_of(asked, "batch", "remember_denials")
+    limit = Limit(asked["capacity"], asked["rate"])
+    limiters[asked["name"]] = package_of(of_server).Limiter(of_server, limit, **options)
+    return {}
+
+
+async def joint(asked: dict[str, Any]) -> dict[str, Any]:
+    of_server = servers[asked["server"]]
+    limits = {which: Limit(*limit) for which, limit in asked["limits"].items()}
+    limiters[asked["name"]] = package_of(of_server).JointLimiter(of_server, limits, **options_of(asked))
+    return {}
+
+
+def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    match op:
+        case "take" | "peek":
+            return [asked.get("cost", 1)], {}
+        case "take_up_to":
+            return [asked["most"]], {}
+        case "charge" | "give":
+            return [asked["amount"]], {}
+        case "reserve" | "wait":
+            return [asked.get("cost", 1)], {"max_wait_ms": asked["max_wait_ms"]}
+        case "take_all":
+            return [asked["costs"]], {}
+    return [], {}
+
+
+async def call(on: Any, op: str, name: Any, asked: dict[str, Any]) -> Any:
+    positional, named = arguments_of(op, asked)
+    deadline_us = asked.get("deadline_us")
+    if is_asynchronous(on):
+        if deadline_us is None:
+            return await getattr(on, op)(name, *positional, **named)
+        async with asyncio.timeout(deadline_us / 1e6):
+            return await getattr(on, op)(name, *positional, **named)
+    if deadline_us is not None:
+        raise Unsupported("threads have no deadlines")
+    return await in_thread(lambda: getattr(on, op)(name, *positional, **named))
+
+
+threads = ThreadPoolExecutor(MOST_THREADS)
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+async def operation(asked: dict[str, Any]) -> dict[str, Any]:
+    return told(await call(limiters[asked["on"]], asked["do"], asked["name"], asked))
+
+
+async def hold(asked: dict[str, Any]) -> dict[str, Any]:
+    on = limiters[asked["on"]]
+
+    def make() -> Any:
+        return on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
+
+    made = await make() if is_asynchronous(on) else await in_thread(make)
+    holds[asked["as"]] = made
+    return told(made.decision)
+
+
+async def settle(asked: dict[str, Any]) -> dict[str, Any]:
+    one = holds[asked["hold"]]
+    if is_asynchronous(one):
+        return told(await one.settle(asked.get("used")))
+    return told(await in_thread(lambda: one.settle(asked.get("used"))))
+
+
+async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
+    """Enters the holds, and cancels them all together: tasks by anyio, threads by an error in each block."""
+    on, count = limiters[asked["on"]], asked.get("count", 30)
+    words = (asked["name"], asked["amount"])
+    if not is_asynchronous(on):
+        everybody = threading.Barrier(count)
+
+        def work() -> None:
+            with on.hold(*words, ttl_ms=asked["ttl_ms"]):
+                everybody.wait()
+                raise InterruptedError
+
+        results = await asyncio.gather(*(in_thread(work) for _ in range(count)), return_exceptions=True)
+        assert all(isinstance(result, InterruptedError) for result in results), results
+        return {}
+    entered = 0
+
+    async def work_async() -> None:
+        nonlocal entered
+        async with on.hold(*words, ttl_ms=asked["ttl_ms"]):
+            entered += 1
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(count):
+            group.start_soon(work_async)
+        while entered < count:
+            await anyio.sleep(0.001)
+        group.cancel_scope.cancel()
+    return {}
+
+
+# Many calls
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.slowest_s = 0.0
+        self.began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, began: float, decision: Any, error: BaseException | None) -> None:
+        with self._lock:
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+            self.counts["calls"] += 1
+            if error is None:
+                self.counts["allowed" if decision.allowed else "denied"] += 1
+                self.counts["degraded"] += decision.degraded
+            elif kind_of(error) == "Cancelled":
+                self.counts["cancelled"] += 1
+            else:
+                self.errors[kind_of(error)] += 1
+
+    def told(self) -> dict[str, Any]:
+        elapsed_s = time.monotonic() - self.began
+        counted = {
+            name: self.counts[name] for name in ("calls", "allowed", "denied", "degraded", "cancelled")
+        }
+        return counted | {
+            "errors": dict(self.errors),
+            "slowest_ms": self.slowest_s * 1000,
+            "elapsed_ms": elapsed_s * 1000,
+            "per_call_us": elapsed_s * 1e6 / max(self.counts["calls"], 1),
+        }
+
+
+class Turns:
+    """Who is next, until the calls or the time are over, and not before the pace allows."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self._began = time.monotonic()
+        self._for_s = asked["for_ms"] / 1000 if asked.get("for_ms") else None
+        self._count = None if self._for_s else asked.get("count", 1)
+        self._per_second = asked.get("per_second")
+        self._names = asked.get("names")
+        self._name = asked.get("name")
+        self._at = 0
+        self._lock = threading.Lock()
+
+    def next(self) -> tuple[Any, float] | None:
+        """The name, and how long to wait first."""
+        with self._lock:
+            at, self._at = self._at, self._at + 1
+        now = time.monotonic()
+        due = self._began + at / self._per_second if self._per_second else now
+        if self._count is not None and at >= self._count:
+            return None
+        if self._for_s is not None and max(due, now) >= self._began + self._for_s:
+            return None
+        return self._name if self._names is None else f"n{at % self._names}", due - now
+
+
+async def many(asked: dict[str, Any]) -> dict[str, Any]:
+    on, tally, turns = limiters[asked["on"]], Tally(), Turns(asked)
+    workers = min(asked.get("concurrency", 1), asked.get("count") or asked.get("concurrency", 1))
+    if is_asynchronous(on):
+        await asyncio.gather(*(call_in_turn(on, asked, turns, tally) for _ in range(workers)))
+    elif asked.get("deadline_us") is not None:
+        raise Unsupported("threads have no deadlines")
+    else:
+        work = lambda: call_in_turn_by_thread(on, asked, turns, tally)  # noqa: E731
+        await asyncio.gather(*(in_thread(work) for _ in range(min(workers, MOST_THREADS))))
+    return tally.told()
+
+
+async def call_in_turn(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
+    while (turn := turns.next()) is not None:
+        name, wait_s = turn
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        began, decision, error = time.monotonic(), None, None
+        try:
+            decision = await call(on, asked["op"], name, asked)
+        except Exception as raised:
+            error = raised
+        tally.add(began, decision, error)
+
+
+def call_in_turn_by_thread(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
+    positional, named = arguments_of(asked["op"], asked)
+    while (turn := turns.next()) is not None:
+        name, wait_s = turn
+        if wait_s > 0:
+            time.sleep(wait_s)
+        began, decision, error = time.monotonic(), None, None
+        try:
+            decision = getattr(on, asked["op"])(name, *positional, **named)
+        except Exception as raised:
+            error = raised
+        tally.add(began, decision, error)
+
+
+async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
+    """Looks by one event loop, which then ends, and takes by another."""
+    at_once = {"concurrency": asked["count"]}
+
+    def twice() -> dict[str, Any]:
+        asyncio.run(many({**asked, **at_once, "op": "peek", "cost": 0}))
+        return asyncio.run(many({**asked, **at_once, "op": "take"}))
+
+    return await asyncio.to_thread(twice)
+
+
+async def fork(asked: dict[str, Any]) -> dict[str, Any]:
+    """Takes once, forks, and takes in every child; how many were allowed in all."""
+    on = limiters[asked["on"]]
+
+    async def takes_async() -> int:
+        return sum([(await on.take(asked["name"])).allowed for _ in range(asked["count"])])
+
+    def takes() -> int:
+        if is_asynchronous(on):
+            return asyncio.run(takes_async())
+        return sum(on.take(asked["name"]).allowed for _ in range(asked["count"]))
+
+    allowed = int((await call(on, "take", asked["name"], asked)).allowed)
+    children = []
+    for _ in range(asked["processes"]):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(writing, str(takes()).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        children.append((child, reading))
+    for child, reading in children:
+        said = await asyncio.to_thread(os.read, reading, 64)
+        os.close(reading)
+        os.waitpid(child, 0)
+        allowed += int(said)
+    return {"allowed": allowed}
+
+
+async def http(asked: dict[str, Any]) -> dict[str, Any]:
+    """An application of Starlette whose one route is limited, served by uvicorn."""
+    if asked["framework"] != "starlette":
+        raise Unsupported(asked["framework"])
+    on, name = limiters[asked["on"]], asked.get("name", "all")
+
+    def answer(decision: Any) -> PlainTextResponse:
+        return PlainTextResponse(
+            "ok" if decision.allowed else "slow down",
+            200 if decision.allowed else 429,
+            on.headers(decision),
+        )
+
+    async def limited(request: Request) -> PlainTextResponse:
+        return answer(await on.take(name))
+
+    def limited_by_thread(request: Request) -> PlainTextResponse:
+        return answer(on.take(name))
+
+    app = Starlette(routes=[Route("/", limited if is_asynchronous(on) else limited_by_thread)])
+    served = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="error", access_log=False, lifespan="off", backlog=4096)
+    )
+    served.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+    apps.append((served, asyncio.create_task(served.serve())))
+    while not served.started:
+        await asyncio.sleep(0.01)
+    return {"port": served.servers[0].sockets[0].getsockname()[1]}
+
+
+async def degraded(asked: dict[str, Any]) -> dict[str, Any]:
+    return {"count": servers[asked["server"]].degraded_count}
+
+
+async def memory(asked: dict[str, Any]) -> dict[str, Any]:
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return {"bytes": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}
+
+
+async def close(asked: dict[str, Any]) -> dict[str, Any]:
+    one = limiters.pop(asked["name"], None) or servers.pop(asked["name"])
+    await finished(one.aclose() if is_asynchronous(one) else await in_thread(one.close))
+    return {}
+
+
+DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+    one.__name__: one
+    for one in (server, limiter, joint, hold, settle, hold_cancelled, many, second_runtime, fork, http)
+} | {one.__name__: one for one in (degraded, memory, close)}
+DO |= dict.fromkeys(
+    ("take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset", "take_all"), operation
+)
+
+
+async def answer(asked: dict[str, Any]) -> None:
+    asked = {name: value for name, value in asked.items() if value is not None or name == "name"}
+    try:
+        said = {"id": asked["id"], "ok": await DO[asked["do"]](asked)}
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        said = {"id": asked["id"], "error": {"kind": kind_of(error), "text": text}}
+    print(json.dumps(said), flush=True)
+
+
+async def main() -> None:
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(lines.put_nowait, line)
+        loop.call_soon_threadsafe(lines.put_nowait, "")
+
+    threading.Thread(target=read, daemon=True).start()
+    print(json.dumps({"ready": True, "clients": [*CLIENTS]}), flush=True)
+    answering = set()
+    while line := await lines.get():
+        task = asyncio.create_task(answer(json.loads(line)))
+        answering.add(task)
+        task.add_done_callback(answering.discard)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    threading.stack_size(STACK_BYTES)
+    asyncio.run(main())
