@@ -21,12 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
-import redis
 import redis.asyncio
 import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
+import tokenbucket
+import tokenbucket.asyncio
 import uvicorn
 import valkey
 import valkey.asyncio
@@ -34,10 +35,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-
-import tokenbucket
-import tokenbucket.asyncio
 from tokenbucket import Limit
+
+import redis
 
 CLIENTS = {
     "redis-py": redis,

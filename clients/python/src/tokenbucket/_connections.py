@@ -62,14 +62,16 @@ class Endpoint:
             "socket_timeout": None if self.asynchronous else CONNECT_WITHIN_S,
             "socket_connect_timeout": None if self.asynchronous else CONNECT_WITHIN_S,
         }
-        if library == "redis":
-            try:
-                notifications = importlib.import_module("redis.maint_notifications")
-            except ModuleNotFoundError:
-                pass
-            else:
-                options["maint_notifications_config"] = notifications.MaintNotificationsConfig(enabled=False)
+        if "maint_notifications_config" in _parameters(self.connection_class):
+            notifications = importlib.import_module(f"{library}.maint_notifications")
+            options["maint_notifications_config"] = notifications.MaintNotificationsConfig(enabled=False)
         return options
+
+
+def _parameters(connection_class: Any) -> set[str]:
+    """Which options it knows: that differs between versions, and between threads and asyncio."""
+    kinds = (one for one in connection_class.__mro__ if "__init__" in vars(one))
+    return {name for one in kinds for name in inspect.signature(one.__init__).parameters}
 
 
 def _library_of(connection_class: Any) -> str:

@@ -86,16 +86,16 @@ def fault_of(error: ReplyError) -> Fault:
 
 
 def is_callers_fault(error: Exception) -> bool:
-    """Whether a handshake failed for a reason that waiting does not remove, such as a wrong password.
+    """Whether a connection failed for a reason that waiting does not remove, such as a wrong password.
 
     redis-py and valkey-py share no classes, so their errors are told apart by name.
     """
-    if isinstance(error, TokenBucketError):
-        return True
     names = {one.__name__ for one in type(error).__mro__}
     if names & {"AuthenticationError", "AuthorizationError", "DataError"}:
         return True
-    return "ResponseError" in names and str(error).split(" ", 1)[0] not in _AWAY
+    if "ResponseError" in names:
+        return str(error).split(" ", 1)[0] not in _AWAY
+    return not (names & {"RedisError", "ValkeyError", "OSError"})
 
 
 def why_not_connected(error: Exception, name: str) -> Exception:
@@ -104,6 +104,6 @@ def why_not_connected(error: Exception, name: str) -> Exception:
         return error
     if not is_callers_fault(error):
         return Unanswered(error)
-    told = TokenBucketError(f"{error} ({name})")
+    told = TokenBucketError(f"cannot connect to {name}: {error}")
     told.__cause__ = error
     return told

@@ -200,20 +200,17 @@ class Lines:
                 self._waiting -= 1
 
     def _wait_for_one(self) -> Connection:
-        node, silent, failures = self._node, 0, self._failures
+        node, failures = self._node, self._failures
         while not self._idle:
             if self._connecting < min(self._waiting, _MOST_CONNECTING, MOST_CONNECTIONS - self._open):
                 self._begin_connecting()
-            last_heard = node.last_heard
-            notified = self._changed.wait(node.tick_s)
-            if self._failures != failures and not self._open:
-                assert self._failure is not None
-                raise why_not_connected(self._failure, node.name)
-            if node.last_heard > last_heard:
-                silent = 0
-            elif not notified:
-                silent += 1
-            if silent >= TICKS and not self._idle:
+            progress = (node.last_heard, self._open)
+            # What woke too late lets those go first who have something to bring.
+            if self._changed.wait(node.timeout_s) or self._changed.wait(node.tick_s):
+                if self._failures != failures and not self._open:
+                    assert self._failure is not None
+                    raise why_not_connected(self._failure, node.name)
+            elif progress == (node.last_heard, self._open) and not self._idle:
                 raise Unanswered("no connection yet")
         return self._idle.pop()
 
