@@ -142,7 +142,9 @@ def makes(
 
         def build() -> tuple[Any, Any]:
             client = kind_of_client(**of_client)
-            return kind(package.Server(client, **of_server), limit, **({"on_error": "raise"} | options)), client
+            return kind(
+                package.Server(client, **of_server), limit, **({"on_error": "raise"} | options)
+            ), client
 
         limiter, client = portal.call(build) if asynchronous else build()
         if asynchronous:

@@ -72,16 +72,6 @@ def test_a_hold_is_sent_again_and_takes_once(
         close(unlucky)
 
 
-def test_a_take_is_not_sent_again(
-    make: Make, server: Service, portal: anyio.from_thread.BlockingPortal
-) -> None:
-    with losing(portal, server, b"TB.TAKE") as port:
-        unlucky = make(server, Limit(5, STILL), client={"port": port})
-        assert unlucky.take("a").degraded
-        close(unlucky)
-    assert make(server, Limit(5, STILL)).peek("a", 0).remaining == 4
-
-
 def close(limiter: Any) -> None:
     """Before its way to the server is gone."""
     (limiter.close if hasattr(type(limiter), "close") else limiter.aclose)()
@@ -101,9 +91,9 @@ def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Service, admin: 
 def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
     make: Make, own_server: Service
 ) -> None:
-    limiter = make(own_server, LIMITS, retry_every_ms=0)
+    limiter = make(own_server, LIMITS, on_error="local", retry_every_ms=0)
     own_server.stop()
-    unasked = [limiter.hold("a", {"requests": 1, "tokens": 80}) for _ in range(2)]
+    unasked = [limiter.hold("a", {"requests": 1, "tokens": tokens}) for tokens in (80, 20)]
     assert all(hold.allowed and hold.decision.degraded for hold in unasked)
 
     own_server.start()

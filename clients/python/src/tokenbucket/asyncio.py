@@ -162,6 +162,7 @@ class Limiter(_Closing, Operations):
         batch: int = 0,
         on_decision: OnDecision | None = None,
     ) -> None:
+        self._fetches: set[asyncio.Task[None]] = set()
         super().__init__(
             server_of(Server, server),
             limit,
@@ -226,7 +227,10 @@ class Limiter(_Closing, Operations):
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back(asyncio.get_running_loop()):
+        loop = asyncio.get_running_loop()
+        if fetches := [task for task in self._fetches if task.get_loop() is loop]:
+            await asyncio.wait(fetches)
+        for giving in self._give_batches_back(loop):
             await self._run(giving)
         await super().aclose()
 
@@ -256,7 +260,9 @@ class Limiter(_Closing, Operations):
         batch.waiting.append(waiter)
         if not batch.is_fetching:
             batch.is_fetching = True
-            self.server.detach(self._fetch_for_all(batches, batch))
+            task = self.server.detach(self._fetch_for_all(batches, batch))
+            self._fetches.add(task)
+            task.add_done_callback(self._fetches.discard)
         try:
             await waiter.ready
         except asyncio.CancelledError:
