@@ -26,13 +26,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, NoDecode
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokenbucket import Decision, Limit, ModuleMissing
-from tokenbucket.asyncio import Hold, JointLimiter, Limiter
+from tokenbucket import BadArgument, Decision, Limit, TokenBucketError
+from tokenbucket.asyncio import Hold, JointLimiter, Limiter, Server
 
 log = logging.getLogger("app")
 
@@ -54,8 +52,8 @@ class Settings(BaseSettings):
     # Comma separated addresses or networks whose X-Forwarded-For is believed; nobody's by default,
     # or a forged header would be a new bucket.
     trusted_proxies: str = ""
-    # When Redis is away: let everybody through, or nobody.
-    rate_limit_on_error: Literal["open", "closed"] = "open"
+    # While Redis is away: enforce the limits in this process, let everybody through, or nobody.
+    rate_limit_on_error: Literal["local", "open", "closed"] = "local"
     rate_limit_timeout_ms: PositiveInt = 100
     ip_limit: EnvLimit = Limit(20, "10/s")
     search_limit: EnvLimit = Limit(5, "2/s")
@@ -84,8 +82,8 @@ class Limited(Exception):
 
 def refusal(limited: Limited) -> JSONResponse:
     decision = limited.decision
-    if decision.degraded:
-        # Not the caller's fault, so not 429.
+    if decision.degraded and decision.reset_after_ms == 0:
+        # By the policy "closed", which looks at no bucket: not the caller's fault, so not 429.
         return JSONResponse(
             {"detail": "the rate limiter is not available"}, 503, {"Retry-After": "1"}
         )
@@ -285,13 +283,10 @@ def remaining_headers(hold: Hold) -> dict[str, str]:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    policy: dict[str, Any] = {
-        "on_error": settings.rate_limit_on_error,
-        "timeout_ms": settings.rate_limit_timeout_ms,
-    }
-    redis = Redis.from_url(settings.redis_url)
-    per_address = Limiter(redis, settings.ip_limit, "tb:ip:", **policy)
-    search = Limiter(redis, settings.search_limit, "tb:search:", **policy)
+    on_error = settings.rate_limit_on_error
+    redis = Server(settings.redis_url, timeout_ms=settings.rate_limit_timeout_ms)
+    per_address = Limiter(redis, settings.ip_limit, "tb:ip:", on_error=on_error)
+    search = Limiter(redis, settings.search_limit, "tb:search:", on_error=on_error)
     llm = JointLimiter(
         redis,
         {
@@ -300,7 +295,7 @@ def create_app(settings: Settings) -> FastAPI:
             "inflight": Limit(settings.llm_inflight_limit, rate=0),
         },
         "tb:llm:",
-        **policy,
+        on_error=on_error,
     )
 
     @asynccontextmanager
@@ -315,7 +310,6 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         for limiter in (per_address, search, llm):
             await limiter.aclose()
-        await redis.aclose()
 
     app = FastAPI(title="tokenbucket example", lifespan=lifespan)
     app.state.settings = settings
@@ -362,14 +356,13 @@ def create_app(settings: Settings) -> FastAPI:
 
 async def check_limits(settings: Settings) -> None:
     """Finds a limit that the server refuses now, not with the first caller."""
-    redis = Redis.from_url(settings.redis_url)
+    redis = Server(settings.redis_url, timeout_ms=1000)
     try:
         for name in ("ip_limit", "search_limit", "llm_request_limit", "llm_token_limit"):
-            async with Limiter(redis, getattr(settings, name), timeout_ms=1000) as limiter:
-                await limiter.take("check", 0)  # of cost 0, and so nothing is taken
-    except ResponseError as error:
+            await Limiter(redis, getattr(settings, name)).take("check", 0)  # takes nothing
+    except BadArgument as error:
         raise SystemExit(f"{name.upper()}: {error}") from None
-    except ModuleMissing as error:
+    except TokenBucketError as error:
         raise SystemExit(f"REDIS_URL: {error}") from None
     finally:
         await redis.aclose()

@@ -352,7 +352,7 @@ class HoldOperations:
         self.decision = JointDecision(allowed=False)
         """The first decision, then that of the last renewal."""
         self.remaining: dict[str, int] = {}
-        """What each limit had left at the last reply."""
+        """What each limit had left at the last reply of the server."""
 
     @property
     def allowed(self) -> bool:
@@ -413,4 +413,5 @@ class HoldOperations:
 
     def _note(self, decision: JointDecision) -> None:
         self._was_local = self._was_local or decision.degraded
-        self.remaining |= {which: one.remaining for which, one in decision.each.items()}
+        if not decision.degraded:
+            self.remaining |= {which: one.remaining for which, one in decision.each.items()}

@@ -218,8 +218,8 @@ class TokenBucketCallback(CustomLogger):
 
     def _refusal(self, decision: JointDecision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
-        if decision.degraded:
-            # Not the caller's fault, so not 429.
+        if decision.degraded and not decision.each:
+            # By the policy "closed": not the caller's fault, so not 429.
             return HTTPException(503, "the rate limiter is not available", headers)
         denied = [which for which, one in decision.each.items() if not one.allowed]
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
