@@ -27,7 +27,7 @@ def namespace() -> dict[str, Any]:
 @pytest.mark.usefixtures("admin")
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
     """In one program from top to bottom, on the test's servers instead of the usual port."""
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 12
     with cluster(tmp_path) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
 
