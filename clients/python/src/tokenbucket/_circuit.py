@@ -11,6 +11,8 @@ from ._connections import Endpoint
 from ._errors import Fault, ReplyError, fault_of
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
+# A server that answers a moment too late is away and back all the time.
+_SECONDS_BETWEEN_OUTAGES_LOGGED = 1
 _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
 # A caller's wait for the server is counted in so many ticks, see `Node.tick_s`.
 TICKS = 4
@@ -24,7 +26,8 @@ class Circuit:
         self._timeout_s = timeout_s
         self._retry_every_s = retry_every_s
         self._log = log
-        self._next_refusal_logged = 0.0
+        self._next_refusal_logged = self._next_outage_logged = 0.0
+        self._is_logged = False
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -54,14 +57,20 @@ class Circuit:
             return
         with self._lock:
             was_away, self.is_away, self._probing_until = self.is_away, False, 0.0
-        if was_away:
+        if was_away and self._is_logged:
+            self._is_logged = False
             self._log.warning("%s is back, limiting again", self._who)
 
     def failed(self, error: object) -> None:
         with self._lock:
             was_away, self.is_away, self._probing_until = self.is_away, True, 0.0
-            self._next_probe = time.monotonic() + self._retry_every_s
-        if not was_away:
+            now = time.monotonic()
+            self._next_probe = now + self._retry_every_s
+            logs = not was_away and now >= self._next_outage_logged
+            if logs:
+                self._next_outage_logged = now + _SECONDS_BETWEEN_OUTAGES_LOGGED
+                self._is_logged = True
+        if logs:
             self._log.warning("cannot ask %s, every limit does as its on_error says: %s", self._who, error)
 
     def refused(self, error: object) -> None:

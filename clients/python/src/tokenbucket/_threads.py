@@ -109,7 +109,7 @@ class Lines:
 
     def __init__(self, node: Node, late: Callable[[Call, Any], None]) -> None:
         self._node = node
-        self._late = _LateReplies(late)
+        self._late = _LateReplies(late, self._take_back)
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -248,6 +248,11 @@ class Lines:
                 return
         self._close(connection)
 
+    def _take_back(self, connection: Connection) -> None:
+        with self._changed:
+            self._open += 1
+        self._release(connection)
+
     def _close(self, connection: Connection) -> None:
         self._give_away(connection)
         connection.close()
@@ -262,8 +267,9 @@ class Lines:
 class _LateReplies:
     """Reads replies that nobody waits for any more: they say that the server is back, and what it took."""
 
-    def __init__(self, late: Callable[[Call, Any], None]) -> None:
+    def __init__(self, late: Callable[[Call, Any], None], take_back: Callable[[Connection], None]) -> None:
         self._late = late
+        self._take_back = take_back
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -292,23 +298,26 @@ class _LateReplies:
                 ready = {key.data for key, _ in selector.select(0.02)}
             for one in waiting:
                 connection, call, until = one
-                if connection in ready:
-                    self._read(connection, call)
-                elif time.monotonic() < until:
+                if connection not in ready and time.monotonic() < until:
                     continue
-                connection.close()
                 with self._lock:
                     self._waiting.remove(one)
+                if connection not in ready or not self._read(connection, call):
+                    connection.close()
 
-    def _read(self, connection: Connection, call: Call) -> None:
+    def _read(self, connection: Connection, call: Call) -> bool:
+        """Whether the connection is of use again."""
         try:
             replies = connection.read(call.replies)
-            circuit = connection.node.circuit
-            for reply in replies:
-                if circuit.is_away or type(reply) is ReplyError:
-                    circuit.heard(reply)
-            self._late(call, replies[0] if call.replies == 1 else replies)
         except Unanswered:
-            pass
+            return False
+        circuit = connection.node.circuit
+        for reply in replies:
+            if circuit.is_away or type(reply) is ReplyError:
+                circuit.heard(reply)
+        self._take_back(connection)
+        try:
+            self._late(call, replies[0] if call.replies == 1 else replies)
         except Exception:
             LOG.exception("what a late call took was not given back")
+        return True
