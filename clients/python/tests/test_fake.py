@@ -90,18 +90,6 @@ def test_the_fake_knows_the_calendar(governed: Any, clock: Clock) -> None:
     compare(governed, clock, CALENDARS, [*pauses_us, 28 * 24 * hour_us - 1, 31 * 24 * hour_us])
 
 
-def test_the_fake_starts_when_it_is_told() -> None:
-    new_years_eve = datetime(2027, 12, 31, 23, 59, tzinfo=UTC)
-    server = FakeServer(new_years_eve)
-    limiter = tokenbucket.Limiter(server, Limit(1, "1@y"))
-    assert limiter.take("a").reset_after_ms == 60_000
-    assert server.monotonic() == 0
-    tokyo = datetime.fromisoformat("2026-06-15T09:00:00+09:00")
-    assert (
-        tokenbucket.Limiter(FakeServer(tokyo), Limit(1, "1@d+09:00")).take("a").reset_after_ms == 54_000_000
-    )
-
-
 def compare(governed: Any, clock: Clock, limits: Sequence[Limit], pauses_us: Sequence[int]) -> None:
     """Walks at random over both, and compares every reply to the last field."""
     draw = random.Random(SEED)
@@ -159,14 +147,6 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         )
         expected = governed.execute_command(*words)
         assert listed(fake.execute_command(*words)) == listed(expected), f"call {at} of seed {SEED}: {words}"
-
-
-def test_reserving_advances_the_fakes_time() -> None:
-    server = FakeServer()
-    limiter = tokenbucket.Limiter(server, Limit(1, "1/s"))
-    for _ in range(3):
-        assert limiter.wait("a", max_wait_ms=10_000).allowed
-    assert server.monotonic() == 2
 
 
 async def asyncio_too() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -183,13 +182,6 @@ def test_what_several_limits_used_has_to_be_said_of_each(make: Make, server: Ser
         hold.settle(5)
 
 
-def test_many_at_once_get_what_there_is(make: Make, server: Service) -> None:
-    limiter = make(server, Limit(40, STILL))
-    with ThreadPoolExecutor(32) as threads:
-        decisions = list(threads.map(lambda _: limiter.take("a"), range(200)))
-    assert sum(decision.allowed for decision in decisions) == 40
-
-
 def test_every_decision_is_told(make: Make, server: Service) -> None:
     told: list[tuple[str, Limit, Decision]] = []
 
@@ -217,10 +209,3 @@ def test_wrong_options_are_refused(make: Make, server: Service) -> None:
             make(server, Limit(1, 1), **options)
     with pytest.raises(ValueError, match="ttl_ms"):
         make(server, Limit(1, 1)).hold("a", 1, ttl_ms=0)
-
-
-def test_limits_of_the_calendar_are_limits(make: Make, server: Service) -> None:
-    limiter = make(server, Limit(1000, "1000@d+09:00"))
-    decision = limiter.take("a")
-    assert decision.remaining == 999
-    assert decision.reset_after_ms <= 86_400_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,24 +57,6 @@ def test_every_strategy_decides_by_bucket(uri: str, strategy: str) -> None:
     assert not limiter.hit(TEN, "alice")
     limiter.clear(TEN, "alice")
     assert limiter.get_window_stats(TEN, "alice").remaining == 10
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_of_asyncio_does_too(uri: str, strategy: str) -> None:
-    async def check() -> None:
-        storage: Any = storage_from_string(f"async+{uri}")
-        kind: Any = limits.aio.strategies.STRATEGIES[strategy]
-        limiter = kind(storage)
-        assert await limiter.hit(TEN, "alice", cost=8)
-        assert await limiter.test(TEN, "alice", cost=2)
-        assert not await limiter.hit(TEN, "alice", cost=3)
-        assert (await limiter.get_window_stats(TEN, "alice")).remaining == 2
-        await limiter.clear(TEN, "alice")
-        assert (await limiter.get_window_stats(TEN, "alice")).remaining == 10
-        await storage.limiter.aclose()
-        await storage.redis.aclose()
-
-    asyncio.run(check())
 
 
 def test_the_reset_time_is_when_the_bucket_is_full_or_the_next_hit_passes(uri: str) -> None:

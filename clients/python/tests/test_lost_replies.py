@@ -1,8 +1,10 @@
-"""Which calls are sent again when a connection breaks before the reply, and what renewals repair."""
+"""Holds whose reply was lost, that were interrupted, forked or not asked for."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +15,8 @@ import pytest
 import redis
 
 from conftest import Make
-from services import Service
-from tokenbucket import Limit
+from services import Service, wait_for
+from tokenbucket import Limit, Limiter, Server
 
 STILL = "10/h"
 LIMITS = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL), "inflight": Limit(2, 0)}
@@ -105,8 +107,41 @@ def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
     assert remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
 
 
-def test_a_new_limit_counts_from_the_next_call(make: Make, server: Service) -> None:
-    assert make(server, Limit(3, STILL)).take("a", 3).allowed
-    assert not make(server, Limit(3, STILL)).take("a").allowed
-    suspended = make(server, Limit(0, STILL)).take("a")
-    assert (suspended.allowed, suspended.retry_after_ms) == (False, -1)
+class Interrupted(BaseException):
+    pass
+
+
+def test_an_interrupted_call_gives_back_what_it_took(server: Service, admin: redis.Redis) -> None:
+    """As by Ctrl-C, or by whoever ends requests that take too long."""
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        limiter = Limiter(Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(5, STILL))
+        assert limiter.take("a").allowed
+        server.signal(signal.SIGSTOP)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Interrupted):
+            limiter.take("a", 3)
+        server.signal(signal.SIGCONT)
+        wait_for(lambda: limiter.peek("a", 0).remaining == 4, "the tokens")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_process_leaves_the_holds_of_its_parent_alone(server: Service, admin: redis.Redis) -> None:
+    limiter = Limiter(f"redis://127.0.0.1:{server.port}", Limit(5, STILL))
+    hold = limiter.hold("a", 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            hold.settle()
+            limiter.take("a")
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert limiter.peek("a", 0).remaining == 2
+    hold.settle()
+    assert limiter.peek("a", 0).remaining == 4

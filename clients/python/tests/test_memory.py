@@ -46,13 +46,6 @@ def test_a_denied_name_is_refused_without_asking(make: Make, server: Service, as
     assert limiter.take("b").allowed
 
 
-def test_nothing_is_remembered_unless_asked_for(make: Make, server: Service, asked: Asked) -> None:
-    limiter = make(server, Limit(3, STILL))
-    for _ in range(20):
-        limiter.take("a")
-    assert asked() == 20
-
-
 def test_a_denial_of_a_large_cost_says_nothing_about_a_small_one(
     make: Make, server: Service, asked: Asked
 ) -> None:

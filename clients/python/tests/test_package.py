@@ -37,6 +37,9 @@ def test_the_wheel_has_all_that_it_needs(wheel: Path) -> None:
         names = set(packed.namelist())
         assert sources <= names
         assert any(name.endswith("licenses/LICENSE") for name in names)
+        [metadata] = [name for name in names if name.endswith("METADATA")]
+        extras = re.findall("^Provides-Extra: (.*)$", packed.read(metadata).decode(), re.MULTILINE)
+        assert set(re.findall(r"\[([a-z][\w-]+)\](?!\()", (PACKAGE / "README.md").read_text())) <= set(extras)
         assert packed.read(SCRIPT) == (REPOSITORY / "clients/fallback.lua").read_bytes(), (
             "run `make fallback`"
         )

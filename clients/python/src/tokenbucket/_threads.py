@@ -318,6 +318,8 @@ class _LateReplies:
         self._take_back(connection)
         try:
             self._late(call, replies[0] if call.replies == 1 else replies)
+        except Unanswered:
+            pass  # as late as the call itself: sent, and perhaps done
         except Exception:
             LOG.exception("what a late call took was not given back")
         return True
