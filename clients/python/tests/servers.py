@@ -94,11 +94,16 @@ class Cluster:
     def move_slot_of(self, key: str, to: Service) -> None:
         """Where there is nothing in it yet."""
         slot, owner = self.ask(to, "CLUSTER", "KEYSLOT", key), self.node_of(key)
+        wait_for(lambda: len({self._epoch(node) for node in self.nodes}) == 1, "the last move's epoch")
         # Else an owner of a later epoch might have it back.
         self._set_slot(to, slot, "IMPORTING", owner)
         self._set_slot(owner, slot, "MIGRATING", to)
         for node in (to, *(one for one in self.nodes if one is not to)):
             self._set_slot(node, slot, "NODE", to)
+
+    def _epoch(self, node: Service) -> str:
+        [line] = [line for line in self.ask(node, "CLUSTER", "INFO").split() if "current_epoch" in line]
+        return str(line)
 
     def _set_slot(self, node: Service, slot: int, how: str, other: Service) -> None:
         self.ask(node, "CLUSTER", "SETSLOT", slot, how, self.ask(other, "CLUSTER", "MYID"))

@@ -201,7 +201,10 @@ class Lines:
 
     def _wait_for_one(self) -> Connection:
         node, failures = self._node, self._failures
+        asks_anyway = node.circuit.is_away
         while not self._idle:
+            if node.circuit.is_away and not asks_anyway:
+                raise Unanswered(f"{node.name} is away")
             if self._connecting < min(self._waiting, _MOST_CONNECTING, MOST_CONNECTIONS - self._open):
                 self._begin_connecting()
             progress = (node.last_heard, self._open)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from ._batches import Batch, Batches, Waiter
 from ._circuit import Node
@@ -14,7 +15,7 @@ from ._decision import Decision, JointDecision
 from ._errors import Denied
 from ._lanes import Lane
 from ._limit import Limit, Number
-from ._server import BaseServer, Call, Steps
+from ._server import LOG, BaseServer, Call, Steps
 from ._sync import client_of, server_of
 
 __all__ = ["Client", "Hold", "JointLimiter", "Limiter", "Server"]
@@ -33,10 +34,20 @@ class Server(BaseServer):
 
     _asynchronous = True
 
-    def __init__(self, client: Client | str, **options: Any) -> None:
+    def __init__(
+        self,
+        client: Client | str,
+        *,
+        timeout_ms: float = 100,
+        retry_every_ms: float = 500,
+        fallback: Literal["script"] | None = None,
+        log: logging.Logger = LOG,
+    ) -> None:
         self._detached: set[asyncio.Task[Any]] = set()
         self._left_behind: list[Any] = []
-        super().__init__(client, **options)
+        super().__init__(
+            client, timeout_ms=timeout_ms, retry_every_ms=retry_every_ms, fallback=fallback, log=log
+        )
 
     async def run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
