@@ -21,13 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
+import redis
 import redis.asyncio
 import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-import tokenbucket
-import tokenbucket.asyncio
 import uvicorn
 import valkey
 import valkey.asyncio
@@ -35,9 +34,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from tokenbucket import Limit
 
-import redis
+import tokenbucket
+import tokenbucket.asyncio
+from tokenbucket import Limit
 
 CLIENTS = {
     "redis-py": redis,
@@ -395,7 +395,6 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
     served = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="error", access_log=False, lifespan="off", backlog=4096)
     )
-    served.install_signal_handlers = lambda: None  # type: ignore[method-assign]
     apps.append((served, asyncio.create_task(served.serve())))
     while not served.started:
         await asyncio.sleep(0.01)

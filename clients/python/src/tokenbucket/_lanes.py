@@ -185,6 +185,7 @@ class Lane:
     async def _connect(self) -> None:
         """Detached: connecting outlives the call that began it."""
         self._is_too_late, raw = False, None
+        await asyncio.sleep(0)  # where tasks begin at once, this one is not known yet
         try:
             raw = self.node.endpoint.new()
             await raw.connect()
