@@ -91,14 +91,17 @@ class Backend:
     ) -> Steps[tuple[Any, bool, bool]]:
         """The reply, whether it is `on_error`'s, and whether the server's was lost.
 
-        A reply that comes too late is given back if the caller was denied meanwhile. `keep`: it is not.
+        What a reply that comes too late has granted is given back if the caller is gone, or was denied
+        meanwhile. `keep`: it is not.
         """
         calls: list[Call] = []
+        late = _keep if keep else None
         try:
-            return (yield from self.server.ask(words, once=once, always=always, calls=calls)), False, False
+            reply = yield from self.server.ask(words, once=once, always=always, late=late, calls=calls)
+            return reply, False, False
         except Unanswered as unanswered:
             for call in calls:
-                call.undo = not (keep or once)
+                call.undo = not once
             reply, lost = self._degraded(words, unanswered, once)
             if reply[0]:
                 for call in calls:
@@ -144,6 +147,10 @@ class Backend:
         for key in keys:
             self.server.local.execute("DEL", key)
         return Decision(True, degraded=degraded, granted=1)
+
+
+def _keep(_: Any) -> None:
+    """Leaves what a late reply has granted as it is."""
 
 
 class Operations(Backend):

@@ -152,7 +152,10 @@ class TokenBucketStorage(
         return _Level(limit, look, None if look.remaining > 0 else self.limiter.peek(key, limit=limit))
 
     def check(self) -> bool:
-        return self.server.ping()
+        try:
+            return self.server.ping()
+        except TokenBucketError:
+            return False
 
     def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
@@ -256,7 +259,10 @@ class AsyncTokenBucketStorage(
         return _Level(limit, look, next_token)
 
     async def check(self) -> bool:
-        return await self.server.ping()
+        try:
+            return await self.server.ping()
+        except TokenBucketError:
+            return False
 
     async def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
