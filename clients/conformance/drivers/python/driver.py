@@ -28,6 +28,7 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 import uvicorn
+import uvloop
 import valkey
 import valkey.asyncio
 from starlette.applications import Starlette
@@ -147,6 +148,8 @@ def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, A
             return [asked.get("cost", 1)], {"max_wait_ms": asked["max_wait_ms"]}
         case "take_all":
             return [asked["costs"]], {}
+        case "hold":
+            return [asked["amount"]], {"ttl_ms": asked["ttl_ms"]}
     return [], {}
 
 
@@ -309,7 +312,7 @@ async def call_in_turn(on: Any, asked: dict[str, Any], turns: Turns, tally: Tall
             decision = await call(on, asked["op"], name, asked)
         except Exception as raised:
             error = raised
-        tally.add(began, decision, error)
+        tally.add(began, getattr(decision, "decision", decision), error)
 
 
 def call_in_turn_by_thread(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
@@ -323,7 +326,7 @@ def call_in_turn_by_thread(on: Any, asked: dict[str, Any], turns: Turns, tally: 
             decision = getattr(on, asked["op"])(name, *positional, **named)
         except Exception as raised:
             error = raised
-        tally.add(began, decision, error)
+        tally.add(began, getattr(decision, "decision", decision), error)
 
 
 async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
@@ -459,4 +462,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     threading.stack_size(STACK_BYTES)
-    asyncio.run(main())
+    uvloop.run(main())
