@@ -279,13 +279,19 @@ class Limiter(_Closing, Operations):
         except asyncio.CancelledError:
             if waiter in batch.waiting:
                 batch.waiting.remove(waiter)
-            elif waiter.decision is not None and waiter.decision.allowed and not waiter.decision.degraded:
-                batch.tokens += cost  # its caller is gone
+            self._return(batch, waiter)
             raise
         if waiter.error is not None:
             raise waiter.error
         assert waiter.decision is not None
         return waiter.decision
+
+    @staticmethod
+    def _return(batch: Batch, waiter: Waiter) -> None:
+        """Puts back, once, what was spent for a caller who is gone."""
+        decision, waiter.decision = waiter.decision, None
+        if decision is not None and decision.allowed and not decision.degraded:
+            batch.tokens += waiter.cost
 
     async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
         """Detached: what was fetched is for everybody, whoever began it."""
@@ -295,8 +301,8 @@ class Limiter(_Closing, Operations):
                 for waiter in await self.server.run(self._fetch(batches, batch)):
                     if not waiter.ready.done():
                         waiter.ready.set_result(None)
-                    elif waiter.decision is not None and waiter.decision.allowed:
-                        batch.tokens += waiter.cost
+                    else:  # cancelled, and not awake yet to say so itself
+                        self._return(batch, waiter)
         finally:
             batch.is_fetching = False
 
