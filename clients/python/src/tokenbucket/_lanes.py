@@ -32,6 +32,8 @@ class Link(asyncio.Protocol):
         self.heard_at = lane.loop.time()
         self.heard_tick = lane.tick
         self.is_open = True
+        self.is_dropped = False
+        """Whether it leads to a server that is no longer the one to ask."""
         self._replies = Replies()
         self._got: list[Any] = []
         self.transport = transport_of(raw)
@@ -229,7 +231,7 @@ class Lane:
         """No new calls go by it; it ends with the last reply that is on its way."""
         if link is None or link is not self.link:
             return
-        self.link = None
+        self.link, link.is_dropped = None, True
         if link.sent:
             self.retired.append(link)
         else:
@@ -239,7 +241,8 @@ class Lane:
         """The server is back, or what was on its way has come."""
         if link.sent or not link.is_open:
             return
-        if self.link is None and self._connecting is None and not self.node.circuit.is_away:
+        is_needed = self.link is None and self._connecting is None and not self.node.circuit.is_away
+        if is_needed and not link.is_dropped:
             self.retired.remove(link)
             self.link = link
         else:
