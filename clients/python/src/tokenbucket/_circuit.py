@@ -17,6 +17,9 @@ _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
 # A caller's wait for the server is counted in so many ticks, see `Node.tick_s`.
 TICKS = 4
 
+# A connection that was idle for longer is tried before a call is sent that must not happen twice.
+IDLE_S = 0.1
+
 
 class Circuit:
     """Keeps calls from waiting for a server that is away; one at a time finds out whether it is back."""

@@ -11,14 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ._circuit import TICKS, Node
+from ._circuit import IDLE_S, TICKS, Node
 from ._connections import CONNECT_WITHIN_S, transport_of
 from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
 from ._resp import Replies
 from ._server import Call
 
-# A connection that was idle for longer is tried before a call is sent that must not happen twice.
-IDLE_S = 0.1
 _PING = (("PING",),)
 
 

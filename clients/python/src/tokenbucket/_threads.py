@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ._circuit import TICKS, Node
+from ._circuit import IDLE_S, TICKS, Node
 from ._connections import socket_of
 from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
 from ._resp import PING, Replies
@@ -20,8 +20,6 @@ T = TypeVar("T")
 # Python runs one thread at a time and the server one command: more connections would not be faster.
 MOST_CONNECTIONS = 128
 _MOST_CONNECTING = 8
-# A connection that was idle for longer is tried before a call is sent that must not happen twice.
-IDLE_S = 0.1
 
 
 def run(exchange: Callable[[Call], Any], steps: Steps[T]) -> T:
