@@ -1,18 +1,37 @@
 /** Tokens fetched in batches and spent here, so that most takes ask nobody. */
 
-import type { Clock } from "./connection.js";
+import type { Backend, Bucket, Caller } from "./backend.js";
+import { dropOldest } from "./buckets.js";
 import { Decision } from "./decision.js";
-import { bucketId } from "./denials.js";
+import { bucketId, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "./limit.js";
+import type { Clock } from "./lines.js";
+import type { Listener } from "./server.js";
+
+const MOST_BATCHES = 10_000;
+
+/** Somebody who waits for a batch. */
+interface Waiter {
+  readonly cost: number;
+  resolve(decision: Decision): void;
+  reject(error: unknown): void;
+  hasGone: boolean;
+}
+
+/** What a fetch brought: tokens, and what the bucket was like behind it. */
+interface Fetched {
+  took: Decision;
+  next: Decision;
+}
 
 /** What is left of the tokens that were fetched for one bucket. */
-export class Batch {
+class Batch implements Bucket {
   #tokens = 0;
-  #fetchedAt = 0;
   #staleAt = 0;
+  #fetchedAt = 0;
   #reply = new Decision({ allowed: false });
-  #users = 0;
-  #turn: Promise<unknown> = Promise.resolve();
+  waiters: Waiter[] = [];
+  fetching: Promise<void> | undefined;
 
   constructor(
     readonly name: string,
@@ -20,40 +39,27 @@ export class Batch {
     readonly clock: Clock,
   ) {}
 
-  /** Whether nobody would miss it. */
+  /** What may be spent: nothing once the bucket would be full again without it. */
+  get left(): number {
+    return this.clock.now() < this.#staleAt ? this.#tokens : 0;
+  }
+
   get isIdle(): boolean {
-    return this.#users === 0 && this.left() === 0;
+    return this.fetching === undefined && this.waiters.length === 0;
   }
 
-  /** Lets one caller at a time fetch: one batch may be enough for all who wait. */
-  inTurn<T>(work: () => Promise<T>): Promise<T> {
-    this.#users++;
-    const done = this.#turn.then(work).finally(() => this.#users--);
-    this.#turn = done.catch(() => {});
-    return done;
-  }
-
-  /**
-   * What may be spent: nothing once as many tokens have flowed into the bucket again.
-   *
-   * Or a process that was idle would spend a batch beside the bucket that filled meanwhile.
-   */
-  left(): number {
-    if (this.clock.now() >= this.#staleAt) this.#tokens = 0;
-    return this.#tokens;
-  }
-
-  add(reply: Decision, askedAt: number): void {
-    this.#tokens = this.left() + reply.granted;
+  add(took: Decision, askedAt: number): void {
+    this.#tokens = this.left + took.granted;
     this.#fetchedAt = askedAt;
-    this.#reply = reply;
-    let refilledMs = flowMs(this.limit, this.#tokens);
-    // Nothing flows before the next boundary, and then all at once.
-    if (rateParts(this.limit.rate).isCalendar) refilledMs = Math.min(refilledMs, reply.resetAfterMs);
-    this.#staleAt = askedAt + refilledMs;
+    this.#reply = took;
+    // By the calendar nothing flows before the next boundary, and then all at once.
+    const { isCalendar } = rateParts(this.limit.rate);
+    this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(this.limit, Number(this.limit.capacity)));
   }
 
-  spend(cost: number): Decision {
+  /** Spends what was just fetched, however long that took; undefined if it is too little. */
+  spend(cost: number): Decision | undefined {
+    if (this.#tokens < cost) return undefined;
     this.#tokens -= cost;
     const passedMs = Math.floor(this.clock.now() - this.#fetchedAt);
     return new Decision({
@@ -63,11 +69,28 @@ export class Batch {
     });
   }
 
-  /** What is left, which is then left no longer. */
+  /** The denial of a cost that the batch does not cover. */
+  denial(cost: number, { next }: Fetched): Decision {
+    return next.with({
+      allowed: false,
+      granted: 0,
+      remaining: next.remaining + Number(next.allowed) + this.#tokens,
+      retryAfterMs: cost > Number(this.limit.capacity) ? -1 : this.#waitMs(cost - this.#tokens, next),
+    });
+  }
+
+  /** All that it has, stale or not, which it has no longer. */
   empty(): number {
-    const left = this.left();
+    const tokens = this.#tokens;
     this.#tokens = 0;
-    return left;
+    return tokens;
+  }
+
+  #waitMs(lacking: number, { retryAfterMs }: Decision): number {
+    const { isCalendar, count } = rateParts(this.limit.rate);
+    // At a boundary more than one comes at once.
+    const beyond = isCalendar ? (Math.ceil(lacking / Number(count)) - 1) * Number(count) : lacking - 1;
+    return Math.max(retryAfterMs + Math.ceil(flowMs(this.limit, Math.max(beyond, 0))), 1);
   }
 }
 
@@ -76,28 +99,135 @@ export class Batches {
 
   constructor(
     readonly size: number,
-    readonly clock: Clock,
+    readonly backend: Backend,
+    readonly denials: Denials | undefined,
   ) {}
 
-  of(name: string, limit: Limit): Batch {
+  take(name: string, limit: Limit, cost: number, caller: Caller): Promise<Decision> {
+    const batch = this.#of(name, limit);
+    if (batch.isIdle) {
+      const { left } = batch;
+      if (left >= cost) return Promise.resolve(batch.spend(cost)!);
+      const refusal = this.denials?.recall(name, limit, cost - left);
+      if (refusal) return Promise.resolve(refusal);
+    }
+    return new Promise((resolve, reject) => {
+      const waiter: Waiter = { cost, resolve, reject, hasGone: false };
+      batch.waiters.push(waiter);
+      caller.signal?.addEventListener("abort", () => leave(waiter, caller.signal!), { once: true });
+      batch.fetching ??= this.#fetchForAll(batch);
+    });
+  }
+
+  /** Drops what there is of a bucket that is made full. */
+  forget(name: string, limit: Limit): void {
+    this.#batches.get(bucketId(name, limit))?.empty();
+  }
+
+  /** Gives back what is left. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#batches.values()].map((batch) => this.#settle(batch)));
+    this.#batches.clear();
+  }
+
+  async #settle(batch: Batch): Promise<void> {
+    await batch.fetching;
+    const { left } = batch;
+    batch.empty();
+    if (left > 0) await this.backend.decideQuietly("TB.GIVE", batch, [left]);
+  }
+
+  #of(name: string, limit: Limit): Batch {
     const id = bucketId(name, limit);
-    const batch = this.#batches.get(id) ?? this.#make(name, limit);
+    const batch = this.#batches.get(id) ?? new Batch(name, limit, this.backend.clock);
     this.#batches.delete(id); // so that it is put behind all others
     this.#batches.set(id, batch);
+    if (this.#batches.size > MOST_BATCHES) this.#drop(dropOldest(this.#batches)!);
     return batch;
   }
 
-  all(): Batch[] {
-    return [...this.#batches.values()];
+  #drop(batch: Batch): void {
+    if (batch.left > 0) this.#giveBack(batch);
   }
 
-  /** Looks at the two that were not used for longest, so that memory stays bounded. */
-  #make(name: string, limit: Limit): Batch {
-    let looks = 2;
-    for (const [id, batch] of this.#batches) {
-      if (looks-- === 0 || !batch.isIdle) break;
-      this.#batches.delete(id);
-    }
-    return new Batch(name, limit, this.clock);
+  #giveBack(batch: Batch): void {
+    const tokens = batch.empty();
+    if (tokens > 0) this.backend.send(this.backend.command("TB.GIVE", batch, [tokens]));
   }
+
+  async #fetchForAll(batch: Batch): Promise<void> {
+    // Whoever comes in the same turn is served by the same fetch.
+    await undefined;
+    while (batch.waiters.length > 0) {
+      try {
+        await this.#fetch(batch);
+      } catch (error) {
+        for (const waiter of batch.waiters.splice(0)) waiter.reject(error);
+      }
+    }
+    batch.fetching = undefined;
+  }
+
+  /** Serves those who wait. Those who come meanwhile, too, or by the next fetch if the bucket has more. */
+  async #fetch(batch: Batch): Promise<void> {
+    // If others have used the bucket meanwhile, it is not full without them.
+    if (batch.left === 0) this.#giveBack(batch);
+    const waiting = batch.waiters.length;
+    const cost = batch.waiters.reduce((sum, waiter) => sum + waiter.cost, 0);
+    const wanted = Math.max(this.size, cost - batch.left);
+    const askedAt = this.backend.clock.now();
+    const fetched = await this.#ask(batch, wanted, askedAt);
+    if (!fetched) return this.#decideByPolicy(batch);
+    const hasMore = fetched.took.granted === wanted;
+    const served = hasMore ? batch.waiters.splice(0, waiting) : batch.waiters.splice(0);
+    for (const waiter of served) {
+      if (waiter.hasGone) continue;
+      waiter.resolve(batch.spend(waiter.cost) ?? this.#deny(batch, waiter.cost, fetched, askedAt));
+    }
+  }
+
+  #deny(batch: Batch, cost: number, fetched: Fetched, askedAt: number): Decision {
+    const denial = batch.denial(cost, fetched);
+    this.denials?.remember(batch.name, batch.limit, cost - batch.left, denial, askedAt);
+    return denial;
+  }
+
+  /** Both go out in one write. Undefined if the server does not decide; what it grants late goes into the batch. */
+  async #ask(batch: Batch, wanted: number, askedAt: number): Promise<Fetched | undefined> {
+    const take = this.#reply("TB.TAKEUPTO", batch, wanted, (took) => batch.add(took, askedAt));
+    const peek = this.#reply("TB.PEEK", batch, 1);
+    const [took, next] = await Promise.all([take, peek]);
+    return took && { took, next: next ?? took };
+  }
+
+  #reply(operation: string, batch: Batch, amount: number, heard?: (decision: Decision) => void) {
+    return new Promise<Decision | undefined>((resolve, failed) => {
+      const listener: Listener = {
+        replied(reply) {
+          const decision = Decision.read(reply);
+          heard?.(decision);
+          resolve(decision);
+        },
+        failed,
+        undecided: () => resolve(undefined),
+      };
+      this.backend.server.ask(this.backend.command(operation, batch, [amount]), listener);
+    });
+  }
+
+  #decideByPolicy(batch: Batch): void {
+    for (const { cost, hasGone, resolve, reject } of batch.waiters.splice(0)) {
+      if (hasGone) continue;
+      try {
+        resolve(this.backend.decideAlone("TB.TAKE", batch, [cost]));
+      } catch (error) {
+        reject(error);
+      }
+    }
+  }
+}
+
+function leave(waiter: Waiter, signal: AbortSignal): void {
+  waiter.hasGone = true;
+  waiter.reject(signal.reason);
 }

@@ -6,11 +6,12 @@
  * bucket whose neighbour is in debt.
  */
 
-import { Asker, limitWords, type Bucket, type Options } from "./asker.js";
-import type { Client } from "./connection.js";
-import { Decision } from "./decision.js";
-import type { Amount, Limit } from "./limit.js";
-import { scriptKey } from "./command.js";
+import { Backend, type Bucket, type Options } from "./backend.js";
+import { hashTag, scriptKey } from "./command.js";
+import type { Decision } from "./decision.js";
+import { type Amount, type Limit } from "./limit.js";
+import type { Client } from "./lines.js";
+import type { Server } from "./server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
 
@@ -26,41 +27,33 @@ export interface Outcome {
 }
 
 export class BlockableBuckets {
-  readonly #asker: Asker;
+  readonly #backend: Backend;
 
-  constructor(client: Client, options: Options) {
-    this.#asker = new Asker(client, { ...options, prefix: "" });
-  }
-
-  /**
-   * The key of a name's bucket, which its block's has to share a slot of a cluster with. The script's keys
-   * have an end of their own, so for it both need a tag.
-   */
-  #key(name: string): string {
-    return this.#asker.canScript ? tagged(name) : name;
+  constructor(client: Client | Server, options: Options) {
+    this.#backend = new Backend(client, { ...options, prefix: "tb:" });
   }
 
   /** Takes `cost`, unless there is too little or the bucket is blocked. */
   async take({ name, limit }: Bucket, cost: Amount): Promise<Outcome> {
-    const began = this.#asker.clock.now();
-    const joint = await this.#asker.decideAllQuietly(
+    const began = this.#backend.clock.now();
+    const joint = await this.#backend.decideAllQuietly(
       [
-        { which: "bucket", name: this.#key(name), limit, amount: cost },
+        { which: "bucket", name: hashTag(name), limit, amount: cost },
         { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
       ],
       ["TB.MTAKE", "2"],
     );
     const { bucket = joint, block } = joint.each;
     const { allowed, degraded } = joint;
-    this.#asker.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
+    this.#backend.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
     return { allowed, degraded, bucket, blockedMs: block?.allowed === false ? block.retryAfterMs : 0 };
   }
 
   /** What there is; takes nothing. */
   async look({ name, limit }: Bucket): Promise<Outcome> {
     const [bucket, block] = await Promise.all([
-      this.#asker.decide("TB.PEEK", { name: this.#key(name), limit }, [0]),
-      this.#asker.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
+      this.#backend.decide("TB.PEEK", { name: hashTag(name), limit }, [0]),
+      this.#backend.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
     ]);
     const degraded = bucket.degraded || block.degraded;
     const blockedMs = degraded || block.allowed ? 0 : block.retryAfterMs;
@@ -69,11 +62,11 @@ export class BlockableBuckets {
 
   /** Takes `amount` in any case, into debt if need be. */
   charge({ name, limit }: Bucket, amount: Amount): Promise<Decision> {
-    return this.#asker.decide("TB.CHARGE", { name: this.#key(name), limit }, [amount]);
+    return this.#backend.decide("TB.CHARGE", { name: hashTag(name), limit }, [amount]);
   }
 
   give({ name, limit }: Bucket, amount: Amount): Promise<Decision> {
-    return this.#asker.decide("TB.GIVE", { name: this.#key(name), limit }, [amount]);
+    return this.#backend.decide("TB.GIVE", { name: hashTag(name), limit }, [amount]);
   }
 
   /** Nobody passes for `ms` from now, whatever there was before; for 31 years if infinite. */
@@ -83,38 +76,36 @@ export class BlockableBuckets {
 
   /** The bucket is as if `amount` had been taken from a full one, and not blocked. */
   async set({ name, limit }: Bucket, amount: Amount): Promise<boolean> {
-    const known = await this.#set({ name: this.#key(name), limit }, amount);
+    const known = await this.#set({ name: hashTag(name), limit }, amount);
     await this.#delete(blockKey(name));
     return known;
   }
 
   /** Fills the bucket, and ends its block. Whether there was anything to forget. */
   async delete({ name }: Bucket): Promise<boolean> {
-    const deleted = await Promise.all([this.#delete(this.#key(name)), this.#delete(blockKey(name))]);
+    const deleted = await Promise.all([this.#delete(hashTag(name)), this.#delete(blockKey(name))]);
     return deleted.includes(true);
   }
 
-  async #delete(key: string): Promise<boolean> {
-    const keys = this.#asker.canScript ? [key, scriptKey(key)] : [key];
-    const deleted = await Promise.all(keys.map((one) => this.#asker.ask(["DEL", one])));
+  async #delete(name: string): Promise<boolean> {
+    const key = this.#backend.prefix + name;
+    const keys = this.#backend.server.canScript ? [key, scriptKey(key)] : [key];
+    const deleted = await Promise.all(keys.map((one) => this.#backend.ask(["DEL", one])));
     return deleted.some((count) => Number(count) > 0);
   }
 
   /** In one transaction, so that blocks of several callers do not add up. */
-  async #set({ name, limit }: Bucket, amount: Amount): Promise<boolean> {
+  async #set(bucket: Bucket, amount: Amount): Promise<boolean> {
     // Finds out whether the module decides, or the script: a transaction can only fail.
-    const found = await this.#asker.ask(["TB.PEEK", name, ...limitWords(limit), "0"]);
-    if (found === undefined) return false;
-    const charge = ["TB.CHARGE", name, ...limitWords(limit), String(amount)];
-    return (await this.#asker.askTogether([["DEL", name], charge])) !== undefined;
+    const peek = this.#backend.command("TB.PEEK", bucket, [0]);
+    await this.#backend.ask(peek);
+    const charge = this.#backend.command("TB.CHARGE", bucket, [amount]);
+    const together = [["DEL", this.#backend.prefix + bucket.name], charge];
+    return (await this.#backend.ask(peek, { together })) !== undefined;
   }
 }
 
+/** Beside the bucket, in the slot of a cluster that it has. */
 function blockKey(name: string): string {
-  return `${tagged(name)}:block`;
-}
-
-/** With the slot of a cluster that `name` has. */
-function tagged(name: string): string {
-  return /\{[^}]+\}/.test(name) ? name : `{${name}}`;
+  return `${hashTag(name)}:block`;
 }

@@ -4,7 +4,14 @@ export type Command = readonly string[];
 
 const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"]);
 /** Where the first key stands, if not right behind the name. */
-const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, EVALSHA: 3, EVAL: 3 };
+const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, EVALSHA: 3 };
+
+/** Those that must not happen twice. */
+const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.SETTLE", "TB.MSETTLE"]);
+
+export function mustHappenOnce([name = ""]: Command): boolean {
+  return ONCE.has(name);
+}
 
 /** The key by which a cluster finds the node. */
 export function keyOf([name = "", ...words]: Command): string {
@@ -32,4 +39,11 @@ export function scriptArguments([name = "", ...words]: Command): Command {
   const isKey = (at: number) => (isJoint ? at % 4 === 0 : at === 0);
   const keys = groups.filter((_, at) => isKey(at)).map(scriptKey);
   return [String(keys.length), ...keys, operation, ...groups.filter((_, at) => !isKey(at))];
+}
+
+const ENCODED: Record<string, string> = { "%": "%25", "{": "%7B", "}": "%7D" };
+
+/** A hash tag that is the name's alone, whatever it has of braces. */
+export function hashTag(name: string): string {
+  return `{${name === "" ? "%" : name.replace(/[%{}]/g, (char) => ENCODED[char]!)}}`;
 }

@@ -1,5 +1,6 @@
 /** What the server, or the policy in its place, has decided. */
 
+import { TokenBucketError } from "./errors.js";
 import { flowMs, type Limit } from "./limit.js";
 
 export interface HeaderOptions {
@@ -9,13 +10,14 @@ export interface HeaderOptions {
   jitter?: number;
 }
 
-interface Fields {
+export interface Fields {
   allowed: boolean;
   remaining?: number;
   retryAfterMs?: number;
   resetAfterMs?: number;
   degraded?: boolean;
   granted?: number;
+  lost?: boolean;
 }
 
 export class Decision {
@@ -29,8 +31,10 @@ export class Decision {
   readonly retryAfterMs: number;
   /** Until the bucket is full. */
   readonly resetAfterMs: number;
-  /** Whether nobody was asked: the server is away, and `onError` has decided. */
+  /** Whether `onError` decided in place of the server. */
   readonly degraded: boolean;
+  /** Whether the call was sent and its reply lost: it is not known whether it happened. */
+  readonly lost: boolean;
   /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
 
@@ -41,6 +45,7 @@ export class Decision {
     this.resetAfterMs = fields.resetAfterMs ?? 0;
     this.degraded = fields.degraded ?? false;
     this.granted = fields.granted ?? Number(fields.allowed);
+    this.lost = fields.lost ?? false;
   }
 
   static read(reply: unknown): Decision {
@@ -50,6 +55,11 @@ export class Decision {
   /** The same, but for some of its fields. */
   with(fields: Partial<Fields>): Decision {
     return new Decision({ ...this, ...fields });
+  }
+
+  /** The same, as `onError` has decided it. */
+  asDegraded(lost: boolean): this {
+    return this.with({ degraded: true, lost }) as this;
   }
 
   /** For the Retry-After header: rounded up, so that nobody comes back too early. */
@@ -81,7 +91,7 @@ export class Decision {
 
 /** The decision over several limits: that of the one that binds. */
 export class JointDecision extends Decision {
-  /** Each limit's own; empty when degraded. */
+  /** Each limit's own; empty where the policy is "open" or "closed" and the server is away. */
   readonly each: Readonly<Record<string, Decision>>;
 
   constructor(fields: Fields & { each?: Record<string, Decision> }) {
@@ -89,16 +99,25 @@ export class JointDecision extends Decision {
     this.each = fields.each ?? {};
   }
 
+  override with(fields: Partial<Fields>): JointDecision {
+    return new JointDecision({ ...this, ...fields });
+  }
+
+  override asDegraded(lost: boolean): this {
+    const each = Object.entries(this.each).map(([name, own]) => [name, own.asDegraded(lost)]);
+    return new JointDecision({ ...this, degraded: true, lost, each: Object.fromEntries(each) }) as this;
+  }
+
   static readEach(reply: unknown, names: readonly string[]): JointDecision {
     const inner = (reply as unknown[])[4] as unknown[];
-    const each = Object.fromEntries(names.map((name, at) => [name, Decision.read(inner[at])]));
+    const each = Object.fromEntries(inner.map((own, at) => [names[at]!, Decision.read(own)]));
     return new JointDecision({ ...readFields(reply), each });
   }
 }
 
 /** Work was begun whose hold was denied. */
-export class Denied extends Error {
-  override readonly name = "Denied";
+export class Denied extends TokenBucketError {
+  override readonly name: string = "Denied";
 
   constructor(readonly decision: Decision) {
     super(`denied, to be tried again after ${decision.retryAfterMs} ms`);
@@ -106,6 +125,10 @@ export class Denied extends Error {
 }
 
 function readFields(reply: unknown): Fields {
-  const [granted = 0, remaining = 0, retryAfterMs = 0, resetAfterMs = 0] = (reply as unknown[]).map(Number);
+  const numbers = reply as readonly unknown[];
+  const granted = Number(numbers[0]);
+  const remaining = Number(numbers[1]);
+  const retryAfterMs = Number(numbers[2]);
+  const resetAfterMs = Number(numbers[3]);
   return { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
 }

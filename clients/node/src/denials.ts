@@ -1,8 +1,9 @@
 /** Denials remembered, so that a flood is refused without asking. */
 
-import type { Clock } from "./connection.js";
-import { Decision } from "./decision.js";
+import { dropOldest } from "./buckets.js";
+import type { Decision } from "./decision.js";
 import type { Amount, Limit } from "./limit.js";
+import type { Clock } from "./lines.js";
 
 interface Denial {
   cost: number;
@@ -60,11 +61,4 @@ export class Denials {
 
 export function bucketId(name: string, { capacity, rate }: Limit): string {
   return `${capacity} ${rate} ${name}`;
-}
-
-function dropOldest(map: Map<string, unknown>): void {
-  for (const oldest of map.keys()) {
-    map.delete(oldest);
-    return;
-  }
 }

@@ -1,18 +1,62 @@
-/** Whose fault an error is. */
+/** The errors of this package, and whose fault an error of the server is. */
+
+const OURS: unique symbol = Symbol.for("tokenbucket.error") as never;
+const ABOUT_AN_ARGUMENT: unique symbol = Symbol.for("tokenbucket.error.argument") as never;
+
+function has(value: unknown, mark: symbol): boolean {
+  return typeof value === "object" && value !== null && mark in value;
+}
+
+/** The base of every error of this package: `error instanceof TokenBucketError`. */
+export class TokenBucketError extends Error {
+  readonly [OURS] = true;
+
+  // By a mark, because an argument's error is a RangeError or TypeError, too, and the package may be loaded twice.
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return this === TokenBucketError ? has(value, OURS) : Function.prototype[Symbol.hasInstance].call(this, value);
+  }
+}
+
+/** An argument has no sense; a RangeError. Of the wrong type it is a TypeError. */
+export class BadArgument extends RangeError {
+  override readonly name: string = "BadArgument";
+  readonly [OURS] = true;
+  readonly [ABOUT_AN_ARGUMENT] = true;
+
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return has(value, ABOUT_AN_ARGUMENT);
+  }
+}
+
+export class BadArgumentType extends TypeError {
+  override readonly name: string = "BadArgument";
+  readonly [OURS] = true;
+  readonly [ABOUT_AN_ARGUMENT] = true;
+}
 
 /** The server cannot be asked, and `onError` is "throw". */
-export class ServerAway extends Error {
-  override readonly name = "ServerAway";
+export class ServerAway extends TokenBucketError {
+  override readonly name: string = "ServerAway";
+}
+
+/** A call that must happen once was sent, and its reply was lost: it is not known whether it happened. */
+export class ReplyLost extends TokenBucketError {
+  override readonly name: string = "ReplyLost";
 }
 
 /** The server has no tokenbucket module. */
-export class ModuleMissing extends Error {
-  override readonly name = "ModuleMissing";
+export class ModuleMissing extends TokenBucketError {
+  override readonly name: string = "ModuleMissing";
 }
 
 /** The buckets of one call are in several slots of a cluster. */
-export class CrossSlot extends Error {
-  override readonly name = "CrossSlot";
+export class CrossSlot extends TokenBucketError {
+  override readonly name: string = "CrossSlot";
+}
+
+/** The server replied with an error that repeating the call does not change, such as WRONGTYPE or NOPERM. */
+export class ServerError extends TokenBucketError {
+  override readonly name: string = "ServerError";
 }
 
 export type Fault =
@@ -23,24 +67,34 @@ export type Fault =
   /** The server is there and refuses this write, which says nothing about the next. */
   | "refusing";
 
-const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE", "MOVED", "ASK"]);
+const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"]);
 const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "EXECABORT"]);
 
 export function faultOf(error: unknown): Fault {
   // A TypeError is a client library's word for arguments, or a mistake of ours: nothing that passes by waiting.
-  if (error instanceof ModuleMissing || error instanceof TypeError) return "caller";
+  if (error instanceof TokenBucketError || error instanceof TypeError) return "caller";
   const code = codeOf(error);
   if (code === undefined || NOT_DECIDING.has(code)) return "away";
   return REFUSING.has(code) ? "refusing" : "caller";
+}
+
+/** Whether the server said so, and not the client library. */
+export function isReply(error: unknown): boolean {
+  return codeOf(error) !== undefined;
 }
 
 export function isCrossSlot(error: unknown): boolean {
   return codeOf(error) === "CROSSSLOT";
 }
 
-/** The node has not, or not yet, the slot of the call. */
-export function isRedirection(error: unknown): boolean {
-  return /^(MOVED|ASK) /.test(textOf(error));
+export function isReadOnly(error: unknown): boolean {
+  return codeOf(error) === "READONLY";
+}
+
+/** Where the node says that the slot is. */
+export function redirectionOf(error: unknown): { isMoved: boolean; slot: number; address: string } | undefined {
+  const [, kind, slot, address = ""] = /^(MOVED|ASK) (\d+) (\S+)/.exec(textOf(error)) ?? [];
+  return kind === undefined ? undefined : { isMoved: kind === "MOVED", slot: Number(slot), address };
 }
 
 export function isUnknownCommand(error: unknown): boolean {

@@ -2,15 +2,15 @@
 
 import { randomUUID } from "node:crypto";
 
-import { limitWords, type Asker, type Part } from "./asker.js";
+import type { Backend, Caller, Part } from "./backend.js";
 import { Denied, JointDecision } from "./decision.js";
-import { textOf } from "./errors.js";
+import { BadArgument, textOf } from "./errors.js";
 import { checkAmount, type Amount } from "./limit.js";
 
 /** What the work used; of several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
-export interface HoldOptions {
+export interface HoldOptions extends Caller {
   /** When the tokens come back if the holder is gone; 30,000 by default. It is renewed three times as often. */
   ttlMs?: number;
 }
@@ -27,27 +27,29 @@ export class Hold implements AsyncDisposable {
   readonly id = randomUUID();
   /** What the work used, for the end of the block: nothing unless set. */
   used: Used = 0;
-  readonly #asker: Asker;
+  readonly #backend: Backend;
   readonly #parts: readonly Part[];
   readonly #ttlMs: number;
   #decision = new JointDecision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
   #renewing: Promise<unknown> | undefined;
-  #isOver = false;
+  #settled: Promise<JointDecision> | undefined;
 
-  private constructor(asker: Asker, parts: readonly Part[], ttlMs: number) {
-    if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new RangeError(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
-    this.#asker = asker;
+  private constructor(backend: Backend, parts: readonly Part[], ttlMs: number) {
+    if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
+    this.#backend = backend;
     this.#parts = parts;
     this.#ttlMs = Math.round(ttlMs);
   }
 
-  static async of(asker: Asker, parts: readonly Part[], { ttlMs = 30_000 }: HoldOptions): Promise<Hold> {
-    const hold = new Hold(asker, parts, ttlMs);
-    await hold.renew();
+  static async of(backend: Backend, parts: readonly Part[], options: HoldOptions): Promise<Hold> {
+    const { ttlMs = 30_000, signal } = options;
+    signal?.throwIfAborted();
+    const hold = new Hold(backend, parts, ttlMs);
+    await hold.#set({ signal });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
-    hold.#isOver = !hold.allowed;
     if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
+    else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
 
@@ -72,46 +74,52 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Makes the hold last its ttl from now; one that has expired is taken anew, given room. */
-  async renew(): Promise<JointDecision> {
-    const { length } = this.#parts;
-    this.#decision = await this.#asker.decideAll(this.#parts, [
-      "TB.MHOLD",
-      String(length),
-      String(this.#ttlMs),
-      this.id,
-    ]);
-    return this.#decision;
+  renew(): Promise<JointDecision> {
+    return this.#set({});
   }
 
   /**
    * Ends the hold: what was not used comes back, what was used beyond it is charged. If it is not
    * there any more (it expired, or the server was away when the work began), what was used is charged.
    *
-   * Asked also while the server is thought to be away: what a settlement does not tell is lost.
+   * Happens once: whoever calls it again gets the first outcome. Asked also while the server is thought to be away:
+   * what a settlement does not tell is lost.
    */
-  async settle(used: Used = this.used): Promise<void> {
-    if (this.#isOver) return;
-    const parts = this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }));
-    this.#isOver = true;
-    clearInterval(this.#timer);
-    // A renewal on its way could arrive after the settlement.
-    await this.#renewing;
-    const how = { always: true };
-    const settled = await this.#asker.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
-    for (const { which, name, limit, amount } of parts) {
-      if (settled.each[which]?.allowed !== false || Number(amount) === 0) continue;
-      await this.#asker.ask(["TB.CHARGE", this.#asker.prefix + name, ...limitWords(limit), String(amount)], how);
+  async settle(used: Used = this.used): Promise<JointDecision> {
+    if (!this.#settled) {
+      const parts = this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }));
+      this.#settled = this.#settle(parts);
     }
+    return this.#settled;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.settle();
   }
 
+  async #set(caller: Caller): Promise<JointDecision> {
+    const words = ["TB.MHOLD", String(this.#parts.length), String(this.#ttlMs), this.id];
+    this.#decision = await this.#backend.decideAll(this.#parts, words, caller);
+    return this.#decision;
+  }
+
+  async #settle(parts: readonly Part[]): Promise<JointDecision> {
+    clearInterval(this.#timer);
+    // A renewal on its way could arrive after the settlement.
+    await this.#renewing;
+    const how = { always: true };
+    const settled = await this.#backend.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
+    // If it is not known whether it happened, to charge could be the second time.
+    const missing = settled.lost ? [] : parts.filter((part) => isMissing(part, settled));
+    const charges = missing.map((part) => this.#backend.decide("TB.CHARGE", part, [part.amount], undefined, how));
+    const lost = (await Promise.all(charges)).some((charged) => charged.lost);
+    return lost ? settled.asDegraded(true) : settled;
+  }
+
   #usedOf({ which }: Part, used: Used): Amount {
     if (typeof used !== "object") {
       if (this.#parts.length === 1 || Number(used) === 0) return used;
-      throw new RangeError(`used: ${used} does not say of which limit`);
+      throw new BadArgument(`used: ${used} does not say of which limit`);
     }
     const amount = used[which] ?? 0;
     checkAmount("used", amount);
@@ -120,7 +128,12 @@ export class Hold implements AsyncDisposable {
 
   #keep(): void {
     this.#renewing ??= this.renew()
-      .catch((error: unknown) => this.#asker.server.log(`tokenbucket: a hold was not renewed: ${textOf(error)}`))
+      .catch((error: unknown) => this.#backend.server.log(`tokenbucket: a hold was not renewed: ${textOf(error)}`))
       .finally(() => (this.#renewing = undefined));
   }
+}
+
+/** Whether something was used that no hold stands for. */
+function isMissing({ which, amount }: Part, settled: JointDecision): boolean {
+  return settled.each[which]?.allowed === false && Number(amount) > 0;
 }

@@ -5,18 +5,17 @@
  *     const { allowed } = await limiter.take("user:42");
  */
 
-export type { OnDecision, Options } from "./asker.js";
-export type {
-  Client,
-  Clock,
-  Connection,
-  IoredisClient,
-  IoredisCluster,
-  NodeRedisClient,
-  NodeRedisCluster,
-} from "./connection.js";
+export type { Caller, OnDecision, Options, Policy } from "./backend.js";
 export { Decision, Denied, JointDecision, type HeaderOptions } from "./decision.js";
-export { CrossSlot, ModuleMissing, ServerAway } from "./errors.js";
+export {
+  BadArgument,
+  CrossSlot,
+  ModuleMissing,
+  ReplyLost,
+  ServerAway,
+  ServerError,
+  TokenBucketError,
+} from "./errors.js";
 export type { Hold, HoldOptions, Used } from "./hold.js";
 export { checkLimit, parseLimit, type Amount, type Limit } from "./limit.js";
 export {
@@ -28,3 +27,15 @@ export {
   type Names,
   type ReserveOptions,
 } from "./limiter.js";
+export type {
+  Client,
+  Clock,
+  InProcess,
+  IoredisClient,
+  IoredisCluster,
+  NodeRedisClient,
+  NodeRedisCluster,
+  NodeRedisPool,
+  NodeRedisSentinel,
+} from "./lines.js";
+export { Server, type ServerOptions } from "./server.js";

@@ -1,5 +1,7 @@
 /** What a bucket holds, and how fast it fills. */
 
+import { BadArgument } from "./errors.js";
+
 export interface Limit {
   /** The most tokens a bucket holds; 0 lets nobody through. */
   readonly capacity: Amount;
@@ -31,28 +33,39 @@ const UNIT_MS: Record<string, number> = {
   y: 365 * 86_400_000,
 };
 
-/** Throws a RangeError that says what is wrong with a limit; the server alone knows every bound. */
+/** Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound. */
 export function checkLimit({ capacity, rate }: Limit): void {
   checkAmount("capacity", capacity);
   const parts = RATE.exec(String(rate))?.groups;
   if (!parts || Number(parts.period ?? parts.multiple ?? 1) === 0) {
-    throw new RangeError(`rate: '${rate}' is neither tokens per second nor like '100/m' or '1000@d'`);
+    throw new BadArgument(`rate: '${rate}' is neither tokens per second nor like '100/m' or '1000@d'`);
   }
 }
 
 export function checkAmount(name: string, amount: Amount): void {
-  if (!AMOUNT.test(String(amount))) throw new RangeError(`${name}: ${amount} is not a number of at least 0`);
+  const isGood = typeof amount === "number" ? amount >= 0 && amount < Infinity : AMOUNT.test(amount);
+  if (!isGood) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
+}
+
+export function checkCount(name: string, count: number): void {
+  if (!Number.isSafeInteger(count) || count < 0) {
+    throw new BadArgument(`${name}: ${count} is not a whole number of at least 0`);
+  }
 }
 
 /** Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them. */
 export function parseLimit(text: string): Limit {
   const [capacity, rate, ...more] = text.trim().split(/\s+/);
   if (!capacity || !rate || more.length > 0) {
-    throw new RangeError(`'${text}' is not a capacity and a rate, like '20 10/s'`);
+    throw new BadArgument(`'${text}' is not a capacity and a rate, like '20 10/s'`);
   }
   const limit = { capacity, rate };
   checkLimit(limit);
   return limit;
+}
+
+export function limitWords({ capacity, rate }: Limit): [string, string] {
+  return [String(capacity), String(rate)];
 }
 
 /** The words of a rate, as they are written. */

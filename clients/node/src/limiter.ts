@@ -1,12 +1,15 @@
 /** One limit for many names, and several limits together. */
 
-import { Asker, type Options, type Part } from "./asker.js";
-import { Batches, type Batch } from "./batches.js";
-import type { Client } from "./connection.js";
-import { Decision, type HeaderOptions, type JointDecision } from "./decision.js";
+import { Backend, type Caller, type Options, type Part, type Policy } from "./backend.js";
+import { Batches } from "./batches.js";
+import { hashTag, scriptKey } from "./command.js";
+import type { Decision, HeaderOptions, JointDecision } from "./decision.js";
 import { Denials } from "./denials.js";
+import { BadArgument } from "./errors.js";
 import { Hold, type HoldOptions } from "./hold.js";
-import { checkAmount, checkLimit, type Amount, type Limit } from "./limit.js";
+import { checkAmount, checkCount, checkLimit, type Amount, type Limit } from "./limit.js";
+import type { Client } from "./lines.js";
+import type { Server } from "./server.js";
 
 export interface LimiterOptions extends Options {
   /** So many denied names are refused here until their time has come; 0, none, by default. */
@@ -15,7 +18,7 @@ export interface LimiterOptions extends Options {
   batch?: number;
 }
 
-export interface CallOptions {
+export interface CallOptions extends Caller {
   /** The limit for this call alone. */
   limit?: Limit | undefined;
 }
@@ -23,99 +26,106 @@ export interface CallOptions {
 export interface ReserveOptions extends CallOptions {
   /** The longest wait that is worth it. */
   maxWaitMs: number;
-  /** Whether to wait here; else the caller waits for `retryAfterMs`. */
-  sleep?: boolean;
-  /** Breaks the wait off, and gives the tokens back. */
-  signal?: AbortSignal;
 }
+
+const NO_OPTIONS: CallOptions = {};
 
 /** One limit for many names; each name has a bucket of its own, at `prefix` + name. */
 export class Limiter {
   readonly limit: Limit;
-  readonly #asker: Asker;
+  readonly #backend: Backend;
   readonly #denials: Denials | undefined;
   readonly #batches: Batches | undefined;
 
-  constructor(client: Client, limit: Limit, options: LimiterOptions = {}) {
+  constructor(client: Client | Server, limit: Limit, options: LimiterOptions = {}) {
     const { rememberDenials = 0, batch = 0 } = options;
     checkLimit(limit);
     checkCount("rememberDenials", rememberDenials);
     checkCount("batch", batch);
     this.limit = { ...limit };
-    this.#asker = new Asker(client, options);
-    if (rememberDenials > 0) this.#denials = new Denials(rememberDenials, this.#asker.clock);
-    if (batch > 1) this.#batches = new Batches(batch, this.#asker.clock);
+    this.#backend = new Backend(client, options);
+    if (rememberDenials > 0) this.#denials = new Denials(rememberDenials, this.#backend.clock);
+    if (batch > 1) this.#batches = new Batches(batch, this.#backend, this.#denials);
+  }
+
+  get onError(): Policy {
+    return this.#backend.onError;
   }
 
   /** Takes `cost` tokens if the bucket holds them, else nothing. */
-  async take(name: string, cost: Amount = 1, options: CallOptions = {}): Promise<Decision> {
-    checkAmount("cost", cost);
-    const limit = this.#limitOf(options);
-    const batch = this.#batchFor(name, cost, limit);
-    if (batch) return this.#takeFrom(batch, Number(cost));
-    const began = this.#asker.clock.now();
-    const refusal = this.#denials?.recall(name, limit, cost);
-    if (refusal) {
-      this.#asker.tell(name, limit, refusal, began);
-      return refusal;
+  take(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+    try {
+      checkAmount("cost", cost);
+      const limit = this.#limitOf(options);
+      if (this.#batches || this.#denials) return this.#takeSparingly(name, cost, limit, options);
+      return this.#backend.decide("TB.TAKE", { name, limit }, [cost], options);
+    } catch (error) {
+      return Promise.reject(error as Error);
     }
-    const decision = await this.#asker.decide("TB.TAKE", { name, limit }, [cost]);
-    this.#denials?.remember(name, limit, cost, decision, began);
-    return decision;
   }
 
   /** What `take` would decide; `remaining` is as after it. Of cost 0, what there is. */
-  async peek(name: string, cost: Amount = 1, options: CallOptions = {}): Promise<Decision> {
+  async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("cost", cost);
-    return this.#asker.decide("TB.PEEK", { name, limit: this.#limitOf(options) }, [cost]);
+    return this.#backend.decide("TB.PEEK", { name, limit: this.#limitOf(options) }, [cost], options);
   }
 
   /** Takes as many whole tokens as there are, at most `most`: see `granted`. */
-  async takeUpTo(name: string, most: number, options: CallOptions = {}): Promise<Decision> {
+  async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkCount("most", most);
-    const ifOpen = new Decision({ allowed: true, degraded: true, granted: most });
-    return this.#asker.decide("TB.TAKEUPTO", { name, limit: this.#limitOf(options) }, [most], ifOpen);
+    return this.#backend.decide("TB.TAKEUPTO", { name, limit: this.#limitOf(options) }, [most], options);
   }
 
   /**
-   * Takes `cost`, into debt if need be, and sleeps until it is this caller's turn. Denied, at once
-   * and without a token taken, if that would be longer than `maxWaitMs`.
+   * Takes `cost`, into debt if need be; the caller then waits for `retryAfterMs` until it is its turn. Denied, and
+   * without a token taken, if that would be longer than `maxWaitMs`.
    */
   async reserve(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
-    const { maxWaitMs, sleep = true, signal } = options;
     checkAmount("cost", cost);
-    checkCount("maxWaitMs", maxWaitMs);
-    signal?.throwIfAborted();
-    const limit = this.#limitOf(options);
-    const decision = await this.#asker.decide("TB.RESERVE", { name, limit }, [cost, maxWaitMs]);
-    if (!sleep || !decision.allowed || decision.retryAfterMs === 0) return decision;
+    checkCount("maxWaitMs", options.maxWaitMs);
+    const bucket = { name, limit: this.#limitOf(options) };
+    return this.#backend.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
+  }
+
+  /** Reserves, and sleeps until it is this caller's turn. A `signal` breaks that off, and the tokens are given back. */
+  async wait(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
+    const decision = await this.reserve(name, cost, options);
+    if (!decision.allowed || decision.retryAfterMs === 0) return decision;
     try {
-      await this.#asker.clock.sleep(decision.retryAfterMs, signal);
+      await this.#backend.clock.sleep(decision.retryAfterMs, options.signal);
     } catch (aborted) {
-      await this.give(name, cost, { limit });
+      await this.give(name, cost, { limit: options.limit });
       throw aborted;
     }
     return decision;
   }
 
   /** Takes `amount` in any case, into debt if need be. */
-  async charge(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
+  async charge(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
-    return this.#asker.decide("TB.CHARGE", { name, limit: this.#limitOf(options) }, [amount]);
+    return this.#backend.decide("TB.CHARGE", { name, limit: this.#limitOf(options) }, [amount], options);
   }
 
   /** Puts `amount` back, never above the capacity. */
-  async give(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
+  async give(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
     const limit = this.#limitOf(options);
-    const given = this.#asker.decide("TB.GIVE", { name, limit }, [amount]);
+    const given = this.#backend.decide("TB.GIVE", { name, limit }, [amount], options);
     return given.finally(() => this.#denials?.forget(name, limit));
+  }
+
+  /** Makes the bucket full, and forgets its holds. */
+  async reset(name: string, options: CallOptions = NO_OPTIONS): Promise<void> {
+    const limit = this.#limitOf(options);
+    this.#batches?.forget(name, limit);
+    this.#denials?.forget(name, limit);
+    await deleteAll(this.#backend, [name]);
   }
 
   /** Takes `amount` until it is settled, or for `ttlMs` if its holder is gone. */
   async hold(name: string, amount: Amount, options: HoldOptions & CallOptions = {}): Promise<Hold> {
     const part: Part = { which: "", name, limit: this.#limitOf(options), amount };
-    return Hold.of(this.#asker, [part], options);
+    return Hold.of(this.#backend, [part], options);
   }
 
   /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
@@ -135,15 +145,7 @@ export class Limiter {
 
   /** Gives back what batches have left. The client stays open: it is the caller's. */
   async close(): Promise<void> {
-    const batches = this.#batches?.all() ?? [];
-    await Promise.all(
-      batches.map((batch) =>
-        batch.inTurn(async () => {
-          const left = batch.empty();
-          if (left > 0) await this.give(batch.name, left, { limit: batch.limit });
-        }),
-      ),
-    );
+    await this.#batches?.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -155,67 +157,51 @@ export class Limiter {
     return limit ?? this.limit;
   }
 
-  /** The batch from which a take of whole tokens is served; undefined for all others. */
-  #batchFor(name: string, cost: Amount, limit: Limit): Batch | undefined {
-    const tokens = Number(cost);
-    const isServed = this.#batches && Number.isInteger(tokens) && tokens > 0 && tokens <= this.#batches.size;
-    return isServed ? this.#batches.of(name, limit) : undefined;
-  }
-
-  async #takeFrom(batch: Batch, cost: number): Promise<Decision> {
-    const began = this.#asker.clock.now();
-    const decision = await batch.inTurn(() => this.#spend(batch, cost));
-    this.#asker.tell(batch.name, batch.limit, decision, began);
+  async #takeSparingly(name: string, cost: Amount, limit: Limit, options: CallOptions): Promise<Decision> {
+    options.signal?.throwIfAborted();
+    const began = this.#backend.clock.now();
+    const decision = await this.#takeByBatch(name, cost, limit, options);
+    this.#backend.tell(name, limit, decision, began);
     return decision;
   }
 
-  async #spend(batch: Batch, cost: number): Promise<Decision> {
-    if (batch.left() >= cost) return batch.spend(cost);
-    const { name, limit } = batch;
-    const askedAt = this.#asker.clock.now();
-    const refusal = this.#denials?.recall(name, limit, cost - batch.left());
+  /** Whole tokens from a batch, if there are batches; where there are none, what was denied is refused here. */
+  async #takeByBatch(name: string, cost: Amount, limit: Limit, options: CallOptions): Promise<Decision> {
+    const tokens = Number(cost);
+    const batches = this.#batches;
+    if (batches && Number.isInteger(tokens) && tokens > 0 && tokens <= batches.size) {
+      return batches.take(name, limit, tokens, options);
+    }
+    const began = this.#backend.clock.now();
+    const refusal = this.#denials?.recall(name, limit, cost);
     if (refusal) return refusal;
-    const size = this.#batches!.size;
-    let reply = await this.#asker.decideQuietly("TB.TAKEUPTO", batch, [size]);
-    if (reply.degraded) return reply;
-    batch.add(reply, askedAt);
-    if (batch.left() >= cost) return batch.spend(cost);
-    const lacking = cost - batch.left();
-    // That reply was not about what is lacking.
-    if (reply.granted > 0 || lacking > 1) reply = await this.#asker.decideQuietly("TB.PEEK", batch, [lacking]);
-    if (reply.degraded) return reply;
-    const denied = reply.with({
-      allowed: false,
-      granted: 0,
-      remaining: (reply.allowed ? reply.remaining + lacking : reply.remaining) + batch.left(),
-      retryAfterMs: reply.retryAfterMs || 1,
-    });
-    this.#denials?.remember(name, limit, lacking, denied, askedAt);
-    return denied;
+    const decision = await this.#backend.decideQuietly("TB.TAKE", { name, limit }, [cost], options);
+    this.#denials?.remember(name, limit, cost, decision, began);
+    return decision;
   }
 }
 
 /** A bucket of each of several limits, taken all together or not at all. */
 export class JointLimiter {
   readonly limits: Readonly<Record<string, Limit>>;
-  readonly #asker: Asker;
+  readonly #backend: Backend;
 
-  /** The bucket of limit `which` is at `prefix` + "{name}:" + which. */
-  constructor(client: Client, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
+  /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
+  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };
-    this.#asker = new Asker(client, options);
+    this.#backend = new Backend(client, options);
   }
 
   /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
-  async takeAll(name: Names, costs: Amounts): Promise<JointDecision> {
+  async takeAll(name: Names, costs: Amounts, options: Caller = {}): Promise<JointDecision> {
     const parts = this.#parts(name, costs);
-    return this.#asker.decideAll(parts, ["TB.MTAKE", String(parts.length)]);
+    return this.#backend.decideAll(parts, ["TB.MTAKE", String(parts.length)], options);
   }
 
   /** Holds every amount or none, until they are settled, or for `ttlMs` if their holder is gone. */
   async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
-    return Hold.of(this.#asker, this.#parts(name, amounts), options);
+    return Hold.of(this.#backend, this.#parts(name, amounts), options);
   }
 
   /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
@@ -228,12 +214,21 @@ export class JointLimiter {
     return Hold.during(this.hold(name, amounts, options), work);
   }
 
+  /** Makes all buckets of the name full, and forgets their holds. */
+  async reset(name: Names): Promise<void> {
+    const none = Object.keys(this.limits).map((which) => [which, 0] as const);
+    await deleteAll(
+      this.#backend,
+      this.#parts(name, Object.fromEntries(none)).map((part) => part.name),
+    );
+  }
+
   #parts(name: Names, amounts: Amounts): Part[] {
     return Object.entries(amounts).map(([which, amount]) => {
       const limit = this.limits[which];
-      if (!limit) throw new RangeError(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
-      const of = typeof name === "string" ? `{${name}}` : name[which];
-      if (of === undefined) throw new RangeError(`there is no name for limit '${which}'`);
+      if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
+      const of = typeof name === "string" ? hashTag(name) : name[which];
+      if (of === undefined) throw new BadArgument(`name: there is none for limit '${which}'`);
       return { which, name: `${of}:${which}`, limit, amount };
     });
   }
@@ -243,7 +238,9 @@ export class JointLimiter {
 export type Names = string | Readonly<Record<string, string>>;
 export type Amounts = Readonly<Record<string, Amount>>;
 
-function checkCount(name: string, count: number): void {
-  if (!Number.isSafeInteger(count) || count < 0)
-    throw new RangeError(`${name}: ${count} is not a whole number of at least 0`);
+async function deleteAll(backend: Backend, names: readonly string[]): Promise<void> {
+  const keys = names.map((name) => backend.prefix + name);
+  await backend.ask(["DEL", ...keys]);
+  // Which may be on another node.
+  if (backend.server.canScript) await backend.ask(["DEL", ...keys.map(scriptKey)]);
 }

@@ -8,9 +8,10 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import type { Options } from "./asker.js";
+import type { Options } from "./backend.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import type { Client } from "./connection.js";
+import type { Client } from "./lines.js";
+import type { Server } from "./server.js";
 
 /** What a guard is told; in it times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
@@ -19,7 +20,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
   readonly #buckets: BlockableBuckets;
   readonly #prefix: string;
 
-  constructor(client: Client, options: Options = {}) {
+  constructor(client: Client | Server, options: Options = {}) {
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";
   }
@@ -39,16 +40,16 @@ export class TokenBucketStorage implements ThrottlerStorage {
     };
     const outcome = await this.#buckets.take(bucket, 1);
     if (outcome.allowed || outcome.degraded || outcome.blockedMs > 0 || blockDuration <= 0) {
-      return record(outcome, limit);
+      return record(outcome, limit, ttl);
     }
     await this.#buckets.block(bucket, blockDuration);
-    return record({ ...outcome, blockedMs: blockDuration }, limit);
+    return record({ ...outcome, blockedMs: blockDuration }, limit, ttl);
   }
 }
 
-function record({ allowed, degraded, bucket, blockedMs }: Outcome, limit: number): ThrottlerRecord {
+function record({ allowed, degraded, bucket, blockedMs }: Outcome, limit: number, ttl: number): ThrottlerRecord {
   // The guard has no word for "never", as in a limit of 0: until then, what would be the whole ttl.
-  const retryAfterMs = bucket.retryAfterMs < 0 ? bucket.resetAfterMs : bucket.retryAfterMs;
+  const retryAfterMs = bucket.retryAfterMs < 0 ? ttl : bucket.retryAfterMs;
   const totalHits = degraded ? 0 : limit - bucket.remaining + (allowed ? 0 : 1);
   return {
     totalHits,

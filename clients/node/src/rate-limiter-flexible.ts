@@ -11,16 +11,17 @@
 
 import { RateLimiterCompatibleAbstract, RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
-import type { Options } from "./asker.js";
+import type { Options } from "./backend.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import { clockOf, type Client, type Clock } from "./connection.js";
 import type { Decision } from "./decision.js";
 import { Denials } from "./denials.js";
-import { ServerAway } from "./errors.js";
+import { BadArgument } from "./errors.js";
 import type { Limit } from "./limit.js";
+import type { Client, Clock } from "./lines.js";
+import { serverOf, type Server } from "./server.js";
 
 export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | "onError"> {
-  storeClient: Client;
+  storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
   /** In how many seconds as many flow in. */
@@ -88,7 +89,7 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
     this.inMemoryBlockDuration = inMemoryBlockDuration;
     this.#buckets = new BlockableBuckets(storeClient, { ...options, onError: "throw" });
-    this.#clock = clockOf(storeClient);
+    this.#clock = serverOf(storeClient).clock;
     this.#denials = this.#noDenials();
   }
 
@@ -225,13 +226,13 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
     return new Denials(size, this.#clock);
   }
 
-  /** Does `work`; if the server cannot be asked, lets the insurance do the same. */
+  /** Does `work`; at any error of the store, lets the insurance do the same. */
   async #insured<T>(method: Method, args: unknown[], work: () => Promise<T>): Promise<T> {
     try {
       return await work();
     } catch (failed) {
       const insurance = this.insuranceLimiter;
-      if (!insurance || !(failed instanceof ServerAway)) throw failed;
+      if (!insurance || !(failed instanceof Error) || failed instanceof BadArgument) throw failed;
       return (insurance[method] as (...args: unknown[]) => Promise<T>)(...args);
     }
   }

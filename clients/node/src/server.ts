@@ -1,294 +1,302 @@
-/** Asking a server: whether it is worth a try, for how long, what to send, and what an error means. */
+/** A server, or a cluster: what limiters on it share. */
 
 import { createHash } from "node:crypto";
 
-import { isOfModule, keyOf, needsModule, scriptArguments, scriptKey, type Command } from "./command.js";
-import { connectionOf, type Client, type Connection } from "./connection.js";
-import { CrossSlot, faultOf, isCrossSlot, isUnknownCommand, isUnknownScript, ModuleMissing, textOf } from "./errors.js";
+import type { Buckets } from "./buckets.js";
+import type { Log } from "./circuit.js";
+import {
+  isOfModule,
+  keyOf,
+  mustHappenOnce,
+  needsModule,
+  scriptArguments,
+  scriptKey,
+  type Command,
+} from "./command.js";
+import {
+  BadArgument,
+  BadArgumentType,
+  CrossSlot,
+  faultOf,
+  isCrossSlot,
+  isReadOnly,
+  isUnknownCommand,
+  isUnknownScript,
+  ModuleMissing,
+  redirectionOf,
+  ServerError,
+  textOf,
+  TokenBucketError,
+} from "./errors.js";
 import { FALLBACK } from "./fallback.js";
-
-/** Told when the server goes and when it returns. */
-export type Log = (line: string) => void;
+import { routeOf, type Client, type Clock, type Line, type Route } from "./lines.js";
+import { localBuckets } from "./local.js";
+import { Node, type Message } from "./node.js";
 
 export interface ServerOptions {
-  timeoutMs: number;
-  retryEveryMs: number;
-  log: Log;
+  /** A call's time is over when for so long nothing came from the server; 100 by default. */
+  timeoutMs?: number;
+  /** How often a server that is away is asked whether it is back; 500 by default. */
+  retryEveryMs?: number;
+  /** "script": a Lua script decides where the server has no module. */
+  fallback?: "script" | undefined;
+  /** Told in one line when the server goes, and when it returns; `console.warn` by default. */
+  log?: Log;
+}
+
+/** Who is told of what became of a command. */
+export interface Listener {
+  /** Possibly after `undecided`. */
+  replied(reply: unknown): void;
+  failed(error: unknown): void;
+  /** The server does not decide; `lost`: the command was sent and must not be sent again. */
+  undecided(lost: boolean, why: string, cause: unknown): void;
 }
 
 export interface How {
-  /** Whether a script may decide where the server has no module. */
-  script?: boolean;
   /** Asks also while the server is thought to be away. */
   always?: boolean;
+  /** In place of the command, which says where they go: all of these in a transaction. */
+  together?: readonly Command[];
 }
 
-const MS_BETWEEN_REFUSALS_LOGGED = 60_000;
-const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
+const MOST_REDIRECTIONS = 5;
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
+const defaultLog: Log = (line) => console.warn(line);
 
-/** Keeps calls from waiting for a server that is away; one at a time finds out whether it is back. */
-class Circuit {
-  #away = false;
-  #probing = false;
-  #nextProbe = 0;
-  #answeredAt = 0;
-  #nextRefusalLogged = 0;
-
-  constructor(
-    readonly who: string,
-    readonly retryEveryMs: number,
-    readonly log: Log,
-  ) {}
-
-  admits(): boolean {
-    if (!this.#away) return true;
-    if (this.#probing || performance.now() < this.#nextProbe) return false;
-    this.#probing = true;
-    return true;
-  }
-
-  answered(): void {
-    if (this.#away) this.log(`tokenbucket: ${this.who} is back, limiting again`);
-    this.#away = this.#probing = false;
-    this.#answeredAt = performance.now();
-  }
-
-  /** A call that was begun at `began`: one that others have overtaken says nothing about now. */
-  failed(error: unknown, began: number): void {
-    if (began < this.#answeredAt) return;
-    if (!this.#away) {
-      this.log(`tokenbucket: cannot ask ${this.who}, each limit does as its onError says: ${textOf(error)}`);
-    }
-    this.#away = true;
-    this.#probing = false;
-    this.#nextProbe = performance.now() + this.retryEveryMs;
-  }
-
-  /** The server is there, and did not decide this call. */
-  refused(error: unknown): void {
-    this.answered();
-    const now = performance.now();
-    if (now < this.#nextRefusalLogged) return;
-    this.#nextRefusalLogged = now + MS_BETWEEN_REFUSALS_LOGGED;
-    this.log(`tokenbucket: ${this.who} refuses, onError decides such calls: ${textOf(error)}`);
-  }
-
-  /** The connection is there again: the next call may find out at once. */
-  hurry(): void {
-    this.#nextProbe = 0;
-  }
-}
-
-/** Whether a Lua script stands for the commands, on a server without the module. */
-class Script {
-  #until = 0;
-  #isNeeded = false;
-
-  constructor(
-    readonly who: string,
-    readonly log: Log,
-  ) {}
-
-  get isInUse(): boolean {
-    return performance.now() < this.#until;
-  }
-
-  begin(): void {
-    this.#until = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
-    if (!this.#isNeeded) this.log(`tokenbucket: ${this.who} has no module, the script decides until it has`);
-    this.#isNeeded = true;
-  }
-
-  end(): void {
-    if (this.#isNeeded) this.log(`tokenbucket: ${this.who} has the module, the script decides no longer`);
-    this.#isNeeded = false;
-  }
-
-  /** Lets the next call try the module again: the server may be another. */
-  lookForModule(): void {
-    this.#until = 0;
-  }
-}
-
-/** What is known about a server, or about one node of a cluster. */
-class Node {
-  readonly circuit: Circuit;
-  readonly script: Script;
-
-  constructor(name: string, { retryEveryMs, log }: ServerOptions) {
-    const who = name === "" ? "the server" : `the node ${name}`;
-    this.circuit = new Circuit(who, retryEveryMs, log);
-    this.script = new Script(who, log);
-  }
-}
-
-/** What limiters on one client share: what is known about who answers there. */
+/**
+ * Give limiters one of these in place of the client to set how long to wait for the server and what to do without the
+ * module. Those that get the client itself share one with the defaults.
+ */
 export class Server {
-  readonly #connection: Connection;
-  readonly #options: ServerOptions;
-  readonly #nodes = new Map<string, Node>();
-  /** What is to be sent once the connection is ready. */
-  readonly #waiting = new Set<{ begin: () => void; failed: (error: unknown) => void }>();
-  #connectError: unknown;
   readonly log: Log;
-  /** Why the server was last thought to be away. */
-  lastError: unknown;
+  readonly clock: Clock;
+  readonly canScript: boolean;
+  readonly retryEveryMs: number;
+  /** How many decisions `onError` has made in place of the server. */
+  degradedCount = 0;
+  readonly local: Buckets = localBuckets();
+  readonly #route: Route;
+  readonly #nodes = new Map<string, Node>();
+  readonly #timeoutMs: number;
+  #nextRefresh = 0;
 
-  constructor(client: Client, options: ServerOptions) {
-    this.#connection = connectionOf(client);
-    this.#options = options;
-    this.log = options.log;
-    this.#connection.onReady(() => this.#becameReady());
-    this.#connection.onError((error) => this.#didNotConnect(error));
-  }
-
-  /** The server's reply, or undefined when it does not decide. Rejects for the caller's mistake. */
-  async ask(command: Command, how: How = {}): Promise<unknown> {
-    const key = keyOf(command);
-    const node = this.#nodeOf(key);
-    const canScript = how.script && isOfModule(command) && !needsModule(command);
-    if (!canScript || !node.script.isInUse) {
-      try {
-        return await this.#decided(node, how, () => this.#send(node, command));
-      } catch (error) {
-        if (!canScript || !(error instanceof ModuleMissing)) throw error;
-      }
-      node.script.begin();
+  constructor(client: Client, options: ServerOptions = {}) {
+    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
+    if (!(timeoutMs > 0)) throw new BadArgument(`timeoutMs: ${timeoutMs} is not above 0`);
+    if (!(retryEveryMs >= 0)) throw new BadArgument(`retryEveryMs: ${retryEveryMs} is not at least 0`);
+    if (fallback !== undefined && fallback !== "script") {
+      throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
     }
-    // Its keys have other names, and so perhaps another node.
-    return this.#decided(this.#nodeOf(scriptKey(key)), how, () => this.#runScript(command));
+    this.#route = routeOf(client);
+    this.#timeoutMs = timeoutMs;
+    this.retryEveryMs = retryEveryMs;
+    this.log = log;
+    this.canScript = fallback === "script";
+    this.clock = this.#route.clock;
+    this.#route.onEnd(() => this.close());
   }
 
-  /** Their replies, in a transaction; to be called only after `ask` has found the module or none. */
-  askTogether(commands: readonly Command[], how: How = {}): Promise<unknown> {
-    const key = keyOf(commands[0] ?? []);
-    const node = this.#nodeOf(key);
-    if (!how.script || !node.script.isInUse) {
-      return this.#decided(node, how, () => this.#connection.transaction(commands));
-    }
-    return this.#decided(this.#nodeOf(scriptKey(key)), how, () => this.#connection.transaction(commands.map(standIn)));
+  get isCluster(): boolean {
+    return this.#route.isCluster;
   }
 
-  #nodeOf(key: string): Node {
-    const name = this.#connection.nodeOf?.(key) ?? "";
-    const known = this.#nodes.get(name);
+  ask(command: Command, listener: Listener, how?: How): void {
+    new Call(this, command, listener, how).begin();
+  }
+
+  /** Ends the connections; the next call makes new ones. The client stays open: it is the caller's. */
+  close(): void {
+    for (const node of this.#nodes.values()) node.close();
+  }
+
+  nodeOf(key: string): Node {
+    return this.nodeAt(this.#route.addressOf(key));
+  }
+
+  nodeAt(address: string): Node {
+    const known = this.#nodes.get(address);
     if (known) return known;
-    const node = new Node(name, this.#options);
-    this.#nodes.set(name, node);
+    const { retryEveryMs, log } = this;
+    const node = new Node(address, this.#route, { timeoutMs: this.#timeoutMs, retryEveryMs, log });
+    if (this.#route.isCluster) node.onAway = () => this.#lookForSlots(node);
+    this.#nodes.set(address, node);
     return node;
   }
 
-  async #decided({ circuit }: Node, how: How, send: () => Promise<unknown>): Promise<unknown> {
-    if (!circuit.admits() && !how.always) return undefined;
-    const began = performance.now();
-    try {
-      const reply = await this.#inTime(send);
-      circuit.answered();
-      return reply;
-    } catch (error) {
-      const fault = faultOf(error);
-      if (fault === "caller") {
-        circuit.answered();
-        throw isCrossSlot(error) ? crossSlot(error) : error;
-      }
-      this.lastError = error;
-      if (fault === "away") circuit.failed(error, began);
-      else circuit.refused(error);
-      return undefined;
-    }
+  moved(slot: number, address: string): void {
+    this.#route.learn?.(slot, address);
   }
 
-  /**
-   * Nothing is handed to a library that is not connected: it would keep the command, and send it
-   * long after it was answered by the policy.
-   */
-  #inTime(send: () => Promise<unknown>): Promise<unknown> {
-    const { timeoutMs } = this.#options;
-    let timer: NodeJS.Timeout | undefined;
-    const reply = new Promise<unknown>((replied, failed) => {
-      const waiting = { begin: () => void (async () => send())().then(replied, failed), failed };
-      timer = setTimeout(() => {
-        const what = this.#waiting.delete(waiting) ? this.#notConnected() : "no reply";
-        failed(new Error(`${what} within ${timeoutMs} ms`));
-      }, timeoutMs);
-      if (this.#connection.isReady) return waiting.begin();
-      this.#waiting.add(waiting);
-      this.#connection.wake?.();
-    });
-    return reply.finally(() => clearTimeout(timer));
-  }
-
-  #notConnected(): string {
-    return this.#connectError === undefined ? "not connected" : `not connected (${textOf(this.#connectError)})`;
-  }
-
-  #becameReady(): void {
-    this.#connectError = undefined;
-    for (const { circuit, script } of this.#nodes.values()) {
-      circuit.hurry();
-      script.lookForModule();
-    }
-    const waiting = [...this.#waiting];
-    this.#waiting.clear();
-    for (const { begin } of waiting) begin();
-  }
-
-  #didNotConnect(error: unknown): void {
-    this.#connectError = error;
-    // A wrong password, say: to wait longer does not make it right.
-    if (faultOf(error) !== "caller") return;
-    for (const { failed } of this.#waiting) failed(error);
-    this.#waiting.clear();
-  }
-
-  async #send(node: Node, command: Command): Promise<unknown> {
-    try {
-      const reply = await this.#connection.send(command);
-      if (isOfModule(command)) node.script.end();
-      return reply;
-    } catch (error) {
-      if (!isUnknownCommand(error)) throw error;
-      const help = needsModule(command)
-        ? "holds need the tokenbucket module, which the server has not loaded"
-        : 'the server has no tokenbucket module: load it, or set fallback: "script"';
-      throw new ModuleMissing(help, { cause: error });
-    }
-  }
-
-  async #runScript(command: Command): Promise<unknown> {
-    const words = scriptArguments(command);
-    try {
-      return await this.#connection.send(["EVALSHA", SHA, ...words]);
-    } catch (error) {
-      if (!isUnknownScript(error)) throw error;
-    }
-    return this.#connection.send(["EVAL", FALLBACK, ...words]);
+  /** Asks another node who has the slots of one that is away. */
+  #lookForSlots(away: Node): void {
+    const now = performance.now();
+    if (now < this.#nextRefresh) return;
+    this.#nextRefresh = now + this.retryEveryMs / 2;
+    const others = [...this.#route.addresses!()].filter((address) => address !== away.address);
+    const nodes = others.map((address) => this.nodeAt(address)).filter(({ circuit }) => !circuit.isAway);
+    const other = nodes.find(({ isConnected }) => isConnected) ?? nodes[0];
+    other?.send(new LookForSlots((slots) => this.#route.learnAll?.(slots, other.address)));
   }
 }
 
-/** What stands for a command inside a transaction where the script decides. */
+class LookForSlots implements Message {
+  readonly once = false;
+
+  constructor(readonly replied: (slots: unknown) => void) {}
+
+  transmit(line: Line): Promise<unknown> {
+    return line.send(["CLUSTER", "SLOTS"]);
+  }
+  failed(): void {}
+  undecided(): void {}
+}
+
+/** A command on its way to whoever decides: past redirections, and by the script where there is no module. */
+class Call implements Message {
+  readonly once: boolean;
+  readonly #server: Server;
+  readonly #command: Command;
+  readonly #listener: Listener;
+  readonly #how: How | undefined;
+  #node: Node;
+  #isByScript = false;
+  #loadsScript = false;
+  #isAsking = false;
+  #redirections = 0;
+  #hasLeft = false;
+
+  constructor(server: Server, command: Command, listener: Listener, how: How | undefined) {
+    this.once = mustHappenOnce(command);
+    this.#server = server;
+    this.#command = command;
+    this.#listener = listener;
+    this.#how = how;
+    this.#node = server.nodeOf(keyOf(command));
+    if (this.#canScript && this.#node.script.isInUse) this.#useScript();
+  }
+
+  begin(): void {
+    const node = this.#node;
+    if (!node.circuit.isAway || this.#how?.always) return node.send(this);
+    node.probeNow();
+    this.undecided(false);
+  }
+
+  transmit(line: Line): Promise<unknown> {
+    if (this.#how?.together) {
+      const commands = this.#how.together;
+      return line.transaction(this.#isByScript ? commands.map(standIn) : commands);
+    }
+    if (this.#isAsking) this.#isAsking = precede(line, ["ASKING"]);
+    if (this.#loadsScript) this.#loadsScript = precede(line, ["SCRIPT", "LOAD", FALLBACK]);
+    return line.send(this.#isByScript ? evalsha(this.#command) : this.#command);
+  }
+
+  replied(reply: unknown): void {
+    if (!this.#isByScript) this.#node.script.end();
+    this.#listener.replied(reply);
+  }
+
+  undecided(lost: boolean): void {
+    this.#listener.undecided(lost, this.#node.reason, this.#node.circuit.lastError);
+  }
+
+  failed(error: unknown): void {
+    if (this.#isRepeatable(error)) return this.#node.send(this);
+    const fault = faultOf(error);
+    if (fault === "caller") return this.#listener.failed(this.#asOurs(error));
+    if (fault === "refusing") this.#node.circuit.refused(error);
+    this.undecided(false);
+  }
+
+  get #canScript(): boolean {
+    return this.#server.canScript && isOfModule(this.#command) && !needsModule(this.#command);
+  }
+
+  #useScript(): void {
+    this.#isByScript = true;
+    // Its keys have other names, and so perhaps another node.
+    this.#node = this.#server.nodeOf(scriptKey(keyOf(this.#command)));
+  }
+
+  /** After an error which says that nothing happened: whether another try is due, elsewhere or otherwise. */
+  #isRepeatable(error: unknown): boolean {
+    if (isReadOnly(error)) {
+      if (this.#hasLeft) return false;
+      this.#hasLeft = true;
+      return this.#node.leave();
+    }
+    if (isUnknownScript(error) && this.#isByScript && this.#redirections++ < MOST_REDIRECTIONS) {
+      this.#loadsScript = true;
+      return true;
+    }
+    if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
+      this.#node.script.begin();
+      this.#useScript();
+      return true;
+    }
+    return this.#isRedirected(error);
+  }
+
+  #isRedirected(error: unknown): boolean {
+    const to = redirectionOf(error);
+    if (!to || !this.#server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
+    if (to.isMoved) {
+      this.#server.moved(to.slot, to.address);
+      this.#node = this.#server.nodeOf(this.#isByScript ? scriptKey(keyOf(this.#command)) : keyOf(this.#command));
+    } else {
+      this.#isAsking = true;
+      this.#node = this.#server.nodeAt(to.address);
+    }
+    return true;
+  }
+
+  /** What to do about it, where that is known. */
+  #asOurs(error: unknown): unknown {
+    const { who } = this.#node;
+    if (error instanceof TokenBucketError) return error;
+    if (isUnknownCommand(error)) return new ModuleMissing(this.#helpWithModule(who), { cause: error });
+    if (isCrossSlot(error)) {
+      const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
+      return new CrossSlot(help, { cause: error });
+    }
+    if (redirectionOf(error)) {
+      return new ServerError(`${who} is a node of a cluster: use the cluster client`, { cause: error });
+    }
+    return new ServerError(`${textOf(error)} (${who})`, { cause: error });
+  }
+
+  #helpWithModule(who: string): string {
+    if (needsModule(this.#command)) return `holds need the tokenbucket module, which ${who} has not loaded`;
+    return `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
+  }
+}
+
+/** Sends the words right before what comes next, whose error would tell that they failed. */
+function precede(line: Line, words: Command): false {
+  line.send(words).catch(() => {});
+  return false;
+}
+
+function evalsha(command: Command): Command {
+  return ["EVALSHA", SHA, ...scriptArguments(command)];
+}
+
+/** What stands for a command inside a transaction where the script decides, which is loaded by then. */
 function standIn(command: Command): Command {
   const [name = "", ...keys] = command;
-  return name === "DEL" ? [name, ...keys.map(scriptKey)] : ["EVAL", FALLBACK, ...scriptArguments(command)];
+  return name === "DEL" ? [name, ...keys.map(scriptKey)] : evalsha(command);
 }
 
-function crossSlot(cause: unknown): CrossSlot {
-  return new CrossSlot("in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'", {
-    cause,
-  });
-}
+const servers = new WeakMap<Client, Server>();
 
-const servers = new WeakMap<Client, { options: ServerOptions; server: Server }[]>();
-
-/** The server behind `client`, shared by those who ask it in the same way. */
-export function serverOf(client: Client, options: ServerOptions): Server {
-  const known = servers.get(client) ?? [];
-  servers.set(client, known);
-  const names = ["timeoutMs", "retryEveryMs", "log"] as const;
-  const same = known.find((one) => names.every((name) => one.options[name] === options[name]));
-  if (same) return same.server;
-  const server = new Server(client, options);
-  known.push({ options, server });
+/** What was given, or the server behind the client, which all limiters on it share. */
+export function serverOf(client: Client | Server): Server {
+  if (client instanceof Server) return client;
+  const known = servers.get(client);
+  if (known) return known;
+  const server = new Server(client);
+  servers.set(client, server);
   return server;
 }

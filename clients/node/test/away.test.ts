@@ -1,75 +1,118 @@
-/** A server that goes, hangs, returns, or answers that the call is wrong. */
+/** A server that goes, hangs, returns, or answers that the call is wrong; and callers who are late, or leave. */
 
 import assert from "node:assert/strict";
-import { mock, test, type TestContext } from "node:test";
+import { test, type TestContext } from "node:test";
 
-import { Limiter, ServerAway, type Connection, type LimiterOptions } from "tokenbucket-redis";
+import { Limiter, ServerAway, ServerError, type ServerOptions } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, STILL, until, type Server } from "./servers.js";
+import { clientFor, LIBRARIES, patient, serverFor, sharedServer, STILL, until, type Server } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
 
-interface Subject {
-  limiter: Limiter;
-  /** On the same client, for what has to be seen however loaded the machine is. */
-  patient: Limiter;
-  lines: string[];
-}
-
-async function limiterFor(
-  t: TestContext,
-  server: Server,
-  options: LimiterOptions = {},
-  library = "ioredis",
-): Promise<Subject> {
-  const { client } = await clientFor(t, server, library);
+async function serverAndLog(t: TestContext, server: Server, options: ServerOptions = {}, library = "ioredis") {
+  const { client, send } = await clientFor(t, server, library);
   const lines: string[] = [];
-  const log = (line: string) => lines.push(line);
-  const limiter = new Limiter(client, LIMIT, { timeoutMs: 1000, retryEveryMs: 50, log, ...options });
-  const patient = new Limiter(client, LIMIT, PATIENT);
-  assert.equal((await patient.take("a")).remaining, 2);
-  return { limiter, patient, lines };
+  const buckets = patient(client, { timeoutMs: 1000, retryEveryMs: 50, log: (line) => lines.push(line), ...options });
+  assert.equal((await new Limiter(buckets, LIMIT).take("a")).remaining, 2);
+  return { buckets, lines, send };
 }
 
-for (const [library, onError] of [
-  ["ioredis", "open"],
-  ["ioredis", "closed"],
-  ["iovalkey", "open"],
-  ["node-redis", "closed"],
-] as const) {
-  test(`${library}, ${onError}: the server is unplugged, and comes back`, async (t) => {
+for (const library of Object.keys(LIBRARIES)) {
+  test(`${library}: the server is unplugged, and comes back`, async (t) => {
     const server = await serverFor(t);
-    const { limiter, patient, lines } = await limiterFor(t, server, { onError }, library);
-
+    const { buckets, lines } = await serverAndLog(t, server, {}, library);
     await server.stop();
-    for (let i = 0; i < 5; i++) {
-      const decision = await limiter.take("a");
-      assert.deepEqual([decision.allowed, decision.degraded], [onError === "open", true]);
-      assert.equal(decision.retryAfterMs, onError === "open" ? 0 : 50);
-    }
-    assert.equal((await limiter.takeUpTo("a", 7)).granted, onError === "open" ? 7 : 0);
+    const take = async (onError: "local" | "open" | "closed") => {
+      const { allowed, degraded, retryAfterMs } = await new Limiter(buckets, LIMIT, { onError }).take("a");
+      return [allowed, degraded, retryAfterMs > 0];
+    };
+    for (let i = 0; i < 3; i++) assert.deepEqual(await take("local"), [true, true, false]);
+    assert.deepEqual(await take("local"), [false, true, true], "this process lets no more through than one bucket holds");
+    assert.deepEqual(await take("open"), [true, true, false]);
+    assert.deepEqual(await take("closed"), [false, true, true]);
+    assert.equal((await new Limiter(buckets, LIMIT, { onError: "open" }).takeUpTo("a", 7)).granted, 7);
+    const thrown = new Limiter(buckets, LIMIT, { onError: "throw" }).take("a");
+    await assert.rejects(thrown, (error) => {
+      assert.ok(error instanceof ServerAway && error.cause instanceof Error);
+      return error.message.includes(`127.0.0.1:${server.port}`);
+    });
+    assert.equal(buckets.degradedCount, 8);
 
     await server.start();
+    const limiter = new Limiter(buckets, LIMIT);
     await until(async () => !(await limiter.take("b")).degraded);
-    assert.equal((await patient.take("a")).remaining, 2, "the new server holds full buckets");
+    assert.equal((await limiter.take("a")).remaining, 2, "the new server holds full buckets");
     assert.equal(lines.length, 2, lines.join("\n"));
-    assert.match(lines[0]!, /^tokenbucket: cannot ask the server, each limit does as its onError says: ./);
-    assert.match(lines[1]!, /^tokenbucket: the server is back/);
+    assert.match(lines[0]!, /^tokenbucket: cannot ask the server 127\.0\.0\.1:\d+, each limit does as its onError says: ./);
+    assert.match(lines[1]!, /^tokenbucket: the server .* is back/);
+  });
+
+  test(`${library}: a server that is restarted between two calls is no outage`, async (t) => {
+    const server = await serverFor(t);
+    const { buckets, lines } = await serverAndLog(t, server, { timeoutMs: 5000 }, library);
+    const limiter = new Limiter(buckets, LIMIT);
+    await server.stop();
+    await server.start();
+    assert.equal((await limiter.give("a", 1)).degraded, false);
+    assert.equal((await limiter.take("a")).remaining, 2);
+    assert.deepEqual(lines, []);
+  });
+
+  test(`${library}: 10,000 takes at once of a bucket of 3, and whoever is late is no outage`, async (t) => {
+    const server = await serverFor(t);
+    const { buckets } = await serverAndLog(t, server, { timeoutMs: 100 }, library);
+    const limiter = new Limiter(buckets, LIMIT);
+    const takes = Array.from({ length: 10_000 }, () => limiter.take("b"));
+    const until = performance.now() + 500;
+    while (performance.now() < until); // nobody reads what has arrived
+    const decisions = await Promise.all(takes);
+    assert.equal(decisions.filter(({ allowed }) => allowed).length, 3);
+    assert.equal(buckets.degradedCount, 0);
+  });
+
+  test(`${library}: the caller's mistakes are thrown, whatever onError says`, async (t) => {
+    const { send, buckets } = await clientFor(t, wrongs, library);
+    const limiter = new Limiter(buckets, LIMIT);
+    await send("SET", "tb:string", "something else");
+    await assert.rejects(limiter.take("string"), (error) => error instanceof ServerError && /WRONGTYPE/.test(error.message));
+    // 10^12 tokens at one in a century: each is within its bounds, both together are not.
+    await assert.rejects(limiter.take("b", 1, { limit: { capacity: 1e12, rate: "1/36500d" } }), /ERR refilling capacity/);
+    for (const cost of [NaN, -1, Infinity, "many"]) {
+      await assert.rejects(limiter.take("b", cost), /^BadArgument: cost: /);
+    }
+    await send("ACL", "SETUSER", "default", "-tb.take");
+    await assert.rejects(limiter.take("a"), /NOPERM/);
+    await send("ACL", "SETUSER", "default", "+tb.take");
+    assert.equal(buckets.degradedCount, 0);
+  });
+
+  test(`${library}: what is granted to a caller who has gone is given back`, async (t) => {
+    const server = await serverFor(t);
+    const { buckets } = await serverAndLog(t, server, { timeoutMs: 5000 }, library);
+    const limiter = new Limiter(buckets, LIMIT);
+    server.signal("SIGSTOP");
+    const gone = AbortSignal.timeout(20);
+    const calls = [
+      limiter.take("b", 1, { signal: gone }),
+      limiter.takeUpTo("b", 1, { signal: gone }),
+      limiter.reserve("c", 3, { maxWaitMs: 0, signal: gone }),
+      limiter.hold("d", 3, { signal: gone }),
+      new Limiter(buckets, LIMIT, { batch: 3 }).take("e", 1, { signal: gone }),
+    ];
+    for (const call of calls) await assert.rejects(call, (error) => error === gone.reason);
+    server.signal("SIGCONT");
+    for (const name of ["b", "c", "d"]) await until(async () => (await limiter.peek(name, 0)).remaining === 3);
+    assert.equal(buckets.degradedCount, 0);
   });
 }
 
-test("throw: calls are rejected with ServerAway, and its cause", async (t) => {
-  const server = await serverFor(t);
-  const { limiter } = await limiterFor(t, server, { onError: "throw" });
-  await server.stop();
-  await assert.rejects(limiter.take("a"), (error) => error instanceof ServerAway && error.cause instanceof Error);
-});
+const wrongs = await sharedServer();
 
-test("a server that hangs costs one deadline, and then nothing", async (t) => {
+test("a server that hangs costs one deadline, and then nothing, until it is back", async (t) => {
   const server = await serverFor(t);
-  const { limiter, lines } = await limiterFor(t, server, { timeoutMs: 200, retryEveryMs: 60_000 });
+  const { buckets, lines } = await serverAndLog(t, server, { timeoutMs: 200 });
+  const limiter = new Limiter(buckets, LIMIT, { onError: "open" });
   server.signal("SIGSTOP");
-  t.after(() => server.signal("SIGCONT"));
   const began = performance.now();
   assert.equal((await limiter.take("a")).degraded, true);
   assert.ok(performance.now() - began >= 199, "the deadline");
@@ -77,123 +120,60 @@ test("a server that hangs costs one deadline, and then nothing", async (t) => {
   for (let i = 0; i < 1000; i++) assert.equal((await limiter.take("a")).degraded, true);
   assert.ok(performance.now() - after < 200, "nobody waited again");
   assert.match(lines[0]!, /no reply within 200 ms/);
-});
-
-test("one call at a time asks whether a server that hangs is back", async (t) => {
-  const server = await serverFor(t);
-  const { limiter, lines } = await limiterFor(t, server, { timeoutMs: 200, retryEveryMs: 50 });
-  server.signal("SIGSTOP");
-  await limiter.take("a");
   server.signal("SIGCONT");
   await until(async () => !(await limiter.take("a")).degraded);
   assert.equal(lines.length, 2);
 });
 
-test("a call that was overtaken does not make the server go again", async (t) => {
-  const replies: ((reply: unknown) => void)[] = [];
-  const connection: Connection = {
-    isReady: true,
-    onReady() {},
-    onError() {},
-    send: () => new Promise((replied) => replies.push(replied)),
-    transaction: () => Promise.resolve([]),
-  };
-  const lines: string[] = [];
-  const log = (line: string) => lines.push(line);
-  const limiter = new Limiter(connection, LIMIT, { timeoutMs: 100, retryEveryMs: 0, log });
-  mock.timers.enable({ apis: ["setTimeout"] });
-  t.after(() => mock.timers.reset());
-  const first = limiter.take("a");
-  mock.timers.tick(50);
-  const second = limiter.take("a");
-  mock.timers.tick(50);
-  assert.equal((await first).degraded, true);
-  const third = limiter.take("a");
-  replies[2]!([1, 2, 0, 0]);
-  assert.equal((await third).degraded, false);
-  mock.timers.tick(50);
-  assert.equal((await second).degraded, true);
-  assert.equal(lines.length, 2, lines.join("\n"));
-});
-
-test("nothing that the policy answered is sent when the server is back", async (t) => {
+test("nothing that was decided here is sent when the server is back", async (t) => {
   const server = await serverFor(t);
-  const { limiter, patient } = await limiterFor(t, server, { timeoutMs: 50, retryEveryMs: 0 });
+  const { buckets } = await serverAndLog(t, server);
+  const limiter = new Limiter(buckets, LIMIT);
   await server.stop();
   for (let i = 0; i < 20; i++) assert.equal((await limiter.charge("a", 1)).degraded, true);
   await server.start();
   await until(async () => !(await limiter.peek("a", 0)).degraded);
-  assert.equal((await patient.peek("a", 0)).remaining, 3);
-});
-
-test("limiters on one client share the line that tells of it", async (t) => {
-  const server = await serverFor(t);
-  const { client } = await clientFor(t, server);
-  const lines: string[] = [];
-  const log = (line: string) => lines.push(line);
-  const limiters = [1, 2, 3].map(
-    (capacity) => new Limiter(client, { ...LIMIT, capacity }, { log, retryEveryMs: 60_000 }),
-  );
-  await until(async () => !(await limiters[0]!.take("a")).degraded);
-  lines.length = 0;
-  await server.stop();
-  for (const limiter of limiters) assert.equal((await limiter.take("a")).degraded, true);
-  assert.equal(lines.length, 1);
+  assert.equal((await limiter.peek("a", 0)).remaining, 3);
 });
 
 test("a server that refuses writes is there: the policy decides such calls, told once", async (t) => {
   const server = await serverFor(t);
-  const { limiter, lines } = await limiterFor(t, server);
-  const { send } = await clientFor(t, server);
+  const { buckets, lines, send } = await serverAndLog(t, server);
   await send("REPLICAOF", "127.0.0.1", "1");
+  const limiter = new Limiter(buckets, LIMIT);
   assert.equal((await limiter.take("a")).degraded, true);
   assert.equal((await limiter.take("a")).degraded, true);
   assert.equal((await limiter.peek("a", 0)).degraded, false, "what a replica can answer");
   assert.equal(lines.length, 1);
-  assert.match(lines[0]!, /the server refuses, onError decides such calls: READONLY/);
+  assert.match(lines[0]!, /the server .* refuses, onError decides such calls: READONLY/);
 });
-
-const wrongs = await sharedServer();
-for (const library of Object.keys(LIBRARIES)) {
-  test(`${library}: the caller's mistakes are thrown, whatever onError says`, async (t) => {
-    const { client, send } = await clientFor(t, wrongs, library);
-    const lines: string[] = [];
-    const limiter = new Limiter(client, LIMIT, { log: (line) => lines.push(line), timeoutMs: 5000 });
-    await send("SET", "tb:string", "something else");
-    await assert.rejects(limiter.take("string"), /WRONGTYPE/);
-    // 10^12 tokens at one in a century: each is within its bounds, both together are not.
-    const limit = { capacity: 1e12, rate: "1/36500d" };
-    await assert.rejects(limiter.take("b", 1, { limit }), /^[^]*ERR refilling capacity/);
-    for (const cost of [NaN, -1, Infinity, "many"]) {
-      await assert.rejects(limiter.take("b", cost), /^RangeError: cost: /);
-    }
-    assert.deepEqual(lines, []);
-  });
-
-  test(`${library}: so is a user that may not, or is nobody`, async (t) => {
-    const server = await serverFor(t);
-    const { client, send } = await clientFor(t, server, library);
-    const limiter = new Limiter(client, LIMIT, { log: () => {}, timeoutMs: 5000 });
-    await limiter.take("a");
-    const admin = await clientFor(t, server);
-    await send("ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@connection");
-    await send("AUTH", "limited", "secret");
-    await assert.rejects(limiter.take("a"), /NOPERM/);
-    await admin.send("ACL", "SETUSER", "limited", "allcommands");
-    await limiter.take("a");
-  });
-}
 
 for (const [what, url, error] of [
   ["without a password", (port: number) => `redis://127.0.0.1:${port}`, /NOAUTH/],
   ["with a wrong password", (port: number) => `redis://:wrong@127.0.0.1:${port}`, /WRONGPASS/],
 ] as const) {
-  test(`a client ${what} is told so, and does not pass by failing open`, async (t) => {
+  test(`a client ${what} is told so, and does not pass`, async (t) => {
     const server = await serverFor(t, { args: ["--requirepass", "secret"] });
     const { Redis } = await import("ioredis");
     const client = new Redis(url(server.port));
     client.on("error", () => {});
     t.after(() => client.disconnect());
-    await assert.rejects(new Limiter(client, LIMIT, { timeoutMs: 20_000 }).take("a"), error);
+    await assert.rejects(new Limiter(patient(client), LIMIT).take("a"), error);
   });
 }
+
+test("the connections do not keep a process alive", async () => {
+  const { execFile } = await import("node:child_process");
+  const code = `
+    import { createClient } from "redis";
+    import { Limiter } from "tokenbucket-redis";
+    const client = createClient({ url: "${wrongs.url}" });
+    await client.connect();
+    await new Limiter(client, { capacity: 1, rate: 1 }).take("a");
+    client.destroy();`;
+  await new Promise<void>((done, failed) =>
+    execFile(process.execPath, ["--input-type=module", "--eval", code], { timeout: 20_000 }, (error) =>
+      error ? failed(error) : done(),
+    ),
+  );
+});

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { CrossSlot, JointLimiter, Limiter, ModuleMissing } from "tokenbucket-redis";
+import { CrossSlot, JointLimiter, Limiter, ModuleMissing, type Client } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
@@ -14,7 +14,7 @@ import {
   clusterFor,
   MAY_LOAD_MODULES,
   MODULE,
-  PATIENT,
+  patient,
   sharedCluster,
   STILL,
   until,
@@ -22,8 +22,8 @@ import {
 } from "./servers.js";
 
 const LIMIT = { capacity: 10, rate: STILL };
-const STRICT = { ...PATIENT, onError: "throw" as const };
-const SCRIPTED = { ...STRICT, fallback: "script" as const };
+const STRICT = { onError: "throw" as const };
+const scripted = (client: Client) => patient(client, { fallback: "script" });
 
 const withModule = await sharedCluster();
 const withoutModule = await sharedCluster({ module: false });
@@ -35,7 +35,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
 
   test(`${library}: each node decides on its buckets`, async (t) => {
     const client = await clusterClientFor(t, withModule, library);
-    const limiter = new Limiter(client, LIMIT, { ...STRICT, prefix: own("") });
+    const limiter = new Limiter(patient(client), LIMIT, { ...STRICT, prefix: own("") });
     for (const [at, name] of names.entries()) {
       assert.equal((await limiter.take(name, 4)).remaining, 6);
       assert.equal((await limiter.takeUpTo(name, 2)).granted, 2);
@@ -52,7 +52,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
 
   test(`${library}: several limits of one name share a node, of several names only by a hash tag`, async (t) => {
     const client = await clusterClientFor(t, withModule, library);
-    const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, { ...STRICT, prefix: own("joint:") });
+    const joint = new JointLimiter(patient(client), { x: LIMIT, y: LIMIT }, { ...STRICT, prefix: own("joint:") });
     for (const name of ["ada", "bob", "eve"]) {
       assert.equal((await joint.takeAll(name, { x: 1, y: 2 })).remaining, 8);
       const hold = await joint.hold(name, { x: 1, y: 2 });
@@ -73,9 +73,9 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
   test(`${library}: without the module, the script decides on every node`, async (t) => {
     const client = await clusterClientFor(t, withoutModule, library);
     const lines: string[] = [];
-    const options = { ...SCRIPTED, prefix: own(""), log: (line: string) => lines.push(line) };
-    const limiter = new Limiter(client, LIMIT, options);
-    const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, options);
+    const buckets = patient(client, { fallback: "script", log: (line: string) => lines.push(line) });
+    const limiter = new Limiter(buckets, LIMIT, { ...STRICT, prefix: own("") });
+    const joint = new JointLimiter(buckets, { x: LIMIT, y: LIMIT }, { ...STRICT, prefix: own("") });
     // Of those without a hash tag, the script's key may be on another node than the module's.
     for (const name of [...names, ..."abcdefgh"]) {
       assert.equal((await limiter.take(name, 4)).remaining, 6);
@@ -86,7 +86,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
     assert.equal(lines.length, 3, `of each node: ${lines}`);
     await assert.rejects(joint.takeAll({ x: names[0]!, y: names[1]! }, { x: 1, y: 1 }), CrossSlot);
     await assert.rejects(limiter.hold("a", 1), ModuleMissing);
-    await assert.rejects(new Limiter(client, LIMIT, STRICT).take("a"), ModuleMissing);
+    await assert.rejects(new Limiter(patient(client), LIMIT).take("a"), ModuleMissing);
   });
 
   for (const [cluster, what] of [
@@ -97,8 +97,8 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
       const client = await clusterClientFor(t, cluster, library);
       const keyPrefix = own("flexible");
       for (const key of [..."abc", "{tag}b"]) {
-        const options = { ...PATIENT, fallback: "script" as const, storeClient: client, keyPrefix };
-        const flexible = new RateLimiterTokenBucket({ ...options, points: 2, duration: 3600 });
+        const storeClient = scripted(client);
+        const flexible = new RateLimiterTokenBucket({ storeClient, keyPrefix, points: 2, duration: 3600 });
         await flexible.consume(key, 2);
         await flexible.block(key, 10);
         const blocked = await flexible.get(key);
@@ -107,7 +107,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
         assert.equal((await flexible.consume(key)).remainingPoints, 0);
         assert.equal(await flexible.delete(key), true);
       }
-      const storage = new TokenBucketStorage(client, { ...SCRIPTED, prefix: own("throttler:") });
+      const storage = new TokenBucketStorage(scripted(client), { prefix: own("throttler:") });
       for (const key of "abc") {
         const records = [];
         for (let i = 0; i < 2; i++) records.push(await storage.increment(key, 3_600_000, 1, 7_200_000, "default"));
@@ -125,7 +125,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
   test(`${library}: a node that gains the module decides by it, the others go on without`, async (t) => {
     const cluster = await clusterFor(t, { module: false, args: MAY_LOAD_MODULES });
     await ask(cluster.nodes[0]!, "MODULE", "LOAD", MODULE);
-    const limiter = new Limiter(await clusterClientFor(t, cluster, library), LIMIT, SCRIPTED);
+    const limiter = new Limiter(scripted(await clusterClientFor(t, cluster, library)), LIMIT, STRICT);
     const names = await cluster.names();
     for (const name of names) assert.equal((await limiter.take(name)).remaining, 9);
     const keys = await Promise.all(cluster.nodes.map((node) => ask(node, "KEYS", "*")));
@@ -135,8 +135,8 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
   test(`${library}: a slot that moved is followed`, async (t) => {
     const cluster = await clusterFor(t);
     const client = await clusterClientFor(t, cluster, library);
-    const limiter = new Limiter(client, LIMIT, STRICT);
-    const joint = new JointLimiter(client, { x: LIMIT, y: LIMIT }, STRICT);
+    const limiter = new Limiter(patient(client), LIMIT, STRICT);
+    const joint = new JointLimiter(patient(client), { x: LIMIT, y: LIMIT }, STRICT);
     for (const name of ["moves", "{moves, too}"]) {
       assert.equal((await limiter.peek(name, 0)).remaining, 10);
       const at = cluster.nodes.indexOf(await cluster.nodeOf(`tb:${name}`));
@@ -157,24 +157,19 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
     const [first, master, third] = cluster.nodes as [Server, Server, Server];
     const replica = await cluster.replicaOf(t, master);
     const lines: string[] = [];
-    const options = { ...PATIENT, log: (line: string) => lines.push(line), retryEveryMs: 20 };
     const client = await clusterClientFor(t, cluster, library);
-    const limiter = new Limiter(client, LIMIT, { ...options, onError: "closed" });
+    const buckets = patient(client, { log: (line) => lines.push(line), retryEveryMs: 20, timeoutMs: 1000 });
+    const limiter = new Limiter(buckets, LIMIT, { onError: "closed" });
     const [onFirst = "", onMaster = "", onThird = ""] = await cluster.names();
     for (const name of [onFirst, onMaster, onThird]) assert.equal((await limiter.take(name, 4)).remaining, 6);
     await until(async () => (await ask(replica, "DBSIZE")) === 1);
 
     await master.stop();
-    // One call waits for a reply that does not come, the others do not ask.
-    const impatient = new Limiter(client, LIMIT, { ...options, retryEveryMs: 60_000, timeoutMs: 500, onError: "open" });
     for (let i = 0; i < 10; i++) {
-      const [one, away, other] = await Promise.all([onFirst, onMaster, onThird].map((name) => impatient.take(name, 0)));
+      const [one, away, other] = await Promise.all([onFirst, onMaster, onThird].map((name) => limiter.take(name, 0)));
       assert.deepEqual([one?.degraded, away?.degraded, other?.degraded], [false, true, false]);
-      assert.equal(away?.allowed, true);
     }
-    assert.equal((await limiter.take(onMaster)).allowed, false, "closed");
-    const away = lines.filter((line) => line.includes("cannot ask"));
-    assert.equal(away.length, 2, `one of each limiter: ${lines}`);
+    assert.equal(lines.filter((line) => line.includes("cannot ask the node")).length, 1, lines.join("\n"));
 
     await cluster.takeOver(replica, [first, third]);
     await until(async () => !(await limiter.take(onMaster, 0)).degraded);

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { JointLimiter, Limiter, type Hold, type Limit } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { clientFor, PATIENT, sharedServer } from "./servers.js";
+import { clientFor, sharedServer } from "./servers.js";
 
 const server = await sharedServer();
 const CALLS = 400;
@@ -44,13 +44,13 @@ for (const { seed, rates, pauses } of WALKS) {
   const what = rates === CALENDARS ? "by the calendar" : "all the time";
 
   test(`walk ${seed}, ${what}: buckets`, async (t) => {
-    const { client, send } = await clientFor(t, server);
+    const { buckets, send } = await clientFor(t, server);
     await send("FLUSHALL");
     const sequence = new Sequence(seed);
     const fake = new FakeServer(server.wholeMs());
     const limits: Limit[] = rates.map((rate) => ({ capacity: sequence.of([3, 10, 0.5, 1000, "2.5"]), rate }));
-    const both = [client, fake].map((one) => new Limiter(one, limits[0]!, PATIENT));
-    const joints = [client, fake].map((one) => new JointLimiter(one, { x: limits[1]!, y: limits[2]! }, PATIENT));
+    const both = [buckets, fake].map((one) => new Limiter(one, limits[0]!));
+    const joints = [buckets, fake].map((one) => new JointLimiter(one, { x: limits[1]!, y: limits[2]! }));
 
     for (let i = 0; i < CALLS; i++) {
       // One limit for one name: when a bucket that is full by one limit is forgotten, the server may choose.
@@ -64,7 +64,7 @@ for (const { seed, rates, pauses } of WALKS) {
         (one: number) => both[one]!.take(name, amount, { limit }),
         (one: number) => both[one]!.peek(name, amount, { limit }),
         (one: number) => both[one]!.takeUpTo(name, most, { limit }),
-        (one: number) => both[one]!.reserve(name, amount, { limit, maxWaitMs, sleep: false }),
+        (one: number) => both[one]!.reserve(name, amount, { limit, maxWaitMs }),
         (one: number) => both[one]!.charge(name, amount, { limit }),
         (one: number) => both[one]!.give(name, amount, { limit }),
         (one: number) => joints[one]!.takeAll("both", { x: amount, y: 1 }),
@@ -81,13 +81,13 @@ for (const { seed, rates, pauses } of WALKS) {
   });
 
   test(`walk ${seed}, ${what}: holds`, async (t) => {
-    const { client, send } = await clientFor(t, server);
+    const { buckets, send } = await clientFor(t, server);
     await send("FLUSHALL");
     const sequence = new Sequence(seed + 100);
     const fake = new FakeServer(server.wholeMs());
     const limits = { tokens: { capacity: 20, rate: sequence.of(rates) }, running: { capacity: 3, rate: 0 } };
-    const joints = [client, fake].map((one) => new JointLimiter(one, limits, PATIENT));
-    const singles = [client, fake].map((one) => new Limiter(one, limits.tokens, { ...PATIENT, prefix: "tb:{a}:" }));
+    const joints = [buckets, fake].map((one) => new JointLimiter(one, limits));
+    const singles = [buckets, fake].map((one) => new Limiter(one, limits.tokens, { prefix: "tb:{a}:" }));
     const open: Hold[][] = [];
 
     for (let i = 0; i < CALLS / 4; i++) {
@@ -124,8 +124,8 @@ test("its time stands still until it is told", async () => {
   fake.advance(999);
   assert.equal((await limiter.take("a")).retryAfterMs, 1);
   const began = performance.now();
-  assert.equal((await limiter.reserve("a", 3_600, { maxWaitMs: 4_000_000 })).retryAfterMs, -1);
-  assert.equal((await limiter.reserve("a", 1, { maxWaitMs: 4_000_000 })).allowed, true);
+  assert.equal((await limiter.wait("a", 3_600, { maxWaitMs: 4_000_000 })).retryAfterMs, -1);
+  assert.equal((await limiter.wait("a", 1, { maxWaitMs: 4_000_000 })).allowed, true);
   assert.ok(performance.now() - began < 500, "who reserves does not sleep");
   assert.equal((await limiter.peek("a", 0)).remaining, 0, "its time has passed");
   fake.reset();

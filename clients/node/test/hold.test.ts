@@ -7,18 +7,18 @@ import { mock, test, type TestContext } from "node:test";
 
 import { Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, STILL, until } from "./servers.js";
+import { clientFor, LIBRARIES, patient, serverFor, sharedServer, STILL, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT = { capacity: 100, rate: STILL };
 
 async function setUp(t: TestContext, library = "ioredis") {
-  const { client, send } = await clientFor(t, server, library);
+  const { buckets, send } = await clientFor(t, server, library);
   await send("FLUSHALL");
-  const limiter = new Limiter(client, LIMIT, PATIENT);
+  const limiter = new Limiter(buckets, LIMIT);
   const left = async () => (await limiter.peek("a", 0)).remaining;
   const held = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][]).length;
-  return { client, send, limiter, left, held };
+  return { buckets, send, limiter, left, held };
 }
 
 for (const library of Object.keys(LIBRARIES)) {
@@ -80,7 +80,7 @@ test("a hold that is denied is not begun", async (t) => {
 });
 
 test("the tokens of a holder that is gone come back by themselves", async (t) => {
-  const { client, limiter, left } = await setUp(t);
+  const { buckets, limiter, left } = await setUp(t);
   const hold = await limiter.hold("a", 50, { ttlMs: 3_600_000 });
   assert.equal(hold.allowed, true);
   assert.equal(await left(), 50);
@@ -91,15 +91,16 @@ test("the tokens of a holder that is gone come back by themselves", async (t) =>
   assert.equal(await left(), 100);
   // Its holder was only slow: what it used is charged all the same.
   await hold.settle(30);
-  assert.equal(await new Limiter(client, LIMIT, PATIENT).peek("a", 0).then(({ remaining }) => remaining), 70);
+  assert.equal(await new Limiter(buckets, LIMIT).peek("a", 0).then(({ remaining }) => remaining), 70);
 });
 
 test("so do those of a process that was killed", async (t) => {
   const { left } = await setUp(t);
   const code = `
     import { Redis } from "ioredis";
-    import { Limiter } from "tokenbucket-redis";
-    const limiter = new Limiter(new Redis("${server.url}"), ${JSON.stringify(LIMIT)}, { timeoutMs: 5000 });
+    import { Limiter, Server } from "tokenbucket-redis";
+    const server = new Server(new Redis("${server.url}"), { timeoutMs: 5000 });
+    const limiter = new Limiter(server, ${JSON.stringify(LIMIT)});
     await limiter.withHold("a", 50, async () => {
       console.log("held");
       await new Promise(() => {});
@@ -136,15 +137,15 @@ test("it renews itself while it is open", async (t) => {
 });
 
 test("several limits are held all together, and settled by their names", async (t) => {
-  const { client, send } = await setUp(t);
+  const { buckets, send } = await setUp(t);
   const limits = { tokens: LIMIT, running: { capacity: 1, rate: 0 } };
-  const joint = new JointLimiter(client, limits, PATIENT);
+  const joint = new JointLimiter(buckets, limits);
   const first = await joint.hold("ada", { tokens: 60, running: 1 });
   assert.equal(first.allowed, true);
   const second = await joint.hold("ada", { tokens: 10, running: 1 });
   assert.equal(second.allowed, false);
   assert.deepEqual([second.decision.each.tokens?.allowed, second.decision.each.running?.allowed], [true, false]);
-  await assert.rejects(first.settle(5), /RangeError: used: 5 does not say of which limit/);
+  await assert.rejects(first.settle(5), /BadArgument: used: 5 does not say of which limit/);
   await first.settle({ tokens: 25 });
   assert.equal((await joint.takeAll("ada", { tokens: 1 })).remaining, 74);
   assert.equal(await send("EXISTS", "tb:{ada}:running"), 0, "the slot is free");
@@ -153,7 +154,7 @@ test("several limits are held all together, and settled by their names", async (
 test("work let through without the server is charged when it is back", async (t) => {
   const own = await serverFor(t);
   const { client } = await clientFor(t, own);
-  const limiter = new Limiter(client, LIMIT, { timeoutMs: 1000, retryEveryMs: 0, log: () => {} });
+  const limiter = new Limiter(patient(client, { retryEveryMs: 0 }), LIMIT);
   await limiter.take("a");
   await own.stop();
   const hold = await limiter.hold("a", 50);
@@ -167,6 +168,6 @@ test("work let through without the server is charged when it is back", async (t)
 test("a ttl that cannot be is refused", async (t) => {
   const { limiter } = await setUp(t);
   for (const ttlMs of [0, -1, NaN, 31 * 86_400_000]) {
-    await assert.rejects(limiter.hold("a", 1, { ttlMs }), /RangeError: ttlMs: /);
+    await assert.rejects(limiter.hold("a", 1, { ttlMs }), /BadArgument: ttlMs: /);
   }
 });

@@ -3,21 +3,21 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
-import { JointLimiter, Limiter, ModuleMissing } from "tokenbucket-redis";
+import { JointLimiter, Limiter, ModuleMissing, type Client } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, MAY_LOAD_MODULES, MODULE, serverFor, STILL, until } from "./servers.js";
+import { clientFor, LIBRARIES, MAY_LOAD_MODULES, MODULE, patient, serverFor, STILL, until } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
+const scripted = (client: Client) => patient(client, { fallback: "script" });
 const MAY_GAIN_IT = { module: false, args: MAY_LOAD_MODULES };
-const OPTIONS = { timeoutMs: 5000, log: () => {} };
 
 test("without a fallback the error says what to do, whatever onError says", async (t) => {
   const server = await serverFor(t, { module: false });
   const { client } = await clientFor(t, server);
-  const limiter = new Limiter(client, LIMIT, { ...OPTIONS, onError: "open" });
+  const limiter = new Limiter(patient(client), LIMIT, { onError: "open" });
   await assert.rejects(limiter.take("a"), (error) => {
     assert.ok(error instanceof ModuleMissing);
-    assert.match(error.message, /no tokenbucket module: load it, or set fallback: "script"/);
+    assert.match(error.message, /no tokenbucket module: load it, or make a Server with fallback: "script"/);
     return true;
   });
 });
@@ -28,14 +28,14 @@ for (const library of Object.keys(LIBRARIES)) {
       [true, false].map(async (module) => {
         const server = await serverFor(t, { module });
         const { client } = await clientFor(t, server, library);
-        const limiter = new Limiter(client, { capacity: 10, rate: "3/s" }, { ...OPTIONS, fallback: "script" });
+        const limiter = new Limiter(scripted(client), { capacity: 10, rate: "3/s" });
         const limits = { small: LIMIT, large: { capacity: 100, rate: 7 } };
-        const joint = new JointLimiter(client, limits, { ...OPTIONS, fallback: "script" });
+        const joint = new JointLimiter(scripted(client), limits);
         const all = [];
         all.push(await limiter.take("a", 4), await limiter.take("a", 7), await limiter.take("a", 11));
         server.advance(250);
         all.push(await limiter.peek("a", 2), await limiter.takeUpTo("a", 5), await limiter.takeUpTo("a", 50));
-        all.push(await limiter.reserve("a", 2, { maxWaitMs: 5000, sleep: false }));
+        all.push(await limiter.reserve("a", 2, { maxWaitMs: 5000 }));
         all.push(await limiter.charge("a", 2.5), await limiter.give("a", 3.25));
         all.push(await joint.takeAll("b", { small: 2, large: 20 }), await joint.takeAll("b", { small: 2, large: 20 }));
         return all;
@@ -48,14 +48,14 @@ for (const library of Object.keys(LIBRARIES)) {
 test("the script's buckets have keys of their own", async (t) => {
   const server = await serverFor(t, { module: false });
   const { client, send } = await clientFor(t, server);
-  await new Limiter(client, LIMIT, { ...OPTIONS, fallback: "script" }).take("a");
+  await new Limiter(scripted(client), LIMIT).take("a");
   assert.deepEqual(await send("KEYS", "*"), ["tb:a:script"]);
 });
 
 test("the caller's mistakes are thrown by the script, too", async (t) => {
   const server = await serverFor(t, { module: false });
   const { client, send } = await clientFor(t, server);
-  const limiter = new Limiter(client, { capacity: 1e10, rate: "1000/s" }, { ...OPTIONS, fallback: "script" });
+  const limiter = new Limiter(scripted(client), { capacity: 1e10, rate: "1000/s" });
   await assert.rejects(limiter.take("a"), /ERR capacity/);
   await send("LPUSH", "tb:list:script", "1");
   await assert.rejects(limiter.take("list", 1, { limit: LIMIT }), /WRONGTYPE/);
@@ -64,7 +64,7 @@ test("the caller's mistakes are thrown by the script, too", async (t) => {
 test("holds need the module, and say so", async (t) => {
   const server = await serverFor(t, { module: false });
   const { client } = await clientFor(t, server);
-  const limiter = new Limiter(client, LIMIT, { ...OPTIONS, fallback: "script" });
+  const limiter = new Limiter(scripted(client), LIMIT);
   await assert.rejects(limiter.hold("a", 1), /ModuleMissing: holds need the tokenbucket module/);
 });
 
@@ -73,7 +73,7 @@ test("a server that gains the module is found after a reconnect", async (t) => {
   const { client, send } = await clientFor(t, server);
   const lines: string[] = [];
   const log = (line: string) => lines.push(line);
-  const limiter = new Limiter(client, LIMIT, { timeoutMs: 5000, fallback: "script", log });
+  const limiter = new Limiter(patient(client, { fallback: "script", log }), LIMIT);
   await limiter.take("a");
 
   await send("MODULE", "LOAD", MODULE);
@@ -88,8 +88,8 @@ test("a server that gains the module is found after a reconnect", async (t) => {
   assert.deepEqual(
     lines.filter((line) => /module/.test(line)),
     [
-      "tokenbucket: the server has no module, the script decides until it has",
-      "tokenbucket: the server has the module, the script decides no longer",
+      `tokenbucket: the server 127.0.0.1:${server.port} has no module, the script decides until it has`,
+      `tokenbucket: the server 127.0.0.1:${server.port} has the module, the script decides no longer`,
     ],
   );
 });
@@ -97,7 +97,7 @@ test("a server that gains the module is found after a reconnect", async (t) => {
 test("or after a minute; and the script found once costs no unknown command until then", async (t) => {
   const server = await serverFor(t, MAY_GAIN_IT);
   const { client, send } = await clientFor(t, server);
-  const limiter = new Limiter(client, LIMIT, { ...OPTIONS, fallback: "script" });
+  const limiter = new Limiter(scripted(client), LIMIT);
   const errors = async () => /errorstat_ERR:count=(\d+)/.exec(String(await send("INFO", "errorstats")))?.[1];
   await limiter.take("a");
   const before = await errors();
@@ -114,7 +114,7 @@ test("or after a minute; and the script found once costs no unknown command unti
 test("without a fallback, too, a server that gains the module is limiting at once", async (t) => {
   const server = await serverFor(t, MAY_GAIN_IT);
   const { client, send } = await clientFor(t, server);
-  const limiter = new Limiter(client, LIMIT, OPTIONS);
+  const limiter = new Limiter(patient(client), LIMIT);
   await assert.rejects(limiter.take("a"), ModuleMissing);
   await send("MODULE", "LOAD", MODULE);
   assert.equal((await limiter.take("a")).remaining, 2);

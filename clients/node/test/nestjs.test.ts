@@ -23,7 +23,7 @@ import {
 import { Redis } from "ioredis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
-import { clientFor, PATIENT, serverFor, sharedServer } from "./servers.js";
+import { clientFor, patient, serverFor, sharedServer } from "./servers.js";
 
 const server = await sharedServer();
 const redis = new Redis(server.url);
@@ -331,7 +331,7 @@ for (const { promise, throttlers, run, expected, bucket } of CASES) {
     t.after(() => mock.timers.reset());
     assert.deepEqual(await run(await startApp(t, copy())), expected, "the original");
     await redis.flushall();
-    const storage = new TokenBucketStorage(redis, PATIENT);
+    const storage = new TokenBucketStorage(patient(redis));
     const app = await startApp(t, copy(), storage);
     assert.deepEqual(await run(app), bucket ? bucket.expected : expected, "the bucket");
   });
@@ -347,7 +347,7 @@ test("each deviation has a row in the README, and each row a case", () => {
 test("apps share what they count, and nothing is blocked for longer because two deny at once", async (t) => {
   await redis.flushall();
   const apps: App[] = [];
-  for (let i = 0; i < 2; i++) apps.push(await startApp(t, three, new TokenBucketStorage(redis, PATIENT)));
+  for (let i = 0; i < 2; i++) apps.push(await startApp(t, three, new TokenBucketStorage(patient(redis))));
   const answers = await Promise.all(Array.from({ length: 20 }, (_, i) => apps[i % 2]!.get()));
   assert.equal(answers.filter(({ status }) => status === 200).length, 3);
   assert.equal((await apps[0]!.get()).header("retry-after"), "60");
@@ -360,8 +360,8 @@ for (const [onError, status] of [
 ] as const) {
   test(`the server is away, ${onError}: ${status}`, async (t) => {
     const own = await serverFor(t);
-    const { client } = await clientFor(t, own);
-    const storage = new TokenBucketStorage(client, { onError, timeoutMs: 1000, retryEveryMs: 500, log: () => {} });
+    const { buckets } = await clientFor(t, own);
+    const storage = new TokenBucketStorage(buckets, { onError });
     const app = await startApp(t, three, storage);
     assert.equal(await app.passed(2), 2);
     await own.stop();

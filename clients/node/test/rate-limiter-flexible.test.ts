@@ -21,7 +21,7 @@ import {
 import { FakeServer } from "tokenbucket-redis/testing";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
-import { clientFor, LIBRARIES, PATIENT, serverFor, sharedServer, until } from "./servers.js";
+import { clientFor, LIBRARIES, patient, serverFor, sharedServer, until } from "./servers.js";
 
 const server = await sharedServer();
 const redis = new Redis(server.url);
@@ -50,7 +50,7 @@ const base = { points: 6, duration: 3 };
 
 const ORIGINAL = (options: Options = {}) => new RateLimiterRedis({ storeClient: redis, ...base, ...options } as never);
 const OURS = (options: Options = {}) =>
-  new RateLimiterTokenBucket({ ...PATIENT, storeClient: redis, ...base, ...options } as never);
+  new RateLimiterTokenBucket({ storeClient: patient(redis), ...base, ...options } as never);
 
 /** A result or a rejection, as plain values. */
 async function outcome(promise: Promise<unknown>): Promise<unknown> {
@@ -591,8 +591,8 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
     storeClient.on("error", () => {});
     t.after(() => storeClient.disconnect());
     const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
-    const insured = make({ storeClient, insuranceLimiter, timeoutMs: 1000 } as never);
-    const alone = make({ storeClient, timeoutMs: 1000 } as never);
+    const insured = make({ storeClient, insuranceLimiter } as never);
+    const alone = make({ storeClient } as never);
     assert.equal((await insured.consume("a", 2)).remainingPoints, 4);
     await own.stop();
     await until(() => storeClient.status !== "ready");
@@ -659,15 +659,15 @@ test("the union of rate-limiter-flexible takes limiters of both", async () => {
 
 for (const library of Object.keys(LIBRARIES)) {
   test(`${library}: set and block, which are transactions`, async (t) => {
-    const { client } = await clientFor(t, server, library);
+    const { buckets } = await clientFor(t, server, library);
     await redis.flushall();
-    await blocks(new RateLimiterTokenBucket({ ...PATIENT, storeClient: client, ...base }));
+    await blocks(new RateLimiterTokenBucket({ storeClient: buckets, ...base }));
   });
 
   test(`${library}: the same by the script`, async (t) => {
     const without = await serverFor(t, { module: false });
     const { client } = await clientFor(t, without, library);
-    const limiter = new RateLimiterTokenBucket({ ...PATIENT, storeClient: client, ...base, fallback: "script" });
+    const limiter = new RateLimiterTokenBucket({ storeClient: patient(client, { fallback: "script" }), ...base });
     await blocks(limiter);
     assert.equal(await limiter.delete("a"), true);
     assert.equal(await limiter.get("a"), null);

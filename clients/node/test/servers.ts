@@ -11,7 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Cluster as IoredisCluster, Redis } from "ioredis";
 import { Cluster as IovalkeyCluster, Redis as Valkey } from "iovalkey";
 import { createClient, createCluster } from "redis";
-import type { Client } from "tokenbucket-redis";
+import { Server as Buckets, type Client, type ServerOptions as BucketsOptions } from "tokenbucket-redis";
 
 const HERE = resolve(import.meta.dirname, "..");
 const SERVER = resolve(HERE, process.env.SERVER ?? "../../target/engines/redis-7.0.15/server");
@@ -141,6 +141,8 @@ export async function sharedServer(options?: ServerOptions): Promise<Server> {
 
 export interface Connected {
   client: Client;
+  /** Where limiters go: the same, with time for a loaded machine. */
+  buckets: Buckets;
   /** Any command, past the limiters. */
   send(...words: string[]): Promise<unknown>;
   close(): void;
@@ -153,7 +155,7 @@ export const LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
     const client = createClient({ url, socket: { reconnectStrategy: 50 } });
     client.on("error", () => {});
     await client.connect();
-    return { client, send: (...words) => client.sendCommand(words), close: () => client.destroy() };
+    return { client, buckets: patient(client), send: (...words) => client.sendCommand(words), close: () => client.destroy() };
   },
 };
 
@@ -161,6 +163,7 @@ function overIoredis(client: Redis | Valkey): Connected {
   client.on("error", () => {});
   return {
     client,
+    buckets: patient(client),
     send: (...words) => (client as Redis).call(...(words as [string, ...string[]])),
     close: () => client.disconnect(),
   };
@@ -175,8 +178,10 @@ export async function clientFor(t: TestContext, server: Server, library = "iored
   return connected;
 }
 
-/** Limiters of tests wait long enough for a loaded machine, and tell nobody. */
-export const PATIENT = { timeoutMs: 5000, log: () => {} };
+/** Waits long enough for a loaded machine, and tells nobody. */
+export function patient(client: Client, options: BucketsOptions = {}): Buckets {
+  return new Buckets(client, { timeoutMs: 5000, log: () => {}, ...options });
+}
 
 export async function until(condition: () => Promise<boolean> | boolean, withinMs = 20_000): Promise<void> {
   const deadline = performance.now() + withinMs;

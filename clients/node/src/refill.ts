@@ -1,4 +1,4 @@
-/** How tokens come, for the fake: all the time, or by the calendar. In millionths of tokens and Unix microseconds. */
+/** How tokens come, for buckets in memory: all the time, or by the calendar. In millionths of tokens and Unix microseconds. */
 
 import { rateParts, type Amount } from "./limit.js";
 
@@ -9,7 +9,7 @@ const DAY_MS = 86_400_000;
 const FIRST_MONDAY_MS = 4 * DAY_MS;
 const MONTHS: Record<string, number> = { mo: 1, y: 12 };
 
-export interface Flow {
+export interface Refill {
   /** Whether nothing ever comes. */
   readonly isPool: boolean;
   /** What comes between, and since when what comes next is to be counted. */
@@ -19,7 +19,7 @@ export interface Flow {
 }
 
 /** So many millionths in so many microseconds. A refill seldom ends on a whole one: the rest is dated back. */
-export function steadily(gain: bigint, us: bigint): Flow {
+export function continuous(gain: bigint, us: bigint): Refill {
   return {
     isPool: gain === 0n,
     between(since, until) {
@@ -31,7 +31,7 @@ export function steadily(gain: bigint, us: bigint): Flow {
 }
 
 /** So many millionths at each boundary. */
-export function byCalendar(gain: bigint, rate: Amount): Flow {
+export function calendar(gain: bigint, rate: Amount): Refill {
   const { number, begin } = periodsOf(rate);
   return {
     isPool: false,

@@ -1,0 +1,284 @@
+/** What all limiters have in common: a server, and what to do without it. */
+
+import type { Command } from "./command.js";
+import { Decision, JointDecision } from "./decision.js";
+import { BadArgumentType, ReplyLost, ServerAway } from "./errors.js";
+import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "./limit.js";
+import type { Client, Clock } from "./lines.js";
+import { serverOf, type How, type Listener, type Server } from "./server.js";
+
+export type Policy = "local" | "open" | "closed" | "throw";
+
+export interface Options {
+  /** What stands before each name to make its key; "tb:" by default. */
+  prefix?: string;
+  /**
+   * What holds while the server is away: the same limit, enforced in the memory of this process ("local", the default);
+   * everybody passes ("open"), or nobody ("closed"); or calls are rejected with `ServerAway` ("throw").
+   */
+  onError?: Policy;
+  /** Told of every decision, and how long it took. */
+  onDecision?: OnDecision | undefined;
+}
+
+export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
+
+/** One of several buckets that a command is about. */
+export interface Part {
+  /** What the caller calls its limit. */
+  which: string;
+  name: string;
+  limit: Limit;
+  amount: Amount;
+}
+
+export interface Bucket {
+  name: string;
+  limit: Limit;
+}
+
+/** How the caller takes part in a call. */
+export interface Caller {
+  /** Ends the caller's waiting, and says nothing about the server; what is granted later is given back. */
+  signal?: AbortSignal | undefined;
+}
+
+const POLICIES = new Set(["local", "open", "closed", "throw"]);
+
+export class Backend {
+  readonly prefix: string;
+  readonly onError: Policy;
+  readonly server: Server;
+  readonly clock: Clock;
+  readonly #onDecision: OnDecision | undefined;
+
+  constructor(client: Client | Server, { prefix = "tb:", onError = "local", onDecision }: Options) {
+    if (!POLICIES.has(onError)) {
+      throw new BadArgumentType(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
+    }
+    this.prefix = prefix;
+    this.onError = onError;
+    this.server = serverOf(client);
+    this.clock = this.server.clock;
+    this.#onDecision = onDecision;
+  }
+
+  /** The decision about one bucket. */
+  decide(
+    operation: string,
+    bucket: Bucket,
+    words: readonly Amount[],
+    caller?: Caller,
+    how?: How,
+  ): Promise<Decision> {
+    const decided = this.decideQuietly(operation, bucket, words, caller, how);
+    return this.#onDecision ? this.#told([bucket], decided) : decided;
+  }
+
+  /** The same, and `onDecision` hears nothing. */
+  decideQuietly(
+    operation: string,
+    bucket: Bucket,
+    words: readonly Amount[],
+    caller?: Caller,
+    how?: How,
+  ): Promise<Decision> {
+    return this.question(this.command(operation, bucket, words), readDecision, caller, how);
+  }
+
+  command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
+    const [capacity, rate] = limitWords(limit);
+    return [operation, this.prefix + name, capacity, rate, ...words.map(String)];
+  }
+
+  /** The decision about several: `command` is what comes before the arguments of each. */
+  decideAll(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
+    const decided = this.decideAllQuietly(parts, command, how);
+    return this.#onDecision ? this.#told(parts, decided) : decided;
+  }
+
+  /** The same, and `onDecision` hears nothing. */
+  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
+    const words = parts.flatMap(({ name, limit, amount }) => {
+      checkLimit(limit);
+      checkAmount("amount", amount);
+      return [this.prefix + name, ...limitWords(limit), String(amount)];
+    });
+    const names = parts.map((part) => part.which);
+    return this.question([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
+  }
+
+  question<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller?: Caller,
+    how?: How,
+  ): Promise<D> {
+    if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
+    return new Promise((resolve, reject) => {
+      const question = new Question(this, command, read, resolve, reject);
+      if (caller?.signal) question.listenTo(caller.signal);
+      this.server.ask(command, question, how);
+    });
+  }
+
+  /** The reply to a command that decides nothing, such as DEL. */
+  ask(command: Command, how?: How): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.server.ask(command, new Errand(this, how?.together ?? [command], resolve, reject), how);
+    });
+  }
+
+  tell(name: string, limit: Limit, decision: Decision, began: number): void {
+    this.#onDecision?.(name, limit, decision, this.clock.now() - began);
+  }
+
+  async #told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>): Promise<D> {
+    const began = this.clock.now();
+    const decision = await decided;
+    for (const { which = "", name, limit } of buckets) {
+      const own = decision instanceof JointDecision ? (decision.each[which] ?? decision) : decision;
+      this.tell(name, limit, own, began);
+    }
+    return decision;
+  }
+
+  /** What stands for the server's decision. */
+  byPolicy<D extends Decision>(command: Command, read: (reply: unknown) => D, lost: boolean): D {
+    if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
+    const isOpen = this.onError === "open";
+    const granted = command[0] === "TB.TAKEUPTO" ? Number(command[4]) : 1;
+    const numbers = isOpen ? [granted, 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
+    return read([...numbers, []]).asDegraded(lost);
+  }
+
+  /** What `onError` decides about a bucket whose server did not. */
+  decideAlone(operation: string, bucket: Bucket, words: readonly Amount[]): Decision {
+    const node = this.server.nodeOf(this.prefix + bucket.name);
+    this.countDegraded(false, node.reason, node.circuit.lastError);
+    return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
+  }
+
+  /** Throws, if that is the policy. */
+  countDegraded(lost: boolean, why: string, cause: unknown): void {
+    this.server.degradedCount++;
+    if (this.onError !== "throw") return;
+    if (!lost) throw new ServerAway(why, { cause });
+    throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${why}`, { cause });
+  }
+
+  /** Sends it for nobody. */
+  send(command: Command): void {
+    this.server.ask(command, NOBODY);
+  }
+
+  /** Sends what undoes a decision that was granted to a caller who has gone. */
+  giveBack(command: Command, decision: Decision): void {
+    for (const words of undoing(command, decision)) this.send(words);
+  }
+}
+
+const readDecision = (reply: unknown) => Decision.read(reply);
+
+const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
+
+/** Somebody who waits for a decision, or has gone. */
+class Question<D extends Decision> implements Listener {
+  #isWaiting = true;
+  #hasPassed = false;
+  #stopListening: (() => void) | undefined;
+
+  constructor(
+    readonly backend: Backend,
+    readonly command: Command,
+    readonly read: (reply: unknown) => D,
+    readonly resolve: (decision: D) => void,
+    readonly reject: (error: unknown) => void,
+  ) {}
+
+  listenTo(signal: AbortSignal): void {
+    const abort = () => this.failed(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    this.#stopListening = () => signal.removeEventListener("abort", abort);
+  }
+
+  replied(reply: unknown): void {
+    const decision = this.read(reply);
+    if (this.#isWaiting) {
+      this.#end();
+      this.resolve(decision);
+    } else if (!this.#hasPassed && decision.allowed) {
+      this.backend.giveBack(this.command, decision);
+    }
+  }
+
+  failed(error: unknown): void {
+    if (!this.#isWaiting) return;
+    this.#end();
+    this.reject(error);
+  }
+
+  undecided(lost: boolean, why: string, cause: unknown): void {
+    if (!this.#isWaiting) return;
+    this.#end();
+    try {
+      this.backend.countDegraded(lost, why, cause);
+      const decision = this.backend.byPolicy(this.command, this.read, lost);
+      this.#hasPassed = decision.allowed;
+      this.resolve(decision);
+    } catch (error) {
+      this.reject(error);
+    }
+  }
+
+  #end(): void {
+    this.#isWaiting = false;
+    this.#stopListening?.();
+  }
+}
+
+/** Somebody who waits for something to be done. */
+class Errand implements Listener {
+  constructor(
+    readonly backend: Backend,
+    readonly commands: readonly Command[],
+    readonly replied: (reply: unknown) => void,
+    readonly failed: (error: unknown) => void,
+  ) {}
+
+  undecided(lost: boolean, why: string, cause: unknown): void {
+    try {
+      this.backend.countDegraded(lost, why, cause);
+      const isLocal = this.backend.onError === "local";
+      const replies = isLocal ? this.commands.map((words) => this.backend.server.local.run(words)) : [];
+      this.replied(replies.at(-1));
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+}
+
+function undoing([operation = "", ...words]: Command, { granted }: Decision): Command[] {
+  const [key = "", capacity = "", rate = "", cost = ""] = words;
+  switch (operation) {
+    case "TB.TAKE":
+    case "TB.RESERVE":
+      return Number(cost) === 0 ? [] : [["TB.GIVE", key, capacity, rate, cost]];
+    case "TB.TAKEUPTO":
+      return [["TB.GIVE", key, capacity, rate, String(granted)]];
+    case "TB.MTAKE":
+      return fours(words.slice(1)).map((group) => ["TB.GIVE", ...group]);
+    case "TB.MHOLD": {
+      const [count = "", , id = "", ...groups] = words;
+      return [["TB.MSETTLE", count, id, ...fours(groups).flatMap(([key, capacity, rate]) => [key, capacity, rate, "0"])]];
+    }
+    default:
+      return [];
+  }
+}
+
+type Four = [string, string, string, string];
+
+function fours(words: readonly string[]): Four[] {
+  return Array.from({ length: words.length / 4 }, (_, at) => words.slice(4 * at, 4 * at + 4) as Four);
+}

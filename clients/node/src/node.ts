@@ -1,0 +1,318 @@
+/**
+ * One server, or one node of a cluster: its connection, what waits for its replies, and when it counts as away.
+ *
+ * It is away when it is silent, not when a caller is late. So time is counted in ticks, and a tick is a round of this
+ * process in which it could have read: a process that is busy for a second has not listened for a second. A call's
+ * time is over when for so many ticks nothing came from the server at all.
+ */
+
+import { Circuit, Script, type Log } from "./circuit.js";
+import { faultOf, isReply, textOf } from "./errors.js";
+import type { Line, Route } from "./lines.js";
+
+export interface NodeOptions {
+  timeoutMs: number;
+  retryEveryMs: number;
+  log: Log;
+}
+
+/** Something that is sent to a node. */
+export interface Message {
+  /** Whether it must not be sent again once it was sent. */
+  readonly once: boolean;
+  transmit(line: Line): Promise<unknown>;
+  replied(reply: unknown): void;
+  /** The server replied with an error. */
+  failed(error: unknown): void;
+  /** It has no reply in time. One may still come; `lost`: it must not be sent again, and was sent. */
+  undecided(lost: boolean): void;
+}
+
+const TICKS_PER_TIMEOUT = 5;
+/** Connecting has a deadline of its own, and a connection on which nothing comes for so long is dropped. */
+const CONNECT_MS = 1000;
+/** After so long without a word, a call that must happen once asks the connection first. */
+const STALE_MS = 500;
+const MOST_SENDS = 3;
+
+/** A connection, and what is due on it. */
+class Link {
+  /** Replies that are due. */
+  due = 0;
+  dueSince = 0;
+  bytesRead: number | undefined;
+  readonly beganMs = performance.now();
+  /** Whether others are sent on another one. */
+  isLeft = false;
+
+  constructor(readonly line: Line) {}
+}
+
+/** A message on its way. */
+class Flight {
+  isSent = false;
+  sends = 0;
+
+  constructor(
+    readonly message: Message,
+    readonly tick: number,
+  ) {}
+}
+
+class Ping implements Message {
+  readonly once = false;
+
+  transmit(line: Line): Promise<unknown> {
+    return line.canGoStale ? line.send(["PING"]) : Promise.resolve();
+  }
+  replied(): void {}
+  failed(): void {}
+  undecided(): void {}
+}
+
+export class Node {
+  readonly circuit: Circuit;
+  readonly script: Script;
+  readonly who: string;
+  /** Called when it has become clear that it is away. */
+  onAway = () => {};
+  readonly #tickMs: number;
+  readonly #dropTicks: number;
+  readonly #connectTicks: number;
+  /** Who waits for a reply, in the order in which they came. */
+  readonly #waiting = new Set<Flight>();
+  #link: Link | undefined;
+  #connecting: { line: Line; tick: number } | undefined;
+  #tick = 0;
+  #heardTick = 0;
+  #heardMs = 0;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(
+    readonly address: string,
+    readonly route: Route,
+    readonly options: NodeOptions,
+  ) {
+    const { timeoutMs, retryEveryMs, log } = options;
+    this.who = `the ${route.isCluster ? "node" : "server"}${address && ` ${address}`}`;
+    this.circuit = new Circuit(this.who, retryEveryMs, log);
+    this.script = new Script(this.who, log);
+    this.#tickMs = Math.max(timeoutMs / TICKS_PER_TIMEOUT, 1);
+    this.#dropTicks = Math.ceil(Math.max(10 * timeoutMs, CONNECT_MS) / this.#tickMs);
+    this.#connectTicks = Math.ceil(CONNECT_MS / this.#tickMs);
+  }
+
+  get isConnected(): boolean {
+    return this.#link?.line.isOpen === true;
+  }
+
+  /** Why it does not decide. */
+  get reason(): string {
+    return `cannot ask ${this.who}: ${textOf(this.circuit.lastError ?? "not connected yet")}`;
+  }
+
+  /** Sends it, when there is a connection. */
+  send(message: Message): void {
+    if (this.#isConnectingForLong) return message.undecided(false);
+    const flight = new Flight(message, this.#tick);
+    this.#waiting.add(flight);
+    this.#timer ??= setInterval(() => this.#onTick(), this.#tickMs);
+    if (this.#link && !this.#link.line.isOpen) this.#drop(this.#link);
+    if (!this.#link) this.#connect();
+    else if (message.once && this.#isStale(this.#link)) this.#transmitBehindPing(flight, this.#link);
+    else this.#transmit(flight, this.#link);
+  }
+
+  /** Asks whether it is there, if it is time to; nobody waits for that. */
+  probeNow(): void {
+    if (!this.circuit.isTimeToProbe()) return;
+    this.send(new Ping());
+    this.onAway();
+  }
+
+  /**
+   * Sends what comes on another connection, because the endpoint leads to another server now. False if this one was
+   * made just now, and leads where it should not all the same.
+   */
+  leave(): boolean {
+    const link = this.#link;
+    if (!link) return true;
+    if (performance.now() - link.beganMs < this.options.retryEveryMs) return false;
+    this.#link = undefined;
+    link.isLeft = true;
+    if (link.due === 0) link.line.close();
+    return true;
+  }
+
+  close(): void {
+    if (this.#link) this.#drop(this.#link);
+  }
+
+  get #isConnectingForLong(): boolean {
+    return this.#connecting !== undefined && this.#ticksSince(this.#connecting.tick) > TICKS_PER_TIMEOUT;
+  }
+
+  #isStale({ line }: Link): boolean {
+    return line.canGoStale && performance.now() - this.#heardMs > STALE_MS;
+  }
+
+  #connect(): void {
+    if (this.#connecting) return;
+    const line = this.route.lineTo(this.address);
+    this.#connecting = { line, tick: this.#tick };
+    const greeted = line.connect().then(() => new Ping().transmit(line));
+    greeted.then(
+      () => this.#connected(line),
+      (error: unknown) => (isAnswer(error) && line.isOpen ? this.#connected(line) : this.#notConnected(line, error)),
+    );
+  }
+
+  #connected(line: Line): void {
+    if (this.#connecting?.line !== line) return line.close();
+    this.#connecting = undefined;
+    const link = (this.#link = new Link(line));
+    this.#heard();
+    this.script.lookForModule();
+    for (const flight of this.#waiting) {
+      if (this.#link === link && !flight.isSent) this.#transmit(flight, link);
+    }
+  }
+
+  #notConnected(line: Line, error: unknown): void {
+    if (this.#connecting?.line !== line) return;
+    this.#connecting = undefined;
+    line.close();
+    // A wrong password, say: to wait longer does not make it right.
+    const isAnswered = isAnswer(error);
+    if (!isAnswered) this.#failed(error);
+    for (const flight of this.#waiting) {
+      if (flight.isSent) continue;
+      this.#waiting.delete(flight);
+      if (isAnswered) flight.message.failed(error);
+      else flight.message.undecided(false);
+    }
+  }
+
+  #failed(error: unknown): void {
+    this.circuit.failed(error);
+    this.onAway();
+  }
+
+  #transmitBehindPing(flight: Flight, link: Link): void {
+    const next = () => {
+      this.#received(link);
+      // Without this connection it is sent on the next.
+      if (this.#waiting.has(flight) && !flight.isSent && this.#link === link) this.#transmit(flight, link);
+    };
+    this.#sends(link);
+    new Ping().transmit(link.line).then(next, (error: unknown) => (isReply(error) ? next() : this.#ended(link)));
+  }
+
+  #transmit(flight: Flight, link: Link): void {
+    flight.isSent = true;
+    flight.sends++;
+    this.#sends(link);
+    flight.message.transmit(link.line).then(
+      (reply) => {
+        this.#waiting.delete(flight);
+        this.#received(link);
+        flight.message.replied(reply);
+      },
+      (error: unknown) => {
+        if (!isReply(error) && !(error instanceof TypeError)) return this.#cutOff(flight, link);
+        this.#waiting.delete(flight);
+        this.#received(link, error);
+        flight.message.failed(error);
+      },
+    );
+  }
+
+  #sends(link: Link): void {
+    if (link.due++ === 0) link.dueSince = this.#tick;
+  }
+
+  #received(link: Link, error?: unknown): void {
+    link.due--;
+    if (error === undefined || isAnswer(error)) this.#heard();
+    else this.#failed(error);
+    if (link.isLeft && link.due === 0) link.line.close();
+  }
+
+  #heard(): void {
+    this.#heardTick = this.#tick;
+    this.#heardMs = performance.now();
+    this.circuit.answered();
+  }
+
+  /** The connection ended before the reply. */
+  #cutOff(flight: Flight, link: Link): void {
+    const { message } = flight;
+    const isRepeatable = !message.once && flight.sends < MOST_SENDS && this.#waiting.has(flight);
+    if (isRepeatable) flight.isSent = false;
+    this.#ended(link);
+    if (isRepeatable && this.#link) this.#transmit(flight, this.#link);
+    else if (!isRepeatable && this.#waiting.delete(flight)) message.undecided(message.once);
+  }
+
+  #ended(link: Link): void {
+    this.#drop(link);
+    // Who is not sent, or no longer, is sent on the next.
+    if (!this.#link && this.#waiting.size > 0) this.#connect();
+  }
+
+  #drop(link: Link): void {
+    if (this.#link === link) this.#link = undefined;
+    link.line.close();
+  }
+
+  #onTick(): void {
+    this.#tick++;
+    if (this.#waiting.size === 0 && !this.#link?.due && !this.#connecting) {
+      clearInterval(this.#timer);
+      this.#timer = undefined;
+      return;
+    }
+    // A timer runs before what has arrived is read.
+    setImmediate(() => this.#judge());
+  }
+
+  #judge(): void {
+    if (this.#link) this.#listen(this.#link);
+    const [oldest] = this.#waiting;
+    if (oldest && this.#ticksSince(oldest.tick) > TICKS_PER_TIMEOUT) this.#expire();
+    const link = this.#link;
+    if (link?.due && this.#ticksSince(Math.max(link.dueSince, this.#heardTick)) > this.#dropTicks) this.#drop(link);
+    if (this.#connecting && this.#ticksSince(this.#connecting.tick) > this.#connectTicks) {
+      this.#notConnected(this.#connecting.line, new Error(`not connected within ${CONNECT_MS} ms`));
+    }
+  }
+
+  #ticksSince(tick: number): number {
+    return this.#tick - tick;
+  }
+
+  /** Where the library tells, a part of a reply is a sign of life, too. */
+  #listen(link: Link): void {
+    const { bytesRead } = link.line;
+    if (bytesRead !== link.bytesRead && link.due > 0) this.#heardTick = this.#tick;
+    link.bytesRead = bytesRead;
+  }
+
+  /** Decides those whose time is over, unless others are answered. */
+  #expire(): void {
+    if (this.#link) {
+      if (this.#ticksSince(this.#heardTick) <= TICKS_PER_TIMEOUT) return;
+      this.#failed(new Error(`no reply within ${this.options.timeoutMs} ms`));
+    }
+    for (const flight of this.#waiting) {
+      if (this.#ticksSince(flight.tick) <= TICKS_PER_TIMEOUT) break;
+      this.#waiting.delete(flight);
+      flight.message.undecided(flight.isSent && flight.message.once);
+    }
+  }
+}
+
+/** Whether a server that decides said so. */
+function isAnswer(error: unknown): boolean {
+  return isReply(error) && faultOf(error) !== "away";
+}
