@@ -64,13 +64,7 @@ export class Backend {
   }
 
   /** The decision about one bucket. */
-  decide(
-    operation: string,
-    bucket: Bucket,
-    words: readonly Amount[],
-    caller?: Caller,
-    how?: How,
-  ): Promise<Decision> {
+  decide(operation: string, bucket: Bucket, words: readonly Amount[], caller?: Caller, how?: How): Promise<Decision> {
     const decided = this.decideQuietly(operation, bucket, words, caller, how);
     return this.#onDecision ? this.#told([bucket], decided) : decided;
   }
@@ -108,12 +102,7 @@ export class Backend {
     return this.question([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
   }
 
-  question<D extends Decision>(
-    command: Command,
-    read: (reply: unknown) => D,
-    caller?: Caller,
-    how?: How,
-  ): Promise<D> {
+  question<D extends Decision>(command: Command, read: (reply: unknown) => D, caller?: Caller, how?: How): Promise<D> {
     if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
     return new Promise((resolve, reject) => {
       const question = new Question(this, command, read, resolve, reject);
@@ -270,7 +259,9 @@ function undoing([operation = "", ...words]: Command, { granted }: Decision): Co
       return fours(words.slice(1)).map((group) => ["TB.GIVE", ...group]);
     case "TB.MHOLD": {
       const [count = "", , id = "", ...groups] = words;
-      return [["TB.MSETTLE", count, id, ...fours(groups).flatMap(([key, capacity, rate]) => [key, capacity, rate, "0"])]];
+      return [
+        ["TB.MSETTLE", count, id, ...fours(groups).flatMap(([key, capacity, rate]) => [key, capacity, rate, "0"])],
+      ];
     }
     default:
       return [];

@@ -50,23 +50,28 @@ export class BlockableBuckets {
   }
 
   /** What there is; takes nothing. */
-  async look({ name, limit }: Bucket): Promise<Outcome> {
-    const [bucket, block] = await Promise.all([
-      this.#backend.decide("TB.PEEK", { name: hashTag(name), limit }, [0]),
-      this.#backend.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
-    ]);
-    const degraded = bucket.degraded || block.degraded;
-    const blockedMs = degraded || block.allowed ? 0 : block.retryAfterMs;
-    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs };
+  look(bucket: Bucket): Promise<Outcome> {
+    return this.#withBlock(bucket, "TB.PEEK", 0);
   }
 
   /** Takes `amount` in any case, into debt if need be. */
-  charge({ name, limit }: Bucket, amount: Amount): Promise<Decision> {
-    return this.#backend.decide("TB.CHARGE", { name: hashTag(name), limit }, [amount]);
+  charge(bucket: Bucket, amount: Amount): Promise<Outcome> {
+    return this.#withBlock(bucket, "TB.CHARGE", amount);
   }
 
-  give({ name, limit }: Bucket, amount: Amount): Promise<Decision> {
-    return this.#backend.decide("TB.GIVE", { name: hashTag(name), limit }, [amount]);
+  give(bucket: Bucket, amount: Amount): Promise<Outcome> {
+    return this.#withBlock(bucket, "TB.GIVE", amount);
+  }
+
+  /** What the operation decides, and whether the bucket is blocked. */
+  async #withBlock({ name, limit }: Bucket, operation: string, amount: Amount): Promise<Outcome> {
+    const [bucket, block] = await Promise.all([
+      this.#backend.decide(operation, { name: hashTag(name), limit }, [amount]),
+      this.#backend.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
+    ]);
+    const degraded = bucket.degraded || block.degraded;
+    const blockedMs = block.allowed ? 0 : block.retryAfterMs;
+    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs };
   }
 
   /** Nobody passes for `ms` from now, whatever there was before; for 31 years if infinite. */

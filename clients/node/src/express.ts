@@ -14,10 +14,12 @@ export type { RateLimitOptions } from "./http.js";
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {
   checkOptions(options);
-  return async (request, response, next) => {
-    const { headers, refusal } = await decide(limiter, options, request);
-    response.set(headers);
-    if (!refusal) return next();
-    response.status(refusal.status).json(refusal.body);
+  return (request, response, next) => {
+    const answered = decide(limiter, options, request).then(({ headers, refusal }) => {
+      response.set(headers);
+      if (!refusal) return next();
+      response.status(refusal.status).json(refusal.body);
+    });
+    answered.catch(next); // Express 4 does not look at promises.
   };
 }

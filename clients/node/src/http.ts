@@ -34,7 +34,8 @@ export async function decide<Request extends { ip?: string | undefined }>(
   const headers = limiter.headers(decision, { ...options, limit });
   if (decision.allowed) return { headers, refusal: undefined };
   const { degraded, retryAfterMs } = decision;
-  if (degraded && limiter.onError === "closed") return { headers, refusal: { status: 503, body: { error: "the rate limiter is not available" } } };
+  if (degraded && limiter.onError === "closed")
+    return { headers, refusal: { status: 503, body: { error: "the rate limiter is not available" } } };
   // Without Retry-After: there is no moment at which this request would pass.
   const never = { error: "the request costs more than its limit holds" };
   return {
@@ -44,7 +45,8 @@ export async function decide<Request extends { ip?: string | undefined }>(
 }
 
 export function checkOptions({ key, cost, limit }: RateLimitOptions<never>): void {
-  if (key !== undefined && typeof key !== "function") throw new BadArgumentType("key: is not a function of the request");
+  if (key !== undefined && typeof key !== "function")
+    throw new BadArgumentType("key: is not a function of the request");
   if (limit !== undefined && typeof limit !== "function")
     throw new BadArgumentType("limit: is not a function of the request");
   if (cost !== undefined && typeof cost !== "function" && !(Number(cost) >= 0)) {

@@ -157,7 +157,15 @@ function ioredis(client: Client): Route | undefined {
 function nodeRedis(client: Client): Route | undefined {
   if (has<NodeRedisCluster>(client, "slots", "masters", "nodeClient")) return nodeRedisCluster(client);
   if (has<NodeRedisPool>(client, "execute", "totalClients")) {
-    return single(client, "", () => new NodeRedisLine(() => client.execute((one) => duplicateOf(one))));
+    let known: Promise<NodeRedisClient> | undefined;
+    const one = () =>
+      (known ??= client
+        .execute((one) => one)
+        .catch((error: unknown) => {
+          known = undefined;
+          throw error;
+        }));
+    return single(client, "", () => new NodeRedisLine(async () => duplicateOf(await one())));
   }
   if (has<NodeRedisSentinel>(client, "_execute", "acquire")) {
     return single(client, "", () => new NodeRedisLine(() => client._execute(false, async (one) => duplicateOf(one))));

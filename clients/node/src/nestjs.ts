@@ -10,6 +10,7 @@ import type { ThrottlerStorage } from "@nestjs/throttler";
 
 import type { Options } from "./backend.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
+import { BadArgument } from "./errors.js";
 import type { Client } from "./lines.js";
 import type { Server } from "./server.js";
 
@@ -33,6 +34,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
     blockDuration: number,
     throttlerName: string,
   ): Promise<ThrottlerRecord> {
+    if (limit === undefined) throw new BadArgument("limit: is missing: @nestjs/throttler tells it from version 6 on");
     const capacity = Math.max(limit, 0);
     const bucket = {
       name: `${this.#prefix}${key}:${throttlerName}`,

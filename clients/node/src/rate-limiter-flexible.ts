@@ -9,7 +9,8 @@
  * of all else until every point is there again.
  */
 
-import { RateLimiterCompatibleAbstract, RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
+import * as flexible from "rate-limiter-flexible";
+import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
 import type { Options } from "./backend.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
@@ -51,7 +52,11 @@ type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "dele
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
-export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
+/** What its wrappers ask for from version 11 on; before, there was none. */
+const Base: typeof flexible.RateLimiterCompatibleAbstract =
+  "RateLimiterCompatibleAbstract" in flexible ? flexible.RateLimiterCompatibleAbstract : (class {} as never);
+
+export class RateLimiterTokenBucket extends Base {
   points: number;
   duration: number;
   override blockDuration: number;
@@ -125,7 +130,7 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
   /** Takes points in any case. */
   override async penalty(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("penalty", [key, points, options], async () =>
-      this.#passed(await this.#buckets.charge(this.#bucket(key, options), points), points),
+      this.#changed(await this.#buckets.charge(this.#bucket(key, options), points), points),
     );
   }
 
@@ -133,19 +138,16 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
   override async reward(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("reward", [key, points, options], async () => {
       const bucket = this.#bucket(key, options);
-      const given = await this.#buckets.give(bucket, points);
-      this.#denials.forget(bucket.name, bucket.limit);
-      return this.#passed(given, -points);
+      return this.#changed(await this.#buckets.give(bucket, points), -points);
     });
   }
 
   /** What a key has left; null if that is everything. */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
     return this.#insured("get", [key, options], async () => {
-      const { bucket, blockedMs } = await this.#buckets.look(this.#bucket(key, options));
-      if (blockedMs > 0) return new RateLimiterRes(0, blockedMs, this.points + 1);
-      if (bucket.resetAfterMs === 0) return null;
-      return this.#passed(bucket, 0);
+      const outcome = await this.#buckets.look(this.#bucket(key, options));
+      const isFull = outcome.blockedMs === 0 && outcome.bucket.resetAfterMs === 0;
+      return isFull ? null : this.#changed(outcome, 0);
     });
   }
 
@@ -188,6 +190,11 @@ export class RateLimiterTokenBucket extends RateLimiterCompatibleAbstract {
   #bucket(key: string | number, { customDuration = this.duration }: CallOptions): { name: string; limit: Limit } {
     const capacity = Math.max(this.points, 0);
     return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${customDuration}s` } };
+  }
+
+  /** What is left after points were put or taken, which no block keeps from happening. */
+  #changed({ bucket, blockedMs }: Outcome, points: number): RateLimiterRes {
+    return blockedMs > 0 ? new RateLimiterRes(0, blockedMs, this.points + 1) : this.#passed(bucket, points);
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {

@@ -4,15 +4,7 @@ import { createHash } from "node:crypto";
 
 import type { Buckets } from "./buckets.js";
 import type { Log } from "./circuit.js";
-import {
-  isOfModule,
-  keyOf,
-  mustHappenOnce,
-  needsModule,
-  scriptArguments,
-  scriptKey,
-  type Command,
-} from "./command.js";
+import { isOfModule, keyOf, mustHappenOnce, needsModule, scriptArguments, scriptKey, type Command } from "./command.js";
 import {
   BadArgument,
   BadArgumentType,

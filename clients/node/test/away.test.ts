@@ -27,7 +27,11 @@ for (const library of Object.keys(LIBRARIES)) {
       return [allowed, degraded, retryAfterMs > 0];
     };
     for (let i = 0; i < 3; i++) assert.deepEqual(await take("local"), [true, true, false]);
-    assert.deepEqual(await take("local"), [false, true, true], "this process lets no more through than one bucket holds");
+    assert.deepEqual(
+      await take("local"),
+      [false, true, true],
+      "this process lets no more through than one bucket holds",
+    );
     assert.deepEqual(await take("open"), [true, true, false]);
     assert.deepEqual(await take("closed"), [false, true, true]);
     assert.equal((await new Limiter(buckets, LIMIT, { onError: "open" }).takeUpTo("a", 7)).granted, 7);
@@ -43,8 +47,8 @@ for (const library of Object.keys(LIBRARIES)) {
     await until(async () => !(await limiter.take("b")).degraded);
     assert.equal((await limiter.take("a")).remaining, 2, "the new server holds full buckets");
     assert.equal(lines.length, 2, lines.join("\n"));
-    assert.match(lines[0]!, /^tokenbucket: cannot ask the server 127\.0\.0\.1:\d+, each limit does as its onError says: ./);
-    assert.match(lines[1]!, /^tokenbucket: the server .* is back/);
+    assert.match(lines[0]!, /^tokenbucket: cannot ask the server.*, each limit does as its onError says: ./);
+    assert.match(lines[1]!, /^tokenbucket: the server.* is back/);
   });
 
   test(`${library}: a server that is restarted between two calls is no outage`, async (t) => {
@@ -60,10 +64,10 @@ for (const library of Object.keys(LIBRARIES)) {
 
   test(`${library}: 10,000 takes at once of a bucket of 3, and whoever is late is no outage`, async (t) => {
     const server = await serverFor(t);
-    const { buckets } = await serverAndLog(t, server, { timeoutMs: 100 }, library);
+    const { buckets } = await serverAndLog(t, server, { timeoutMs: 500 }, library);
     const limiter = new Limiter(buckets, LIMIT);
     const takes = Array.from({ length: 10_000 }, () => limiter.take("b"));
-    const until = performance.now() + 500;
+    const until = performance.now() + 1000;
     while (performance.now() < until); // nobody reads what has arrived
     const decisions = await Promise.all(takes);
     assert.equal(decisions.filter(({ allowed }) => allowed).length, 3);
@@ -74,9 +78,15 @@ for (const library of Object.keys(LIBRARIES)) {
     const { send, buckets } = await clientFor(t, wrongs, library);
     const limiter = new Limiter(buckets, LIMIT);
     await send("SET", "tb:string", "something else");
-    await assert.rejects(limiter.take("string"), (error) => error instanceof ServerError && /WRONGTYPE/.test(error.message));
+    await assert.rejects(
+      limiter.take("string"),
+      (error) => error instanceof ServerError && /WRONGTYPE/.test(error.message),
+    );
     // 10^12 tokens at one in a century: each is within its bounds, both together are not.
-    await assert.rejects(limiter.take("b", 1, { limit: { capacity: 1e12, rate: "1/36500d" } }), /ERR refilling capacity/);
+    await assert.rejects(
+      limiter.take("b", 1, { limit: { capacity: 1e12, rate: "1/36500d" } }),
+      /ERR refilling capacity/,
+    );
     for (const cost of [NaN, -1, Infinity, "many"]) {
       await assert.rejects(limiter.take("b", cost), /^BadArgument: cost: /);
     }

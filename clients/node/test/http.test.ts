@@ -1,11 +1,13 @@
 /** The middleware, in an Express app and in a Fastify app. */
 
 import assert from "node:assert/strict";
+import { createRequire } from "node:module";
 import type { AddressInfo } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import express, { type ErrorRequestHandler, type Request } from "express";
 import Fastify, { type FastifyRequest } from "fastify";
+import Fastify4 from "fastify-4";
 import { Limiter, type Amount, type Limit, type LimiterOptions } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
@@ -24,9 +26,9 @@ interface Options {
 /** An app that limits "/", whose proxies are on this machine; errors are answered with their text. */
 type Serve = (t: TestContext, limiter: Limiter, options?: Options) => Promise<string>;
 
-const FRAMEWORKS: Record<string, Serve> = {
-  async express(t, limiter, options) {
-    const app = express();
+function byExpress(make: typeof express): Serve {
+  return async (t, limiter, options) => {
+    const app = make();
     app.set("trust proxy", ["127.0.0.1"]);
     app.get("/", rateLimitOfExpress(limiter, options), (_request, response) => {
       response.send("passed");
@@ -38,15 +40,25 @@ const FRAMEWORKS: Record<string, Serve> = {
     await new Promise((ready) => listening.once("listening", ready));
     t.after(() => new Promise((closed) => listening.close(closed)));
     return `http://127.0.0.1:${(listening.address() as AddressInfo).port}/`;
-  },
-  async fastify(t, limiter, options) {
-    const app = Fastify({ trustProxy: ["127.0.0.1"] });
+  };
+}
+
+function byFastify(make: typeof Fastify): Serve {
+  return async (t, limiter, options) => {
+    const app = make({ trustProxy: ["127.0.0.1"] });
     app.addHook("onRequest", rateLimitOfFastify(limiter, options));
     app.get("/", async () => "passed");
     app.setErrorHandler((error: Error, _request, reply) => reply.code(500).send(`${error.name}: ${error.message}`));
     t.after(() => app.close());
     return app.listen({ port: 0, host: "127.0.0.1" });
-  },
+  };
+}
+
+const FRAMEWORKS: Record<string, Serve> = {
+  express: byExpress(express),
+  "express 4": byExpress(createRequire(import.meta.url)("express-4")),
+  fastify: byFastify(Fastify),
+  "fastify 4": byFastify(Fastify4 as never),
 };
 
 async function limiterFor(t: TestContext, limit: Limit, options: LimiterOptions = {}, on = server): Promise<Limiter> {

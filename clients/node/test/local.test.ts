@@ -107,7 +107,11 @@ test("what a batch cannot serve is asked for alone", async () => {
   assert.deepEqual(server.asked, ["TB.TAKE", "TB.TAKE", "TB.TAKE"]);
 });
 
-for (const [rate, retryAfterMs] of [["1/s", 2000], ["1@s", 2000], ["5@s", 1000]] as const) {
+for (const [rate, retryAfterMs] of [
+  ["1/s", 2000],
+  ["1@s", 2000],
+  ["5@s", 1000],
+] as const) {
   test(`a batch that is too small says how long until there is enough: ${rate}`, async () => {
     const { limiter } = setUp({ batch: 5 }, { capacity: 7, rate });
     await limiter.take("a", 5);

@@ -309,8 +309,8 @@ const CASES: Case[] = [
   {
     promise: "a limit of 0 lets nobody through",
     throttlers: [{ ttl: MINUTE, limit: 0 }],
-    run: ({ passed }) => passed(3),
-    expected: 0,
+    run: async ({ get, passed }) => [await passed(3), (await get()).header("retry-after")],
+    expected: [0, "60"],
   },
   {
     promise: "of 20 at once, as many pass as the limit says",

@@ -405,15 +405,59 @@ const CASES: Case[] = [
     expected: [false, true, null, true],
   },
   {
-    promise: 'keyPrefix: "rlflx" unless given; getKey has it',
+    promise: 'keyPrefix: "rlflx" unless given; getKey has it, and two prefixes keep apart',
     async run({ make }) {
-      await make().consume("a");
-      await make({ keyPrefix: "" }).consume("b");
-      await make({ keyPrefix: "login" }).consume("c");
+      await make().consume("a", 6);
+      await make({ keyPrefix: "" }).consume("a");
+      await make({ keyPrefix: "login" }).consume("a");
       const keys = [make().getKey("a"), make({ keyPrefix: "" }).getKey("b"), make({ keyPrefix: "login" }).getKey("c")];
-      return [keys, await redis.exists(...keys), make().parseKey("rlflx:a")];
+      return [keys, make().parseKey("rlflx:a"), await passes(make().consume("a"))];
     },
-    expected: [["rlflx:a", "b", "login:c"], 3, "a"],
+    expected: [["rlflx:a", "b", "login:c"], "a", false],
+  },
+  {
+    promise: "any name is a key of its own",
+    async run({ make }) {
+      const limiter = make({ keyPrefix: "" });
+      const names = ["}x", "{}", "{a}", "a", "{a}:block", ""];
+      for (const name of names) await limiter.block(name, 10);
+      await limiter.delete("a");
+      return Promise.all(names.map((name) => passes(limiter.consume(name))));
+    },
+    expected: [false, false, false, true, false, false],
+  },
+  {
+    promise: "reward and penalty of a blocked key say that it is",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.block("a", 10);
+      const { remainingPoints, msBeforeNext } = await limiter.reward("a");
+      const all = [remainingPoints, msBeforeNext, (await limiter.penalty("a")).msBeforeNext];
+      return [...all, await passes(limiter.consume("a"))];
+    },
+    expected: [0, 10_000, 10_000, false],
+  },
+  {
+    promise: "reward of two points or more ends a block",
+    async run({ make }) {
+      const limiter = make();
+      await limiter.block("a", 10);
+      await limiter.reward("a", 2);
+      return passes(limiter.consume("a"));
+    },
+    expected: true,
+    bucket: { expected: false, row: "`reward` of a blocked key" },
+  },
+  {
+    promise: "reward does not end a block in memory",
+    async run({ make }) {
+      const limiter = make({ inMemoryBlockOnConsumed: 6 });
+      await limiter.consume("a", 6);
+      await passes(limiter.consume("a"));
+      await limiter.reward("a", 6);
+      return passes(limiter.consume("a"));
+    },
+    expected: false,
   },
   {
     promise: "options can be changed at run time",
@@ -549,12 +593,14 @@ const CASES: Case[] = [
     bucket: { expected: { rejected: "Error" }, row: "Negative points" },
   },
   {
-    promise: "a key of another type is an Error",
+    promise: "a key of another type is an Error, for which there is an insurance",
     async run({ make }) {
       await redis.lpush("rlflx:a", "something else");
-      return outcome(make().consume("a"));
+      await redis.lpush("tb:{rlflx:a}", "something else");
+      const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
+      return [await outcome(make().consume("a")), await passes(make({ insuranceLimiter }).consume("a"))];
     },
-    expected: { rejected: "Error" },
+    expected: [{ rejected: "Error" }, true],
   },
 ];
 
@@ -624,13 +670,6 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
     assert.equal(await times(20, () => bursty.consume("b")), 8);
   });
 }
-
-test("a mistake is an Error, whatever the insurance says", async () => {
-  await redis.flushall();
-  await redis.lpush("rlflx:a", "something else");
-  const insured = OURS({ insuranceLimiter: new RateLimiterMemory({ points: 1, duration: 60 }) });
-  await assert.rejects(insured.consume("a"), /WRONGTYPE/);
-});
 
 test("in tests of users the fake stands for the server, blocks included", async () => {
   const fake = new FakeServer();

@@ -10,7 +10,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { Cluster as IoredisCluster, Redis } from "ioredis";
 import { Cluster as IovalkeyCluster, Redis as Valkey } from "iovalkey";
-import { createClient, createCluster } from "redis";
+import * as ioredis5 from "ioredis-5";
+import { createClient, createClientPool, createCluster, type RedisClientType } from "redis";
+import * as redis4 from "redis-4";
+import * as redis5 from "redis-5";
 import { Server as Buckets, type Client, type ServerOptions as BucketsOptions } from "tokenbucket-redis";
 
 const HERE = resolve(import.meta.dirname, "..");
@@ -148,18 +151,43 @@ export interface Connected {
   close(): void;
 }
 
+/** Every library, and of those that are widespread the versions before. */
 export const LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
   ioredis: async (url) => overIoredis(new Redis(url, { retryStrategy: () => 50 })),
+  "ioredis 5": async (url) => overIoredis(new ioredis5.Redis(url, { retryStrategy: () => 50 })),
   iovalkey: async (url) => overIoredis(new Valkey(url, { retryStrategy: () => 50 })),
-  "node-redis": async (url) => {
-    const client = createClient({ url, socket: { reconnectStrategy: 50 } });
-    client.on("error", () => {});
-    await client.connect();
-    return { client, buckets: patient(client), send: (...words) => client.sendCommand(words), close: () => client.destroy() };
-  },
+  "node-redis": (url) => overNodeRedis(createClient({ url, socket: { reconnectStrategy: 50 } })),
+  "node-redis 5": (url) => overNodeRedis(redis5.createClient({ url, socket: { reconnectStrategy: 50 } })),
+  "node-redis 4": (url) => overNodeRedis(redis4.createClient({ url, socket: { reconnectStrategy: 50 } })),
+  "node-redis, a pool": (url) => overNodeRedis(createClientPool({ url, socket: { reconnectStrategy: 50 } })),
 };
 
-function overIoredis(client: Redis | Valkey): Connected {
+interface AnyNodeRedis {
+  on(event: "error", listener: () => void): unknown;
+  connect(): Promise<unknown>;
+  sendCommand?: unknown;
+  destroy?(): unknown;
+  disconnect?(): Promise<unknown>;
+}
+
+async function overNodeRedis(client: AnyNodeRedis): Promise<Connected> {
+  client.on("error", () => {});
+  await client.connect();
+  return {
+    client: client as unknown as Client,
+    buckets: patient(client as unknown as Client),
+    send: (...words) => (client as RedisClientType).sendCommand(words),
+    close: () => closeNodeRedis(client),
+  };
+}
+
+/** Called `disconnect` before version 5. */
+function closeNodeRedis(client: AnyNodeRedis): void {
+  if (client.destroy) client.destroy();
+  else void client.disconnect!().catch(() => {});
+}
+
+function overIoredis(client: Redis | ioredis5.Redis | Valkey): Connected {
   client.on("error", () => {});
   return {
     client,
@@ -333,19 +361,17 @@ export async function sharedCluster(options?: ServerOptions): Promise<Cluster> {
   return cluster;
 }
 
+const CLUSTER_DEFAULTS = { socket: { reconnectStrategy: 50 } };
+
 export const CLUSTER_LIBRARIES: Record<string, (cluster: Cluster) => Promise<{ client: Client; close(): void }>> = {
   ioredis: async ({ nodes }) => overIoredisCluster(new IoredisCluster([nodes[0]!.url])),
   iovalkey: async ({ nodes }) => overIoredisCluster(new IovalkeyCluster([nodes[0]!.url])),
-  "node-redis": async ({ nodes }) => {
-    const client = createCluster({
-      rootNodes: [{ url: nodes[0]!.url }],
-      defaults: { socket: { reconnectStrategy: 50 } },
-      topologyRefreshOnReconnectionAttemptStrategy: 100,
-    });
-    client.on("error", () => {});
-    await client.connect();
-    return { client, close: () => client.destroy() };
-  },
+  "node-redis": ({ nodes }) =>
+    overNodeRedis(createCluster({ rootNodes: [{ url: nodes[0]!.url }], defaults: CLUSTER_DEFAULTS })),
+  "node-redis 5": ({ nodes }) =>
+    overNodeRedis(redis5.createCluster({ rootNodes: [{ url: nodes[0]!.url }], defaults: CLUSTER_DEFAULTS })),
+  "node-redis 4": ({ nodes }) =>
+    overNodeRedis(redis4.createCluster({ rootNodes: [{ url: nodes[0]!.url }], defaults: CLUSTER_DEFAULTS })),
 };
 
 async function overIoredisCluster(client: IoredisCluster | IovalkeyCluster) {
