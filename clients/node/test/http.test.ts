@@ -8,7 +8,7 @@ import { test, type TestContext } from "node:test";
 import express, { type ErrorRequestHandler, type Request } from "express";
 import Fastify, { type FastifyRequest } from "fastify";
 import Fastify4 from "fastify-4";
-import { Limiter, type Amount, type Limit, type LimiterOptions } from "tokenbucket-redis";
+import { Limiter, type Amount, type Limit } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
@@ -61,10 +61,10 @@ const FRAMEWORKS: Record<string, Serve> = {
   "fastify 4": byFastify(Fastify4 as never),
 };
 
-async function limiterFor(t: TestContext, limit: Limit, options: LimiterOptions = {}, on = server): Promise<Limiter> {
-  const { buckets, send } = await clientFor(t, on);
+async function limiterFor(t: TestContext, limit: Limit): Promise<Limiter> {
+  const { buckets, send } = await clientFor(t, server);
   await send("FLUSHALL");
-  return new Limiter(buckets, limit, options);
+  return new Limiter(buckets, limit);
 }
 
 async function get(url: string, headers: Record<string, string> = {}) {
@@ -139,33 +139,28 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     assert.equal(await from("::ffff:203.0.113.1"), 429, "an IPv4 address is the same in IPv6 clothes");
   });
 
-  for (const [onError, status] of [
-    ["open", 200],
-    ["closed", 503],
-  ] as const) {
-    test(`${framework}: the server is away, ${onError}: ${status}`, async (t) => {
-      const own = await serverFor(t);
-      const limiter = await limiterFor(t, { capacity: 1, rate: STILL }, { onError }, own);
-      const url = await serve(t, limiter);
-      assert.equal((await get(url)).status, 200);
-      await own.stop();
-      const answer = await get(url);
-      assert.equal(answer.status, status);
-      assert.equal(answer.header("ratelimit"), null, "nobody looked");
-      assert.equal(answer.header("retry-after"), status === 503 ? "1" : null);
-    });
-  }
-
-  test(`${framework}: throw hands ServerAway to the error handler, and so are mistakes`, async (t) => {
+  test(`${framework}: the server is away: each policy has a status; mistakes go to the error handler`, async (t) => {
     const own = await serverFor(t);
-    const limiter = await limiterFor(t, { capacity: 1, rate: STILL }, { onError: "throw" }, own);
-    const url = await serve(t, limiter, { key: () => "k" });
-    const { send } = await clientFor(t, own);
+    const { buckets, send } = await clientFor(t, own);
     await send("SET", "tb:k", "something else");
-    assert.match((await get(url)).text, /WRONGTYPE/);
+    const urls = [];
+    for (const onError of ["local", "open", "closed", "throw"] as const) {
+      const limiter = new Limiter(buckets, { capacity: 1, rate: STILL }, { onError });
+      urls.push(await serve(t, limiter, { key: () => "k" }));
+    }
+    assert.match((await get(urls[0]!)).text, /^ServerError: WRONGTYPE/);
     await own.stop();
-    const answer = await get(url);
-    assert.deepEqual([answer.status, answer.text.slice(0, 22)], [500, "ServerAway: cannot ask"]);
+    const answers = [];
+    for (const url of [urls[0]!, ...urls]) answers.push(await get(url));
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [200, 429, 200, 503, 500],
+    );
+    assert.deepEqual(
+      answers.map(({ header }) => header("retry-after")),
+      [null, "360", null, "1", null],
+    );
+    assert.match(answers[4]!.text, /^ServerAway: cannot ask the server 127\.0\.0\.1:/);
   });
 }
 

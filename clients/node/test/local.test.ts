@@ -92,13 +92,6 @@ test("a batch is fetched once and spent here", async () => {
   assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 0, 1000]);
 });
 
-test("one fetch serves all who wait, and what it does not cover is denied by it", async () => {
-  const { server, limiter } = setUp({ batch: 2 });
-  const decisions = await Promise.all(Array.from({ length: 50 }, () => limiter.take("a")));
-  assert.equal(decisions.filter(({ allowed }) => allowed).length, 10);
-  assert.deepEqual(server.asked, ["TB.TAKEUPTO", "TB.PEEK"]);
-});
-
 test("what a batch cannot serve is asked for alone", async () => {
   const { server, limiter } = setUp({ batch: 5 });
   await limiter.take("a", 6);

@@ -77,14 +77,6 @@ for (const library of Object.keys(LIBRARIES)) {
     assert.equal((await joint.takeAll(names, { requests: 1, tokens: 1000 })).allowed, true);
     await assert.rejects(joint.takeAll("ada", { words: 1 }), /'words' is none of the limits requests, tokens/);
   });
-
-  test(`${library}: 50 calls at once get no more than there is`, async (t) => {
-    const { buckets, send } = await clientFor(t, server, library);
-    await send("FLUSHALL");
-    const limiter = new Limiter(buckets, LIMIT);
-    const decisions = await Promise.all(Array.from({ length: 50 }, () => limiter.take("a")));
-    assert.equal(decisions.filter(({ allowed }) => allowed).length, 10);
-  });
 }
 
 test("wait sleeps until its turn, reserve tells how long that is", async (t) => {
@@ -102,18 +94,6 @@ test("wait sleeps until its turn, reserve tells how long that is", async (t) => 
   const tooLong = await limiter.reserve("a", 1, { maxWaitMs: 200 });
   assert.deepEqual([tooLong.allowed, tooLong.retryAfterMs], [false, 300]);
   assert.equal((await limiter.peek("a", 0)).remaining, -2, "nothing was taken");
-});
-
-test("a wait that is broken off gives its tokens back", async (t) => {
-  const { buckets, send } = await clientFor(t, server);
-  await send("FLUSHALL");
-  const limiter = new Limiter(buckets, { capacity: 1, rate: "1/h" });
-  await limiter.take("a");
-  const controller = new AbortController();
-  const waiting = limiter.wait("a", 1, { maxWaitMs: 3_600_000, signal: controller.signal });
-  setTimeout(() => controller.abort(new Error("enough")), 20);
-  await assert.rejects(waiting, /enough/);
-  assert.equal((await limiter.peek("a", 0)).remaining, 0);
 });
 
 test("onDecision hears of every decision", async (t) => {
