@@ -1,12 +1,12 @@
 import express, { type Express } from "express";
 import type { Redis } from "ioredis";
-import { Limiter, type Limit } from "tokenbucket-redis";
+import { Limiter, Server, type Limit } from "tokenbucket-redis";
 import { rateLimit } from "tokenbucket-redis/express";
 
 export interface AppSettings {
   /** Whose X-Forwarded-For is believed: addresses, networks, or names that Express knows. */
   trustedProxies: string[];
-  onError: "open" | "closed";
+  onError: "local" | "open" | "closed";
   redisTimeoutMs: number;
   ipLimit: Limit;
   searchLimit: Limit;
@@ -19,7 +19,8 @@ export function createApp(redis: Redis, settings: AppSettings): Express {
   // app can be reached past its proxy.
   app.set("trust proxy", settings.trustedProxies);
   const { onError, redisTimeoutMs: timeoutMs } = settings;
-  const limiter = (limit: Limit, prefix: string) => new Limiter(redis, limit, { prefix, onError, timeoutMs });
+  const server = new Server(redis, { timeoutMs });
+  const limiter = (limit: Limit, prefix: string) => new Limiter(server, limit, { prefix, onError });
 
   app.get("/healthz", (_req, res) => {
     res.json({ status: "ok" });

@@ -9,8 +9,7 @@ async function main(): Promise<void> {
   redis.on("error", () => {});
   const app = createApp(redis, settings);
 
-  // Nothing is let through unasked only because it came before the first connection. When there
-  // is none, start all the same.
+  // When there is no server yet, start all the same: until it comes, each process limits by itself.
   await new Promise<void>((tried) => redis.once("ready", tried).once("close", tried));
 
   const server = app.listen(settings.port, settings.host, (error) => {

@@ -24,7 +24,7 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     redisUrl: read("REDIS_URL", "redis://127.0.0.1:6379", url),
     redisTimeoutMs: read("REDIS_TIMEOUT_MS", "100", wholeNumber(1, 60_000)),
     trustedProxies: read("TRUSTED_PROXIES", "", proxies),
-    onError: read("ON_ERROR", "open", policy),
+    onError: read("ON_ERROR", "local", policy),
     ipLimit: read("IP_LIMIT", "20 10/s", parseLimit),
     searchLimit: read("SEARCH_LIMIT", "5 2/s", parseLimit),
     exportLimit: read("EXPORT_LIMIT", "10000 1000/s", parseLimit),
@@ -51,9 +51,9 @@ function proxies(text: string): string[] {
   return names;
 }
 
-function policy(text: string): "open" | "closed" {
-  if (text === "open" || text === "closed") return text;
-  throw new Error(`'${text}' is neither 'open' nor 'closed'`);
+function policy(text: string): "local" | "open" | "closed" {
+  if (text === "local" || text === "open" || text === "closed") return text;
+  throw new Error(`'${text}' is neither 'local' nor 'open' nor 'closed'`);
 }
 
 function url(text: string): string {
