@@ -139,13 +139,6 @@ test("a keyPrefix of ioredis is refused: it does not reach every key", async () 
   assert.throws(() => new Limiter(client, LIMIT), /^BadArgument: client: has a keyPrefix/);
 });
 
-test("a lazy client is connected by the first call", async (t) => {
-  const { Redis } = await import("ioredis");
-  const client = new Redis(server.url, { lazyConnect: true });
-  t.after(() => client.disconnect());
-  assert.equal((await new Limiter(patient(client), LIMIT).take("lazy")).degraded, false);
-});
-
 test("rates that are good here are good for the server", async (t) => {
   const { buckets } = await clientFor(t, server);
   const rates = [

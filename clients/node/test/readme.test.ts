@@ -26,14 +26,15 @@ const blocks = [...README.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) 
 const PATIENT_PACKAGE = `
 import * as real from "tokenbucket-redis";
 export * from "tokenbucket-redis";
-export class Limiter extends real.Limiter {
-  constructor(client: real.Client, limit: real.Limit, options: real.LimiterOptions = {}) {
-    super(client, limit, { timeoutMs: 20_000, ...options });
+export class Server extends real.Server {
+  constructor(client: real.Client, options: real.ServerOptions = {}) {
+    super(client, { ...options, timeoutMs: 20_000 });
   }
 }
-export class JointLimiter extends real.JointLimiter {
-  constructor(client: real.Client, limits: Record<string, real.Limit>, options: real.Options = {}) {
-    super(client, limits, { timeoutMs: 20_000, ...options });
+const patient = (client: real.Client | real.Server) => (client instanceof real.Server ? client : new Server(client));
+export class Limiter extends real.Limiter {
+  constructor(client: real.Client | real.Server, limit: real.Limit, options: real.LimiterOptions = {}) {
+    super(patient(client), limit, options);
   }
 }
 `;
@@ -50,7 +51,7 @@ test("the README's code does what it says", async (t) => {
       .replaceAll("redis://127.0.0.1:6379", code.includes("Cluster(") ? cluster.nodes[0]!.url : server.url)
       .replaceAll("3000", "0")
       .replace('from "tokenbucket-redis"', 'from "./patient.js"')
-      .replace("{ storeClient,", "{ storeClient, timeoutMs: 20_000,");
+      .replace("{ storeClient,", "{ storeClient: new (await import('./patient.js')).Server(storeClient),");
     writeFileSync(join(FOLDER, `${at}.ts`), `${here}\nprocess.exit();\n`);
   }
   writeFileSync(join(FOLDER, "patient.ts"), PATIENT_PACKAGE);
@@ -71,9 +72,14 @@ test("the README's code does what it says", async (t) => {
 });
 
 test("the versions in the README are those that were tested", () => {
-  const rows = [...README.matchAll(/^\| (\S+)(?: \(.*\))? \| (\d+\.\d+\.\d+) \|$/gm)];
+  const rows = [...README.matchAll(/^\| (\S+)(?: \(.*\))? \| (\d+\.\d+\.\d+) \| ([\d., ]*)\|$/gm)];
   assert.ok(rows.length >= 9);
-  for (const [, name = "", version] of rows) assert.equal(MANIFEST.devDependencies?.[name], version, name);
+  for (const [, name = "", version, also = ""] of rows) {
+    assert.equal(MANIFEST.devDependencies?.[name], version, name);
+    for (const older of also.match(/[\d.]+/g) ?? []) {
+      assert.equal(MANIFEST.devDependencies?.[`${name}-${older.split(".")[0]}`], `npm:${name}@${older}`);
+    }
+  }
 });
 
 test("the package holds what it needs, and the script of all clients", async () => {
