@@ -192,12 +192,12 @@ class Question<D extends Decision> implements Listener {
   }
 
   replied(reply: unknown): void {
-    const decision = this.read(reply);
-    if (this.#isWaiting) {
-      this.#end();
-      this.resolve(decision);
-    } else if (!this.#hasPassed && decision.allowed) {
-      this.backend.giveBack(this.command, decision);
+    try {
+      const decision = this.read(reply);
+      if (this.#isWaiting) this.#resolve(decision);
+      else if (!this.#hasPassed && decision.allowed) this.backend.giveBack(this.command, decision);
+    } catch (error) {
+      this.failed(error); // No decision: some proxy's reply.
     }
   }
 
@@ -218,6 +218,11 @@ class Question<D extends Decision> implements Listener {
     } catch (error) {
       this.reject(error);
     }
+  }
+
+  #resolve(decision: D): void {
+    this.#end();
+    this.resolve(decision);
   }
 
   #end(): void {

@@ -11,11 +11,32 @@ import type { Listener } from "./server.js";
 const MOST_BATCHES = 10_000;
 
 /** Somebody who waits for a batch. */
-interface Waiter {
-  readonly cost: number;
-  resolve(decision: Decision): void;
-  reject(error: unknown): void;
-  hasGone: boolean;
+class Waiter {
+  hasGone = false;
+
+  constructor(
+    readonly cost: number,
+    readonly resolve: (decision: Decision) => void,
+    readonly reject: (error: unknown) => void,
+    readonly signal: AbortSignal | undefined,
+  ) {
+    signal?.addEventListener("abort", this.#leave, { once: true });
+  }
+
+  end(decide: () => Decision): void {
+    this.signal?.removeEventListener("abort", this.#leave);
+    if (this.hasGone) return;
+    try {
+      this.resolve(decide());
+    } catch (error) {
+      this.reject(error);
+    }
+  }
+
+  readonly #leave = () => {
+    this.hasGone = true;
+    this.reject(this.signal?.reason);
+  };
 }
 
 /** What a fetch brought: tokens, and what the bucket was like behind it. */
@@ -112,9 +133,8 @@ export class Batches {
       if (refusal) return Promise.resolve(refusal);
     }
     return new Promise((resolve, reject) => {
-      const waiter: Waiter = { cost, resolve, reject, hasGone: false };
+      const waiter = new Waiter(cost, resolve, reject, caller.signal);
       batch.waiters.push(waiter);
-      caller.signal?.addEventListener("abort", () => leave(waiter, caller.signal!), { once: true });
       batch.fetching ??= this.#fetchForAll(batch);
     });
   }
@@ -147,7 +167,8 @@ export class Batches {
   }
 
   #drop(batch: Batch): void {
-    if (batch.left > 0) this.#giveBack(batch);
+    if (batch.fetching) void batch.fetching.then(() => this.#drop(batch));
+    else if (batch.left > 0) this.#giveBack(batch);
   }
 
   #giveBack(batch: Batch): void {
@@ -162,7 +183,7 @@ export class Batches {
       try {
         await this.#fetch(batch);
       } catch (error) {
-        for (const waiter of batch.waiters.splice(0)) waiter.reject(error);
+        for (const waiter of batch.waiters.splice(0)) waiter.end(() => raise(error));
       }
     }
     batch.fetching = undefined;
@@ -181,8 +202,7 @@ export class Batches {
     const hasMore = fetched.took.granted === wanted;
     const served = hasMore ? batch.waiters.splice(0, waiting) : batch.waiters.splice(0);
     for (const waiter of served) {
-      if (waiter.hasGone) continue;
-      waiter.resolve(batch.spend(waiter.cost) ?? this.#deny(batch, waiter.cost, fetched, askedAt));
+      waiter.end(() => batch.spend(waiter.cost) ?? this.#deny(batch, waiter.cost, fetched, askedAt));
     }
   }
 
@@ -216,18 +236,12 @@ export class Batches {
   }
 
   #decideByPolicy(batch: Batch): void {
-    for (const { cost, hasGone, resolve, reject } of batch.waiters.splice(0)) {
-      if (hasGone) continue;
-      try {
-        resolve(this.backend.decideAlone("TB.TAKE", batch, [cost]));
-      } catch (error) {
-        reject(error);
-      }
+    for (const waiter of batch.waiters.splice(0)) {
+      waiter.end(() => this.backend.decideAlone("TB.TAKE", batch, [waiter.cost]));
     }
   }
 }
 
-function leave(waiter: Waiter, signal: AbortSignal): void {
-  waiter.hasGone = true;
-  waiter.reject(signal.reason);
+function raise(error: unknown): never {
+  throw error;
 }

@@ -275,6 +275,7 @@ abstract class ClusterRoute implements Route {
 }
 
 function ioredisCluster(client: IoredisCluster): Route {
+  let ready: Promise<void> | undefined;
   const { natMap } = ((client as unknown as Unknown).options ?? {}) as { natMap?: Record<string, object> };
   class Of extends ClusterRoute {
     addressInLibrary(slot: number): string | undefined {
@@ -282,7 +283,7 @@ function ioredisCluster(client: IoredisCluster): Route {
     }
     lineTo(address: string): Line {
       return new IoredisLine(async () => {
-        if (client.status !== "ready") await readiness(client);
+        if (client.status !== "ready") await (ready ??= readiness(client).finally(() => (ready = undefined)));
         const [one] = client.nodes();
         if (!one) throw new Error("no node of the cluster is known");
         return one.duplicate({ ...IOREDIS_OPTIONS, ...(address && hostAndPort(address)) });

@@ -140,7 +140,9 @@ export class Node {
     if (performance.now() - link.beganMs < this.options.retryEveryMs) return false;
     this.#link = undefined;
     link.isLeft = true;
+    // Those who are on their way are still told.
     if (link.due === 0) link.line.close();
+    else setTimeout(() => link.line.close(), CONNECT_MS).unref();
     return true;
   }
 
@@ -219,7 +221,7 @@ export class Node {
         flight.message.replied(reply);
       },
       (error: unknown) => {
-        if (!isReply(error) && !(error instanceof TypeError)) return this.#cutOff(flight, link);
+        if (!isReply(error) && faultOf(error) === "away") return this.#cutOff(flight, link);
         this.#waiting.delete(flight);
         this.#received(link, error);
         flight.message.failed(error);
@@ -314,5 +316,5 @@ export class Node {
 
 /** Whether a server that decides said so. */
 function isAnswer(error: unknown): boolean {
-  return isReply(error) && faultOf(error) !== "away";
+  return faultOf(error) !== "away";
 }

@@ -637,8 +637,9 @@ for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS }))
     storeClient.on("error", () => {});
     t.after(() => storeClient.disconnect());
     const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
-    const insured = make({ storeClient, insuranceLimiter } as never);
-    const alone = make({ storeClient } as never);
+    const store = { storeClient: make === OURS ? patient(storeClient) : storeClient };
+    const insured = make({ ...store, insuranceLimiter } as never);
+    const alone = make(store as never);
     assert.equal((await insured.consume("a", 2)).remainingPoints, 4);
     await own.stop();
     await until(() => storeClient.status !== "ready");
