@@ -51,6 +51,9 @@ export class Backend {
   readonly server: Server;
   readonly clock: Clock;
   readonly #onDecision: OnDecision | undefined;
+  /** Most calls have the same. */
+  #lastLimit: Limit | undefined;
+  #lastWords: readonly [string, string] = ["", ""];
 
   constructor(client: Client | Server, { prefix = "tb:", onError = "local", onDecision }: Options) {
     if (!POLICIES.has(onError)) {
@@ -81,8 +84,14 @@ export class Backend {
   }
 
   command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
-    const [capacity, rate] = limitWords(limit);
-    return [operation, this.prefix + name, capacity, rate, ...words.map(String)];
+    if (limit !== this.#lastLimit) {
+      this.#lastLimit = limit;
+      this.#lastWords = limitWords(limit);
+    }
+    const [capacity, rate] = this.#lastWords;
+    const key = this.prefix + name;
+    if (words.length === 1) return [operation, key, capacity, rate, String(words[0])];
+    return [operation, key, capacity, rate, ...words.map(String)];
   }
 
   /** The decision about several: `command` is what comes before the arguments of each. */

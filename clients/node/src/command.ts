@@ -14,8 +14,8 @@ export function mustHappenOnce([name = ""]: Command): boolean {
 }
 
 /** The key by which a cluster finds the node. */
-export function keyOf([name = "", ...words]: Command): string {
-  return words[(FIRST_KEY[name] ?? 1) - 1] ?? "";
+export function keyOf(command: Command): string {
+  return command[FIRST_KEY[command[0] ?? ""] ?? 1] ?? "";
 }
 
 export function isOfModule([name = ""]: Command): boolean {

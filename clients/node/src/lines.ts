@@ -389,9 +389,9 @@ class IoredisLine implements Line {
     this.#client?.stream?.unref();
   }
 
-  send([command = "", ...args]: Command): Promise<unknown> {
+  send(words: Command): Promise<unknown> {
     this.#cork();
-    return this.#client!.call(command, ...args);
+    return this.#client!.call(...(words as [string, ...string[]]));
   }
 
   async transaction(commands: readonly Command[]): Promise<unknown[]> {

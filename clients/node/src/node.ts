@@ -154,8 +154,8 @@ export class Node {
     return this.#connecting !== undefined && this.#ticksSince(this.#connecting.tick) > TICKS_PER_TIMEOUT;
   }
 
-  #isStale({ line }: Link): boolean {
-    return line.canGoStale && performance.now() - this.#heardMs > STALE_MS;
+  #isStale({ line, due }: Link): boolean {
+    return line.canGoStale && due === 0 && performance.now() - this.#heardMs > STALE_MS;
   }
 
   #connect(): void {
@@ -242,7 +242,8 @@ export class Node {
 
   #heard(): void {
     this.#heardTick = this.#tick;
-    this.#heardMs = performance.now();
+    // Only then time can pass unheard of.
+    if (this.#waiting.size === 0) this.#heardMs = performance.now();
     this.circuit.answered();
   }
 
