@@ -114,7 +114,7 @@ export class Backend {
   question<D extends Decision>(command: Command, read: (reply: unknown) => D, caller?: Caller, how?: How): Promise<D> {
     if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
     return new Promise((resolve, reject) => {
-      const question = new Question(this, command, read, resolve, reject);
+      const question = new Question(this, command, read, how?.keeps === true, resolve, reject);
       if (caller?.signal) question.listenTo(caller.signal);
       this.server.ask(command, question, how);
     });
@@ -183,13 +183,14 @@ const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
 /** Somebody who waits for a decision, or has gone. */
 class Question<D extends Decision> implements Listener {
   #isWaiting = true;
-  #hasPassed = false;
   #stopListening: (() => void) | undefined;
 
   constructor(
     readonly backend: Backend,
     readonly command: Command,
     readonly read: (reply: unknown) => D,
+    /** Whether a grant that comes late is as well: because the caller goes on, or has passed. */
+    public keeps: boolean,
     readonly resolve: (decision: D) => void,
     readonly reject: (error: unknown) => void,
   ) {}
@@ -204,7 +205,7 @@ class Question<D extends Decision> implements Listener {
     try {
       const decision = this.read(reply);
       if (this.#isWaiting) this.#resolve(decision);
-      else if (!this.#hasPassed && decision.allowed) this.backend.giveBack(this.command, decision);
+      else if (!this.keeps && decision.allowed) this.backend.giveBack(this.command, decision);
     } catch (error) {
       this.failed(error); // No decision: some proxy's reply.
     }
@@ -222,7 +223,7 @@ class Question<D extends Decision> implements Listener {
     try {
       this.backend.countDegraded(lost, why, cause);
       const decision = this.backend.byPolicy(this.command, this.read, lost);
-      this.#hasPassed = decision.allowed;
+      this.keeps ||= decision.allowed;
       this.resolve(decision);
     } catch (error) {
       this.reject(error);

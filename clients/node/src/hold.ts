@@ -6,6 +6,7 @@ import type { Backend, Caller, Part } from "./backend.js";
 import { Denied, JointDecision } from "./decision.js";
 import { BadArgument, textOf } from "./errors.js";
 import { checkAmount, type Amount } from "./limit.js";
+import type { How } from "./server.js";
 
 /** What the work used; of several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
@@ -75,7 +76,7 @@ export class Hold implements AsyncDisposable {
 
   /** Makes the hold last its ttl from now; one that has expired is taken anew, given room. */
   renew(): Promise<JointDecision> {
-    return this.#set({});
+    return this.#set({ keeps: true });
   }
 
   /**
@@ -97,9 +98,9 @@ export class Hold implements AsyncDisposable {
     await this.settle();
   }
 
-  async #set(caller: Caller): Promise<JointDecision> {
+  async #set(how: Caller & How): Promise<JointDecision> {
     const words = ["TB.MHOLD", String(this.#parts.length), String(this.#ttlMs), this.id];
-    this.#decision = await this.#backend.decideAll(this.#parts, words, caller);
+    this.#decision = await this.#backend.decideAll(this.#parts, words, how);
     return this.#decision;
   }
 

@@ -48,6 +48,8 @@ export interface Listener {
 export interface How {
   /** Asks also while the server is thought to be away. */
   always?: boolean;
+  /** A grant that comes late is kept: the caller goes on. */
+  keeps?: boolean;
   /** In place of the command, which says where they go: all of these in a transaction. */
   together?: readonly Command[];
 }
