@@ -103,14 +103,14 @@ export interface NodeRedisCluster {
 /** What `createClientPool` of node-redis makes. */
 export interface NodeRedisPool {
   readonly totalClients: number;
-  execute<T>(work: (client: never) => T): Promise<T>;
+  execute(work: never): Promise<unknown>;
   on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 /** What `createSentinel` of node-redis makes. */
 export interface NodeRedisSentinel {
   readonly isReady: boolean;
-  _execute<T>(isReadonly: boolean | undefined, work: (client: never) => Promise<T>): Promise<T>;
+  _execute(isReadonly: never, work: never): Promise<unknown>;
   on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
@@ -157,22 +157,29 @@ function ioredis(client: Client): Route | undefined {
 function nodeRedis(client: Client): Route | undefined {
   if (has<NodeRedisCluster>(client, "slots", "masters", "nodeClient")) return nodeRedisCluster(client);
   if (has<NodeRedisPool>(client, "execute", "totalClients")) {
-    let known: Promise<NodeRedisClient> | undefined;
-    const one = () =>
-      (known ??= client
-        .execute((one) => one)
-        .catch((error: unknown) => {
-          known = undefined;
-          throw error;
-        }));
-    return single(client, "", () => new NodeRedisLine(async () => duplicateOf(await one())));
+    const { execute } = client as unknown as { execute(work: (one: NodeRedisClient) => unknown): Promise<unknown> };
+    return single(
+      client,
+      "",
+      templated(() => execute.call(client, (one) => one) as Promise<NodeRedisClient>),
+    );
   }
   if (has<NodeRedisSentinel>(client, "_execute", "acquire")) {
-    return single(client, "", () => new NodeRedisLine(() => client._execute(false, async (one) => duplicateOf(one))));
+    const { _execute } = client as unknown as {
+      _execute(isReadonly: boolean, work: (one: NodeRedisClient) => Promise<unknown>): Promise<unknown>;
+    };
+    const make = () => _execute.call(client, false, async (one) => duplicateOf(one)) as Promise<NodeRedisClient>;
+    return single(client, "", () => new NodeRedisLine(make));
   }
   if (!has<NodeRedisClient>(client, "sendCommand", "duplicate", "isReady")) return undefined;
   const address = addressIn((client.options as Unknown | undefined)?.socket ?? client.options);
   return single(client, address, () => new NodeRedisLine(() => duplicateOf(client)));
+}
+
+/** Of a pool any client will do, and it is asked for one only once: later it may have none to spare. */
+function templated(borrow: () => Promise<NodeRedisClient>): () => Line {
+  let known: NodeRedisClient | undefined;
+  return () => new NodeRedisLine(async () => duplicateOf((known ??= await borrow())));
 }
 
 function single(client: { on: IoredisClient["on"] }, address: string, lineTo: () => Line): Route {

@@ -29,6 +29,7 @@ export interface Message {
 }
 
 const TICKS_PER_TIMEOUT = 5;
+const LONGEST_TICK_MS = 100;
 /** Connecting has a deadline of its own, and a connection on which nothing comes for so long is dropped. */
 const CONNECT_MS = 1000;
 /** After so long without a word, a call that must happen once asks the connection first. */
@@ -77,6 +78,7 @@ export class Node {
   /** Called when it has become clear that it is away. */
   onAway = () => {};
   readonly #tickMs: number;
+  readonly #timeoutTicks: number;
   readonly #dropTicks: number;
   readonly #connectTicks: number;
   /** Who waits for a reply, in the order in which they came. */
@@ -97,7 +99,8 @@ export class Node {
     this.who = `the ${route.isCluster ? "node" : "server"}${address && ` ${address}`}`;
     this.circuit = new Circuit(this.who, retryEveryMs, log);
     this.script = new Script(this.who, log);
-    this.#tickMs = Math.max(timeoutMs / TICKS_PER_TIMEOUT, 1);
+    this.#tickMs = Math.min(Math.max(timeoutMs / TICKS_PER_TIMEOUT, 1), LONGEST_TICK_MS);
+    this.#timeoutTicks = Math.ceil(timeoutMs / this.#tickMs);
     this.#dropTicks = Math.ceil(Math.max(10 * timeoutMs, CONNECT_MS) / this.#tickMs);
     this.#connectTicks = Math.ceil(CONNECT_MS / this.#tickMs);
   }
@@ -151,7 +154,7 @@ export class Node {
   }
 
   get #isConnectingForLong(): boolean {
-    return this.#connecting !== undefined && this.#ticksSince(this.#connecting.tick) > TICKS_PER_TIMEOUT;
+    return this.#connecting !== undefined && this.#ticksSince(this.#connecting.tick) > this.#timeoutTicks;
   }
 
   #isStale({ line, due }: Link): boolean {
@@ -282,7 +285,7 @@ export class Node {
   #judge(): void {
     if (this.#link) this.#listen(this.#link);
     const [oldest] = this.#waiting;
-    if (oldest && this.#ticksSince(oldest.tick) > TICKS_PER_TIMEOUT) this.#expire();
+    if (oldest && this.#ticksSince(oldest.tick) > this.#timeoutTicks) this.#expire();
     const link = this.#link;
     if (link?.due && this.#ticksSince(Math.max(link.dueSince, this.#heardTick)) > this.#dropTicks) this.#drop(link);
     if (this.#connecting && this.#ticksSince(this.#connecting.tick) > this.#connectTicks) {
@@ -304,11 +307,11 @@ export class Node {
   /** Decides those whose time is over, unless others are answered. */
   #expire(): void {
     if (this.#link) {
-      if (this.#ticksSince(this.#heardTick) <= TICKS_PER_TIMEOUT) return;
+      if (this.#ticksSince(this.#heardTick) <= this.#timeoutTicks) return;
       this.#failed(new Error(`no reply within ${this.options.timeoutMs} ms`));
     }
     for (const flight of this.#waiting) {
-      if (this.#ticksSince(flight.tick) <= TICKS_PER_TIMEOUT) break;
+      if (this.#ticksSince(flight.tick) <= this.#timeoutTicks) break;
       this.#waiting.delete(flight);
       flight.message.undecided(flight.isSent && flight.message.once);
     }

@@ -170,12 +170,12 @@ interface AnyNodeRedis {
   disconnect?(): Promise<unknown>;
 }
 
-async function overNodeRedis(client: AnyNodeRedis): Promise<Connected> {
+async function overNodeRedis(client: Client & AnyNodeRedis): Promise<Connected> {
   client.on("error", () => {});
   await client.connect();
   return {
-    client: client as unknown as Client,
-    buckets: patient(client as unknown as Client),
+    client,
+    buckets: patient(client),
     send: (...words) => (client as RedisClientType).sendCommand(words),
     close: () => closeNodeRedis(client),
   };
