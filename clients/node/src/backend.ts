@@ -1,4 +1,4 @@
-/** What all limiters have in common: a server, and what to do without it. */
+/** The common part of all limiters: asks the server, and applies `onError` without it. */
 
 import type { Command } from "./command.js";
 import { Decision, JointDecision } from "./decision.js";
@@ -13,11 +13,11 @@ export interface Options {
   /** What stands before each name to make its key; "tb:" by default. */
   prefix?: string;
   /**
-   * What holds while the server is away: the same limit, enforced in the memory of this process ("local", the default);
-   * everybody passes ("open"), or nobody ("closed"); or calls are rejected with `ServerAway` ("throw").
+   * Decides while the server is away. "local", the default, enforces the same limit in the memory of this process;
+   * "open" lets every call pass, "closed" none; "throw" rejects calls with `ServerAway`.
    */
   onError?: Policy;
-  /** Told of every decision, and how long it took. */
+  /** Hears every decision, and how long it took. */
   onDecision?: OnDecision | undefined;
 }
 
@@ -37,9 +37,9 @@ export interface Bucket {
   limit: Limit;
 }
 
-/** How the caller takes part in a call. */
+/** How long the caller takes part in a call. */
 export interface Caller {
-  /** Ends the caller's waiting, and says nothing about the server; what is granted later is given back. */
+  /** Ends the caller's wait. The call itself goes on, and a later grant is given back. */
   signal?: AbortSignal | undefined;
 }
 
@@ -51,7 +51,7 @@ export class Backend {
   readonly server: Server;
   readonly clock: Clock;
   readonly #onDecision: OnDecision | undefined;
-  /** Most calls have the same. */
+  /** Caches the words of the limit, which most calls share. */
   #lastLimit: Limit | undefined;
   #lastWords: readonly [string, string] = ["", ""];
 
@@ -120,7 +120,7 @@ export class Backend {
     });
   }
 
-  /** The reply to a command that decides nothing, such as DEL. */
+  /** Sends a command that decides nothing, such as DEL. */
   ask(command: Command, how?: How): Promise<unknown> {
     return new Promise((resolve, reject) => {
       this.server.ask(command, new Errand(this, how?.together ?? [command], resolve, reject), how);
@@ -141,7 +141,7 @@ export class Backend {
     return decision;
   }
 
-  /** What stands for the server's decision. */
+  /** The decision of `onError` in place of the server's. */
   byPolicy<D extends Decision>(command: Command, read: (reply: unknown) => D, lost: boolean): D {
     if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
     const isOpen = this.onError === "open";
@@ -150,14 +150,14 @@ export class Backend {
     return read([...numbers, []]).asDegraded(lost);
   }
 
-  /** What `onError` decides about a bucket whose server did not. */
+  /** Decides by `onError` without asking the server. */
   decideAlone(operation: string, bucket: Bucket, words: readonly Amount[]): Decision {
     const node = this.server.nodeOf(this.prefix + bucket.name);
     this.countDegraded(false, node.reason, node.circuit.lastError);
     return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
   }
 
-  /** Throws, if that is the policy. */
+  /** Counts the decision; throws if `onError` is "throw". */
   countDegraded(lost: boolean, why: string, cause: unknown): void {
     this.server.degradedCount++;
     if (this.onError !== "throw") return;
@@ -165,12 +165,12 @@ export class Backend {
     throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${why}`, { cause });
   }
 
-  /** Sends it for nobody. */
+  /** Sends a command in the background. */
   send(command: Command): void {
     this.server.ask(command, NOBODY);
   }
 
-  /** Sends what undoes a decision that was granted to a caller who has gone. */
+  /** Undoes a grant, in the background. */
   giveBack(command: Command, decision: Decision): void {
     for (const words of undoing(command, decision)) this.send(words);
   }
@@ -180,7 +180,7 @@ const readDecision = (reply: unknown) => Decision.read(reply);
 
 const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
 
-/** Somebody who waits for a decision, or has gone. */
+/** A call for a decision, whose caller may leave before it comes. */
 class Question<D extends Decision> implements Listener {
   #isWaiting = true;
   #stopListening: (() => void) | undefined;
@@ -189,7 +189,7 @@ class Question<D extends Decision> implements Listener {
     readonly backend: Backend,
     readonly command: Command,
     readonly read: (reply: unknown) => D,
-    /** Whether a grant that comes late is as well: because the caller goes on, or has passed. */
+    /** Keeps a late grant: the caller goes on, or was let through already. */
     public keeps: boolean,
     readonly resolve: (decision: D) => void,
     readonly reject: (error: unknown) => void,
@@ -207,7 +207,7 @@ class Question<D extends Decision> implements Listener {
       if (this.#isWaiting) this.#resolve(decision);
       else if (!this.keeps && decision.allowed) this.backend.giveBack(this.command, decision);
     } catch (error) {
-      this.failed(error); // No decision: some proxy's reply.
+      this.failed(error); // The reply is no decision.
     }
   }
 
@@ -241,7 +241,7 @@ class Question<D extends Decision> implements Listener {
   }
 }
 
-/** Somebody who waits for something to be done. */
+/** A call without a decision. */
 class Errand implements Listener {
   constructor(
     readonly backend: Backend,

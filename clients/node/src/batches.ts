@@ -1,4 +1,4 @@
-/** Tokens fetched in batches and spent here, so that most takes ask nobody. */
+/** Fetches tokens in batches and spends them here, so that most takes need no round trip. */
 
 import type { Backend, Bucket, Caller } from "./backend.js";
 import { dropOldest } from "./buckets.js";
@@ -10,7 +10,7 @@ import type { Listener } from "./server.js";
 
 const MOST_BATCHES = 10_000;
 
-/** Somebody who waits for a batch. */
+/** A caller who waits for a fetch. */
 class Waiter {
   hasGone = false;
 
@@ -39,13 +39,13 @@ class Waiter {
   };
 }
 
-/** What a fetch brought: tokens, and what the bucket was like behind it. */
+/** The replies of one fetch: what it took, and when the next token comes. */
 interface Fetched {
   took: Decision;
   next: Decision;
 }
 
-/** What is left of the tokens that were fetched for one bucket. */
+/** The unspent tokens of one bucket. */
 class Batch implements Bucket {
   #tokens = 0;
   #staleAt = 0;
@@ -60,7 +60,7 @@ class Batch implements Bucket {
     readonly clock: Clock,
   ) {}
 
-  /** What may be spent: nothing once the bucket would be full again without it. */
+  /** Tokens to spend; 0 when the bucket has had the time to refill without them. */
   get left(): number {
     return this.clock.now() < this.#staleAt ? this.#tokens : 0;
   }
@@ -73,12 +73,12 @@ class Batch implements Bucket {
     this.#tokens = this.left + took.granted;
     this.#fetchedAt = askedAt;
     this.#reply = took;
-    // By the calendar nothing flows before the next boundary, and then all at once.
+    // A calendar rate refills nothing before the next boundary, and then all at once.
     const { isCalendar } = rateParts(this.limit.rate);
     this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(this.limit, Number(this.limit.capacity)));
   }
 
-  /** Spends what was just fetched, however long that took; undefined if it is too little. */
+  /** Spends tokens, however long their fetch took; undefined if there are too few. */
   spend(cost: number): Decision | undefined {
     if (this.#tokens < cost) return undefined;
     this.#tokens -= cost;
@@ -100,7 +100,7 @@ class Batch implements Bucket {
     });
   }
 
-  /** All that it has, stale or not, which it has no longer. */
+  /** Removes and returns all tokens, stale or not. */
   empty(): number {
     const tokens = this.#tokens;
     this.#tokens = 0;
@@ -109,7 +109,7 @@ class Batch implements Bucket {
 
   #waitMs(lacking: number, { retryAfterMs }: Decision): number {
     const { isCalendar, count } = rateParts(this.limit.rate);
-    // At a boundary more than one comes at once.
+    // A boundary brings several tokens at once.
     const beyond = isCalendar ? (Math.ceil(lacking / Number(count)) - 1) * Number(count) : lacking - 1;
     return Math.max(retryAfterMs + Math.ceil(flowMs(this.limit, Math.max(beyond, 0))), 1);
   }
@@ -139,12 +139,12 @@ export class Batches {
     });
   }
 
-  /** Drops what there is of a bucket that is made full. */
+  /** Drops the tokens of a bucket that is reset to full. */
   forget(name: string, limit: Limit): void {
     this.#batches.get(bucketId(name, limit))?.empty();
   }
 
-  /** Gives back what is left. */
+  /** Gives back all unspent tokens. */
   async close(): Promise<void> {
     await Promise.all([...this.#batches.values()].map((batch) => this.#settle(batch)));
     this.#batches.clear();
@@ -177,7 +177,7 @@ export class Batches {
   }
 
   async #fetchForAll(batch: Batch): Promise<void> {
-    // Whoever comes in the same turn is served by the same fetch.
+    // One fetch serves all callers of the same turn.
     await undefined;
     while (batch.waiters.length > 0) {
       try {
@@ -189,9 +189,9 @@ export class Batches {
     batch.fetching = undefined;
   }
 
-  /** Serves those who wait. Those who come meanwhile, too, or by the next fetch if the bucket has more. */
+  /** Serves all callers who wait. If the bucket has more, the next fetch serves those who came meanwhile. */
   async #fetch(batch: Batch): Promise<void> {
-    // If others have used the bucket meanwhile, it is not full without them.
+    // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
     if (batch.left === 0) this.#giveBack(batch);
     const waiting = batch.waiters.length;
     const cost = batch.waiters.reduce((sum, waiter) => sum + waiter.cost, 0);
@@ -212,7 +212,7 @@ export class Batches {
     return denial;
   }
 
-  /** Both go out in one write. Undefined if the server does not decide; what it grants late goes into the batch. */
+  /** Sends both commands in one write. Undefined if the server does not decide; a late grant goes into the batch. */
   async #ask(batch: Batch, wanted: number, askedAt: number): Promise<Fetched | undefined> {
     const take = this.#reply("TB.TAKEUPTO", batch, wanted, (took) => batch.add(took, askedAt));
     const peek = this.#reply("TB.PEEK", batch, 1);

@@ -1,4 +1,4 @@
-/** Buckets in memory, decided as the module does, in the same whole numbers: millionths of tokens, microseconds. */
+/** Buckets in memory, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
 import { BadArgument } from "./errors.js";
 import { checkLimit, rateParts } from "./limit.js";
@@ -24,7 +24,7 @@ export class Buckets {
   readonly #buckets = new Map<string, Stored>();
   #now = 0n;
 
-  /** `nowUs`: its time in Unix microseconds. `most`: so many buckets are kept, the last used. */
+  /** `nowUs`: the time in Unix microseconds. `most`: keeps this many buckets, those used last. */
   constructor(
     readonly nowUs: () => bigint,
     readonly most = Infinity,

@@ -1,8 +1,8 @@
-/** What is remembered about one server: whether it is away, and whether it has the module. */
+/** The state of one server: whether it is away, and whether it has the module. */
 
 import { textOf } from "./errors.js";
 
-/** Told when the server goes and when it returns. */
+/** Gets a line when the server goes, and when it returns. */
 export type Log = (line: string) => void;
 
 const MS_BETWEEN_REFUSALS_LOGGED = 60_000;
@@ -13,7 +13,7 @@ export class Circuit {
   #isAway = false;
   #nextProbe = 0;
   #nextRefusalLogged = 0;
-  /** Why the server was last thought to be away. */
+  /** Why the server last counted as away. */
   lastError: unknown;
 
   constructor(
@@ -26,7 +26,7 @@ export class Circuit {
     return this.#isAway;
   }
 
-  /** Whether it is time to ask if the server is back; true once in each interval. */
+  /** Whether to check if the server is back; true once in each interval. */
   isTimeToProbe(): boolean {
     const now = performance.now();
     if (now < this.#nextProbe) return false;
@@ -48,7 +48,7 @@ export class Circuit {
     this.log(`tokenbucket: cannot ask ${this.who}, each limit does as its onError says: ${textOf(error)}`);
   }
 
-  /** The server is there, and did not decide this call. */
+  /** The server is there, and refused to decide this call. */
   refused(error: unknown): void {
     this.lastError = error;
     const now = performance.now();
@@ -58,7 +58,7 @@ export class Circuit {
   }
 }
 
-/** Whether a Lua script stands for the commands, on a server without the module. */
+/** Whether the Lua script replaces the commands, on a server without the module. */
 export class Script {
   #until = 0;
   #isNeeded = false;

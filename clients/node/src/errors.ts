@@ -11,13 +11,13 @@ function has(value: unknown, mark: symbol): boolean {
 export class TokenBucketError extends Error {
   readonly [OURS] = true;
 
-  // By a mark, because an argument's error is a RangeError or TypeError, too, and the package may be loaded twice.
+  // By a mark: BadArgument extends RangeError instead, and `import` and `require` each load the classes.
   static override [Symbol.hasInstance](value: unknown): boolean {
     return this === TokenBucketError ? has(value, OURS) : Function.prototype[Symbol.hasInstance].call(this, value);
   }
 }
 
-/** An argument has no sense; a RangeError. Of the wrong type it is a TypeError. */
+/** An argument is wrong: a RangeError, or a TypeError for one of the wrong type. */
 export class BadArgument extends RangeError {
   override readonly name: string = "BadArgument";
   readonly [OURS] = true;

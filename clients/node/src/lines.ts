@@ -1,9 +1,8 @@
 /**
- * Connections of our own to the server behind a client, made by the client's library with the client's options.
+ * Our own connections to the server behind a client. The client's library makes them, with the client's options.
  *
- * The client's own connection would do what is its owner's wish: queue while it is not connected, send again what
- * may have happened, wait behind a blocking command. Of these connections each is used until it ends, and then made
- * anew; what was on its way is told so.
+ * The client's connection belongs to the application: it may queue while disconnected, resend commands, or wait behind
+ * a blocking command. Ours do none of that. Each is used until it ends, and its pending commands then fail at once.
  */
 
 import slotOf from "cluster-key-slot";
@@ -14,13 +13,13 @@ import { BadArgumentType } from "./errors.js";
 /** One connection. */
 export interface Line {
   readonly isOpen: boolean;
-  /** Whether a server can vanish behind it unnoticed. */
+  /** False in this process, where no server can vanish behind it. */
   readonly canGoStale: boolean;
-  /** How much was read; undefined where the library does not tell. */
+  /** Undefined if the library hides its socket. */
   readonly bytesRead: number | undefined;
   connect(): Promise<void>;
   send(words: Command): Promise<unknown>;
-  /** All of the commands with nobody in between (MULTI/EXEC); rejects if one of them fails. */
+  /** All commands in MULTI/EXEC; rejects if one of them fails. */
   transaction(commands: readonly Command[]): Promise<unknown[]>;
   close(): void;
 }
@@ -29,16 +28,16 @@ export interface Line {
 export interface Route {
   readonly isCluster: boolean;
   readonly clock: Clock;
-  /** `host:port` of the node that has the key; of a cluster that is not yet known "". */
+  /** `host:port` of the node that has the key; "" while that is unknown. */
   addressOf(key: string): string;
   lineTo(address: string): Line;
-  /** Called when the client is closed by its owner. */
+  /** Calls the listener when the application closes its client. */
   onEnd(listener: () => void): void;
-  /** Of a cluster: the slot is there now. */
+  /** Cluster only: the slot has moved to this address. */
   learn?(slot: number, address: string): void;
-  /** Of a cluster: every node that is known to have slots. */
+  /** Cluster only: all nodes with slots. */
   addresses?(): Set<string>;
-  /** Of a cluster: the reply to CLUSTER SLOTS of the node at that address. */
+  /** Cluster only: takes the reply to CLUSTER SLOTS of the node at `from`. */
   learnAll?(slots: unknown, from: string): void;
 }
 
@@ -48,10 +47,10 @@ export interface Clock {
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
 }
 
-/** What stands for a client and decides in this process: the fake of `tokenbucket-redis/testing`. */
+/** Replaces a client and decides in this process: the fake of `tokenbucket-redis/testing`. */
 export interface InProcess {
   send(words: Command): Promise<unknown>;
-  /** The time by which limiters remember and wait. */
+  /** The clock for everything that limiters remember and wait for. */
   readonly clock: Clock;
 }
 
@@ -123,7 +122,7 @@ export type Client =
   | NodeRedisPool
   | NodeRedisSentinel;
 
-/** What is known of every client; more is tried out. */
+/** Any client: its properties tell which library made it. */
 type Unknown = Record<string, unknown>;
 
 export function routeOf(client: Client): Route {
@@ -136,7 +135,7 @@ export function routeOf(client: Client): Route {
   throw new BadArgumentType(`client: ${what}`);
 }
 
-/** Whether it has all of these, as functions or not. */
+/** Whether the client has all of these properties. */
 function has<T>(client: unknown, ...names: string[]): client is T {
   return client !== null && typeof client === "object" && names.every((name) => name in client);
 }
@@ -176,7 +175,7 @@ function nodeRedis(client: Client): Route | undefined {
   return single(client, address, () => new NodeRedisLine(() => duplicateOf(client)));
 }
 
-/** Of a pool any client will do, and it is asked for one only once: later it may have none to spare. */
+/** Borrows one client of a pool as the template, once: later the pool may have none to spare. */
 function templated(borrow: () => Promise<NodeRedisClient>): () => Line {
   let known: NodeRedisClient | undefined;
   return () => new NodeRedisLine(async () => duplicateOf((known ??= await borrow())));
@@ -192,7 +191,7 @@ function single(client: { on: IoredisClient["on"] }, address: string, lineTo: ()
   };
 }
 
-/** Undefined rather than an empty pair. */
+/** The address in a client's options, for messages. */
 function addressIn(options: unknown): string {
   const { path, host, port, sentinels, name } = (options ?? {}) as Unknown;
   if (Array.isArray(sentinels)) return String(name);
@@ -235,7 +234,7 @@ function duplicateOf(client: NodeRedisClient, to?: { host: string; port: number 
 
 const SLOTS = 16_384;
 
-/** Who has which slot, where that is known better than by the library. */
+/** Knows which node has a slot, from redirections and CLUSTER SLOTS, else from the library. */
 abstract class ClusterRoute implements Route {
   readonly isCluster = true;
   readonly clock = MACHINES_CLOCK;
@@ -275,7 +274,7 @@ abstract class ClusterRoute implements Route {
     this.client.on("end", listener);
   }
 
-  /** What the cluster calls a node may have another name here. */
+  /** Translates a node's address as the cluster knows it (NAT). */
   reachable(address: string): string {
     return address;
   }
@@ -329,7 +328,7 @@ function nodeRedisCluster(client: NodeRedisCluster): Route {
   return new Of(client);
 }
 
-/** Of an IPv6 address, too: what is behind the last colon is the port. */
+/** The port follows the last colon, also of an IPv6 address. */
 function hostAndPort(address: string): { host: string; port: number } {
   const at = address.lastIndexOf(":");
   return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
@@ -392,7 +391,7 @@ class IoredisLine implements Line {
     await client.connect().catch((error: unknown) => {
       throw reason ?? error;
     });
-    // The process may end: it is kept alive while somebody waits for a reply, by the timer for that.
+    // An idle connection keeps no process alive. While a reply is due, the timer of the node does.
     this.#client?.stream?.unref();
   }
 
@@ -412,11 +411,11 @@ class IoredisLine implements Line {
   close(): void {
     this.#isClosed = true;
     this.#client?.disconnect();
-    // The library would wait for the server to close it, too.
+    // Without this, the library waits for the server to close its end.
     this.#client?.stream?.destroy();
   }
 
-  /** What is sent in one turn goes out in one write. */
+  /** Joins all commands of one turn of the event loop into one write. */
   #cork(): void {
     const stream = this.#client?.stream;
     if (this.#isCorked || !stream) return;
@@ -443,7 +442,7 @@ class NodeRedisLine implements Line {
 
   async connect(): Promise<void> {
     const client = (this.#client = await this.make());
-    client.on("error", () => {}); // The calls on their way are told.
+    client.on("error", () => {}); // Pending commands fail by themselves.
     if (this.#isClosed) throw new Error("closed while it connected");
     await client.connect();
     client.unref();
@@ -463,7 +462,7 @@ class NodeRedisLine implements Line {
     if (this.#isClosed) return;
     this.#isClosed = true;
     const client = this.#client;
-    // Called `destroy` since version 5; one that is closed already says so by an error.
+    // Version 5 renamed it to `destroy`. It throws if the client is closed already.
     void (async () => client?.disconnect())().catch(() => {});
   }
 }

@@ -4,7 +4,7 @@ import { Buckets } from "./buckets.js";
 
 const MOST_BUCKETS = 10_000;
 
-/** Steps back with no clock, and goes on from one outage to the next: all of them together cost one bucket. */
+/** A clock that never steps back. Buckets outlive an outage, so that all outages together cost one bucket. */
 function nowUs(): bigint {
   return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
 }

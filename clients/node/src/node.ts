@@ -1,9 +1,9 @@
 /**
- * One server, or one node of a cluster: its connection, what waits for its replies, and when it counts as away.
+ * One server, or one node of a cluster: its connection, its pending calls, and when it counts as away.
  *
- * It is away when it is silent, not when a caller is late. So time is counted in ticks, and a tick is a round of this
- * process in which it could have read: a process that is busy for a second has not listened for a second. A call's
- * time is over when for so many ticks nothing came from the server at all.
+ * A server is away when it is silent, not when a caller is late. A busy event loop cannot hear the server, so time is
+ * counted in ticks: rounds of the event loop in which this process could have read a reply. A call times out when
+ * nothing at all came from the server for that many ticks.
  */
 
 import { Circuit, Script, type Log } from "./circuit.js";
@@ -18,32 +18,32 @@ export interface NodeOptions {
 
 /** Something that is sent to a node. */
 export interface Message {
-  /** Whether it must not be sent again once it was sent. */
+  /** Sent at most once. */
   readonly once: boolean;
   transmit(line: Line): Promise<unknown>;
   replied(reply: unknown): void;
   /** The server replied with an error. */
   failed(error: unknown): void;
-  /** It has no reply in time. One may still come; `lost`: it must not be sent again, and was sent. */
+  /** No reply in time, though one may still come. `lost`: it was sent, and must not be sent again. */
   undecided(lost: boolean): void;
 }
 
 const TICKS_PER_TIMEOUT = 5;
 const LONGEST_TICK_MS = 100;
-/** Connecting has a deadline of its own, and a connection on which nothing comes for so long is dropped. */
+/** The deadline for connecting, and the shortest silence after which a connection is dropped. */
 const CONNECT_MS = 1000;
-/** After so long without a word, a call that must happen once asks the connection first. */
+/** On a connection that was idle for this long, a PING precedes a call that must happen once. */
 const STALE_MS = 500;
 const MOST_SENDS = 3;
 
-/** A connection, and what is due on it. */
+/** A connection, and how many replies it owes. */
 class Link {
-  /** Replies that are due. */
+  /** Replies still to come. */
   due = 0;
   dueSince = 0;
   bytesRead: number | undefined;
   readonly beganMs = performance.now();
-  /** Whether others are sent on another one. */
+  /** New messages use another connection. */
   isLeft = false;
 
   constructor(readonly line: Line) {}
@@ -75,13 +75,13 @@ export class Node {
   readonly circuit: Circuit;
   readonly script: Script;
   readonly who: string;
-  /** Called when it has become clear that it is away. */
+  /** Called when the node turns out to be away. */
   onAway = () => {};
   readonly #tickMs: number;
   readonly #timeoutTicks: number;
   readonly #dropTicks: number;
   readonly #connectTicks: number;
-  /** Who waits for a reply, in the order in which they came. */
+  /** Messages without a reply yet, oldest first. */
   readonly #waiting = new Set<Flight>();
   #link: Link | undefined;
   #connecting: { line: Line; tick: number } | undefined;
@@ -109,12 +109,12 @@ export class Node {
     return this.#link?.line.isOpen === true;
   }
 
-  /** Why it does not decide. */
+  /** Why the node does not decide. */
   get reason(): string {
     return `cannot ask ${this.who}: ${textOf(this.circuit.lastError ?? "not connected yet")}`;
   }
 
-  /** Sends it, when there is a connection. */
+  /** Sends the message, as soon as there is a connection. */
   send(message: Message): void {
     if (this.#isConnectingForLong) return message.undecided(false);
     const flight = new Flight(message, this.#tick);
@@ -126,7 +126,7 @@ export class Node {
     else this.#transmit(flight, this.#link);
   }
 
-  /** Asks whether it is there, if it is time to; nobody waits for that. */
+  /** Sends a PING in the background, at most every `retryEveryMs`. */
   probeNow(): void {
     if (!this.circuit.isTimeToProbe()) return;
     this.send(new Ping());
@@ -134,8 +134,8 @@ export class Node {
   }
 
   /**
-   * Sends what comes on another connection, because the endpoint leads to another server now. False if this one was
-   * made just now, and leads where it should not all the same.
+   * Opens another connection for what follows, because the endpoint may lead to another server now. False if this
+   * connection is new: then another would lead to the same server.
    */
   leave(): boolean {
     const link = this.#link;
@@ -143,7 +143,7 @@ export class Node {
     if (performance.now() - link.beganMs < this.options.retryEveryMs) return false;
     this.#link = undefined;
     link.isLeft = true;
-    // Those who are on their way are still told.
+    // Replies to earlier messages still arrive.
     if (link.due === 0) link.line.close();
     else setTimeout(() => link.line.close(), CONNECT_MS).unref();
     return true;
@@ -187,7 +187,7 @@ export class Node {
     if (this.#connecting?.line !== line) return;
     this.#connecting = undefined;
     line.close();
-    // A wrong password, say: to wait longer does not make it right.
+    // The server replied, with a wrong password for example: waiting does not help.
     const isAnswered = isAnswer(error);
     if (!isAnswered) this.#failed(error);
     for (const flight of this.#waiting) {
@@ -206,7 +206,7 @@ export class Node {
   #transmitBehindPing(flight: Flight, link: Link): void {
     const next = () => {
       this.#received(link);
-      // Without this connection it is sent on the next.
+      // If this connection has ended, the next one sends the message.
       if (this.#waiting.has(flight) && !flight.isSent && this.#link === link) this.#transmit(flight, link);
     };
     this.#sends(link);
@@ -245,7 +245,7 @@ export class Node {
 
   #heard(): void {
     this.#heardTick = this.#tick;
-    // Only then time can pass unheard of.
+    // While others wait, the ticks measure silence.
     if (this.#waiting.size === 0) this.#heardMs = performance.now();
     this.circuit.answered();
   }
@@ -262,7 +262,7 @@ export class Node {
 
   #ended(link: Link): void {
     this.#drop(link);
-    // Who is not sent, or no longer, is sent on the next.
+    // The next connection sends what this one did not.
     if (!this.#link && this.#waiting.size > 0) this.#connect();
   }
 
@@ -278,7 +278,7 @@ export class Node {
       this.#timer = undefined;
       return;
     }
-    // A timer runs before what has arrived is read.
+    // Timers run before the event loop reads what has arrived, and this runs after.
     setImmediate(() => this.#judge());
   }
 
@@ -297,14 +297,14 @@ export class Node {
     return this.#tick - tick;
   }
 
-  /** Where the library tells, a part of a reply is a sign of life, too. */
+  /** If the library exposes its socket, part of a reply is a sign of life, too. */
   #listen(link: Link): void {
     const { bytesRead } = link.line;
     if (bytesRead !== link.bytesRead && link.due > 0) this.#heardTick = this.#tick;
     link.bytesRead = bytesRead;
   }
 
-  /** Decides those whose time is over, unless others are answered. */
+  /** Times out the oldest messages, unless the server answers others. */
   #expire(): void {
     if (this.#link) {
       if (this.#ticksSince(this.#heardTick) <= this.#timeoutTicks) return;
@@ -318,7 +318,7 @@ export class Node {
   }
 }
 
-/** Whether a server that decides said so. */
+/** Whether the error is an answer of a server that decides calls. */
 function isAnswer(error: unknown): boolean {
   return faultOf(error) !== "away";
 }

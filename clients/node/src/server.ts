@@ -1,4 +1,4 @@
-/** A server, or a cluster: what limiters on it share. */
+/** A server or a cluster, shared by its limiters. */
 
 import { createHash } from "node:crypto";
 
@@ -26,17 +26,17 @@ import { localBuckets } from "./local.js";
 import { Node, type Message } from "./node.js";
 
 export interface ServerOptions {
-  /** A call's time is over when for so long nothing came from the server; 100 by default. */
+  /** A call times out when nothing came from the server for this long; 100 by default. */
   timeoutMs?: number;
-  /** How often a server that is away is asked whether it is back; 500 by default. */
+  /** How often to check whether a server that is away is back; 500 by default. */
   retryEveryMs?: number;
   /** "script": a Lua script decides where the server has no module. */
   fallback?: "script" | undefined;
-  /** Told in one line when the server goes, and when it returns; `console.warn` by default. */
+  /** Gets one line when the server goes, and one when it returns; `console.warn` by default. */
   log?: Log;
 }
 
-/** Who is told of what became of a command. */
+/** Receives the outcome of a command. */
 export interface Listener {
   /** Possibly after `undecided`. */
   replied(reply: unknown): void;
@@ -46,11 +46,11 @@ export interface Listener {
 }
 
 export interface How {
-  /** Asks also while the server is thought to be away. */
+  /** Sends the command also while the server counts as away. */
   always?: boolean;
-  /** A grant that comes late is kept: the caller goes on. */
+  /** Keeps a grant that comes late. */
   keeps?: boolean;
-  /** In place of the command, which says where they go: all of these in a transaction. */
+  /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
 }
 
@@ -59,15 +59,15 @@ const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 const defaultLog: Log = (line) => console.warn(line);
 
 /**
- * Give limiters one of these in place of the client to set how long to wait for the server and what to do without the
- * module. Those that get the client itself share one with the defaults.
+ * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
+ * module. Limiters that get the client itself share one with the defaults.
  */
 export class Server {
   readonly log: Log;
   readonly clock: Clock;
   readonly canScript: boolean;
   readonly retryEveryMs: number;
-  /** How many decisions `onError` has made in place of the server. */
+  /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
   readonly local: Buckets = localBuckets();
   readonly #route: Route;
@@ -99,7 +99,7 @@ export class Server {
     new Call(this, command, listener, how).begin();
   }
 
-  /** Ends the connections; the next call makes new ones. The client stays open: it is the caller's. */
+  /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
     for (const node of this.#nodes.values()) node.close();
   }
@@ -122,7 +122,7 @@ export class Server {
     this.#route.learn?.(slot, address);
   }
 
-  /** Asks another node who has the slots of one that is away. */
+  /** Asks another node which node has the slots of one that is away. */
   #lookForSlots(away: Node): void {
     const now = performance.now();
     if (now < this.#nextRefresh) return;
@@ -146,7 +146,7 @@ class LookForSlots implements Message {
   undecided(): void {}
 }
 
-/** A command on its way to whoever decides: past redirections, and by the script where there is no module. */
+/** A command that follows redirections, and uses the script on servers without the module. */
 class Call implements Message {
   readonly once: boolean;
   readonly #server: Server;
@@ -210,11 +210,11 @@ class Call implements Message {
 
   #useScript(): void {
     this.#isByScript = true;
-    // Its keys have other names, and so perhaps another node.
+    // Its keys have other names, perhaps on another node.
     this.#node = this.#server.nodeOf(scriptKey(keyOf(this.#command)));
   }
 
-  /** After an error which says that nothing happened: whether another try is due, elsewhere or otherwise. */
+  /** Whether to try again, after an error which says that nothing happened. Also decides where and how. */
   #isRepeatable(error: unknown): boolean {
     if (isReadOnly(error)) {
       if (this.#hasLeft) return false;
@@ -246,7 +246,7 @@ class Call implements Message {
     return true;
   }
 
-  /** What to do about it, where that is known. */
+  /** The error for the caller, which says what to do where that is known. */
   #asOurs(error: unknown): unknown {
     const { who } = this.#node;
     if (error instanceof TokenBucketError) return error;
@@ -267,7 +267,7 @@ class Call implements Message {
   }
 }
 
-/** Sends the words right before what comes next, whose error would tell that they failed. */
+/** Sends the words right before the next command. If they fail, that command fails too, and tells. */
 function precede(line: Line, words: Command): false {
   line.send(words).catch(() => {});
   return false;
@@ -277,7 +277,7 @@ function evalsha(command: Command): Command {
   return ["EVALSHA", SHA, ...scriptArguments(command)];
 }
 
-/** What stands for a command inside a transaction where the script decides, which is loaded by then. */
+/** The script's form of a command inside a transaction. The script is loaded by then. */
 function standIn(command: Command): Command {
   const [name = "", ...keys] = command;
   return name === "DEL" ? [name, ...keys.map(scriptKey)] : evalsha(command);
@@ -285,7 +285,7 @@ function standIn(command: Command): Command {
 
 const servers = new WeakMap<Client, Server>();
 
-/** What was given, or the server behind the client, which all limiters on it share. */
+/** The given server, or the one that all limiters on this client share. */
 export function serverOf(client: Client | Server): Server {
   if (client instanceof Server) return client;
   const known = servers.get(client);
