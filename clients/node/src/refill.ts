@@ -1,4 +1,4 @@
-/** How tokens come, for buckets in memory: all the time, or by the calendar. In millionths of tokens and Unix microseconds. */
+/** How tokens come to buckets in memory: continuously or by the calendar. In millionths of tokens and microseconds. */
 
 import { rateParts, type Amount } from "./limit.js";
 
