@@ -166,10 +166,14 @@ function ask(op: string, request: Request, name: string, signal?: AbortSignal): 
       return limiter.give(name, amount ?? cost, options);
     case "reserve":
       return limiter.reserve(name, cost ?? 1, { maxWaitMs: max_wait_ms, ...options });
+    case "hold":
+      return limiter.hold(name, amount, { ttlMs: request.ttl_ms ?? 30_000, ...options }).then((hold) => hold.decision);
     case "wait":
       return limiter.wait(name, cost ?? 1, { maxWaitMs: max_wait_ms, ...options });
-    default:
+    case "reset":
       return limiter.reset(name);
+    default:
+      throw new Error(`no operation '${op}'`);
   }
 }
 
