@@ -187,8 +187,19 @@ function single(client: { on: IoredisClient["on"] }, address: string, lineTo: ()
     clock: MACHINES_CLOCK,
     addressOf: () => address,
     lineTo,
-    onEnd: (listener) => client.on("end", listener),
+    onEnd: (listener) => listenToEnd(client, listener),
   };
+}
+
+const endings = new WeakMap<object, (() => void)[]>();
+
+/** Adds one listener to the client, however many servers are made from it: Node warns of more than ten. */
+function listenToEnd(client: { on: IoredisClient["on"] }, listener: () => void): void {
+  const listeners = endings.get(client) ?? [];
+  listeners.push(listener);
+  if (listeners.length > 1) return;
+  endings.set(client, listeners);
+  client.on("end", () => listeners.forEach((listener) => listener()));
 }
 
 /** The address in a client's options, for messages. */
@@ -271,7 +282,7 @@ abstract class ClusterRoute implements Route {
   }
 
   onEnd(listener: () => void): void {
-    this.client.on("end", listener);
+    listenToEnd(this.client, listener);
   }
 
   /** Translates a node's address as the cluster knows it (NAT). */
