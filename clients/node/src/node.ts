@@ -41,6 +41,9 @@ class Link {
   /** Replies still to come. */
   due = 0;
   dueSince = 0;
+  /** How many messages were sent, and the last of them that has a reply. */
+  sent = 0;
+  answered = 0;
   bytesRead: number | undefined;
   readonly beganMs = performance.now();
   /** New messages use another connection. */
@@ -53,6 +56,8 @@ class Link {
 class Flight {
   isSent = false;
   sends = 0;
+  /** Its number on its connection. */
+  number = 0;
 
   constructor(
     readonly message: Message,
@@ -216,10 +221,12 @@ export class Node {
   #transmit(flight: Flight, link: Link): void {
     flight.isSent = true;
     flight.sends++;
+    flight.number = ++link.sent;
     this.#sends(link);
     flight.message.transmit(link.line).then(
       (reply) => {
         this.#waiting.delete(flight);
+        link.answered = flight.number;
         this.#received(link);
         flight.message.replied(reply);
       },
@@ -285,7 +292,7 @@ export class Node {
   #judge(): void {
     if (this.#link) this.#listen(this.#link);
     const [oldest] = this.#waiting;
-    if (oldest && this.#ticksSince(oldest.tick) > this.#timeoutTicks) this.#expire();
+    if (oldest && this.#ticksSince(oldest.tick) > this.#timeoutTicks) this.#expire(oldest);
     const link = this.#link;
     if (link?.due && this.#ticksSince(Math.max(link.dueSince, this.#heardTick)) > this.#dropTicks) this.#drop(link);
     if (this.#connecting && this.#ticksSince(this.#connecting.tick) > this.#connectTicks) {
@@ -305,9 +312,14 @@ export class Node {
   }
 
   /** Times out the oldest messages, unless the server answers others. */
-  #expire(): void {
-    if (this.#link) {
-      if (this.#ticksSince(this.#heardTick) <= this.#timeoutTicks) return;
+  #expire(oldest: Flight): void {
+    const link = this.#link;
+    if (link && this.#ticksSince(this.#heardTick) <= this.#timeoutTicks) {
+      // Replies come in order: one that others have overtaken does not come.
+      const isOvertaken = oldest.isSent && oldest.number < link.answered;
+      if (!isOvertaken || this.#ticksSince(oldest.tick) <= this.#dropTicks) return;
+      this.#drop(link);
+    } else if (link) {
       this.#failed(new Error(`no reply within ${this.options.timeoutMs} ms`));
     }
     for (const flight of this.#waiting) {
