@@ -1,114 +1,100 @@
 package tokenbucket
 
 import (
+	"container/list"
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
-// batch is what is left of the tokens that were fetched for one bucket. Its mutex is held while tokens are fetched: one
-// batch may be enough for all who wait.
+// mostBatches bounds the names of a limiter that have a batch. The ones used longest ago lose theirs.
+const mostBatches = 10_000
+
+// batch is what is left of the tokens that were fetched for one bucket.
 type batch struct {
-	mutex   sync.Mutex
-	tokens  int64
-	fetched time.Time
-	stale   time.Time // by then as many tokens have flowed into the bucket again
-	reply   Decision
+	of         bucket
+	mutex      sync.Mutex
+	tokens     int64
+	fetched    time.Time
+	stale      time.Time // by then an empty bucket would have filled
+	reply      Decision
+	isFetching bool
+	waiting    []*waiter // for the fetch that is under way, or for the next
+}
+
+// waiter is a caller for whom the batch had too little.
+type waiter struct {
+	cost     int64
+	ready    chan struct{} // closed when the two below are set
+	decision Decision
+	err      error // why the fetch decided nothing
 }
 
 type batches struct {
-	size  int64
-	mutex sync.Mutex
-	of    map[bucket]*batch
-	sweep time.Time // when stale ones are looked for again
+	mutex  sync.Mutex
+	recent *list.List // of *batch, the latest used first
+	of     map[bucket]*list.Element
 }
 
-const betweenSweeps = 10 * time.Second
+func newBatches() *batches { return &batches{recent: list.New(), of: map[bucket]*list.Element{}} }
 
-func newBatches(size int64) *batches { return &batches{size: size, of: map[bucket]*batch{}} }
-
-// lock finds the batch of a bucket, held by the caller alone.
-func (b *batches) lock(of bucket, now time.Time) *batch {
-	for {
-		one := b.find(of, now)
-		one.mutex.Lock()
-		if one == b.find(of, now) {
-			return one
-		}
-		one.mutex.Unlock() // it was dropped before it could be locked
-	}
-}
-
-func (b *batches) find(of bucket, now time.Time) *batch {
+// find also returns the batch that had to make room, if one had to.
+func (b *batches) find(of bucket) (found, evicted *batch) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	b.dropStale(now)
-	one, ok := b.of[of]
-	if !ok {
-		one = &batch{}
-		b.of[of] = one
+	if element, ok := b.of[of]; ok {
+		b.recent.MoveToFront(element)
+		return element.Value.(*batch), nil
 	}
-	return one
-}
-
-// dropStale keeps memory within what was used lately. A batch that is being fetched for is left alone.
-func (b *batches) dropStale(now time.Time) {
-	if now.Before(b.sweep) {
-		return
+	found = &batch{of: of}
+	b.of[of] = b.recent.PushFront(found)
+	if b.recent.Len() > mostBatches {
+		evicted = b.recent.Remove(b.recent.Back()).(*batch)
+		delete(b.of, evicted.of)
 	}
-	b.sweep = now.Add(betweenSweeps)
-	for of, one := range b.of {
-		if one.mutex.TryLock() {
-			if one.left(now) == 0 {
-				delete(b.of, of)
-			}
-			one.mutex.Unlock()
-		}
-	}
+	return found, evicted
 }
 
 func (b *batches) drop(of bucket) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	delete(b.of, of)
+	if element, ok := b.of[of]; ok {
+		b.recent.Remove(element)
+		delete(b.of, of)
+	}
 }
 
 // drain is what each batch has left, which it then has no longer.
 func (b *batches) drain(now time.Time) map[bucket]int64 {
 	b.mutex.Lock()
 	all := b.of
-	b.of = map[bucket]*batch{}
+	b.recent, b.of = list.New(), map[bucket]*list.Element{}
 	b.mutex.Unlock()
 	left := map[bucket]int64{}
-	for of, one := range all {
-		one.mutex.Lock()
-		if tokens := one.left(now); tokens > 0 {
+	for of, element := range all {
+		if tokens := element.Value.(*batch).empty(now); tokens > 0 {
 			left[of] = tokens
 		}
-		one.tokens = 0
-		one.mutex.Unlock()
 	}
 	return left
 }
 
+func (b *batch) empty(now time.Time) int64 {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	tokens := b.left(now)
+	b.tokens = 0
+	return tokens
+}
+
 // left is nothing once stale: or a process that was idle would spend a batch beside the bucket that filled meanwhile.
 func (b *batch) left(now time.Time) int64 {
-	if !now.Before(b.stale) {
+	if b.tokens > 0 && !now.Before(b.stale) {
 		b.tokens = 0
 	}
 	return b.tokens
-}
-
-func (b *batch) add(reply Decision, limit Limit, asked time.Time) {
-	b.tokens = b.left(asked) + reply.Granted
-	b.reply, b.fetched = reply, asked
-	fresh, ok := limit.timeFor(float64(b.tokens))
-	// By the calendar nothing flows before the next boundary, and then all at once.
-	if ok && limit.IsCalendar() && reply.ResetAfter < fresh {
-		fresh = reply.ResetAfter
-	}
-	b.stale = asked.Add(fresh)
 }
 
 func (b *batch) spend(cost int64, now time.Time) Decision {
@@ -121,43 +107,206 @@ func (b *batch) spend(cost int64, now time.Time) Decision {
 }
 
 func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
 	now := l.server.clock.Now()
-	b := l.batches.lock(l.of(name), now)
-	defer b.mutex.Unlock()
-	now = l.server.clock.Now() // it may have taken others' fetching
-	if b.left(now) >= cost {
+	b, evicted := l.batches.find(l.of(name))
+	if evicted != nil {
+		l.returnEvicted(evicted, now)
+	}
+	b.mutex.Lock()
+	left := b.left(now)
+	if left >= cost && len(b.waiting) == 0 {
+		defer b.mutex.Unlock()
 		return b.spend(cost, now), nil
 	}
-	if refusal, ok := l.denials.recall(l.of(name), float64(cost-b.tokens), now); ok {
+	if refusal, ok := l.denials.recall(b.of, float64(cost-left), now); ok {
+		b.mutex.Unlock()
 		return refusal, nil
 	}
-	fetched, err := l.ask(ctx, "TB.TAKEUPTO", name, strconv.FormatInt(l.batch-b.tokens, 10)) // never more than a batch here
-	if err != nil || fetched.Degraded {
-		return fetched, err
+	w := &waiter{cost: cost, ready: make(chan struct{})}
+	b.waiting = append(b.waiting, w)
+	begins := !b.isFetching
+	b.isFetching = true
+	b.mutex.Unlock()
+	switch {
+	case begins && l.server.synchronous:
+		l.fetch(b)
+	case begins:
+		go l.fetch(b) // also for those that this caller does not wait for
 	}
-	if fetched.Granted > 0 {
-		b.add(fetched, l.limit, now)
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if b.leave(w) {
+			return Decision{}, ctx.Err()
+		}
 	}
-	if b.left(now) >= cost {
-		return b.spend(cost, now), nil
+	if w.err != nil {
+		c := l.command("TB.TAKE", name, tokensWord(float64(cost)))
+		return l.decision(c, nil, w.err)
 	}
-	return l.lacking(ctx, name, float64(cost-b.tokens), fetched, now)
+	return w.decision, nil
 }
 
-// lacking denies, and tells when what is lacking has flowed in.
-func (l *Limiter) lacking(ctx context.Context, name string, tokensLacking float64, fetched Decision, asked time.Time) (Decision, error) {
-	denied := fetched
-	if fetched.Allowed || tokensLacking > 1 { // that reply was about one token more
-		var err error
-		asked = l.server.clock.Now()
-		denied, err = l.ask(ctx, "TB.PEEK", name, tokens(tokensLacking))
-		if err != nil || denied.Degraded {
-			return denied, err
+// leave puts back what the batch has granted meanwhile. A denial is told all the same.
+func (b *batch) leave(w *waiter) bool {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	select {
+	case <-w.ready:
+		if w.err != nil || !w.decision.Allowed {
+			return false
 		}
-		if denied.Allowed { // it flowed in meanwhile: the next call finds it
-			denied = Decision{Remaining: denied.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
+		b.tokens += w.cost
+		return true
+	default:
+	}
+	for i, other := range b.waiting {
+		if other == w {
+			b.waiting = append(b.waiting[:i:i], b.waiting[i+1:]...)
+			return true
 		}
 	}
-	l.denials.remember(l.of(name), denial{tokensLacking, denied, asked, l.server.clock.Now()})
-	return denied, nil
+	w.cost = 0 // it is being served
+	return true
+}
+
+// fetch asks once for all who wait, and again for those who came meanwhile.
+func (l *Limiter) fetch(b *batch) {
+	for {
+		b.mutex.Lock()
+		asked := l.server.clock.Now()
+		served := b.waiting
+		b.waiting = nil
+		wanted := -b.left(asked)
+		for _, w := range served {
+			wanted += w.cost
+		}
+		if most := l.batch - b.tokens; wanted < most {
+			wanted = most
+		}
+		b.mutex.Unlock()
+		l.fetchFor(b, served, wanted, asked)
+
+		b.mutex.Lock()
+		// What was fetched may do for those who came meanwhile.
+		now := l.server.clock.Now()
+		for len(b.waiting) > 0 && b.left(now) >= b.waiting[0].cost {
+			w := b.waiting[0]
+			b.waiting = b.waiting[1:]
+			w.decision = b.spend(w.cost, now)
+			close(w.ready)
+		}
+		if len(b.waiting) == 0 {
+			b.isFetching = false
+			b.mutex.Unlock()
+			return
+		}
+		b.mutex.Unlock()
+	}
+}
+
+func (l *Limiter) fetchFor(b *batch, served []*waiter, wanted int64, asked time.Time) {
+	if wanted < 1 { // those who waited have gone
+		wanted = 1
+	}
+	c := l.command("TB.TAKEUPTO", b.of.name, strconv.FormatInt(wanted, 10))
+	reply, err := l.server.ask(context.Background(), c)
+	var fetched Decision
+	if err == nil {
+		fetched, err = parseDecision(reply)
+	}
+	var away *awayError
+	if asAway(err, &away) {
+		away.call.decide(undone) // who waits is decided without it
+	}
+	heard := l.server.clock.Now()
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if err == nil {
+		b.add(fetched, l.limit, asked)
+	}
+	for _, w := range served {
+		switch {
+		case err != nil:
+			w.err = err
+		case b.tokens >= w.cost: // whatever the round trip took
+			w.decision = b.spend(w.cost, heard)
+		default:
+			w.decision = l.lacking(w.cost-b.tokens, fetched)
+			l.denials.remember(b.of, denial{float64(w.cost - b.tokens), w.decision, asked, heard})
+		}
+		close(w.ready)
+	}
+}
+
+func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
+	b.reply, b.fetched = fetched, asked
+	if fetched.Granted == 0 {
+		return
+	}
+	b.tokens += fetched.Granted
+	fresh, ok := limit.timeFor(limit.Capacity)
+	if !ok {
+		fresh = maxDuration
+	}
+	// By the calendar nothing flows before the next boundary, and then all at once.
+	if limit.IsCalendar() && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
+		fresh = fetched.ResetAfter
+	}
+	b.stale = asked.Add(fresh)
+}
+
+// lacking denies, and tells when what is lacking has flowed in. Fetching left less than one token in the bucket.
+func (l *Limiter) lacking(tokensLacking int64, fetched Decision) Decision {
+	denied := Decision{Remaining: fetched.Remaining, RetryAfter: fetched.RetryAfter, ResetAfter: fetched.ResetAfter}
+	if float64(tokensLacking) > l.limit.Capacity {
+		denied.RetryAfter = Never
+		return denied
+	}
+	switch {
+	case l.limit.IsCalendar():
+		count, _, _ := strings.Cut(l.limit.Rate, "@")
+		atOnce, _ := strconv.ParseFloat(count, 64)
+		if fetched.Allowed || float64(tokensLacking) > atOnce {
+			denied.RetryAfter = fetched.ResetAfter // the boundaries before that are not known
+		}
+	case fetched.Allowed:
+		// Back from the time at which the bucket is full.
+		since, _ := l.limit.timeFor(l.limit.Capacity - float64(tokensLacking))
+		denied.RetryAfter = upToMs(fetched.ResetAfter - since)
+	default:
+		// The reply tells the time of one token.
+		more, _ := l.limit.timeFor(float64(tokensLacking - 1))
+		denied.RetryAfter += upToMs(more)
+	}
+	if denied.RetryAfter < time.Millisecond {
+		denied.RetryAfter = time.Millisecond
+	}
+	return denied
+}
+
+func upToMs(duration time.Duration) time.Duration {
+	return (duration + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// mostReturning bounds how many evicted batches are on their way back at a time. The others are dropped.
+const mostReturning = 16
+
+func (l *Limiter) returnEvicted(evicted *batch, now time.Time) {
+	left := evicted.empty(now)
+	if left == 0 {
+		return
+	}
+	if l.server.returning.Add(1) > mostReturning {
+		l.server.returning.Add(-1)
+		return
+	}
+	give := l.With(evicted.of.limit).command("TB.GIVE", evicted.of.name, tokensWord(float64(left)))
+	go func() {
+		defer l.server.returning.Add(-1)
+		_, _ = l.server.ask(context.Background(), give)
+	}()
 }

@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,20 +14,24 @@ type circuit struct {
 	retryEvery time.Duration
 	logf       func(format string, args ...any)
 
-	mutex         sync.Mutex
-	away, probing bool
-	nextProbe     time.Time
-	nextRefusal   time.Time // when one is logged again
+	away        atomic.Bool // set under the mutex
+	mutex       sync.Mutex
+	probing     bool
+	nextProbe   time.Time
+	nextRefusal time.Time // when one is logged again
 }
 
 // admits tells whether to ask, and whether that is to find out if the server is back.
-func (c *circuit) admits(now time.Time) (probing, admitted bool) {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	if !c.away {
+func (c *circuit) admits(clock Clock) (probing, admitted bool) {
+	if !c.away.Load() {
 		return false, true
 	}
-	if c.probing || now.Before(c.nextProbe) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if !c.away.Load() {
+		return false, true
+	}
+	if c.probing || clock.Now().Before(c.nextProbe) {
 		return false, false
 	}
 	c.probing = true
@@ -34,9 +39,12 @@ func (c *circuit) admits(now time.Time) (probing, admitted bool) {
 }
 
 func (c *circuit) answered() {
+	if !c.away.Load() {
+		return
+	}
 	c.mutex.Lock()
-	wasAway := c.away
-	c.away, c.probing = false, false
+	wasAway := c.away.Swap(false)
+	c.probing = false
 	c.mutex.Unlock()
 	if wasAway {
 		c.logf("tokenbucket: %s is back, limiting again", c.who)
@@ -45,8 +53,8 @@ func (c *circuit) answered() {
 
 func (c *circuit) failed(now time.Time, err error) {
 	c.mutex.Lock()
-	wasAway := c.away
-	c.away, c.probing, c.nextProbe = true, false, now.Add(c.retryEvery)
+	wasAway := c.away.Swap(true)
+	c.probing, c.nextProbe = false, now.Add(c.retryEvery)
 	c.mutex.Unlock()
 	if !wasAway {
 		c.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", c.who, err)
@@ -67,9 +75,9 @@ func (c *circuit) refused(now time.Time, err error) {
 	}
 }
 
-// abandoned: whoever asked went away before there was an answer.
-func (c *circuit) abandoned(probing bool) {
-	if !probing {
+// abandoned: the caller went away before its call was sent.
+func (c *circuit) abandoned(wasProbing bool) {
+	if !wasProbing {
 		return
 	}
 	c.mutex.Lock()

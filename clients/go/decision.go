@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -25,14 +26,16 @@ type Decision struct {
 	RetryAfter time.Duration
 	// ResetAfter is how long until the bucket is full.
 	ResetAfter time.Duration
-	// Degraded tells that nobody was asked: the server is away, and the policy has decided.
+	// Degraded says that the server did not decide: it is away, and the policy has decided.
 	Degraded bool
+	// Lost says that a Give, Charge or Settle was sent and its reply did not come: nobody knows whether it happened.
+	Lost bool
 }
 
 // JointDecision is the decision over several limits: that of the one that binds.
 type JointDecision struct {
 	Decision
-	// Each limit's own; nil when degraded.
+	// Each limit's own; nil if FailOpen or FailClosed decided.
 	Each map[string]Decision
 }
 
@@ -42,29 +45,58 @@ func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
 // Headers are RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
 // With jitter 0.5, Retry-After is up to half as long again, so that those who were denied together do not come back
-// together; never shorter. It is left out where waiting does not help. Nothing is said about a bucket that nobody looked at.
+// together; never shorter. It is left out where waiting does not help. RateLimit is left out of degraded decisions.
 func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]string {
-	headers := map[string]string{}
+	headers := make(map[string]string, 3)
 	if !d.Degraded {
-		policy := fmt.Sprintf(`"%s";q=%.0f`, name, math.Floor(limit.Capacity))
-		if window, ok := limit.timeFor(limit.Capacity); ok {
-			policy += ";w=" + strconv.FormatInt(secondsUp(window), 10)
-		}
-		headers["RateLimit-Policy"] = policy
+		quoted := `"` + name + `"`
+		headers["RateLimit-Policy"] = quoted + policyParameters(limit)
 		left := d.Remaining
 		if left < 0 {
 			left = 0
 		}
-		headers["RateLimit"] = fmt.Sprintf(`"%s";r=%d`, name, left)
+		value := quoted + ";r=" + strconv.FormatInt(left, 10)
 		if d.ResetAfter >= 0 { // a pool is full when its holds are settled, whenever that is
-			headers["RateLimit"] += fmt.Sprintf(";t=%d", secondsUp(d.ResetAfter))
+			value += ";t=" + strconv.FormatInt(secondsUp(d.ResetAfter), 10)
 		}
+		headers["RateLimit"] = value
 	}
 	if !d.Allowed && d.RetryAfter > 0 {
-		later := float64(d.RetryAfter) * (1 + jitter*fraction())
+		later := float64(d.RetryAfter)
+		if jitter > 0 {
+			later *= 1 + jitter*fraction()
+		}
 		headers["Retry-After"] = strconv.FormatInt(secondsUp(saturated(later)), 10)
 	}
 	return headers
+}
+
+// policies are the parameters of limits that were asked for lately: exact arithmetic takes long.
+var (
+	policies      = map[Limit]string{}
+	policiesMutex sync.RWMutex
+)
+
+const mostPolicies = 1000
+
+func policyParameters(limit Limit) string {
+	policiesMutex.RLock()
+	parameters, isKnown := policies[limit]
+	policiesMutex.RUnlock()
+	if isKnown {
+		return parameters
+	}
+	parameters = fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
+	if window, ok := limit.timeFor(limit.Capacity); ok {
+		parameters += ";w=" + strconv.FormatInt(secondsUp(window), 10)
+	}
+	policiesMutex.Lock()
+	defer policiesMutex.Unlock()
+	if len(policies) >= mostPolicies {
+		policies = map[Limit]string{}
+	}
+	policies[limit] = parameters
+	return parameters
 }
 
 // fraction is from 0 to 1. math/rand would draw the same ones in every process, up to Go 1.19.
@@ -122,7 +154,7 @@ func parseDecision(reply any) (Decision, error) {
 	}, nil
 }
 
-func parseJointDecision(reply any, names []string) (JointDecision, error) {
+func parseJointDecision(reply any, parts []part) (JointDecision, error) {
 	binding, err := parseDecision(reply)
 	if err != nil {
 		return JointDecision{}, err
@@ -132,12 +164,12 @@ func parseJointDecision(reply any, names []string) (JointDecision, error) {
 	if len(elements) == 5 {
 		own, _ = elements[4].([]any)
 	}
-	if len(own) != len(names) {
+	if len(own) != len(parts) {
 		return JointDecision{}, fmt.Errorf("%w: %v", errReply, reply)
 	}
 	joint := JointDecision{Decision: binding, Each: map[string]Decision{}}
-	for i, name := range names {
-		if joint.Each[name], err = parseDecision(own[i]); err != nil {
+	for i, p := range parts {
+		if joint.Each[p.which], err = parseDecision(own[i]); err != nil {
 			return JointDecision{}, err
 		}
 	}

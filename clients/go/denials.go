@@ -94,7 +94,7 @@ func lessenedBy(duration, by time.Duration) time.Duration {
 	if duration <= 0 {
 		return duration
 	}
-	left := (duration - by + time.Millisecond - 1).Truncate(time.Millisecond)
+	left := upToMs(duration - by)
 	if left < time.Millisecond {
 		return time.Millisecond
 	}

@@ -1,12 +1,148 @@
 package tokenbucket
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
-	"regexp"
 	"strings"
 	"syscall"
+)
+
+// ErrTokenBucket is what every error of this package is, by errors.Is.
+var ErrTokenBucket = errors.New("tokenbucket")
+
+type kind string
+
+func (k *kind) Error() string        { return "tokenbucket: " + string(*k) }
+func (k *kind) Is(target error) bool { return target == ErrTokenBucket }
+
+func newKind(text string) error {
+	k := kind(text)
+	return &k
+}
+
+var (
+	// ErrServerAway is what FailWithError answers while the server cannot be asked.
+	ErrServerAway = newKind("the server cannot be asked")
+	// ErrReplyLost is what FailWithError answers when a Give, Charge or Settle was sent and its reply did not come: it may
+	// or may not have happened.
+	ErrReplyLost = newKind("the reply was lost, the call may or may not have happened")
+	// ErrModuleMissing says that the server has no tokenbucket module.
+	ErrModuleMissing = newKind("the server has no tokenbucket module")
+	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster.
+	ErrCrossSlot = newKind("in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
+	// ErrClusterNode says that a node of a cluster was asked as if it were a server of its own.
+	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client, and the option Cluster")
+	// ErrBadArgument says that an argument of the call is wrong. It would be the next time as well.
+	ErrBadArgument = newKind("bad argument")
+	// ErrDenied is what Decision.Err returns of a denial.
+	ErrDenied = newKind("denied")
+)
+
+// DeniedError is a denial as an error: see Decision.Err.
+type DeniedError struct{ Decision Decision }
+
+func (e *DeniedError) Error() string {
+	if e.Decision.RetryAfter == Never {
+		return "tokenbucket: denied, the cost is above the capacity"
+	}
+	return fmt.Sprintf("tokenbucket: denied, retry after %v", e.Decision.RetryAfter)
+}
+
+// Is tells that it is an ErrDenied.
+func (e *DeniedError) Is(target error) bool { return target == ErrDenied || target == ErrTokenBucket }
+
+// Err is nil if the decision allows, else a *DeniedError.
+func (d Decision) Err() error {
+	if d.Allowed {
+		return nil
+	}
+	return &DeniedError{d}
+}
+
+// wrongError is a call that the server refuses, and would refuse the next time as well.
+type wrongError struct {
+	text, server string
+	kind         error // nil: none of its own
+	cause        error // the client's
+}
+
+func (e *wrongError) Error() string {
+	return "tokenbucket: " + e.text + " (" + e.server + ")"
+}
+
+func (e *wrongError) Unwrap() error { return e.cause }
+
+func (e *wrongError) Is(target error) bool {
+	return target == ErrTokenBucket || e.kind != nil && target == e.kind
+}
+
+func (l *lane) wrong(err error) error {
+	line, isLine := serverLine(err)
+	first, _, _ := strings.Cut(line, " ")
+	switch {
+	case errors.Is(err, ErrTokenBucket):
+		return err
+	case first == "CROSSSLOT":
+		return ErrCrossSlot
+	case first == "MOVED" || first == "ASK":
+		return &wrongError{text: strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), server: l.who, kind: ErrClusterNode, cause: err}
+	case first == "ERR":
+		return &wrongError{text: line, server: l.who, kind: ErrBadArgument, cause: err}
+	case isLine:
+		return &wrongError{text: line, server: l.who, cause: err}
+	}
+	return &wrongError{text: err.Error(), server: l.who, cause: err}
+}
+
+func badArgument(format string, args ...any) error {
+	return &argumentError{fmt.Sprintf(format, args...)}
+}
+
+type argumentError struct{ text string }
+
+func (e *argumentError) Error() string { return "tokenbucket: " + e.text }
+
+func (e *argumentError) Is(target error) bool {
+	return target == ErrBadArgument || target == ErrTokenBucket
+}
+
+// awayError is a call that the server did not decide.
+type awayError struct {
+	server string
+	cause  error
+	lost   bool  // it was sent, must happen once, and nobody knows whether it did
+	call   *call // whose grant may still arrive; nil: none was sent
+}
+
+func (e *awayError) Error() string { return fmt.Sprintf("%v: %s: %v", e.kind(), e.server, e.cause) }
+
+func (e *awayError) kind() error {
+	if e.lost {
+		return ErrReplyLost
+	}
+	return ErrServerAway
+}
+
+func (e *awayError) Is(target error) bool { return target == e.kind() || target == ErrTokenBucket }
+
+func (e *awayError) Unwrap() error { return e.cause }
+
+func asAway(err error, away **awayError) bool { return err != nil && errors.As(err, away) }
+
+// awayError is called by the caller, under the lane's mutex or after the call has finished.
+func (c *call) awayError(cause error) *awayError {
+	wasSent := c.phase == sent && !isServerLine(cause) && !isUnsent(cause)
+	return &awayError{server: c.lane.who, cause: cause, lost: c.once && wasSent, call: c}
+}
+
+var (
+	errCircuitOpen = errors.New("it did not answer lately")
+	errSilent      = errors.New("nothing came from it in time")
+	errConnecting  = errors.New("no connection in time")
+	errUnsent      = errors.New("the caller has gone")
 )
 
 type fault int
@@ -23,44 +159,62 @@ const (
 // By the first word of the server's line.
 var faults = map[string]fault{
 	"LOADING": faultOfServer, "BUSY": faultOfServer, "MASTERDOWN": faultOfServer, "CLUSTERDOWN": faultOfServer, "UNKILLABLE": faultOfServer,
-	"MOVED": faultOfServer, "ASK": faultOfServer,
 	"OOM": faultOfWrite, "READONLY": faultOfWrite, "MISCONF": faultOfWrite, "NOREPLICAS": faultOfWrite, "TRYAGAIN": faultOfWrite,
 }
 
 const tooManyClients = "ERR max number of clients"
 
+func (s *Server) faultOf(err error) fault {
+	line, _ := serverLine(err)
+	if s.settings.isCluster && (strings.HasPrefix(line, "MOVED ") || strings.HasPrefix(line, "ASK ")) {
+		return faultOfServer
+	}
+	return faultOf(err)
+}
+
 func faultOf(err error) fault {
-	if errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) {
+	if err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) {
 		return faultOfCaller
 	}
 	line, ok := serverLine(err)
 	if !ok || strings.HasPrefix(line, tooManyClients) {
 		return faultOfServer
 	}
-	return faults[strings.SplitN(line, " ", 2)[0]]
+	first, _, _ := strings.Cut(line, " ")
+	return faults[first]
 }
 
-var code = regexp.MustCompile(`^[A-Z][A-Z0-9]* `)
-
-// serverLine is what the server replied, if it was the server. Client libraries have a type of their own for that; what
-// they share is that the error's text is the server's, perhaps behind some words of their own.
+// serverLine is what the server replied, if it was the server. Client libraries have a type of their own for that. They
+// share that the error's text is the server's, perhaps behind some words of their own.
 func serverLine(err error) (string, bool) {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if code.MatchString(err.Error()) {
-			return err.Error(), true
+		if text := err.Error(); beginsWithCode(text) {
+			return text, true
 		}
 	}
 	return "", false
 }
 
+// beginsWithCode looks for a word of capitals and digits, which begins with a capital, and a space.
+func beginsWithCode(text string) bool {
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c >= 'A' && c <= 'Z', i > 0 && c >= '0' && c <= '9':
+		default:
+			return i > 0 && c == ' '
+		}
+	}
+	return false
+}
+
+func isServerLine(err error) bool {
+	_, ok := serverLine(err)
+	return ok
+}
+
 func isUnknownCommand(err error) bool {
 	line, _ := serverLine(err)
 	return strings.HasPrefix(line, "ERR unknown command")
-}
-
-func isCrossSlot(err error) bool {
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, "CROSSSLOT ")
 }
 
 func isUnknownScript(err error) bool {
@@ -74,10 +228,13 @@ func isBroken(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// ignoreDenial: a user who may not PING has reached the server all the same. What it may do, the command itself finds out.
-func ignoreDenial(err error) error {
-	if line, ok := serverLine(err); ok && faultOf(err) == faultOfCaller && !strings.HasPrefix(line, "WRONGPASS") {
-		return nil
-	}
-	return err
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isUnsent tells a command that never left this process.
+func isUnsent(err error) bool {
+	var operation *net.OpError
+	return errors.Is(err, errUnsent) || errors.As(err, &operation) && operation.Op == "dial"
 }

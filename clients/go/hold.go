@@ -4,15 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 	"time"
 )
 
-// Hold is what is held for one piece of work whose cost is known only afterwards, or that occupies something while it
-// lasts. It renews itself until it is settled or the context that it was made with is over; if its holder is gone, the
+// Hold reserves tokens for one piece of work whose cost is known only afterwards, or that occupies something while it
+// lasts. It renews itself until it is settled or the context that it was made with is over. If its holder is gone, the
 // tokens come back after the ttl.
 //
 //	hold, err := limiter.Hold(ctx, "user:42", 5000, time.Minute)
@@ -22,7 +21,7 @@ import (
 //	defer hold.Settle()
 //	hold.Used(1800)
 //
-// Work that was let through because the server was away has a hold too: the first renewal after its return takes it, if
+// Work that was let through while the server was away has a hold too: the first renewal after its return takes it, if
 // there is room, and Settle charges what was used in any case.
 type Hold struct {
 	server   *Server
@@ -39,11 +38,13 @@ type Hold struct {
 	stop    chan struct{} // closed when nothing shall renew any more
 	stopped chan struct{} // closed when nothing does
 	settled sync.Once
+	result  JointDecision // of Settle, like err
+	err     error
 }
 
 func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl time.Duration) (*Hold, error) {
 	if ttl < time.Millisecond {
-		return nil, fmt.Errorf("tokenbucket: a hold of %v", ttl)
+		return nil, badArgument("ttl: a hold lasts at least 1 ms, not %v", ttl)
 	}
 	h := &Hold{server: server, settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
 	h.stop, h.stopped = make(chan struct{}), make(chan struct{})
@@ -82,22 +83,22 @@ func (h *Hold) UsedOf(limit string, amount float64) {
 	h.used[limit] = amount
 }
 
-// Settle ends the hold: what was not used comes back, what was used beyond the hold is charged. A second time does nothing.
-// It asks even when the context of the hold is over, and while the server is thought to be away: what is not settled is
-// held until the ttl has passed, and not charged.
-func (h *Hold) Settle() error {
-	var err error
+// Settle ends the hold: what was not used comes back, what was used beyond the hold is charged. It is final: a second call
+// returns what the first did and sends nothing. It asks even when the context of the hold is over, and while the server is
+// thought to be away: what is not settled is held until the ttl has passed, and not charged. Lost says that the reply did
+// not come.
+func (h *Hold) Settle() (JointDecision, error) {
 	h.settled.Do(func() {
 		close(h.stop)
 		<-h.stopped // or a renewal that is under way could take anew what was settled
 		if h.admitted {
-			err = h.settle(context.Background())
+			h.result, h.err = h.settle(context.Background())
 		}
 	})
-	return err
+	return h.result, h.err
 }
 
-func (h *Hold) settle(ctx context.Context) error {
+func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 	parts := make([]part, len(h.parts))
 	h.mutex.Lock()
 	for i, p := range h.parts {
@@ -105,28 +106,50 @@ func (h *Hold) settle(ctx context.Context) error {
 		parts[i] = p
 	}
 	h.mutex.Unlock()
-	// Sent once: a second "not there" could mean that the first has settled.
-	settle := command{words: []string{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true}
+	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true}
 	decision, err := decideAll(ctx, h.server, h.settings, parts, settle)
 	if err != nil {
-		return err
+		return decision, err
 	}
+	if decision.Degraded {
+		return decision, nil
+	}
+	h.forgetLocally(parts)
 	for _, p := range parts {
-		if own, ok := decision.Each[p.which]; ok && !own.Allowed && p.amount > 0 {
-			words := append(append([]string{"TB.CHARGE", h.settings.prefix + p.name}, p.limit.words()...), tokens(p.amount))
-			_, chargeErr := h.server.ask(ctx, command{words: words, always: true, once: true})
-			if chargeErr != nil && !errors.Is(chargeErr, ErrServerAway) && err == nil {
+		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
+			continue
+		}
+		words := p.limit.words()
+		key := h.settings.prefix + p.name
+		charge := command{args: []any{"TB.CHARGE", key, words[0], words[1], tokens(p.amount)}, key: key, always: true, once: true}
+		if _, chargeErr := h.server.ask(ctx, charge); chargeErr != nil {
+			var away *awayError
+			decision.Lost = decision.Lost || asAway(chargeErr, &away)
+			if away == nil && err == nil {
 				err = fmt.Errorf("what the lost hold used: %w", chargeErr)
 			}
 		}
 	}
-	return err
+	return decision, err
+}
+
+// forgetLocally ends the hold in this process too, where it was made if the server was away at the time.
+func (h *Hold) forgetLocally(parts []part) {
+	if h.settings.policy != FailLocal || h.server.degraded.Load() == 0 {
+		return
+	}
+	args := []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}
+	for _, p := range parts {
+		words := p.limit.words()
+		args = append(args, h.settings.prefix+p.name, words[0], words[1], tokens(p.amount))
+	}
+	_, _ = h.server.decideLocally(args)
 }
 
 // set makes the hold last ttl from now, or takes it anew: the same call again takes nothing more.
 func (h *Hold) set(ctx context.Context) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	hold := command{words: []string{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}}
+	hold := command{args: []any{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}}
 	return decideAll(ctx, h.server, h.settings, h.parts, hold)
 }
 

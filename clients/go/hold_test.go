@@ -34,7 +34,7 @@ func hold(t *testing.T, limiter *tokenbucket.Limiter, amount float64, ttl time.D
 
 func settle(t *testing.T, held *tokenbucket.Hold) {
 	t.Helper()
-	if err := held.Settle(); err != nil {
+	if _, err := held.Settle(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,10 +2,9 @@ package tokenbucket
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -28,7 +27,17 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return JointDecision{}, err
 	}
-	return decideAll(ctx, l.server, l.settings, parts, command{words: []string{"TB.MTAKE", strconv.Itoa(len(parts))}})
+	return decideAll(ctx, l.server, l.settings, parts, command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}})
+}
+
+// Reset makes the buckets of a name full.
+func (l *JointLimiter) Reset(ctx context.Context, name string) error {
+	for which := range l.limits {
+		if err := l.server.delete(ctx, l.prefix+jointName(name, which)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Hold takes every amount until the hold is settled, or for ttl if its holder is gone, or takes none: see Hold.
@@ -42,18 +51,28 @@ func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string
 
 func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, error) {
 	if len(amounts) == 0 {
-		return nil, errors.New("tokenbucket: no limit is named")
+		return nil, badArgument("no limit is named")
 	}
 	parts := make([]part, 0, len(amounts))
 	for which, amount := range amounts {
 		limit, ok := l.limits[which]
 		if !ok {
-			return nil, fmt.Errorf("tokenbucket: there is no limit %q", which)
+			return nil, badArgument("there is no limit %q", which)
 		}
-		parts = append(parts, part{which, fmt.Sprintf("{%s}:%s", name, which), limit, amount})
+		parts = append(parts, part{which, jointName(name, which), limit, amount})
 	}
 	sort.Slice(parts, func(i, j int) bool { return parts[i].which < parts[j].which })
 	return parts, nil
+}
+
+var escaped = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+
+// jointName has the name as its hash tag, encoded so that no name ends the tag or leaves it empty.
+func jointName(name, which string) string {
+	if name == "" {
+		return "{%}:" + which
+	}
+	return "{" + escaped.Replace(name) + "}:" + which
 }
 
 // part is one of several buckets that a command is about.
@@ -66,20 +85,14 @@ type part struct {
 
 // decideAll asks the command, followed by the arguments of each part.
 func decideAll(ctx context.Context, server *Server, s settings, parts []part, c command) (JointDecision, error) {
-	began := server.clock.Now()
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = p.which
-		c.words = append(append(append(c.words, s.prefix+p.name), p.limit.words()...), tokens(p.amount))
+	began := s.began(server)
+	for _, p := range parts {
+		words := p.limit.words()
+		c.args = append(c.args, s.prefix+p.name, words[0], words[1], tokensWord(p.amount))
 	}
+	c.key = s.prefix + parts[0].name
 	reply, err := server.ask(ctx, c)
-	var joint JointDecision
-	switch {
-	case errors.Is(err, ErrServerAway):
-		joint.Decision, err = s.decided(server, err)
-	case err == nil:
-		joint, err = parseJointDecision(reply, names)
-	}
+	joint, err := s.jointDecision(server, c, parts, reply, err)
 	if err != nil {
 		return joint, err
 	}
@@ -91,4 +104,27 @@ func decideAll(ctx context.Context, server *Server, s settings, parts []part, c 
 		s.tell(server, p.name, p.limit, own, began)
 	}
 	return joint, nil
+}
+
+// jointDecision reads the reply, or decides by the policy if there is none.
+func (s settings) jointDecision(server *Server, c command, parts []part, reply any, err error) (JointDecision, error) {
+	if err == nil {
+		return parseJointDecision(reply, parts)
+	}
+	reply, lost, err := s.without(server, c.args, err)
+	if err != nil {
+		return JointDecision{Decision: Decision{Degraded: s.policy == FailWithError, Lost: lost}}, err
+	}
+	if s.policy != FailLocal {
+		decision, err := parseDecision(reply)
+		decision.Degraded, decision.Lost = true, lost
+		return JointDecision{Decision: decision}, err
+	}
+	joint, err := parseJointDecision(reply, parts)
+	joint.Degraded, joint.Lost = true, lost
+	for which, own := range joint.Each {
+		own.Degraded, own.Lost = true, lost
+		joint.Each[which] = own
+	}
+	return joint, err
 }

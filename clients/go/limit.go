@@ -1,14 +1,11 @@
 package tokenbucket
 
 import (
-	"fmt"
 	"math/big"
-	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
-	"tokenbucket/internal/number"
+	"tokenbucket/internal/memory"
 )
 
 // Limit is how many tokens a bucket holds, and how fast they come back. It travels with every call and is not stored:
@@ -21,56 +18,12 @@ type Limit struct {
 	Rate string
 }
 
-var (
-	period   = regexp.MustCompile(`^(.*?)(ms|s|m|h|d)$`)
-	calendar = regexp.MustCompile(`^(\d*)(mo|ms|[smhdwy])([+-]\d\d:\d\d)?$`)
-)
-
-// Milliseconds of each unit; of months and years, those of 30 and 365 days.
-var unitMs = map[string]int64{
-	"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
-	"w": 7 * 86_400_000, "mo": 30 * 86_400_000, "y": 365 * 86_400_000,
-}
-
 // IsCalendar tells whether tokens come at boundaries of the calendar, and not all the time.
-func (l Limit) IsCalendar() bool { return strings.Contains(l.Rate, "@") }
+func (l Limit) IsCalendar() bool { return memory.IsCalendar(l.Rate) }
 
-// TokensPerSecond is what flows in, exactly; of a rate by the calendar, the average. The server knows more bounds than
-// are looked at here.
-func (l Limit) TokensPerSecond() (*big.Rat, error) {
-	separator := strings.IndexAny(l.Rate, "/@")
-	if separator < 0 {
-		separator = len(l.Rate)
-	}
-	count := number.Parse(l.Rate[:separator])
-	if count == nil {
-		return nil, l.badRate()
-	}
-	if separator == len(l.Rate) {
-		return count, nil
-	}
-	form := period
-	if l.IsCalendar() {
-		form = calendar
-	}
-	parts := form.FindStringSubmatch(l.Rate[separator+1:])
-	if parts == nil {
-		return nil, l.badRate()
-	}
-	length := big.NewRat(1, 1)
-	if parts[1] != "" {
-		length = number.Parse(parts[1])
-	}
-	if length == nil || length.Sign() == 0 {
-		return nil, l.badRate()
-	}
-	seconds := length.Mul(length, big.NewRat(unitMs[parts[2]], 1000))
-	return count.Quo(count, seconds), nil
-}
-
-func (l Limit) badRate() error {
-	return fmt.Errorf("rate: %q is neither tokens per second nor like 100/m or 1000@d", l.Rate)
-}
+// TokensPerSecond is the refill, exactly; of a rate by the calendar, the average. The server checks more bounds than this
+// does.
+func (l Limit) TokensPerSecond() (*big.Rat, error) { return memory.TokensPerSecond(l.Rate) }
 
 // timeFor is how long so many tokens take to flow in. ok is false where none do, or nobody can tell.
 func (l Limit) timeFor(tokens float64) (duration time.Duration, ok bool) {
@@ -86,7 +39,22 @@ func (l Limit) timeFor(tokens float64) (duration time.Duration, ok bool) {
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-func (l Limit) words() []string { return []string{tokens(l.Capacity), l.Rate} }
+func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
 // tokens as the server reads them.
 func tokens(amount float64) string { return strconv.FormatFloat(amount, 'f', -1, 64) }
+
+// smallCosts are the words of whole costs that most calls have.
+var smallCosts = func() (words [257]any) {
+	for i := range words {
+		words[i] = strconv.Itoa(i)
+	}
+	return words
+}()
+
+func tokensWord(amount float64) any {
+	if i := int(amount); float64(i) == amount && i >= 0 && i < len(smallCosts) {
+		return smallCosts[i]
+	}
+	return tokens(amount)
+}

@@ -2,22 +2,9 @@ package tokenbucket
 
 import (
 	"context"
-	"errors"
 	"math"
 	"strconv"
 	"time"
-)
-
-// Policy is what a limiter does while the server cannot be asked.
-type Policy int
-
-const (
-	// FailOpen lets everything through. It is the policy unless told otherwise.
-	FailOpen Policy = iota
-	// FailClosed lets nothing through.
-	FailClosed
-	// FailWithError leaves it to the caller, who gets ErrServerAway.
-	FailWithError
 )
 
 // LimiterOption is a setting of a Limiter or a JointLimiter.
@@ -34,10 +21,11 @@ type settings struct {
 // DecisionFunc is told of every decision, wherever it was made, and how long it took.
 type DecisionFunc func(name string, limit Limit, decision Decision, duration time.Duration)
 
-// Prefix stands before each name in the keys; "tb:" unless told otherwise.
+// Prefix stands before each name in the keys; "tb:" unless set.
 func Prefix(prefix string) LimiterOption { return func(s *settings) { s.prefix = prefix } }
 
-// OnError is what to do while the server cannot be asked. A caller's mistake is an error under every policy.
+// OnError is what to do while the server cannot be asked; FailLocal unless set. A caller's mistake is an error under every
+// policy.
 func OnError(policy Policy) LimiterOption { return func(s *settings) { s.policy = policy } }
 
 // RememberDenials refuses so many denied names here until their RetryAfter has passed, so that a flood is refused without
@@ -46,9 +34,9 @@ func RememberDenials(names int) LimiterOption {
 	return func(s *settings) { s.rememberDenials = names }
 }
 
-// Batch fetches so many tokens of a name at a time and spends them here, for whole costs up to that. Never more is granted
-// than the server granted. Up to one less than a batch lies unused in each process; Close gives it back, and it is dropped
-// after the time in which as many tokens flow in anew.
+// Batch fetches so many tokens of a name at a time and spends them here, for whole costs up to that. No more is granted
+// than the server granted. Each process holds up to one less than a batch of a name, which others cannot have. Close gives
+// it back. What is left after the time in which an empty bucket fills is dropped.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
 // OnDecision calls the function after each decision, and before the caller has it.
@@ -64,27 +52,25 @@ func newSettings(options []LimiterOption) settings {
 	return s
 }
 
-// decided by the policy, as nobody could be asked.
-func (s settings) decided(server *Server, away error) (Decision, error) {
-	switch s.policy {
-	case FailOpen:
-		return Decision{Allowed: true, Granted: 1, Degraded: true}, nil
-	case FailClosed:
-		return Decision{RetryAfter: server.settings.retryEvery, Degraded: true}, nil
-	}
-	return Decision{Degraded: true}, away
-}
-
 func (s settings) tell(server *Server, name string, limit Limit, decision Decision, began time.Time) {
 	for _, call := range s.onDecision {
 		call(name, limit, decision, server.clock.Now().Sub(began))
 	}
 }
 
+// began is when a call began, where somebody wants to know.
+func (s settings) began(server *Server) (began time.Time) {
+	if len(s.onDecision) > 0 {
+		began = server.clock.Now()
+	}
+	return began
+}
+
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
 	server  *Server
 	limit   Limit
+	words   [2]any   // of the limit
 	denials *denials // nil: none are remembered
 	batches *batches // nil: every token is asked for
 	settings
@@ -92,12 +78,12 @@ type Limiter struct {
 
 // NewLimiter asks nothing yet.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	l := &Limiter{server: server, limit: limit, settings: newSettings(options)}
+	l := &Limiter{server: server, limit: limit, words: limit.words(), settings: newSettings(options)}
 	if l.rememberDenials > 0 {
 		l.denials = newDenials(l.rememberDenials)
 	}
 	if l.batch > 1 {
-		l.batches = newBatches(l.batch)
+		l.batches = newBatches()
 	}
 	return l
 }
@@ -108,56 +94,52 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // With is the limiter with another limit for the same names. Buckets, denials and batches are shared.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
-	other.limit = limit
+	other.limit, other.words = limit, limit.words()
 	return &other
 }
 
 // Take takes cost tokens if the bucket holds them, else none.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64) (Decision, error) {
-	began := l.server.clock.Now()
-	decision, err := l.take(ctx, name, cost, began)
+	began := l.began(l.server)
+	decision, err := l.take(ctx, name, cost)
 	if err == nil {
 		l.tell(l.server, name, l.limit, decision, began)
 	}
 	return decision, err
 }
 
-func (l *Limiter) take(ctx context.Context, name string, cost float64, began time.Time) (Decision, error) {
+func (l *Limiter) take(ctx context.Context, name string, cost float64) (Decision, error) {
 	if l.batches != nil && cost >= 1 && cost <= float64(l.batch) && cost == math.Trunc(cost) {
 		return l.takeFromBatch(ctx, name, int64(cost))
 	}
-	if refusal, ok := l.denials.recall(l.of(name), cost, began); ok {
+	if l.denials == nil {
+		return l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
+	}
+	asked := l.server.clock.Now()
+	if refusal, ok := l.denials.recall(l.of(name), cost, asked); ok {
 		return refusal, nil
 	}
-	decision, err := l.ask(ctx, "TB.TAKE", name, tokens(cost))
+	decision, err := l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
 	if err == nil {
-		l.denials.remember(l.of(name), denial{cost, decision, began, l.server.clock.Now()})
+		l.denials.remember(l.of(name), denial{cost, decision, asked, l.server.clock.Now()})
 	}
 	return decision, err
 }
 
 // Peek is what Take would decide, and changes nothing; Remaining is as after it. Of cost 0, what there is.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.PEEK", name, tokens(cost))
+	return l.askAndTell(ctx, "TB.PEEK", name, tokensWord(cost))
 }
 
 // TakeUpTo takes as many whole tokens as there are, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
-	began := l.server.clock.Now()
-	decision, err := l.ask(ctx, "TB.TAKEUPTO", name, strconv.FormatInt(most, 10))
-	if err == nil {
-		if decision.Degraded && decision.Allowed {
-			decision.Granted = most
-		}
-		l.tell(l.server, name, l.limit, decision, began)
-	}
-	return decision, err
+	return l.askAndTell(ctx, "TB.TAKEUPTO", name, strconv.FormatInt(most, 10))
 }
 
-// Reserve takes cost tokens now, out of the future if need be, provided that the wait for them is at most maxWait. The
-// caller owns them and acts after RetryAfter. Denied: RetryAfter is how long that wait would have been.
+// Reserve takes cost tokens now, out of the future if need be, if the wait for them is at most maxWait. It never sleeps:
+// the caller owns the tokens and acts after RetryAfter. Denied: RetryAfter is how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	return l.askAndTell(ctx, "TB.RESERVE", name, tokens(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	return l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
 }
 
 // Wait is Reserve that sleeps until it is the caller's turn. When ctx ends before, the tokens go back.
@@ -174,15 +156,16 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 	return decision, nil
 }
 
-// Charge takes amount in any case, into debt if need be: the real cost became known afterwards.
+// Charge takes amount in any case, into debt if need be: the real cost became known afterwards. It is sent once; Lost
+// says that its reply did not come.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.CHARGE", name, tokens(amount))
+	return l.askAndTell(ctx, "TB.CHARGE", name, tokensWord(amount))
 }
 
-// Give puts amount back, never above the capacity.
+// Give puts amount back, never above the capacity. It is sent once; Lost says that its reply did not come.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
 	l.denials.forget(l.of(name))
-	return l.askAndTell(ctx, "TB.GIVE", name, tokens(amount))
+	return l.askAndTell(ctx, "TB.GIVE", name, tokensWord(amount))
 }
 
 // Reset makes the bucket full.
@@ -191,10 +174,15 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 	if l.batches != nil {
 		l.batches.drop(l.of(name))
 	}
-	key := l.prefix + name
-	_, err := l.server.Do(ctx, "DEL", key)
-	if err == nil && l.server.settings.hasScript {
-		_, err = l.server.Do(ctx, "DEL", key+scriptSuffix)
+	return l.server.delete(ctx, l.prefix+name)
+}
+
+// delete makes buckets full, here and in the server.
+func (s *Server) delete(ctx context.Context, key string) error {
+	_, _ = s.decideLocally([]any{"DEL", key})
+	_, err := s.Do(ctx, "DEL", key)
+	if err == nil && s.settings.hasScript {
+		_, err = s.Do(ctx, "DEL", key+scriptSuffix)
 	}
 	return err
 }
@@ -226,8 +214,8 @@ type bucket struct {
 
 func (l *Limiter) of(name string) bucket { return bucket{name, l.limit} }
 
-func (l *Limiter) askAndTell(ctx context.Context, operation, name string, words ...string) (Decision, error) {
-	began := l.server.clock.Now()
+func (l *Limiter) askAndTell(ctx context.Context, operation, name string, words ...any) (Decision, error) {
+	began := l.began(l.server)
 	decision, err := l.ask(ctx, operation, name, words...)
 	if err == nil {
 		l.tell(l.server, name, l.limit, decision, began)
@@ -235,14 +223,29 @@ func (l *Limiter) askAndTell(ctx context.Context, operation, name string, words 
 	return decision, err
 }
 
-func (l *Limiter) ask(ctx context.Context, operation, name string, words ...string) (Decision, error) {
-	all := append([]string{operation, l.prefix + name}, l.limit.words()...)
-	reply, err := l.server.ask(ctx, command{words: append(all, words...), once: operation == "TB.GIVE" || operation == "TB.CHARGE"})
-	if errors.Is(err, ErrServerAway) {
-		return l.decided(l.server, err)
+func (l *Limiter) ask(ctx context.Context, operation, name string, words ...any) (Decision, error) {
+	c := l.command(operation, name, words...)
+	reply, err := l.server.ask(ctx, c)
+	return l.decision(c, reply, err)
+}
+
+func (l *Limiter) command(operation, name string, words ...any) command {
+	key := l.prefix + name
+	args := make([]any, 0, 6)
+	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)
+	return command{args: args, key: key, once: operation == "TB.GIVE" || operation == "TB.CHARGE"}
+}
+
+// decision reads the reply, or decides by the policy if there is none.
+func (l *Limiter) decision(c command, reply any, err error) (Decision, error) {
+	if err == nil {
+		return parseDecision(reply)
 	}
+	reply, lost, err := l.without(l.server, c.args, err)
 	if err != nil {
-		return Decision{}, err
+		return Decision{Degraded: l.policy == FailWithError, Lost: lost}, err
 	}
-	return parseDecision(reply)
+	decision, err := parseDecision(reply)
+	decision.Degraded, decision.Lost = true, lost
+	return decision, err
 }

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"tokenbucket"
-	"tokenbucket/internal/realserver"
-	"tokenbucket/redigo"
 	"tokenbucket/tokenbuckettest"
 )
 
@@ -194,14 +192,10 @@ func TestAnyCostThatIsNoPartOfABatchIsAskedFor(t *testing.T) {
 }
 
 func TestABatchEndsAtTheBoundaryOfTheCalendar(t *testing.T) {
-	server, clock := realserver.StartWithClock(t) // at midnight
-	later := &skew{}
-	limits := tokenbucket.NewServer(hurried{redigo.From(server.Pool()), later}, tokenbucket.Timeout(5*time.Second))
-	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 10, Rate: "10@h"}, tokenbucket.Batch(5))
-	clock.Advance(59 * time.Minute)
+	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 10, Rate: "10@h"}, tokenbucket.Batch(5)) // at midnight
+	fake.Advance(59 * time.Minute)
 	must(t)(limiter.Take(ctx, "a", 1))
-	clock.Advance(time.Minute)
-	later.by = time.Minute
+	fake.Advance(time.Minute)
 	granted := 0
 	for must(t)(limiter.Take(ctx, "a", 1)).Allowed {
 		granted++

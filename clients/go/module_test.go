@@ -9,7 +9,6 @@ import (
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
-	"tokenbucket/redigo"
 )
 
 func TestWithoutTheModuleAnErrorSaysWhatToDo(t *testing.T) {
@@ -53,7 +52,7 @@ func TestTheScriptDecidesAsTheModule(t *testing.T) {
 	if got, err := joint.TakeAll(ctx, "a", map[string]float64{"x": 1, "y": 2}); err != nil || got.Each["x"].Remaining != 9 || got.Each["y"].Remaining != 8 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if _, err := limiter.Take(ctx, "a", -1); err == nil || !strings.HasPrefix(err.Error(), "ERR cost must be") {
+	if _, err := limiter.Take(ctx, "a", -1); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR cost must be") {
 		t.Fatal(err)
 	}
 	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "holds need it") {
@@ -86,7 +85,7 @@ func (s *skew) Now() time.Time { return time.Now().Add(s.by) }
 
 func TestAServerThatGainsTheModule(t *testing.T) {
 	server, log, later := realserver.StartWithoutModule(t), &lines{}, &skew{}
-	limits := tokenbucket.NewServer(hurried{redigo.From(server.Pool()), later}, tokenbucket.Timeout(5*time.Second),
+	limits := tokenbucket.NewServer(hurried{server.Doer(), later}, tokenbucket.Timeout(5*time.Second),
 		tokenbucket.FallbackScript(), tokenbucket.LogTo(log.printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	must(t)(limiter.Take(ctx, "a", 1))

@@ -8,17 +8,11 @@ import (
 	"sync"
 )
 
-// node is what is known about a server, or about one node of a cluster.
-type node struct {
-	circuit circuit
-	script  script
-}
-
 // nodes are those that were asked, by their addresses. A single server is one without, and so are nodes while the cluster
 // has not said where its slots are.
 type nodes struct {
-	mutex    sync.Mutex
-	known    map[string]*node
+	mutex    sync.RWMutex
+	known    map[string]*lane
 	ranges   []slotRange
 	hasAsked sync.Once
 }
@@ -29,23 +23,34 @@ type slotRange struct {
 	address     string
 }
 
-func (s *Server) node(key string) *node {
-	if s.settings.isCluster {
+func (s *Server) node(key string) *lane {
+	if !s.settings.isCluster {
+		key = ""
+	} else if key != "" {
 		s.nodes.hasAsked.Do(s.learnSlots)
+	}
+	s.nodes.mutex.RLock()
+	address := s.nodes.addressOf(key)
+	of := s.nodes.known[address]
+	s.nodes.mutex.RUnlock()
+	if of != nil {
+		return of
 	}
 	s.nodes.mutex.Lock()
 	defer s.nodes.mutex.Unlock()
-	address := s.nodes.addressOf(key)
 	if of, ok := s.nodes.known[address]; ok {
 		return of
 	}
 	who := "the server"
 	if address != "" {
 		who = "the node " + address
+	} else if s.address != "" {
+		who = "the server " + s.address
 	}
-	of := &node{circuit: circuit{who: who, retryEvery: s.settings.retryEvery, logf: s.settings.logf}, script: script{who: who}}
+	of = &lane{server: s, who: who, script: script{who: who}}
+	of.circuit = circuit{who: who, retryEvery: s.settings.retryEvery, logf: s.settings.logf}
 	if s.nodes.known == nil {
-		s.nodes.known = map[string]*node{}
+		s.nodes.known = map[string]*lane{}
 	}
 	s.nodes.known[address] = of
 	return of
@@ -67,9 +72,8 @@ func (n *nodes) addressOf(key string) string {
 
 // learnSlots asks any node where the slots are.
 func (s *Server) learnSlots() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.settings.timeout)
-	defer cancel()
-	reply, err := s.do(ctx, []string{"CLUSTER", "SLOTS"})
+	of := s.node("")
+	reply, err := of.run(context.Background(), &call{lane: of, args: []any{"CLUSTER", "SLOTS"}, aside: true})
 	if err != nil {
 		return // the next failure asks again
 	}
@@ -115,13 +119,12 @@ func text(word any) string {
 
 // Where the key stands, if not right behind the name of the command; 0: there is none.
 var keyPositions = map[string]int{
-	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "EVALSHA": 3, "EVAL": 3, "CLUSTER": 0, "PING": 0,
+	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "EVALSHA": 3, "EVAL": 3, "CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
 }
 
-// KeyPosition is for Doers that ask a cluster: which of the arguments is the key by which the cluster finds the node. 0: any
-// node will do.
-func KeyPosition(args ...any) int {
-	position, isKnown := keyPositions[fmt.Sprint(args[0])]
+// keyPosition tells which of the arguments is the key that selects the node; 0: any node will do.
+func keyPosition(args []any) int {
+	position, isKnown := keyPositions[args[0].(string)]
 	if !isKnown {
 		position = 1
 	}
@@ -129,17 +132,6 @@ func KeyPosition(args ...any) int {
 		return 0
 	}
 	return position
-}
-
-func keyOf(words []string) string {
-	args := make([]any, len(words))
-	for i, word := range words {
-		args[i] = word
-	}
-	if position := KeyPosition(args...); position > 0 {
-		return words[position]
-	}
-	return ""
 }
 
 const slots = 16384

@@ -1,13 +1,13 @@
 package tokenbucket
 
 import (
-	"context"
 	"crypto/sha1"
 	_ "embed" // for the script
 	"encoding/hex"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,21 +37,24 @@ var (
 type script struct {
 	who string
 
+	needed atomic.Bool // set under the mutex
 	mutex  sync.Mutex
-	needed bool
 	until  time.Time // when the module is looked for again
 }
 
-func (s *script) inUse(now time.Time) bool {
+func (s *script) inUse(clock Clock) bool {
+	if !s.needed.Load() {
+		return false
+	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.needed && now.Before(s.until)
+	return clock.Now().Before(s.until)
 }
 
 func (s *script) begin(now time.Time, logf func(string, ...any)) {
 	s.mutex.Lock()
-	wasNeeded := s.needed
-	s.needed, s.until = true, now.Add(betweenLooksForModule)
+	wasNeeded := s.needed.Swap(true)
+	s.until = now.Add(betweenLooksForModule)
 	s.mutex.Unlock()
 	if !wasNeeded {
 		logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", s.who)
@@ -60,12 +63,11 @@ func (s *script) begin(now time.Time, logf func(string, ...any)) {
 
 // end is told of an answer by the module.
 func (s *script) end(logf func(string, ...any), answered bool) {
-	if !answered {
+	if !answered || !s.needed.Load() {
 		return
 	}
 	s.mutex.Lock()
-	wasNeeded := s.needed
-	s.needed = false
+	wasNeeded := s.needed.Swap(false)
 	s.mutex.Unlock()
 	if wasNeeded {
 		logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", s.who)
@@ -79,21 +81,31 @@ func (s *script) lookForModule() {
 	s.until = time.Time{}
 }
 
-func (s *Server) runScript(ctx context.Context, words []string) (any, error) {
-	arguments := scriptArguments(words)
-	reply, err := s.do(ctx, append([]string{"EVALSHA", sha}, arguments...))
-	if isUnknownScript(err) {
-		return s.do(ctx, append([]string{"EVAL", source}, arguments...))
+// runScript needs no right for EVAL, nor does loadScript.
+func (s *Server) runScript(c *call) (any, error) {
+	words := append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
+	defer func(key string) { c.key = key }(c.key)
+	c.key = words[3].(string)
+	return s.send(c, words...)
+}
+
+func (s *Server) loadScript(c *call) (any, error) {
+	key := c.key
+	c.key = key + scriptSuffix
+	_, err := s.send(c, "SCRIPT", "LOAD", source)
+	c.key = key
+	if err != nil {
+		return nil, err
 	}
-	return reply, err
+	return s.runScript(c)
 }
 
 // scriptArguments are those of a command as the script takes them: the keys first, under names of their own.
-func scriptArguments(words []string) []string {
-	keys, rest := words[1:2], words[2:]
-	if words[0] == "TB.MTAKE" {
+func scriptArguments(args []any) []any {
+	keys, rest := args[1:2], args[2:]
+	if args[0] == "TB.MTAKE" {
 		keys, rest = nil, nil
-		for i, word := range words[2:] {
+		for i, word := range args[2:] {
 			if i%4 == 0 {
 				keys = append(keys, word)
 			} else {
@@ -101,10 +113,10 @@ func scriptArguments(words []string) []string {
 			}
 		}
 	}
-	arguments := []string{strconv.Itoa(len(keys))}
+	arguments := []any{strconv.Itoa(len(keys))}
 	for _, key := range keys {
-		arguments = append(arguments, key+scriptSuffix)
+		arguments = append(arguments, key.(string)+scriptSuffix)
 	}
-	arguments = append(arguments, strings.TrimPrefix(words[0], "TB."))
+	arguments = append(arguments, strings.TrimPrefix(args[0].(string), "TB."))
 	return append(arguments, rest...)
 }

@@ -2,8 +2,8 @@
 package httplimit
 
 import (
-	"net"
 	"net/http"
+	"net/netip"
 
 	"tokenbucket"
 )
@@ -11,8 +11,9 @@ import (
 // Option is a setting of a middleware.
 type Option func(*middleware)
 
-// Name is whose bucket a request takes from; the host of RemoteAddr unless told otherwise. Behind a proxy that is the
-// proxy's: take the name from what you authenticated, or from a header that only your proxy can set.
+// Name is whose bucket a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
+// those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from a header that
+// only your proxy can set.
 func Name(of func(*http.Request) string) Option { return func(m *middleware) { m.name = of } }
 
 // Cost is how many tokens a request takes; 1 unless told otherwise.
@@ -70,12 +71,19 @@ func (m middleware) serve(w http.ResponseWriter, r *http.Request, next http.Hand
 }
 
 func remoteHost(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
-	return host
+	address := remote.Addr().Unmap().WithZone("")
+	if address.Is4() {
+		return address.String()
+	}
+	return netip.PrefixFrom(address, ipv6Caller).Masked().String()
 }
+
+// ipv6Caller is how many bits of an address are the caller's network.
+const ipv6Caller = 64
 
 func one(*http.Request) float64 { return 1 }
 

@@ -3,8 +3,12 @@ package redigo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -12,70 +16,140 @@ import (
 	"tokenbucket"
 )
 
-// From makes a Doer of a pool. Let it wait for a connection (Wait: true) where MaxActive bounds their number: a pool that
-// has none left is to a limiter a server that is away.
+// From makes a Doer of a pool. Its connections stay the pool's: callers wait for one where MaxActive bounds their number.
 func From(pool *redis.Pool) tokenbucket.Doer { return doer{pool} }
 
 type doer struct{ pool *redis.Pool }
 
-// Do gives the connection back in time for the next caller: it reads no longer than the context lasts.
-func (d doer) Do(ctx context.Context, args ...any) (any, error) {
-	conn, err := d.pool.GetContext(ctx)
+// Connections bounds how many commands are sent at a time.
+func (d doer) Connections() int { return d.pool.MaxActive }
+
+// Do replaces connections of an earlier server, and those to a master that has become a replica: an address may lead to
+// another server now. A reply of READONLY says that nothing happened.
+func (d doer) Do(ctx context.Context, args ...any) (reply any, err error) {
+	for stale := d.pool.IdleCount() + 1; ; stale-- {
+		if reply, err = d.try(ctx, args); stale == 0 || !mayRepeat(ctx, err) {
+			return reply, err
+		}
+	}
+}
+
+func (d doer) try(ctx context.Context, args []any) (any, error) {
+	tokenbucket.Connecting(ctx)
+	conn, err := d.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
+	return send(ctx, conn, args, "PING")
+}
+
+// send asks a connection first, of a command that must happen once: a dead one would take it and lose the reply.
+func send(ctx context.Context, conn redis.Conn, args []any, ping ...any) (any, error) {
+	if tokenbucket.IsOnce(ctx) {
+		if _, err := do(ctx, conn, ping); isBroken(err) {
+			return nil, unsent(err)
+		}
+	}
+	if err := tokenbucket.Sent(ctx); err != nil {
+		return nil, err
+	}
 	return do(ctx, conn, args)
+}
+
+// connection also waits where the pool does not.
+func (d doer) connection(ctx context.Context) (redis.Conn, error) {
+	for {
+		conn, err := d.pool.GetContext(ctx)
+		if !errors.Is(err, redis.ErrPoolExhausted) {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // Getter hands out connections that find their node, as *redisc.Cluster of github.com/mna/redisc does.
 type Getter interface{ Get() redis.Conn }
 
-// FromCluster makes a Doer of a cluster client. Its connections have a method Bind(keys ...string) error, by which they are
-// told the key: they would take the first argument for it. Give the tokenbucket.Server the option Cluster.
+// FromCluster makes a Doer of a cluster client. Its connections have a method Bind(keys ...string) error, which tells them
+// the key of a command. Give the tokenbucket.Server the option Cluster.
 func FromCluster(cluster Getter) tokenbucket.Doer { return clusterDoer{cluster} }
 
 type clusterDoer struct{ cluster Getter }
 
-// A slot that moves back and forth is not followed for ever.
-const mostRedirections = 3
+// A slot that moves back and forth is not followed for ever, nor is a node whose connections end one after the other.
+const mostAttempts = 100
 
 // Do follows slots that have moved: the client has noted where to by then, or is about to find out.
 func (d clusterDoer) Do(ctx context.Context, args ...any) (reply any, err error) {
-	for redirected := 0; redirected <= mostRedirections && ctx.Err() == nil; redirected++ {
-		if reply, err = d.once(ctx, args); !hasMoved(err) {
+	redirected := 0
+	for attempt := 0; attempt < mostAttempts && ctx.Err() == nil; attempt++ {
+		reply, err = d.try(ctx, args)
+		switch {
+		case hasMoved(err) && redirected < 3:
+			redirected++
+		case !mayRepeat(ctx, err):
 			return reply, err
 		}
 	}
 	return reply, err
 }
 
-func (d clusterDoer) once(ctx context.Context, args []any) (any, error) {
+func (d clusterDoer) try(ctx context.Context, args []any) (any, error) {
+	tokenbucket.Connecting(ctx)
 	conn := d.cluster.Get()
 	defer conn.Close()
-	if position := tokenbucket.KeyPosition(args...); position > 0 {
+	key := tokenbucket.KeyOf(ctx)
+	if key != "" {
 		bound, ok := conn.(interface{ Bind(keys ...string) error })
 		if !ok {
 			return nil, fmt.Errorf("redigo: %T has no method Bind", conn)
 		}
-		if err := bound.Bind(fmt.Sprint(args[position])); err != nil {
-			return nil, err
+		if err := bound.Bind(key); err != nil {
+			return nil, unsent(err)
 		}
 	}
-	return do(ctx, conn, args)
+	return send(ctx, conn, args, "EXISTS", key)
+}
+
+// mayRepeat: nothing happened, or it may happen twice.
+func mayRepeat(ctx context.Context, err error) bool {
+	var operation *net.OpError
+	wasUnsent := errors.As(err, &operation) && operation.Op == "dial"
+	return isReadOnly(err) || isStale(err) && (wasUnsent || !tokenbucket.IsOnce(ctx))
+}
+
+// unsent marks a command that has not left this process.
+func unsent(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+
+func do(ctx context.Context, conn redis.Conn, args []any) (reply any, err error) {
+	name := args[0].(string)
+	if deadline, ok := ctx.Deadline(); ok {
+		reply, err = redis.DoWithTimeout(conn, time.Until(deadline), name, args[1:]...)
+	} else {
+		reply, err = conn.Do(name, args[1:]...)
+	}
+	if isReadOnly(err) {
+		// The pool keeps no connection with an error, and this one never has an answer.
+		_, _ = redis.ReceiveWithTimeout(conn, time.Nanosecond)
+	}
+	return reply, err
 }
 
 func hasMoved(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "MOVED ") }
 
-func do(ctx context.Context, conn redis.Conn, args []any) (any, error) {
-	name := fmt.Sprint(args[0])
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return conn.Do(name, args[1:]...)
-	}
-	left := time.Until(deadline)
-	if left <= 0 {
-		return nil, context.DeadlineExceeded
-	}
-	return redis.DoWithTimeout(conn, left, name, args[1:]...)
+func isReadOnly(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "READONLY ") }
+
+// isStale tells the end of a connection that was there.
+func isStale(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func isBroken(err error) bool {
+	var answer redis.Error
+	return err != nil && !errors.As(err, &answer)
 }

@@ -14,7 +14,6 @@ import (
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
-	"tokenbucket/redigo"
 	"tokenbucket/tokenbuckettest"
 )
 
@@ -76,7 +75,7 @@ func compare(t *testing.T, calls int, draw func(random *rand.Rand, at int) (time
 	}
 	random := rand.New(rand.NewSource(seed))
 	server, clock := realserver.StartWithClock(t)
-	real, fake := redigo.From(server.Pool()), tokenbuckettest.NewServer()
+	real, fake := server.Doer(), tokenbuckettest.NewServer()
 	for at := 0; at < calls; at++ {
 		pause, words := draw(random, at)
 		clock.Advance(pause)
@@ -155,7 +154,7 @@ func TestTheFakeRefusesWhatTheServerRefuses(t *testing.T) {
 		},
 		"cost": func() error { _, err := limiter.Take(context.Background(), "a", -1); return err },
 	} {
-		if err := take(); err == nil || !strings.HasPrefix(err.Error(), "ERR ") || !strings.Contains(err.Error(), names) {
+		if err := take(); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR ") || !strings.Contains(err.Error(), names) {
 			t.Errorf("%s: %v", names, err)
 		}
 	}
@@ -173,7 +172,7 @@ func TestTheFakeCanBeResetAndBroken(t *testing.T) {
 		{func() {}, 0, false},
 		{fake.Reset, 1, false},
 		{func() { _ = limiter.Reset(context.Background(), "a") }, 1, false},
-		{func() { fake.Break(errors.New("unplugged")) }, 0, true},
+		{func() { fake.Break(errors.New("unplugged")) }, 1, true},
 		{func() { fake.Break(nil); fake.Advance(time.Second) }, 1, false},
 	} {
 		c.before()

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/gomodule/redigo/redis"
 )
 
 // Cluster is three masters, and whatever a test adds.
@@ -30,11 +28,11 @@ func StartCluster(t testing.TB, withModule bool) *Cluster {
 	}
 	for i, node := range c.Nodes {
 		node.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
-		words := redis.Args{"ADDSLOTS"}
+		words := []any{"CLUSTER", "ADDSLOTS"}
 		for slot := i * share; slot < (i+1)*share && slot < slots; slot++ {
-			words = words.Add(slot)
+			words = append(words, slot)
 		}
-		node.Do("CLUSTER", words...)
+		node.Do(words...)
 		c.meet(node)
 	}
 	for _, node := range c.Nodes {
@@ -58,14 +56,14 @@ func (c *Cluster) meet(node *Server) {
 }
 
 // waitFor asks until some text is in the answer.
-func (s *Server) waitFor(wanted, name string, args ...any) {
+func (s *Server) waitFor(wanted string, args ...any) {
 	s.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if answer, _ := redis.String(s.Do(name, args...), nil); strings.Contains(answer, wanted) {
+		if strings.Contains(fmt.Sprint(s.Do(args...)), wanted) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s %v: never %q", name, args, wanted)
+			s.t.Fatalf("%v: never %q", args, wanted)
 		}
 	}
 }
@@ -110,7 +108,7 @@ func (c *Cluster) ReplicaOf(master int) *Server {
 	c.t.Helper()
 	replica := c.start()
 	c.meet(replica)
-	id := string(c.Nodes[master].Do("CLUSTER", "MYID").([]byte))
+	id := c.Nodes[master].Do("CLUSTER", "MYID").(string)
 	replica.waitFor(id, "CLUSTER", "NODES")
 	replica.Do("CLUSTER", "REPLICATE", id)
 	replica.waitFor("master_link_status:up", "INFO", "replication")
@@ -122,7 +120,7 @@ func (c *Cluster) ReplicaOf(master int) *Server {
 // TakeOver makes a replica the master of those that are gone, and waits until the others know.
 func (c *Cluster) TakeOver(replica *Server, gone int) {
 	c.t.Helper()
-	id := string(replica.Do("CLUSTER", "MYID").([]byte))
+	id := replica.Do("CLUSTER", "MYID").(string)
 	replica.Do("CLUSTER", "FAILOVER", "TAKEOVER")
 	for i, node := range c.Nodes {
 		if i != gone {

@@ -15,11 +15,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/gomodule/redigo/redis"
-
-	"tokenbucket"
-	"tokenbucket/redigo"
 )
 
 // Server is a real one, of SERVER with MODULE.
@@ -95,12 +90,7 @@ func (s *Server) Start() {
 }
 
 func (s *Server) answers() bool {
-	conn, err := redis.Dial("tcp", s.Address())
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	_, err = conn.Do("PING")
+	_, err := address(s.Address()).Do(context.Background(), "PING")
 	return err == nil
 }
 
@@ -125,36 +115,6 @@ func (s *Server) Stop() {
 
 // Address is its host and port.
 func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
-
-// Pool is a pool as an application has it.
-func (s *Server) Pool() *redis.Pool {
-	pool := &redis.Pool{MaxIdle: 10, MaxActive: 10, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", s.Address())
-	}}
-	s.t.Cleanup(func() { _ = pool.Close() })
-	return pool
-}
-
-// Limits asks through a pool of its own. Its deadline lets a slow machine answer.
-func (s *Server) Limits(options ...tokenbucket.ServerOption) *tokenbucket.Server {
-	all := append([]tokenbucket.ServerOption{tokenbucket.Timeout(5 * time.Second)}, options...)
-	return tokenbucket.NewServer(redigo.From(s.Pool()), all...)
-}
-
-// Do sends a command beside all limiters.
-func (s *Server) Do(name string, args ...any) any {
-	s.t.Helper()
-	conn, err := redis.Dial("tcp", s.Address())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer conn.Close()
-	reply, err := conn.Do(name, args...)
-	if err != nil {
-		s.t.Fatalf("%s: %v", name, err)
-	}
-	return reply
-}
 
 // LoadModule gives it the module while it runs, and whenever it is started again.
 func (s *Server) LoadModule() {

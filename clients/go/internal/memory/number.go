@@ -1,5 +1,4 @@
-// Package number reads numbers as the server does.
-package number
+package memory
 
 import (
 	"math/big"
@@ -9,9 +8,9 @@ import (
 
 var decimal = regexp.MustCompile(`^\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$`)
 
-// Parse is nil for what is not a number of at least 0. The server takes no more than 128 bytes; an exponent of more than
-// three digits would take this machine's memory.
-func Parse(text string) *big.Rat {
+// parseNumber reads a number as the server does; nil if it is none, or below 0. The server reads at most 128 bytes. A
+// longer exponent than three digits would exhaust the memory of this machine.
+func parseNumber(text string) *big.Rat {
 	exponent := strings.IndexAny(text, "eE")
 	if len(text) > 128 || exponent >= 0 && len(text)-exponent > 5 || !decimal.MatchString(text) {
 		return nil

@@ -1,12 +1,10 @@
-package tokenbuckettest
+package memory
 
 import (
 	"fmt"
 	"math/big"
 	"sort"
 	"time"
-
-	"tokenbucket/internal/number"
 )
 
 const never = int64(-1)
@@ -133,7 +131,7 @@ var micro = big.NewRat(1_000_000, 1)
 
 // amountDown and amountUp read an amount to the millionth of a token.
 func amountDown(what, text string) (*big.Rat, error) {
-	amount := number.Parse(text)
+	amount := parseNumber(text)
 	if amount == nil {
 		return nil, Error(fmt.Sprintf("ERR %s must be a decimal number of tokens from 0 to 1e12", what))
 	}
@@ -144,7 +142,7 @@ func amountDown(what, text string) (*big.Rat, error) {
 
 func amountUp(what, text string) (*big.Rat, error) {
 	amount, err := amountDown(what, text)
-	if err == nil && amount.Cmp(number.Parse(text)) < 0 {
+	if err == nil && amount.Cmp(parseNumber(text)) < 0 {
 		amount.Add(amount, big.NewRat(1, 1_000_000))
 	}
 	return amount, err

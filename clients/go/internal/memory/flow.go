@@ -1,13 +1,10 @@
-package tokenbuckettest
+package memory
 
 import (
 	"math/big"
 	"regexp"
 	"strconv"
 	"time"
-
-	"tokenbucket"
-	"tokenbucket/internal/number"
 )
 
 // flow is how tokens come. Moments are since 1970.
@@ -19,12 +16,11 @@ type flow interface {
 }
 
 func flowOf(rate string) (flow, error) {
-	limit := tokenbucket.Limit{Rate: rate}
-	perSecond, err := limit.TokensPerSecond()
+	perSecond, err := TokensPerSecond(rate)
 	if err != nil {
 		return nil, err
 	}
-	if limit.IsCalendar() {
+	if IsCalendar(rate) {
 		return calendarOf(rate), nil
 	}
 	return steady{perSecond}, nil
@@ -48,8 +44,8 @@ func (s steady) reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool) {
 	return wait.Add(wait, nanoseconds(since)), true
 }
 
-// calendar is so many tokens at each boundary of a period of local time.
-type calendar struct {
+// calendarFlow is so many tokens at each boundary of a period of local time.
+type calendarFlow struct {
 	count  *big.Rat
 	number int64 // of units in a period
 	unit   string
@@ -63,7 +59,7 @@ var units = map[string]time.Duration{
 	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
 }
 
-func calendarOf(rate string) calendar {
+func calendarOf(rate string) calendarFlow {
 	parts := calendarRate.FindStringSubmatch(rate)
 	whole := func(digits string) int {
 		value, _ := strconv.Atoi(digits)
@@ -80,17 +76,17 @@ func calendarOf(rate string) calendar {
 	if parts[3] == "y" {
 		period, parts[3] = 12, "mo"
 	}
-	return calendar{number.Parse(parts[1]), period, parts[3], time.FixedZone("", ahead)}
+	return calendarFlow{parseNumber(parts[1]), period, parts[3], time.FixedZone("", ahead)}
 }
 
-func (c calendar) isPool() bool { return false }
+func (c calendarFlow) isPool() bool { return false }
 
-func (c calendar) between(since, until time.Duration) *big.Rat {
+func (c calendarFlow) between(since, until time.Duration) *big.Rat {
 	boundaries := big.NewRat(c.period(until)-c.period(since), 1)
 	return boundaries.Mul(boundaries, c.count)
 }
 
-func (c calendar) reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool) {
+func (c calendarFlow) reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool) {
 	periods := new(big.Rat).Quo(tokens, c.count)
 	boundary := c.begins(c.period(since) - floor(periods.Neg(periods)))
 	return new(big.Rat).Mul(big.NewRat(boundary.UnixMicro(), 1), nanoseconds(time.Microsecond)), true
@@ -100,7 +96,7 @@ func (c calendar) reaches(since time.Duration, tokens *big.Rat) (*big.Rat, bool)
 const firstMonday = 5
 
 // period is the number of the one in which a moment lies, counted without a gap.
-func (c calendar) period(moment time.Duration) int64 {
+func (c calendarFlow) period(moment time.Duration) int64 {
 	local := time.Unix(0, int64(moment)).In(c.zone)
 	if c.unit == "mo" {
 		return floorDiv(int64(local.Year())*12+int64(local.Month())-1, c.number)
@@ -108,7 +104,7 @@ func (c calendar) period(moment time.Duration) int64 {
 	return floorDiv(local.UnixMicro()-c.origin().UnixMicro(), c.number*units[c.unit].Microseconds())
 }
 
-func (c calendar) begins(period int64) time.Time {
+func (c calendarFlow) begins(period int64) time.Time {
 	if c.unit == "mo" {
 		return time.Date(0, time.Month(period*c.number+1), 1, 0, 0, 0, 0, c.zone)
 	}
@@ -116,7 +112,7 @@ func (c calendar) begins(period int64) time.Time {
 }
 
 // origin is from where periods are counted that are always as long.
-func (c calendar) origin() time.Time {
+func (c calendarFlow) origin() time.Time {
 	if c.unit == "w" {
 		return time.Date(1970, 1, firstMonday, 0, 0, 0, 0, c.zone)
 	}

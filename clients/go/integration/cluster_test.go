@@ -1,5 +1,5 @@
-// Package clustertest tries limiters on clusters of three nodes, by redisc, the cluster client on redigo.
-package clustertest
+// Package integration tries the README, and limiters on clusters of three nodes, by redisc, the cluster client on redigo, and by go-redis.
+package integration
 
 import (
 	"context"
@@ -23,8 +23,10 @@ var (
 	hourly = tokenbucket.Limit{Capacity: 10, Rate: "10/h"}
 )
 
-// limits asks by redisc. Its deadline lets a slow machine answer.
-func limits(t *testing.T, cluster *realserver.Cluster, options ...tokenbucket.ServerOption) *tokenbucket.Server {
+// doers ask by the client library of that name.
+var doers = map[string]func(*testing.T, *realserver.Cluster) tokenbucket.Doer{"redisc": byRedisc}
+
+func byRedisc(t *testing.T, cluster *realserver.Cluster) tokenbucket.Doer {
 	client := &redisc.Cluster{
 		StartupNodes: []string{cluster.Nodes[0].Address()},
 		CreatePool: func(address string, options ...redis.DialOption) (*redis.Pool, error) {
@@ -35,12 +37,33 @@ func limits(t *testing.T, cluster *realserver.Cluster, options ...tokenbucket.Se
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	all := append([]tokenbucket.ServerOption{tokenbucket.Cluster(), tokenbucket.Timeout(20 * time.Second)}, options...)
-	return tokenbucket.NewServer(redigo.FromCluster(client), all...)
+	return redigo.FromCluster(client)
 }
 
-func closed(t *testing.T, cluster *realserver.Cluster, options ...tokenbucket.ServerOption) *tokenbucket.Limiter {
-	return tokenbucket.NewLimiter(limits(t, cluster, options...), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+// setup is a cluster, and limits that are asked by one of the client libraries.
+type setup struct {
+	*realserver.Cluster
+	t    *testing.T
+	doer tokenbucket.Doer
+}
+
+func onEach(t *testing.T, withModule bool, test func(*testing.T, setup)) {
+	for name, doer := range doers {
+		t.Run(name, func(t *testing.T) {
+			cluster := realserver.StartCluster(t, withModule)
+			test(t, setup{cluster, t, doer(t, cluster)})
+		})
+	}
+}
+
+// limits has a timeout that lets a slow machine answer.
+func (s setup) limits(options ...tokenbucket.ServerOption) *tokenbucket.Server {
+	all := append([]tokenbucket.ServerOption{tokenbucket.Cluster(), tokenbucket.Timeout(20 * time.Second)}, options...)
+	return tokenbucket.NewServer(s.doer, all...)
+}
+
+func (s setup) closed(options ...tokenbucket.ServerOption) *tokenbucket.Limiter {
+	return tokenbucket.NewLimiter(s.limits(options...), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 }
 
 // left expects a decision with so many tokens left.
@@ -53,9 +76,10 @@ func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
 	}
 }
 
-func TestEachNodeDecidesOnItsBuckets(t *testing.T) {
-	cluster := realserver.StartCluster(t, true)
-	limiter := closed(t, cluster)
+func TestEachNodeDecidesOnItsBuckets(t *testing.T) { onEach(t, true, eachNodeDecidesOnItsBuckets) }
+
+func eachNodeDecidesOnItsBuckets(t *testing.T, cluster setup) {
+	limiter := cluster.closed()
 	for i, name := range cluster.Names() {
 		left(t, 6)(limiter.Take(ctx, name, 4))
 		left(t, 4)(limiter.TakeUpTo(ctx, name, 2))
@@ -65,7 +89,7 @@ func TestEachNodeDecidesOnItsBuckets(t *testing.T) {
 		}
 		left(t, 1)(limiter.Peek(ctx, name, 0))
 		hold.Used(1)
-		if err := hold.Settle(); err != nil {
+		if _, err := hold.Settle(); err != nil {
 			t.Fatal(err)
 		}
 		left(t, 3)(limiter.Peek(ctx, name, 0))
@@ -82,8 +106,11 @@ func TestEachNodeDecidesOnItsBuckets(t *testing.T) {
 }
 
 func TestSeveralLimitsOfOneNameShareANode(t *testing.T) {
-	cluster := realserver.StartCluster(t, true)
-	joint := tokenbucket.NewJointLimiter(limits(t, cluster), map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
+	onEach(t, true, severalLimitsOfOneNameShareANode)
+}
+
+func severalLimitsOfOneNameShareANode(t *testing.T, cluster setup) {
+	joint := tokenbucket.NewJointLimiter(cluster.limits(), map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
 	for _, name := range []string{"ada", "bob", "eve"} {
 		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 1, "t": 2})
 		left(t, 8)(decision.Decision, err)
@@ -91,24 +118,30 @@ func TestSeveralLimitsOfOneNameShareANode(t *testing.T) {
 		if err != nil || !hold.Decision().Allowed {
 			t.Fatal(hold, err)
 		}
-		if err := hold.Settle(); err != nil {
+		if _, err := hold.Settle(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 func TestBucketsOfOneCallHaveToShareAHashTag(t *testing.T) {
-	cluster := realserver.StartCluster(t, true)
+	onEach(t, true, bucketsOfOneCallHaveToShareAHashTag)
+}
+
+func bucketsOfOneCallHaveToShareAHashTag(t *testing.T, cluster setup) {
 	names := cluster.Names()
-	_, err := limits(t, cluster).Do(ctx, "TB.MTAKE", "2", names[0], "10", "1", "1", names[1], "10", "1", "1")
+	_, err := cluster.limits().Do(ctx, "TB.MTAKE", "2", names[0], "10", "1", "1", names[1], "10", "1", "1")
 	if !errors.Is(err, tokenbucket.ErrCrossSlot) || !strings.Contains(err.Error(), "share a hash tag") {
 		t.Fatal(err)
 	}
 }
 
 func TestWithoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T) {
-	cluster := realserver.StartCluster(t, false)
-	limiter := closed(t, cluster, tokenbucket.FallbackScript())
+	onEach(t, false, withoutTheModuleTheScriptDecidesOnEveryNode)
+}
+
+func withoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T, cluster setup) {
+	limiter := cluster.closed(tokenbucket.FallbackScript())
 	// Of those without a hash tag, the script's key may be on another node than the module's.
 	for _, name := range append(cluster.Names(), "a", "b", "c", "d", "e", "f", "g", "h") {
 		left(t, 6)(limiter.Take(ctx, name, 4))
@@ -120,12 +153,12 @@ func TestWithoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T) {
 	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) {
 		t.Fatal(err)
 	}
-	if _, err := closed(t, cluster).Take(ctx, "a", 1); !errors.Is(err, tokenbucket.ErrModuleMissing) {
+	if _, err := cluster.closed().Take(ctx, "a", 1); !errors.Is(err, tokenbucket.ErrModuleMissing) {
 		t.Fatal(err)
 	}
 	// The others go on without it.
 	cluster.Nodes[0].LoadModule()
-	limiter = closed(t, cluster, tokenbucket.FallbackScript())
+	limiter = cluster.closed(tokenbucket.FallbackScript())
 	for i, name := range cluster.Names() {
 		if left(t, 1)(limiter.Take(ctx, "x"+name, 9)); i > 0 {
 			continue
@@ -136,9 +169,10 @@ func TestWithoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T) {
 	}
 }
 
-func TestASlotThatMovedIsFollowed(t *testing.T) {
-	cluster := realserver.StartCluster(t, true)
-	limiter := closed(t, cluster)
+func TestASlotThatMovedIsFollowed(t *testing.T) { onEach(t, true, aSlotThatMovedIsFollowed) }
+
+func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
+	limiter := cluster.closed()
 	for _, name := range []string{"moves", "{moves, too}"} {
 		left(t, 10)(limiter.Peek(ctx, name, 0))
 		to := (cluster.NodeOf("tb:"+name) + 1) % 3
@@ -163,10 +197,13 @@ func (l *lines) logf(format string, args ...any) {
 }
 
 func TestANodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T) {
-	cluster := realserver.StartCluster(t, true)
+	onEach(t, true, aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver)
+}
+
+func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T, cluster setup) {
 	replica := cluster.ReplicaOf(1)
 	log := &lines{}
-	limiter := closed(t, cluster, tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(log.logf))
+	limiter := cluster.closed(tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(log.logf))
 	names := cluster.Names()
 	for _, name := range names {
 		left(t, 6)(limiter.Take(ctx, name, 4))

@@ -1,0 +1,182 @@
+// Package goredis asks through clients of go-redis: single servers, Sentinel and clusters.
+package goredis
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"tokenbucket"
+)
+
+// From makes a Doer with the options of a *redis.Client, also one of Sentinel, or of a *redis.ClusterClient. It opens
+// connections of its own, as commands that must happen once may not be repeated by the client: see Server.Close. Of a
+// cluster client, give the tokenbucket.Server the option Cluster.
+func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
+	switch client := client.(type) {
+	case *redis.Client:
+		options := *client.Options()
+		options.Dialer = heard(options.Dialer)
+		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
+		return single{redis.NewClient(&options)}, nil
+	case *redis.ClusterClient:
+		options := *client.Options()
+		options.Dialer = heard(orDialer(options))
+		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
+		return cluster{redis.NewClusterClient(&options)}, nil
+	}
+	return nil, fmt.Errorf("%w: goredis.From takes a *redis.Client or a *redis.ClusterClient, not a %T", tokenbucket.ErrBadArgument, client)
+}
+
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// orDialer is what a cluster's clients dial with.
+func orDialer(options redis.ClusterOptions) dialer {
+	if options.Dialer != nil {
+		return options.Dialer
+	}
+	return redis.NewDialer(&redis.Options{DialTimeout: options.DialTimeout, TLSConfig: options.TLSConfig})
+}
+
+// heard lets the limiter know that a connection is being opened, and of every byte that arrives.
+func heard(dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		tokenbucket.Connecting(ctx)
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		_ = tokenbucket.Sent(ctx) // the client greets the server next
+		return &listening{conn, tokenbucket.Heard(ctx)}, nil
+	}
+}
+
+type listening struct {
+	net.Conn
+	heard func()
+}
+
+func (l *listening) Read(bytes []byte) (int, error) {
+	n, err := l.Conn.Read(bytes)
+	if n > 0 {
+		l.heard()
+	}
+	return n, err
+}
+
+// SyscallConn is how the client finds out that an idle connection has ended.
+func (l *listening) SyscallConn() (syscall.RawConn, error) {
+	if conn, ok := l.Conn.(syscall.Conn); ok {
+		return conn.SyscallConn()
+	}
+	return nil, fmt.Errorf("goredis: %T is no connection of the system", l.Conn)
+}
+
+type single struct{ client *redis.Client }
+
+// Address is for errors.
+func (s single) Address() string { return s.client.Options().Addr }
+
+// Connections bounds how many commands are sent at a time.
+func (s single) Connections() int { return s.client.Options().PoolSize }
+
+// Close closes the connections.
+func (s single) Close() error { return s.client.Close() }
+
+func (s single) Do(ctx context.Context, args ...any) (any, error) { return do(ctx, s.client, args) }
+
+// do replaces connections to a master that has become a replica: the client closes one at each such reply, which says
+// that nothing happened.
+func do(ctx context.Context, client *redis.Client, args []any) (reply any, err error) {
+	for stale := client.PoolStats().IdleConns + 1; ; stale-- {
+		reply, err = send(ctx, client, args)
+		if stale == 0 || err == nil || !strings.HasPrefix(err.Error(), "READONLY ") {
+			return reply, err
+		}
+	}
+}
+
+// send asks a connection first, of a command that must happen once: a dead one would take it and lose the reply.
+func send(ctx context.Context, client *redis.Client, args []any) (any, error) {
+	if !tokenbucket.IsOnce(ctx) {
+		return client.Do(ctx, args...).Result()
+	}
+	for stale := client.PoolStats().IdleConns + 1; ; stale-- {
+		conn := client.Conn()
+		err := conn.Ping(ctx).Err()
+		if _, isAnswer := err.(redis.Error); err == nil || isAnswer {
+			defer conn.Close()
+			command := redis.NewCmd(ctx, args...)
+			_ = conn.Process(ctx, command)
+			return command.Result()
+		}
+		conn.Close()
+		if stale == 0 || ctx.Err() != nil {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err} // nothing was sent
+		}
+	}
+}
+
+type cluster struct{ client *redis.ClusterClient }
+
+// Close closes the connections.
+func (c cluster) Close() error { return c.client.Close() }
+
+// A slot that moves back and forth is not followed for ever.
+const mostRedirections = 3
+
+// Do finds the node by the key itself: the client would take the first argument for the key.
+func (c cluster) Do(ctx context.Context, args ...any) (reply any, err error) {
+	for redirected := 0; ; redirected++ {
+		node, unknown := c.client.MasterForKey(ctx, tokenbucket.KeyOf(ctx))
+		if unknown != nil {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: unknown} // nothing was sent
+		}
+		reply, err = do(ctx, node, args)
+		var move *move
+		if move = moveOf(err); move == nil || redirected == mostRedirections {
+			return reply, err
+		}
+		if move.isAsk {
+			return c.ask(ctx, move.address, args)
+		}
+		// It reads where the slots are, and returns when it has.
+		_ = c.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+	}
+}
+
+// ask asks the node that a slot is moving to.
+func (c cluster) ask(ctx context.Context, address string, args []any) (reply any, err error) {
+	err = &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%s is not known", address)}
+	_ = c.client.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		if node.Options().Addr == address {
+			pipeline := node.Pipeline()
+			pipeline.Do(ctx, "ASKING")
+			answer := pipeline.Do(ctx, args...)
+			_, _ = pipeline.Exec(ctx)
+			reply, err = answer.Result()
+		}
+		return nil
+	})
+	return reply, err
+}
+
+type move struct {
+	isAsk   bool
+	address string
+}
+
+func moveOf(err error) *move {
+	if err == nil {
+		return nil
+	}
+	words := strings.Fields(err.Error())
+	if len(words) != 3 || words[0] != "MOVED" && words[0] != "ASK" {
+		return nil
+	}
+	return &move{words[0] == "ASK", words[2]}
+}

@@ -1,0 +1,323 @@
+// Package memory decides in this process as the server does, in exact arithmetic.
+package memory
+
+import (
+	"container/list"
+	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Store has the buckets that are not full. It is safe for concurrent use.
+type Store struct {
+	mutex  sync.Mutex
+	most   int        // buckets; 0: any number
+	recent *list.List // of *stored, the latest used first
+	of     map[string]*list.Element
+	now    time.Duration // of the current call, since 1970
+}
+
+type stored struct {
+	key string
+	bucket
+}
+
+// NewStore keeps at most so many buckets, the ones used last; 0: all.
+func NewStore(most int) *Store {
+	return &Store{most: most, recent: list.New(), of: map[string]*list.Element{}}
+}
+
+// Error is a line that the server replies.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// Do decides at that moment, in time since 1970, on DEL and the commands that limiters send.
+func (s *Store) Do(now time.Duration, words []string) (any, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.now = now
+	name, arguments := words[0], words[1:]
+	switch name {
+	case "DEL":
+		return s.del(arguments), nil
+	case "TB.MTAKE":
+		return s.several(arguments, 1, (*view).waitMs, func(v *view, cost *big.Rat) { v.level.Sub(v.level, cost) })
+	case "TB.MHOLD":
+		return s.hold(arguments)
+	case "TB.MSETTLE":
+		return s.settle(arguments)
+	}
+	operation, ok := operations[name]
+	if !ok {
+		return nil, Error(fmt.Sprintf("ERR unknown command '%s'", name))
+	}
+	if len(arguments) < 3 || len(arguments) > 3+operation.more {
+		return nil, Error(fmt.Sprintf("ERR wrong number of arguments for '%s' command", strings.ToLower(name)))
+	}
+	v, err := s.look(arguments[0], arguments[1], arguments[2], operation.takesPools)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := operation.decide(v, arguments[3:])
+	if err == nil && !operation.onlyLooks {
+		s.keep(v)
+	}
+	return reply, err
+}
+
+func (s *Store) del(keys []string) int64 {
+	var deleted int64
+	for _, key := range keys {
+		if s.drop(key) {
+			deleted++
+		}
+	}
+	return deleted
+}
+
+func (s *Store) drop(key string) bool {
+	element, ok := s.of[key]
+	if ok {
+		s.recent.Remove(element)
+		delete(s.of, key)
+	}
+	return ok
+}
+
+type operation struct {
+	decide     func(*view, []string) (any, error)
+	more       int // arguments behind the limit
+	onlyLooks  bool
+	takesPools bool
+}
+
+var operations = map[string]operation{
+	"TB.TAKE":     {decide: (*view).take, more: 1},
+	"TB.PEEK":     {decide: (*view).take, more: 1, onlyLooks: true, takesPools: true},
+	"TB.TAKEUPTO": {decide: (*view).takeUpTo, more: 1},
+	"TB.RESERVE":  {decide: (*view).reserve, more: 2},
+	"TB.CHARGE":   {decide: (*view).charge, more: 1},
+	"TB.GIVE":     {decide: (*view).give, more: 1, takesPools: true},
+}
+
+func (v *view) take(arguments []string) (any, error) {
+	cost := "1"
+	if len(arguments) > 0 {
+		cost = arguments[0]
+	}
+	return v.reserve([]string{cost, "0"})
+}
+
+func (v *view) reserve(arguments []string) (any, error) {
+	cost, err := amountUp("cost", arguments[0])
+	if err != nil {
+		return nil, err
+	}
+	maxWait, err := strconv.ParseInt(arguments[1], 10, 64)
+	if err != nil || maxWait < 0 {
+		return nil, Error("ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000")
+	}
+	wait := v.waitMs(cost)
+	if wait == never || wait > maxWait {
+		return v.reply(0, wait), nil
+	}
+	v.level.Sub(v.level, cost)
+	return v.reply(1, wait), nil
+}
+
+func (v *view) takeUpTo(arguments []string) (any, error) {
+	most, err := strconv.ParseInt(arguments[0], 10, 64)
+	if err != nil || most < 1 {
+		return nil, Error("ERR max must be a whole number of tokens from 1 to 1e12")
+	}
+	granted := floor(v.level)
+	if granted > most {
+		granted = most
+	}
+	if granted < 1 {
+		return v.reply(0, v.waitMs(big.NewRat(1, 1))), nil
+	}
+	v.level.Sub(v.level, big.NewRat(granted, 1))
+	return v.reply(granted, 0), nil
+}
+
+func (v *view) charge(arguments []string) (any, error) {
+	amount, err := amountUp("amount", arguments[0])
+	if err != nil {
+		return nil, err
+	}
+	v.level.Sub(v.level, amount)
+	return v.reply(1, v.waitMs(new(big.Rat))), nil
+}
+
+func (v *view) give(arguments []string) (any, error) {
+	amount, err := amountDown("amount", arguments[0])
+	if err != nil {
+		return nil, err
+	}
+	v.fill(amount)
+	return v.reply(1, 0), nil
+}
+
+// several lets all buckets do what each waits for, or none.
+func (s *Store) several(words []string, before int, waitMs func(*view, *big.Rat) int64, do func(*view, *big.Rat)) (any, error) {
+	views, amounts, err := s.lookAtAll(words, before)
+	if err != nil {
+		return nil, err
+	}
+	replies, all := make([]any, len(views)), true
+	for i, v := range views {
+		wait := waitMs(v, amounts[i])
+		replies[i] = v.reply(oneIf(wait == 0), wait)
+		all = all && wait == 0
+	}
+	if !all {
+		return joint(replies), nil
+	}
+	for i, v := range views {
+		do(v, amounts[i])
+		s.keep(v)
+		replies[i] = v.reply(1, 0)
+	}
+	return joint(replies), nil
+}
+
+func (s *Store) hold(words []string) (any, error) {
+	ttl, err := strconv.ParseInt(words[1], 10, 64)
+	if err != nil || ttl < 1 {
+		return nil, Error("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
+	}
+	id := words[2]
+	more := func(v *view, amount *big.Rat) *big.Rat {
+		if old, ok := v.holds[id]; ok {
+			return new(big.Rat).Sub(amount, old.amount)
+		}
+		return amount
+	}
+	waitMs := func(v *view, amount *big.Rat) int64 {
+		if more := more(v, amount); more.Sign() > 0 {
+			return v.waitMs(more)
+		}
+		return 0
+	}
+	set := func(v *view, amount *big.Rat) {
+		v.fill(new(big.Rat).Neg(more(v, amount)))
+		delete(v.holds, id)
+		if amount.Sign() > 0 {
+			v.holds[id] = held{amount, v.at + time.Duration(ttl)*time.Millisecond}
+		}
+	}
+	return s.several(words, 3, waitMs, set)
+}
+
+func (s *Store) settle(words []string) (any, error) {
+	id := words[1]
+	views, used, err := s.lookAtAll(words, 2)
+	if err != nil {
+		return nil, err
+	}
+	replies := make([]any, len(views))
+	for i, v := range views {
+		old, ok := v.holds[id]
+		if !ok {
+			replies[i] = v.reply(0, never)
+			continue
+		}
+		delete(v.holds, id)
+		v.fill(new(big.Rat).Sub(old.amount, used[i]))
+		s.keep(v)
+		replies[i] = v.reply(1, v.waitMs(new(big.Rat)))
+	}
+	return joint(replies), nil
+}
+
+// lookAtAll reads groups of a key, a limit and an amount, behind so many other words.
+func (s *Store) lookAtAll(words []string, before int) (views []*view, amounts []*big.Rat, err error) {
+	count, err := strconv.Atoi(words[0])
+	if err != nil || count < 1 || len(words) != before+4*count {
+		return nil, nil, Error("ERR numkeys must match the number of groups")
+	}
+	for group := words[before:]; len(group) > 0; group = group[4:] {
+		v, err := s.look(group[0], group[1], group[2], before > 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		amount, err := amountUp("cost", group[3])
+		if err != nil {
+			return nil, nil, err
+		}
+		views, amounts = append(views, v), append(amounts, amount)
+	}
+	return views, amounts, nil
+}
+
+// look is a bucket as it is now under a limit.
+func (s *Store) look(key, capacity, rate string, takesPools bool) (*view, error) {
+	flow, err := flowOf(rate)
+	if err != nil {
+		return nil, Error("ERR " + err.Error())
+	}
+	if flow.isPool() && !takesPools {
+		return nil, Error("ERR rate must be above 0 here: 0 is for the commands of holds")
+	}
+	most, err := amountDown("capacity", capacity)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{key: key, capacity: most, flow: flow, bucket: bucket{level: new(big.Rat).Set(most), at: s.now}}
+	if element, ok := s.of[key]; ok {
+		v.bucket = element.Value.(*stored).copy()
+		v.fill(new(big.Rat))
+	}
+	v.passUntil(s.now)
+	return v, nil
+}
+
+func (s *Store) keep(v *view) {
+	if v.level.Cmp(v.capacity) >= 0 && len(v.holds) == 0 {
+		s.drop(v.key)
+		return
+	}
+	if element, ok := s.of[v.key]; ok {
+		element.Value.(*stored).bucket = v.bucket
+		s.recent.MoveToFront(element)
+		return
+	}
+	s.of[v.key] = s.recent.PushFront(&stored{v.key, v.bucket})
+	if s.most > 0 && s.recent.Len() > s.most {
+		s.drop(s.recent.Back().Value.(*stored).key)
+	}
+}
+
+func joint(each []any) []any {
+	binding := append([]any(nil), each[0].([]any)...)
+	for _, reply := range each[1:] {
+		for field, value := range reply.([]any) {
+			binding[field] = tighter(field, binding[field].(int64), value.(int64))
+		}
+	}
+	return append(binding, each)
+}
+
+// tighter is the smaller of what there is and the larger of waits, of which never is the largest.
+func tighter(field int, one, other int64) int64 {
+	isWait := field >= 2
+	if isWait && (one == never || other == never) {
+		return never
+	}
+	if (other > one) == isWait {
+		return other
+	}
+	return one
+}
+
+func oneIf(condition bool) int64 {
+	if condition {
+		return 1
+	}
+	return 0
+}

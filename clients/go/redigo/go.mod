@@ -1,0 +1,10 @@
+module tokenbucket/redigo
+
+go 1.19
+
+require (
+	github.com/gomodule/redigo v1.9.3
+	tokenbucket v0.1.0
+)
+
+replace tokenbucket => ../
