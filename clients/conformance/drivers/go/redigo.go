@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/mna/redisc"
+
+	"tokenbucket"
+	"tokenbucket/redigo"
+)
+
+func redigoDoer(r request) (tokenbucket.Doer, error) {
+	switch {
+	case r.Cluster != nil:
+		return redigoCluster(r.Cluster)
+	case r.Sentinel != nil:
+		return redigo.From(redigoPool(func(ctx context.Context) (redis.Conn, error) { return dialMaster(ctx, *r.Sentinel) })), nil
+	}
+	return redigo.From(redigoPool(func(context.Context) (redis.Conn, error) { return redis.DialURL(r.URL) })), nil
+}
+
+func redigoPool(dial func(context.Context) (redis.Conn, error)) *redis.Pool {
+	return &redis.Pool{MaxIdle: 64, MaxActive: 64, Wait: true, DialContext: dial}
+}
+
+// dialMaster asks each Sentinel in turn where the master is.
+func dialMaster(ctx context.Context, s sentry) (redis.Conn, error) {
+	err := fmt.Errorf("no sentinel of %v answers", s.Nodes)
+	for _, node := range s.Nodes {
+		conn, dialErr := redis.DialContext(ctx, "tcp", node, redis.DialReadTimeout(time.Second))
+		if dialErr != nil {
+			err = dialErr
+			continue
+		}
+		address, askErr := redis.Strings(conn.Do("SENTINEL", "get-master-addr-by-name", s.Master))
+		conn.Close()
+		if askErr == nil && len(address) == 2 {
+			return redis.DialContext(ctx, "tcp", address[0]+":"+address[1])
+		}
+		err = askErr
+	}
+	return nil, err
+}
+
+func redigoCluster(urls []string) (tokenbucket.Doer, error) {
+	cluster := &redisc.Cluster{
+		CreatePool: func(address string, options ...redis.DialOption) (*redis.Pool, error) {
+			return redigoPool(func(ctx context.Context) (redis.Conn, error) {
+				return redis.DialContext(ctx, "tcp", address, options...)
+			}), nil
+		},
+	}
+	for _, text := range urls {
+		parsed, err := url.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		cluster.StartupNodes = append(cluster.StartupNodes, parsed.Host)
+	}
+	return redigo.FromCluster(cluster), cluster.Refresh()
+}
