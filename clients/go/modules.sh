@@ -30,7 +30,7 @@ from_debian() {
         printf 'module github.com/mna/redisc\n\ngo 1.19\n\nrequire github.com/gomodule/redigo v1.9.3\n' > .redisc/go.mod
         replace github.com/mna/redisc ./.redisc
     fi
-    needs redis/go-redis || return 0
+    needs redis/go-redis || { mode=goredis; return; }
     if [ -d "$sources/go-redis" ]; then
         replace github.com/redis/go-redis/v9 "$sources/go-redis"
         replace github.com/cespare/xxhash/v2 "$sources/xxhash"

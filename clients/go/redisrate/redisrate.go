@@ -64,8 +64,7 @@ type Result struct {
 // Limiter decides how often events may happen.
 type Limiter struct{ buckets *tokenbucket.Limiter }
 
-// NewLimiter takes the method Do of clients in the style of go-redis: NewLimiter(tokenbucket.NewServer(tokenbucket.From(rdb.Do))).
-// Keys begin with "tb:rate:", so that none is one that redis_rate has written. While the server is away, calls return an
+// NewLimiter stands in for redis_rate's. Keys begin with "tb:rate:", so that none is one that redis_rate has written. While the server is away, calls return an
 // error, as redis_rate's do; tokenbucket.OnError says otherwise.
 func NewLimiter(server *tokenbucket.Server, options ...tokenbucket.LimiterOption) *Limiter {
 	as := []tokenbucket.LimiterOption{tokenbucket.Prefix("tb:rate:"), tokenbucket.OnError(tokenbucket.FailWithError)}
