@@ -132,10 +132,13 @@ func main() {
 func kind(err error) string {
 	for name, target := range map[string]error{"ServerAway": tokenbucket.ErrServerAway, "ModuleMissing": tokenbucket.ErrModuleMissing,
 		"CrossSlot": tokenbucket.ErrCrossSlot, "Denied": tokenbucket.ErrDenied, "ReplyLost": tokenbucket.ErrReplyLost,
-		"BadArgument": tokenbucket.ErrBadArgument, "Cancelled": context.DeadlineExceeded, "Unsupported": errUnsupported} {
+		"BadArgument": tokenbucket.ErrBadArgument, "Unsupported": errUnsupported} {
 		if errors.Is(err, target) {
 			return name
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return "Cancelled"
 	}
 	return "Other"
 }
@@ -321,7 +324,22 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 	case "reserve":
 		return limiter.Reserve(ctx, name, cost, ms(r.MaxWaitMs))
 	case "wait":
-		return limiter.Wait(ctx, name, cost, ms(r.MaxWaitMs))
+		maxWait := ms(r.MaxWaitMs)
+		if maxWait == 0 {
+			maxWait = 24 * time.Hour
+		}
+		return limiter.Wait(ctx, name, cost, maxWait)
+	case "hold":
+		ttl := ms(r.TTLMs)
+		if ttl == 0 {
+			ttl = time.Minute
+		}
+		hold, err := limiter.Hold(ctx, name, amount, ttl)
+		if err != nil {
+			return tokenbucket.Decision{}, err
+		}
+		defer hold.Settle()
+		return hold.Decision().Decision, nil
 	}
 	return tokenbucket.Decision{}, fmt.Errorf("%w: %s", errUnsupported, op)
 }
