@@ -5,55 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"tokenbucket"
+	"tokenbucket/internal/realserver"
 	"tokenbucket/tokenbuckettest"
 )
 
-// lines are what was logged.
-type lines struct {
-	mutex sync.Mutex
-	all   []string
-}
-
-func (l *lines) printf(format string, args ...any) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	l.all = append(l.all, fmt.Sprintf(format, args...))
-}
-
-// expect compares what has been logged with parts of the lines.
-func (l *lines) expect(t *testing.T, parts ...string) {
-	t.Helper()
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	matches := len(l.all) == len(parts)
-	for i := 0; matches && i < len(parts); i++ {
-		matches = strings.Contains(l.all[i], parts[i])
-	}
-	if !matches {
-		t.Fatalf("logged %q, want %q", l.all, parts)
-	}
-}
-
-// eventually asks until it is so: half a minute is long enough for any machine.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within half a minute", what)
-		}
-	}
-}
-
 func TestEachPolicyWhileTheServerIsAway(t *testing.T) {
-	fake, log := tokenbuckettest.NewServer(), &lines{}
-	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(log.printf))
+	fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
+	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf))
 	fake.Break(errors.New("unplugged"))
 	type decision = tokenbucket.Decision
 	full := decision{Allowed: true, Granted: 1, Degraded: true}
@@ -85,7 +49,7 @@ func TestEachPolicyWhileTheServerIsAway(t *testing.T) {
 	if got := must(t)(strict.Take(ctx, "a", 1)); got.Remaining != 9 {
 		t.Errorf("the server's bucket: %+v", got)
 	}
-	log.expect(t, "cannot ask the server", "the server is back")
+	log.Expect(t, "cannot ask the server", "the server is back")
 }
 
 // All that a limiter does, it does here too while the server is away.
@@ -162,9 +126,9 @@ func (s *stuck) Do(context.Context, ...any) (any, error) {
 }
 
 func TestASilentServerIsWaitedForByOneCallAtATime(t *testing.T) {
-	doer, log := &stuck{let: make(chan struct{})}, &lines{}
+	doer, log := &stuck{let: make(chan struct{})}, &realserver.Log{}
 	const timeout = 200 * time.Millisecond
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(timeout), tokenbucket.RetryEvery(0), tokenbucket.LogTo(log.printf))
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(timeout), tokenbucket.RetryEvery(0), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	began := time.Now()
 	if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Degraded || time.Since(began) < timeout {
@@ -183,15 +147,15 @@ func TestASilentServerIsWaitedForByOneCallAtATime(t *testing.T) {
 	if asked := atomic.LoadInt64(&doer.asked) - before; asked < 1 || asked > most {
 		t.Fatalf("%d asked at the same time, want 1 to %d", asked, most)
 	}
-	log.expect(t, "cannot ask the server")
+	log.Expect(t, "cannot ask the server")
 	close(doer.let)
-	eventually(t, "limiting", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
-	log.expect(t, "cannot ask the server", "the server is back")
+	realserver.Eventually(t, "limiting", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
+	log.Expect(t, "cannot ask the server", "the server is back")
 }
 
 func TestACallerWhoGoesAwaySaysNothingAboutTheServer(t *testing.T) {
-	doer, log := &stuck{let: make(chan struct{})}, &lines{}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.printf)), hourly)
+	doer, log := &stuck{let: make(chan struct{})}, &realserver.Log{}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf)), hourly)
 	impatient, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	if _, err := limiter.Take(impatient, "a", 1); !errors.Is(err, context.DeadlineExceeded) {
@@ -201,8 +165,8 @@ func TestACallerWhoGoesAwaySaysNothingAboutTheServer(t *testing.T) {
 		t.Fatal(asked)
 	}
 	close(doer.let)
-	eventually(t, "the late grant goes back", func() bool { return atomic.LoadInt64(&doer.asked) == 2 })
-	log.expect(t)
+	realserver.Eventually(t, "the late grant goes back", func() bool { return atomic.LoadInt64(&doer.asked) == 2 })
+	log.Expect(t)
 }
 
 func TestWhatServersSay(t *testing.T) {

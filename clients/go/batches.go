@@ -228,6 +228,10 @@ func (l *Limiter) fetchFor(b *batch, served []*waiter, wanted int64, asked time.
 	if err == nil {
 		b.add(fetched, l.limit, asked)
 	}
+	if err != nil || fetched.Granted < wanted {
+		// Those who came meanwhile would hear the same.
+		served, b.waiting = append(served, b.waiting...), nil
+	}
 	for _, w := range served {
 		switch {
 		case err != nil:

@@ -90,7 +90,7 @@ func TestWhatIsHeldComesBackWhenItsHolderIsGone(t *testing.T) {
 	}
 	expectRemaining(t, limiter, "a", 1)
 	crash()
-	eventually(t, "the tokens are back", func() bool { return remaining(t, limiter, "a") == 3 })
+	realserver.Eventually(t, "the tokens are back", func() bool { return remaining(t, limiter, "a") == 3 })
 }
 
 func TestALostHoldIsChargedWhatItUsed(t *testing.T) {

@@ -97,19 +97,6 @@ func TestWaitSleepsUntilItsTurn(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsBrokenOffGivesItsTokensBack(t *testing.T) {
-	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), hourly)
-	must(t)(limiter.Take(ctx, "a", 10))
-	waiting, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	if _, err := limiter.Wait(waiting, "a", 5, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatal(err)
-	}
-	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 0 {
-		t.Fatalf("%+v", got)
-	}
-}
-
 func TestTakeAllTakesAllOrNone(t *testing.T) {
 	server := realserver.Start(t)
 	limiter := tokenbucket.NewJointLimiter(server.Limits(), map[string]tokenbucket.Limit{

@@ -21,29 +21,22 @@ func TestWithoutTheModuleAnErrorSaysWhatToDo(t *testing.T) {
 
 func TestTheScriptDecidesAsTheModule(t *testing.T) {
 	server := realserver.StartWithoutModule(t)
-	log := &lines{}
-	limits := server.Limits(tokenbucket.FallbackScript(), tokenbucket.LogTo(log.printf))
+	log := &realserver.Log{}
+	limits := server.Limits(tokenbucket.FallbackScript(), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
-	if got := must(t)(limiter.Take(ctx, "a", 4)); !got.Allowed || got.Remaining != 6 {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(limiter.TakeUpTo(ctx, "a", 5)); got.Granted != 5 {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(limiter.Take(ctx, "a", 2)); got.Allowed || got.RetryAfter <= 0 || got.RetryAfter > 6*time.Minute {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(limiter.Reserve(ctx, "a", 2, time.Hour)); !got.Allowed || got.Remaining != -1 {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(limiter.Charge(ctx, "a", 1)); got.Remaining != -2 {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(limiter.Give(ctx, "a", 5)); got.Remaining != 3 {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(limiter.Peek(ctx, "a", 1)); got.Remaining != 2 {
-		t.Fatalf("%+v", got)
+	for i, call := range []func() (tokenbucket.Decision, error){
+		func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 4) },
+		func() (tokenbucket.Decision, error) { return limiter.TakeUpTo(ctx, "a", 5) },
+		func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 2) },
+		func() (tokenbucket.Decision, error) { return limiter.Reserve(ctx, "a", 2, time.Hour) },
+		func() (tokenbucket.Decision, error) { return limiter.Charge(ctx, "a", 1) },
+		func() (tokenbucket.Decision, error) { return limiter.Give(ctx, "a", 5) },
+		func() (tokenbucket.Decision, error) { return limiter.Peek(ctx, "a", 1) },
+	} {
+		want := []int64{6, 1, 1, -1, -2, 3, 2}[i]
+		if got := must(t)(call()); got.Remaining != want || got.Allowed == (i == 2) {
+			t.Fatalf("call %d: %+v, want %d left", i, got, want)
+		}
 	}
 	if keys := server.Do("EXISTS", "tb:a:script"); keys != int64(1) {
 		t.Fatal("no key of its own")
@@ -66,7 +59,7 @@ func TestTheScriptDecidesAsTheModule(t *testing.T) {
 	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 10 {
 		t.Fatalf("%+v", got)
 	}
-	log.expect(t, "the script decides")
+	log.Expect(t, "the script decides")
 }
 
 // hurried is a client whose clock a test advances.
@@ -84,9 +77,9 @@ type skew struct {
 func (s *skew) Now() time.Time { return time.Now().Add(s.by) }
 
 func TestAServerThatGainsTheModule(t *testing.T) {
-	server, log, later := realserver.StartWithoutModule(t), &lines{}, &skew{}
+	server, log, later := realserver.StartWithoutModule(t), &realserver.Log{}, &skew{}
 	limits := tokenbucket.NewServer(hurried{server.Doer(), later}, tokenbucket.Timeout(5*time.Second),
-		tokenbucket.FallbackScript(), tokenbucket.LogTo(log.printf))
+		tokenbucket.FallbackScript(), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	must(t)(limiter.Take(ctx, "a", 1))
 
@@ -99,7 +92,7 @@ func TestAServerThatGainsTheModule(t *testing.T) {
 	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
 		t.Fatalf("the module's own bucket: %+v", got)
 	}
-	log.expect(t, "the script decides until it has", "the script decides no longer")
+	log.Expect(t, "the script decides until it has", "the script decides no longer")
 }
 
 func TestAServerThatComesBackWithTheModule(t *testing.T) {

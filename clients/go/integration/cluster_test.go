@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -185,30 +184,19 @@ func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
 	}
 }
 
-type lines struct {
-	mutex sync.Mutex
-	all   []string
-}
-
-func (l *lines) logf(format string, args ...any) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	l.all = append(l.all, fmt.Sprintf(format, args...))
-}
-
 func TestANodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T) {
 	onEach(t, true, aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver)
 }
 
 func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T, cluster setup) {
 	replica := cluster.ReplicaOf(1)
-	log := &lines{}
-	limiter := cluster.closed(tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(log.logf))
+	log := &realserver.Log{}
+	limiter := cluster.closed(tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(log.Printf))
 	names := cluster.Names()
 	for _, name := range names {
 		left(t, 6)(limiter.Take(ctx, name, 4))
 	}
-	wait(t, "the replica", func() bool { return replica.Do("DBSIZE") == int64(1) })
+	realserver.Eventually(t, "the replica", func() bool { return replica.Do("DBSIZE") == int64(1) })
 
 	cluster.Nodes[1].Stop()
 	for i := 0; i < 10; i++ {
@@ -218,23 +206,12 @@ func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testi
 		}
 		left(t, 6)(limiter.Peek(ctx, names[2], 0))
 	}
-	if len(log.all) != 1 || !strings.Contains(log.all[0], cluster.Nodes[1].Address()) {
-		t.Fatal(log.all)
-	}
+	log.Expect(t, cluster.Nodes[1].Address())
 
 	cluster.TakeOver(replica, 1)
-	wait(t, "limiting again", func() bool {
+	realserver.Eventually(t, "limiting again", func() bool {
 		decision, err := limiter.Peek(ctx, names[1], 0)
 		return err == nil && !decision.Degraded
 	})
 	left(t, 5)(limiter.Take(ctx, names[1], 1)) // what was taken before is known
-}
-
-func wait(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(what + ": never")
-		}
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Cluster is three masters, and whatever a test adds.
@@ -58,14 +57,7 @@ func (c *Cluster) meet(node *Server) {
 // waitFor asks until some text is in the answer.
 func (s *Server) waitFor(wanted string, args ...any) {
 	s.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if strings.Contains(fmt.Sprint(s.Do(args...)), wanted) {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%v: never %q", args, wanted)
-		}
-	}
+	Eventually(s.t, fmt.Sprintf("%v: %q", args, wanted), func() bool { return strings.Contains(fmt.Sprint(s.Do(args...)), wanted) })
 }
 
 // NodeOf is the node that has the key, by its number, as the slots were dealt.
