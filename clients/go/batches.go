@@ -21,6 +21,7 @@ type batch struct {
 	stale      time.Time // by then an empty bucket would have filled
 	reply      Decision
 	isFetching bool
+	isDropped  bool      // nobody finds it any more: what it gets goes back
 	waiting    []*waiter // for the fetch that is under way, or for the next
 }
 
@@ -57,12 +58,17 @@ func (b *batches) find(of bucket) (found, evicted *batch) {
 	return found, evicted
 }
 
+// drop forgets the tokens, as the bucket was reset.
 func (b *batches) drop(of bucket) {
 	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	if element, ok := b.of[of]; ok {
+	element, ok := b.of[of]
+	if ok {
 		b.recent.Remove(element)
 		delete(b.of, of)
+	}
+	b.mutex.Unlock()
+	if ok {
+		element.Value.(*batch).empty(time.Time{})
 	}
 }
 
@@ -81,9 +87,11 @@ func (b *batches) drain(now time.Time) map[bucket]int64 {
 	return left
 }
 
+// empty is what was left of a batch that nobody finds any more.
 func (b *batch) empty(now time.Time) int64 {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
+	b.isDropped = true
 	tokens := b.left(now)
 	b.tokens = 0
 	return tokens
@@ -140,6 +148,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 	case <-w.ready:
 	case <-ctx.Done():
 		if b.leave(w) {
+			l.returnDropped(b)
 			return Decision{}, ctx.Err()
 		}
 	}
@@ -202,6 +211,7 @@ func (l *Limiter) fetch(b *batch) {
 		if len(b.waiting) == 0 {
 			b.isFetching = false
 			b.mutex.Unlock()
+			l.returnDropped(b)
 			return
 		}
 		b.mutex.Unlock()
@@ -296,11 +306,26 @@ func upToMs(duration time.Duration) time.Duration {
 	return (duration + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// mostReturning bounds how many evicted batches are on their way back at a time. The others are dropped.
-const mostReturning = 16
+// mostReturning bounds how many batches are on their way back at a time. The tokens of the others are lost, until they have
+// flowed in anew.
+const mostReturning = 64
 
 func (l *Limiter) returnEvicted(evicted *batch, now time.Time) {
-	left := evicted.empty(now)
+	l.giveBack(evicted.of, evicted.empty(now))
+}
+
+// returnDropped gives back what a batch got after it was dropped.
+func (l *Limiter) returnDropped(b *batch) {
+	b.mutex.Lock()
+	var left int64
+	if b.isDropped && !b.isFetching {
+		left, b.tokens = b.tokens, 0
+	}
+	b.mutex.Unlock()
+	l.giveBack(b.of, left)
+}
+
+func (l *Limiter) giveBack(of bucket, left int64) {
 	if left == 0 {
 		return
 	}
@@ -308,7 +333,7 @@ func (l *Limiter) returnEvicted(evicted *batch, now time.Time) {
 		l.server.returning.Add(-1)
 		return
 	}
-	give := l.With(evicted.of.limit).command("TB.GIVE", evicted.of.name, tokensWord(float64(left)))
+	give := l.With(of.limit).command("TB.GIVE", of.name, tokensWord(float64(left)))
 	go func() {
 		defer l.server.returning.Add(-1)
 		_, _ = l.server.ask(context.Background(), give)

@@ -44,7 +44,7 @@ type Server struct {
 	nodes       nodes
 	local       *memory.Store // decides while the server is away
 	degraded    atomic.Int64
-	returning   atomic.Int64 // evicted batches on their way back
+	returning   atomic.Int64 // batches on their way back
 }
 
 type serverSettings struct {
