@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
@@ -20,12 +21,14 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 	switch client := client.(type) {
 	case *redis.Client:
 		options := *client.Options()
-		options.Dialer = heard(options.Dialer)
+		one := &single{}
+		options.Dialer = listen(options.Dialer, &one.heard)
 		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
-		return single{redis.NewClient(&options)}, nil
+		one.client = redis.NewClient(&options)
+		return one, nil
 	case *redis.ClusterClient:
 		options := *client.Options()
-		options.Dialer = heard(orDialer(options))
+		options.Dialer = listen(orDialer(options), nil)
 		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
 		return cluster{redis.NewClusterClient(&options)}, nil
 	}
@@ -42,8 +45,9 @@ func orDialer(options redis.ClusterOptions) dialer {
 	return redis.NewDialer(&redis.Options{DialTimeout: options.DialTimeout, TLSConfig: options.TLSConfig})
 }
 
-// heard lets the limiter know that a connection is being opened, and of every byte that arrives.
-func heard(dial dialer) dialer {
+// listen lets the limiter know that a connection is being opened, and of every byte that arrives. Some versions of go-redis
+// dial under a context of their own: then it is the server that was asked before.
+func listen(dial dialer, before *atomic.Value) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		tokenbucket.Connecting(ctx)
 		conn, err := dial(ctx, network, address)
@@ -51,7 +55,11 @@ func heard(dial dialer) dialer {
 			return nil, err
 		}
 		_ = tokenbucket.Sent(ctx) // the client greets the server next
-		return &listening{conn, tokenbucket.Heard(ctx)}, nil
+		heard := tokenbucket.Heard(ctx)
+		if heard == nil && before != nil {
+			heard, _ = before.Load().(func())
+		}
+		return &listening{conn, heard}, nil
 	}
 }
 
@@ -62,7 +70,7 @@ type listening struct {
 
 func (l *listening) Read(bytes []byte) (int, error) {
 	n, err := l.Conn.Read(bytes)
-	if n > 0 {
+	if n > 0 && l.heard != nil {
 		l.heard()
 	}
 	return n, err
@@ -76,18 +84,28 @@ func (l *listening) SyscallConn() (syscall.RawConn, error) {
 	return nil, fmt.Errorf("goredis: %T is no connection of the system", l.Conn)
 }
 
-type single struct{ client *redis.Client }
+type single struct {
+	client *redis.Client
+	heard  atomic.Value // func(), once there was a call
+}
 
 // Address is for errors.
-func (s single) Address() string { return s.client.Options().Addr }
+func (s *single) Address() string { return s.client.Options().Addr }
 
 // Connections bounds how many commands are sent at a time.
-func (s single) Connections() int { return s.client.Options().PoolSize }
+func (s *single) Connections() int { return s.client.Options().PoolSize }
 
 // Close closes the connections.
-func (s single) Close() error { return s.client.Close() }
+func (s *single) Close() error { return s.client.Close() }
 
-func (s single) Do(ctx context.Context, args ...any) (any, error) { return do(ctx, s.client, args) }
+func (s *single) Do(ctx context.Context, args ...any) (any, error) {
+	if s.heard.Load() == nil {
+		if heard := tokenbucket.Heard(ctx); heard != nil {
+			s.heard.Store(heard)
+		}
+	}
+	return do(ctx, s.client, args)
+}
 
 // do replaces connections to a master that has become a replica: the client closes one at each such reply, which says
 // that nothing happened.

@@ -1,0 +1,345 @@
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// lane leads to one server, or to one node of a cluster. It bounds how many calls are with the client at a time, and
+// watches for the server's silence.
+type lane struct {
+	server  *Server
+	who     string
+	circuit circuit
+	script  script
+
+	awake atomic.Int64 // the lane's clock: see watch
+	heard atomic.Int64 // by that clock: when the server was last heard
+
+	mutex       sync.Mutex
+	first, last *call // those under way, the oldest first
+	queue       []*call
+	idle        []chan *call // of workers that wait for a call
+	workers     int
+	isWatched   bool
+	hadCall     bool // since the watch last looked
+}
+
+// mostWorkers bounds the calls that are with the client at a time, so that a flood opens no flood of connections.
+const mostWorkers = 64
+
+// connectTimeout is how long opening a connection may take.
+const connectTimeout = time.Second
+
+func (l *lane) synchronous() bool { return l.server.synchronous }
+
+// longest is how long a call may take while others are answered.
+func (l *lane) longest() time.Duration {
+	if longest := 10 * l.server.settings.timeout; longest > time.Second {
+		return longest
+	}
+	return time.Second
+}
+
+func (l *lane) hear() { l.heard.Store(l.awake.Load()) }
+
+// run returns the reply, or goes on without it when the server is away or the caller's context ends. The call itself
+// goes on.
+func (l *lane) run(ctx context.Context, c *call) (any, error) {
+	if l.synchronous() {
+		c.reply, c.err = l.server.perform(c)
+		l.report(c, false)
+		return c.reply, c.err
+	}
+	c.ready = make(chan struct{}, 1)
+	l.submit(c)
+	if done := ctx.Done(); done == nil {
+		<-c.ready
+	} else {
+		select {
+		case <-c.ready:
+		case <-done:
+			if l.leave(c) {
+				return nil, ctx.Err()
+			}
+		}
+	}
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if !c.released {
+		return c.reply, c.err
+	}
+	return nil, c.awayError(errSilent)
+}
+
+// leave tells whether the caller went before the reply came.
+func (l *lane) leave(c *call) bool {
+	l.mutex.Lock()
+	if c.finished || c.released {
+		l.mutex.Unlock()
+		return false
+	}
+	c.released = true
+	l.mutex.Unlock()
+	c.decide(undone)
+	return true
+}
+
+func (l *lane) submit(c *call) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	c.since = l.awake.Load()
+	l.append(c)
+	if !l.isWatched && l.server.settings.timeout > 0 {
+		l.isWatched = true
+		go l.watch()
+	}
+	switch {
+	case c.aside:
+		go func() { l.do(c) }()
+	case len(l.idle) > 0:
+		wake := l.idle[len(l.idle)-1]
+		l.idle = l.idle[:len(l.idle)-1]
+		wake <- c
+	case l.workers < l.server.mostWorkers:
+		l.workers++
+		go l.work(c)
+	default:
+		l.queue = append(l.queue, c)
+	}
+}
+
+func (l *lane) work(c *call) {
+	wake := make(chan *call, 1)
+	for {
+		wasDropped := l.do(c)
+		l.mutex.Lock()
+		if wasDropped {
+			l.mutex.Unlock() // another worker has its place
+			return
+		}
+		if c = l.pop(); c == nil {
+			if !l.isWatched { // nobody would end it
+				l.workers--
+				l.mutex.Unlock()
+				return
+			}
+			l.idle = append(l.idle, wake)
+			l.mutex.Unlock()
+			if c = <-wake; c == nil {
+				return
+			}
+			continue
+		}
+		l.mutex.Unlock()
+	}
+}
+
+// pop is the next call that somebody still waits for.
+func (l *lane) pop() *call {
+	for len(l.queue) > 0 {
+		c := l.queue[0]
+		l.queue[0] = nil
+		l.queue = l.queue[1:]
+		if !c.released {
+			return c
+		}
+		l.remove(c)
+	}
+	return nil
+}
+
+func (l *lane) do(c *call) (wasDropped bool) {
+	l.mutex.Lock()
+	if c.released {
+		l.remove(c)
+		l.mutex.Unlock()
+		return false
+	}
+	c.phase, c.since = sent, l.awake.Load()
+	l.mutex.Unlock()
+
+	reply, err := l.server.perform(c)
+
+	l.mutex.Lock()
+	c.reply, c.err, c.finished = reply, err, true
+	wasDropped = c.dropped
+	if !wasDropped {
+		l.remove(c)
+	}
+	late := c.released
+	l.mutex.Unlock()
+	l.report(c, wasDropped)
+	if late {
+		c.giveBack()
+	} else {
+		c.ready <- struct{}{}
+	}
+	return wasDropped
+}
+
+func (l *lane) append(c *call) {
+	l.hadCall = true
+	if c.prev = l.last; c.prev == nil {
+		l.first = c
+	} else {
+		c.prev.next = c
+	}
+	l.last = c
+}
+
+func (l *lane) remove(c *call) {
+	if c.prev == nil {
+		l.first = c.next
+	} else {
+		c.prev.next = c.next
+	}
+	if c.next == nil {
+		l.last = c.prev
+	} else {
+		c.next.prev = c.prev
+	}
+	c.next, c.prev = nil, nil
+}
+
+// looks is how often the watch looks in the time that a server may be silent.
+const (
+	looks        = 8
+	mostInterval = 50 * time.Millisecond
+)
+
+// idleLooks is after how many looks without a call the watch ends, and the workers with it.
+const idleLooks = 100
+
+// watch decides that the server is silent. Its clock counts at most one interval a look: time in which this process got
+// no processor, and so could not read what had arrived, is not the server's silence.
+func (l *lane) watch() {
+	interval := l.interval()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for idle := 0; ; {
+		<-ticker.C
+		// Timers overtake what is ready to run. Behind all of that, a reply that has arrived is read by now.
+		runtime.Gosched()
+		l.mutex.Lock()
+		l.awake.Store(l.awake.Load() + int64(interval))
+		if l.first != nil || l.hadCall {
+			idle = 0
+		} else if idle++; idle >= idleLooks {
+			l.stopWorkers()
+			l.mutex.Unlock()
+			return
+		}
+		l.hadCall = false
+		failure := l.look()
+		l.mutex.Unlock()
+		if failure != nil {
+			l.fail(failure)
+		}
+	}
+}
+
+func (l *lane) interval() time.Duration {
+	if interval := l.server.settings.timeout/looks + 1; interval < mostInterval {
+		return interval
+	}
+	return mostInterval
+}
+
+func (l *lane) stopWorkers() {
+	l.isWatched = false
+	for _, wake := range l.idle {
+		close(wake)
+	}
+	l.workers -= len(l.idle)
+	l.idle = nil
+}
+
+// look releases the callers whose time is over. The error says why the server is away, if it is.
+func (l *lane) look() (failure error) {
+	now, longest := l.awake.Load(), int64(l.longest())
+	timeout := int64(l.server.settings.timeout + l.interval()) // a call may have begun just before a look
+	for c := l.first; c != nil; {
+		next := c.next
+		quiet, age := now-later(c.since, l.heard.Load()), now-c.since
+		switch {
+		case c.phase == sent && age >= longest:
+			l.release(c)
+			l.drop(c)
+		case c.phase == connecting && age >= int64(connectTimeout) && quiet >= int64(connectTimeout):
+			l.release(c)
+			l.drop(c)
+			failure = errConnecting
+		case quiet >= timeout && !c.released:
+			if c.phase == sent {
+				failure = errSilent
+			}
+			l.release(c)
+		}
+		c = next
+	}
+	return failure
+}
+
+func later(one, other int64) int64 {
+	if one > other {
+		return one
+	}
+	return other
+}
+
+func (l *lane) release(c *call) {
+	if !c.released && !c.finished {
+		c.released = true
+		c.ready <- struct{}{}
+	}
+}
+
+// drop makes the client close the connection, if it can, and gives the worker's place to another.
+func (l *lane) drop(c *call) {
+	l.remove(c)
+	c.dropped = true
+	if c.done != nil {
+		close(c.done)
+	}
+	if c.aside {
+		return
+	}
+	if next := l.pop(); next != nil {
+		go l.work(next)
+	} else {
+		l.workers--
+	}
+}
+
+// fail opens the circuit. Callers whose commands are not sent yet go on without the server.
+func (l *lane) fail(err error) {
+	l.circuit.failed(l.server.clock.Now(), err)
+	l.server.slotsMayHaveMoved()
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	for c := l.first; c != nil; c = c.next {
+		if c.phase != sent {
+			l.release(c)
+		}
+	}
+}
+
+// report tells the circuit how a call ended, also one that nobody waits for.
+func (l *lane) report(c *call, wasDropped bool) {
+	switch fault := l.server.faultOf(c.err); {
+	case wasDropped:
+	case errors.Is(c.err, errUnsent):
+		l.circuit.abandoned(c.probing)
+	case fault == faultOfServer && (!isTimeout(c.err) || l.heard.Load() <= c.since):
+		l.fail(c.err)
+	case fault == faultOfWrite || fault == faultOfServer:
+		l.circuit.refused(l.server.clock.Now(), c.err)
+	default:
+		l.circuit.answered()
+	}
+}
