@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"sort"
+	"sync"
 	"time"
 )
 
@@ -129,21 +130,67 @@ func floor(ratio *big.Rat) int64 { return new(big.Int).Div(ratio.Num(), ratio.De
 
 var micro = big.NewRat(1_000_000, 1)
 
-// amountDown and amountUp read an amount to the millionth of a token.
+// amountDown and amountUp read an amount to the millionth of a token. Nobody may change it: it is cached.
 func amountDown(what, text string) (*big.Rat, error) {
-	amount := parseNumber(text)
+	amount := roundedDown.of(text, toMicro)
 	if amount == nil {
 		return nil, Error(fmt.Sprintf("ERR %s must be a decimal number of tokens from 0 to 1e12", what))
 	}
-	amount.Mul(amount, micro)
-	whole := new(big.Int).Div(amount.Num(), amount.Denom())
-	return amount.Quo(new(big.Rat).SetInt(whole), micro), nil
+	return amount, nil
 }
 
 func amountUp(what, text string) (*big.Rat, error) {
-	amount, err := amountDown(what, text)
-	if err == nil && amount.Cmp(parseNumber(text)) < 0 {
+	if amount := roundedUp.of(text, toMicroUp); amount != nil {
+		return amount, nil
+	}
+	return amountDown(what, text)
+}
+
+func toMicro(text string) *big.Rat {
+	amount := parseNumber(text)
+	if amount == nil {
+		return nil
+	}
+	amount.Mul(amount, micro)
+	whole := new(big.Int).Div(amount.Num(), amount.Denom())
+	return amount.Quo(new(big.Rat).SetInt(whole), micro)
+}
+
+func toMicroUp(text string) *big.Rat {
+	amount := toMicro(text)
+	if amount != nil && amount.Cmp(parseNumber(text)) < 0 {
 		amount.Add(amount, big.NewRat(1, 1_000_000))
 	}
-	return amount, err
+	return amount
+}
+
+var (
+	roundedDown = &cache[*big.Rat]{}
+	roundedUp   = &cache[*big.Rat]{}
+	flows       = &cache[flow]{}
+)
+
+// cache has what was read lately: the same limits and costs come again and again.
+type cache[T any] struct {
+	mutex sync.Mutex
+	read  map[string]T
+}
+
+const mostCached = 1000
+
+func (c *cache[T]) of(text string, read func(string) T) T {
+	if len(text) > longestNumber {
+		return read(text)
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if value, ok := c.read[text]; ok {
+		return value
+	}
+	if c.read == nil || len(c.read) >= mostCached {
+		c.read = map[string]T{}
+	}
+	value := read(text)
+	c.read[text] = value
+	return value
 }

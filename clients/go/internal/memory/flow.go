@@ -16,14 +16,23 @@ type flow interface {
 }
 
 func flowOf(rate string) (flow, error) {
+	if cached := flows.of(rate, readFlow); cached != nil {
+		return cached, nil
+	}
+	_, err := TokensPerSecond(rate)
+	return nil, err
+}
+
+// readFlow is nil for what is no rate.
+func readFlow(rate string) flow {
 	perSecond, err := TokensPerSecond(rate)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil
+	case IsCalendar(rate):
+		return calendarOf(rate)
 	}
-	if IsCalendar(rate) {
-		return calendarOf(rate), nil
-	}
-	return steady{perSecond}, nil
+	return steady{perSecond}
 }
 
 type steady struct{ perSecond *big.Rat }
