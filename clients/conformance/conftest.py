@@ -1,6 +1,6 @@
 """What every scenario gets: a real server with the module, a proxy before it, and the packages' drivers.
 
-LANGUAGES says which packages take part, `python,node,go,rust` unless told otherwise.
+LANGUAGES says which packages take part, `python,node,go,rust` by default.
 """
 
 from __future__ import annotations
@@ -9,61 +9,103 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from drivers import Driver
+from drivers import Driver, DriverError
 from proxy import Proxy
 from services import Service, redis_server, wait_for
 
-# As Ctrl-C does, so that what the tests have started is still ended.
+# As Ctrl-C does, so that the processes of a test still end with it.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-# Thousands of callers at once have a socket each.
+# Each of thousands of callers has a socket.
 _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 
 LANGUAGES = os.environ.get("LANGUAGES", "python,node,go,rust").split(",")
-# The libraries by which each driver can be told to call, see README.md.
+# The client libraries of each driver.
 CLIENTS = {
     "python": ["redis-py", "redis-py-asyncio"],
     "node": ["node-redis", "ioredis"],
     "go": ["go-redis", "redigo"],
     "rust": ["redis-rs", "redis-rs-sync"],
 }
+# Clients whose callers can hang up.
+WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
+
+StartDriver = Callable[[str], Driver]
+StartServer = Callable[..., Service]
+StartProxy = Callable[..., Proxy]
+
+
+@dataclass(frozen=True)
+class Client:
+    language: str
+    library: str
+    in_cluster: bool = False
+
+    def __str__(self) -> str:
+        return self.library + ("-cluster" if self.in_cluster else "")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A scenario runs by every client of every language; `@pytest.mark.only(...)` names those that it is about."""
+    """Runs a scenario with every client of every language, or with those that its marks name."""
     if "client" not in metafunc.fixturenames:
         return
-    mark = metafunc.definition.get_closest_marker("only")
-    wanted = [(language, client) for language in LANGUAGES for client in CLIENTS[language]]
-    if mark:
-        wanted = [one for one in wanted if one[0] in mark.args or one[1] in mark.args]
-    metafunc.parametrize("client", wanted, ids=[client for _, client in wanted])
+    only = metafunc.definition.get_closest_marker("only")
+    shapes = [False, True] if metafunc.definition.get_closest_marker("also_in_clusters") else [False]
+    clients = [
+        Client(language, library, in_cluster)
+        for language in LANGUAGES
+        for library in CLIENTS[language]
+        for in_cluster in shapes
+        if not only or language in only.args or library in only.args
+    ]
+    metafunc.parametrize("client", clients, ids=str)
 
 
 class Package:
-    """One package by one client library: a driver process, and a server made in it."""
+    """One package with one client library: a driver process, and what it has made."""
 
-    def __init__(self, start: Callable[[str], Driver], client: tuple[str, str]) -> None:
-        self.language, self.client = client
+    def __init__(self, start: StartDriver, client: Client) -> None:
+        self.client = client
         self._start = start
-        self.driver = start(self.language)
+        self.driver = start(client.language)
+        if client.library not in self.driver.clients:
+            pytest.skip(f"the driver was built without {client.library}")
 
     def another(self) -> Package:
         """The same in another process."""
-        return Package(self._start, (self.language, self.client))
+        return Package(self._start, self.client)
 
-    def server(self, url: str, name: str = "s", **options: Any) -> None:
-        self.driver.do("server", name=name, client=self.client, url=url, **options)
+    def server(self, at: Service | Proxy | int, name: str = "s", **options: Any) -> None:
+        """Makes a Server `name` of the package, for what listens at that port."""
+        url = f"redis://127.0.0.1:{at if isinstance(at, int) else at.port}"
+        where = {"cluster": [url]} if self.client.in_cluster else {"url": url}
+        self.driver.do("server", name=name, client=self.client.library, **{**where, **options})
 
-    def limiter(self, name: str = "l", *, capacity: float, rate: str | float, **options: Any) -> None:
-        options = {"server": "s", **options}
-        self.driver.do("limiter", name=name, capacity=capacity, rate=rate, **options)
+    def limiter(
+        self, name: str = "l", *, capacity: float, rate: str, connect: bool = True, **options: Any
+    ) -> None:
+        """Makes a limiter, and waits until it has reached the server unless `connect` is false."""
+        self.driver.do(
+            "limiter", **{"name": name, "server": "s", "capacity": capacity, "rate": rate, **options}
+        )
+
+        if connect:
+            eventually(lambda: self._reaches(name))
+
+    def _reaches(self, limiter: str) -> bool:
+        try:
+            return not self.take("connects", on=limiter)["degraded"]
+        except DriverError as error:
+            if error.kind != "ServerAway":
+                raise
+            return False
 
     def take(self, name: str = "user", *, on: str = "l", **words: Any) -> dict[str, Any]:
         return self.driver.do("take", on=on, name=name, **words)  # type: ignore[no-any-return]
@@ -73,31 +115,32 @@ class Package:
 
 
 @pytest.fixture
-def start_driver(tmp_path: Path) -> Iterator[Callable[[str], Driver]]:
+def start_driver(tmp_path: Path) -> Iterator[StartDriver]:
     started: list[Driver] = []
 
     def start(language: str) -> Driver:
-        started.append(Driver(language, tmp_path))
+        started.append(Driver(language, tmp_path / f"driver-{len(started)}.log"))
         return started[-1]
 
     yield start
     for driver in started:
         driver.stop()
+        print(driver.log.read_text(errors="replace"))  # shown when the scenario fails
 
 
 @pytest.fixture
-def package(start_driver: Callable[[str], Driver], client: tuple[str, str]) -> Package:
+def package(start_driver: StartDriver, client: Client) -> Package:
     return Package(start_driver, client)
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
     started: list[Service] = []
 
-    def start(*options: str) -> Service:
+    def start(*options: str, with_module: bool = True) -> Service:
         folder = tmp_path / f"server-{len(started)}"
         folder.mkdir()
-        started.append(redis_server(folder, *options))
+        started.append(redis_server(folder, *options, with_module=with_module))
         started[-1].start()
         return started[-1]
 
@@ -107,16 +150,24 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
 
 @pytest.fixture
-def server(start_server: Callable[..., Service]) -> Service:
-    return start_server()
+def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service:
+    """A server, or a cluster of one node where the client is a cluster's."""
+    client = request.node.callspec.params.get("client") if hasattr(request.node, "callspec") else None
+    if client is None or not client.in_cluster:
+        return start_server()
+    node = start_server("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
+    with redis.Redis(port=node.port, decode_responses=True) as admin:
+        ask(admin, "CLUSTER", "ADDSLOTS", *range(16_384))
+        eventually(lambda: is_whole(admin))
+    return node
 
 
 @pytest.fixture
-def start_proxy() -> Iterator[Callable[..., Proxy]]:
+def start_proxy() -> Iterator[StartProxy]:
     started: list[Proxy] = []
 
-    def start(port: int, **options: Any) -> Proxy:
-        started.append(Proxy(port, **options))
+    def start(server: Service, **options: Any) -> Proxy:
+        started.append(Proxy(server.port, **options))
         return started[-1]
 
     yield start
@@ -125,8 +176,11 @@ def start_proxy() -> Iterator[Callable[..., Proxy]]:
 
 
 @pytest.fixture
-def proxy(server: Service, start_proxy: Callable[..., Proxy]) -> Proxy:
-    return start_proxy(server.port)
+def proxy(server: Service, admin: redis.Redis, start_proxy: StartProxy) -> Proxy:
+    """Where clients of a cluster are sent too."""
+    proxy = start_proxy(server)
+    admin.config_set("cluster-announce-port", proxy.port)
+    return proxy
 
 
 @pytest.fixture
@@ -136,16 +190,28 @@ def admin(server: Service) -> Iterator[redis.Redis]:
         yield client
 
 
-def url_of(service: Service) -> str:
-    return f"redis://127.0.0.1:{service.port}"
+def ask(admin: redis.Redis, *words: Any) -> Any:
+    """A command that redis-py has no method for."""
+    return admin.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
-def level(admin: redis.Redis, key: str, full: float = 1000) -> float:
+def level(admin: redis.Redis, key: str, full: int = 1000) -> int:
     """What the bucket held at its last write; a key that is not there is a full bucket."""
-    state = admin.execute_command("TB.STATE", key)
-    return float(int(float(state[0]))) if state else full
+    state = ask(admin, "TB.STATE", key)
+    return int(float(state[0])) if state else full
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """For what goes on in the background of a package."""
-    wait_for(holds, "what was promised", within_s=10)
+def is_whole(admin: redis.Redis) -> bool:
+    """Whether the node knows a cluster that has all slots."""
+    return "cluster_state:ok" in str(ask(admin, "CLUSTER", "INFO"))
+
+
+def executed(admin: redis.Redis, command: str) -> int:
+    """How often the server has executed a command."""
+    stats = {name.lower(): stat for name, stat in admin.info("commandstats").items()}
+    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 10) -> None:
+    """For what a package does in the background."""
+    wait_for(holds, "the promise", within_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -39,16 +38,12 @@ class DriverError(Exception):
 class Driver:
     """One process of one package."""
 
-    def __init__(self, language: str, folder: Path) -> None:
-        self.language = language
-        self._log = (folder / f"{language}-driver.log").open("ab")
-        self._process = subprocess.Popen(
-            COMMANDS[language],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=os.environ,
-        )
+    def __init__(self, language: str, log: Path) -> None:
+        self.language, self.log = language, log
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                COMMANDS[language], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+            )
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -57,10 +52,6 @@ class Driver:
         self._reader.start()
         self.clients = self._ready.result(STARTS_WITHIN_S)
         """The client libraries that it knows."""
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def begin(self, do: str, **words: Any) -> Future[Any]:
         """Sends a request, and returns what will be its reply."""
@@ -84,7 +75,6 @@ class Driver:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._log.close()
 
     def _read(self) -> None:
         assert self._process.stdout
@@ -99,7 +89,7 @@ class Driver:
                 reply.set_exception(DriverError(**said["error"]))
             else:
                 reply.set_result(said["ok"])
-        gone = RuntimeError(f"the {self.language} driver has ended: see {self._log.name}")
+        gone = RuntimeError(f"the {self.language} driver has ended: see {self.log}")
         if not self._ready.done():
             self._ready.set_exception(gone)
         for reply in self._waiting.values():

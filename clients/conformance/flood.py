@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
-# What wrk prints at the end: answers by what they say, and what went wrong.
+# Each thread of wrk counts the answers by status; at the end it prints the sums.
 REPORT = """
 local threads = {}
 function setup(thread) table.insert(threads, thread) end
 function init() passed, refused, other = 0, 0, 0 end
 function response(status)
-    if status == 200 then passed = passed + 1 elseif status == 429 then refused = refused + 1 else other = other + 1 end
+    if status == 200 then passed = passed + 1
+    elseif status == 429 then refused = refused + 1
+    else other = other + 1 end
 end
 function done(summary)
     local sum = { passed = 0, refused = 0, other = 0 }
@@ -30,14 +34,16 @@ class Seen:
     passed: int
     refused: int
     failed: int
-    """Neither 200 nor 429, or a connection that broke."""
+    """Other statuses, and broken connections."""
+    seconds: float
 
 
-def flood(port: int, *, connections: int, seconds: int) -> Seen:
-    """Asks `http://127.0.0.1:port/` over so many connections for so long."""
-    command = ["wrk", "-t2", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", "/dev/stdin"]
-    done = subprocess.run(
-        [*command, f"http://127.0.0.1:{port}/"], input=REPORT, check=True, capture_output=True, text=True
-    )
+def flood(port: int, folder: Path, *, connections: int, seconds: int) -> Seen:
+    """Requests `http://127.0.0.1:port/` over so many connections for so long."""
+    script = folder / "report.lua"
+    script.write_text(REPORT)
+    command = ["wrk", "-t2", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(script)]
+    began = time.monotonic()
+    done = subprocess.run([*command, f"http://127.0.0.1:{port}/"], check=True, capture_output=True, text=True)
     passed, refused, other, broken = map(int, done.stderr.split())
-    return Seen(passed, refused, other + broken)
+    return Seen(passed, refused, other + broken, time.monotonic() - began)

@@ -1,7 +1,7 @@
 """A TCP proxy in front of a server: it delays, stalls, redirects, counts commands, and cuts replies off.
 
-It runs in a thread of its own, so that a test stays plain code. A cut happens after the server has executed the
-command, so that only the reply is lost.
+It runs in a thread of its own, so that a test stays plain code. A cut happens after the server has executed
+the command, so that only the reply is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Proxy:
         """What clients sent, by upper-case name."""
         self.cut: Counter[str] = Counter()
         """How many replies to each command are to be lost, together with their connection."""
-        self._links: set[_Link] = set()
+        self._links: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -35,6 +35,10 @@ class Proxy:
         self._server = self._call(self._listen())
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}"
+
+    def count(self, prefix: str) -> int:
+        """How many commands whose names begin so clients have sent."""
+        return sum(count for name, count in self.commands.items() if name.startswith(prefix))
 
     def stall(self) -> None:
         """Lets nothing through in either direction until `resume`."""
@@ -54,6 +58,7 @@ class Proxy:
         self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
@@ -62,26 +67,36 @@ class Proxy:
         return await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=4096)
 
     async def _drop_connections(self) -> None:
-        for link in list(self._links):
-            link.close()
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
 
     async def _stop(self) -> None:
         self._server.close()
         await self._drop_connections()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # In a task of its own: asyncio reports the cancellation of this one as an error.
+        link = asyncio.create_task(self._serve(reader, writer))
+        self._links.add(link)
+        link.add_done_callback(self._links.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             server = await asyncio.open_connection("127.0.0.1", self.target_port)
+            try:
+                await _Link(self, (reader, writer), server).run()
+            finally:
+                server[1].close()
         except OSError:
-            writer.close()
-            return
-        link = _Link(self, (reader, writer), server)
-        self._links.add(link)
-        try:
-            await link.run()
+            pass
         finally:
-            self._links.discard(link)
-            link.close()
+            writer.close()
 
     async def wait_until_flowing(self) -> None:
         await self._flowing.wait()
@@ -99,10 +114,6 @@ class _Link:
         self._pending: list[str] = []
         """Commands whose replies have not come."""
 
-    def close(self) -> None:
-        self._client[1].close()
-        self._server[1].close()
-
     async def run(self) -> None:
         flows = [
             asyncio.create_task(self._pump(self._client[0], self._server[1], Frames(self._see_command))),
@@ -113,7 +124,6 @@ class _Link:
         finally:
             for flow in flows:
                 flow.cancel()
-            await asyncio.gather(*flows, return_exceptions=True)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: Frames) -> None:
         loop = asyncio.get_running_loop()
@@ -181,7 +191,7 @@ def _end(buffer: bytearray, at: int, strings: list[bytes]) -> int:
     line_end = buffer.find(b"\r\n", at)
     if line_end < 0:
         return -1
-    kind, text = buffer[at : at + 1], bytes(buffer[at + 1 : line_end])
+    kind, text = bytes(buffer[at : at + 1]), bytes(buffer[at + 1 : line_end])
     after = line_end + 2
     if kind in (b"$", b"=", b"!"):
         size = int(text)

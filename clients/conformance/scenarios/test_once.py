@@ -1,4 +1,4 @@
-"""A call that must happen once is sent once: done, or told that nobody knows."""
+"""A call that must happen once is sent once: it is done, or the caller learns that nobody knows."""
 
 from __future__ import annotations
 
@@ -6,41 +6,74 @@ import pytest
 import redis
 
 from conftest import Package, level
+from drivers import DriverError
 from proxy import Proxy
 
+pytestmark = pytest.mark.also_in_clusters
 
-@pytest.mark.parametrize("command, op, change", [("TB.GIVE", "give", 10), ("TB.CHARGE", "charge", -10)])
-def test_a_reply_that_is_lost_means_done_once_or_told(
+
+@pytest.mark.parametrize(("command", "op", "change"), [("TB.GIVE", "give", 10), ("TB.CHARGE", "charge", -10)])
+def test_a_call_whose_reply_is_lost_is_done_once_and_says_so(
     package: Package, proxy: Proxy, admin: redis.Redis, command: str, op: str, change: int
 ) -> None:
-    package.server(proxy.url)
+    package.server(proxy)
     package.limiter(capacity=1000, rate="1/h")
     package.take(cost=500)
     proxy.cut[command] = 1
     told = package.driver.do(op, on="l", name="user", amount=10)
     assert told["lost"], told
     assert proxy.commands[command] == 1
-    assert int(level(admin, "tb:user")) == 500 + change
+    assert level(admin, "tb:user") == 500 + change
+
+
+def test_a_limiter_that_raises_says_that_the_reply_is_lost(
+    package: Package, proxy: Proxy, admin: redis.Redis
+) -> None:
+    package.server(proxy)
+    package.limiter(capacity=1000, rate="1/h", on_error="raise")
+    package.take(cost=500)
+    proxy.cut["TB.GIVE"] = 1
+    with pytest.raises(DriverError, match="ReplyLost"):
+        package.driver.do("give", on="l", name="user", amount=10)
+    assert level(admin, "tb:user") == 510
 
 
 def test_a_settlement_whose_reply_is_lost_is_not_made_twice(
     package: Package, proxy: Proxy, admin: redis.Redis
 ) -> None:
-    package.server(proxy.url)
+    package.server(proxy)
     package.limiter(capacity=1000, rate="1/h")
     package.driver.do("hold", on="l", **{"as": "h"}, name="user", amount=100, ttl_ms=60_000)
-    proxy.cut["TB.MSETTLE"] = proxy.cut["TB.SETTLE"] = 1
-    package.driver.do("settle", hold="h", used=30)
-    package.driver.do("settle", hold="h", used=30)
-    assert proxy.commands["TB.MSETTLE"] + proxy.commands["TB.SETTLE"] == 1
+    proxy.cut["TB.SETTLE"] = proxy.cut["TB.MSETTLE"] = 1
+    first = package.driver.do("settle", hold="h", used=30)
+    assert first["lost"], first
+    assert package.driver.do("settle", hold="h", used=30) == first
+    assert proxy.commands["TB.SETTLE"] + proxy.commands["TB.MSETTLE"] == 1
     assert proxy.commands["TB.CHARGE"] == 0
-    assert int(level(admin, "tb:user")) == 970
+    assert level(admin, "tb:user") == 970
+
+
+def test_a_joint_settlement_whose_reply_is_lost_is_not_made_twice(
+    package: Package, proxy: Proxy, admin: redis.Redis
+) -> None:
+    package.server(proxy)
+    package.limiter(capacity=1, rate="1/h", prefix="other:")
+    limits = {"requests": [1000, "1/h"], "tokens": [1000, "1/h"]}
+    package.driver.do("joint", name="j", server="s", limits=limits, prefix="tb:")
+    amounts, used = {"requests": 1, "tokens": 100}, {"requests": 1, "tokens": 30}
+    package.driver.do("hold", on="j", **{"as": "h"}, name="user", amount=amounts, ttl_ms=60_000)
+    proxy.cut["TB.MSETTLE"] = 1
+    first = package.driver.do("settle", hold="h", used=used)
+    assert first["lost"], first
+    assert package.driver.do("settle", hold="h", used=used) == first
+    assert (proxy.commands["TB.MSETTLE"], proxy.commands["TB.CHARGE"]) == (1, 0)
+    assert (level(admin, "tb:{user}:requests"), level(admin, "tb:{user}:tokens")) == (999, 970)
 
 
 def test_settling_twice_settles_once(package: Package, proxy: Proxy, admin: redis.Redis) -> None:
-    package.server(proxy.url)
+    package.server(proxy)
     package.limiter(capacity=1000, rate="1/h")
     package.driver.do("hold", on="l", **{"as": "h"}, name="user", amount=100, ttl_ms=60_000)
     first = package.driver.do("settle", hold="h", used=30)
-    assert package.driver.do("settle", hold="h", used=30) == first
-    assert int(level(admin, "tb:user")) == 970
+    assert package.driver.do("settle", hold="h", used=40) == first
+    assert level(admin, "tb:user") == 970
