@@ -85,7 +85,7 @@ def test_a_server_that_was_killed_decides_again_when_it_is_back(
 def test_a_restart_between_two_calls_is_no_outage(
     package: Package, server: Service, admin: redis.Redis
 ) -> None:
-    package.server(server)
+    package.server(server, timeout_ms=1000)
     package.limiter(capacity=1, rate="1/h")
     # On several connections, where a package has several.
     assert package.many(name="before", count=20, concurrency=10)["degraded"] == 0

@@ -19,7 +19,7 @@ def test_processes_below_the_rate_are_denied_no_more_than_they_hold_in_batches(
 ) -> None:
     packages = [package, *(package.another() for _ in range(processes - 1))]
     for one in packages:
-        one.server(server)
+        one.server(server, timeout_ms=1000)
         one.limiter(capacity=PER_S, rate=f"{PER_S}/s", batch=BATCH)
     words = {"op": "take", "on": "l", "name": "user", "concurrency": 8, "for_ms": SECONDS * 1000}
     words["per_second"] = 0.8 * PER_S / processes
@@ -54,7 +54,7 @@ def test_fifty_callers_of_an_empty_bucket_wait_for_one_fetch(
 
 def many_names(package: Package, server: Service, names: int) -> int:
     """How much the heap grows from 20,000 names, twice as many as a package keeps, to so many."""
-    package.server(server)
+    package.server(server, timeout_ms=1000)
     package.limiter(capacity=10, rate="10/d", batch=2)
     few = package.many(names=500, count=2000, concurrency=20)
     some = package.many(names=20_000, count=20_000, concurrency=20)
@@ -75,7 +75,7 @@ def test_batches_of_many_names_take_bounded_memory_at_a_constant_price(
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_batches_of_600_000_names_take_bounded_memory(package: Package, server: Service) -> None:
-    assert many_names(package, server, names=600_000) < 10_000_000
+    assert many_names(package, server, names=600_000) < 40_000_000
 
 
 @pytest.mark.only("python")
