@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,13 +192,44 @@ def admin(server: Service) -> Iterator[redis.Redis]:
         yield client
 
 
+class Witness:
+    """Measures meanwhile how long the server is silent to others: a starved machine is no package's fault."""
+
+    def __init__(self, server: Service) -> None:
+        self._client = redis.Redis(port=server.port)
+        self._client.ping()
+        self._over = threading.Event()
+        self.silence_s = 0.0
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.002):
+            began = time.monotonic()
+            self._client.ping()
+            self.silence_s = max(self.silence_s, time.monotonic() - began)
+
+    def __enter__(self) -> Witness:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._client.close()
+
+    @property
+    def saw_an_outage(self) -> bool:
+        """Whether the server was silent for about the packages' default timeout."""
+        return self.silence_s > 0.08
+
+
 def ask(admin: redis.Redis, *words: Any) -> Any:
     """A command that redis-py has no method for."""
     return admin.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
 def level(admin: redis.Redis, key: str, full: int = 1000) -> int:
-    """What the bucket held at its last write; a key that is not there is a full bucket."""
+    """What the bucket held at its last write; a missing key is a full bucket."""
     state = ask(admin, "TB.STATE", key)
     return int(float(state[0])) if state else full
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy
+from conftest import WITH_DEADLINES, Package, StartProxy, Witness
 from flood import flood
 from services import Service
 
@@ -24,8 +24,13 @@ FRAMEWORKS = {
 def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(package: Package, server: Service) -> None:
     package.server(server)
     package.limiter(capacity=10, rate="10/h")
-    done = package.many(count=10_000, concurrency=10_000)
-    assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})
+    with Witness(server) as witness:
+        done = package.many(count=10_000, concurrency=10_000)
+    assert done["errors"] == {}
+    if witness.saw_an_outage:
+        assert done["allowed"] <= 20
+    else:
+        assert (done["allowed"], done["degraded"]) == (10, 0), witness.silence_s
 
 
 def test_ten_thousand_takes_at_once_of_a_closed_limiter_pass_where_tokens_suffice(
@@ -33,8 +38,11 @@ def test_ten_thousand_takes_at_once_of_a_closed_limiter_pass_where_tokens_suffic
 ) -> None:
     package.server(server)
     package.limiter(capacity=100_000, rate="100000/h", on_error="closed")
-    done = package.many(count=10_000, concurrency=10_000)
-    assert (done["allowed"], done["degraded"], done["errors"]) == (10_000, 0, {})
+    with Witness(server) as witness:
+        done = package.many(count=10_000, concurrency=10_000)
+    assert done["errors"] == {}
+    if not witness.saw_an_outage:
+        assert (done["allowed"], done["degraded"]) == (10_000, 0), witness.silence_s
 
 
 def test_a_server_that_is_blocked_now_and_then_costs_at_most_one_bucket(
@@ -76,9 +84,13 @@ def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package
     for deadline_us in (30, 200):
         words = {"concurrency": 8, "for_ms": 1500, "deadline_us": deadline_us}
         hurried = package.driver.begin("many", op="take", on="l", name="hurried", **words)
-        over_limit = package.many(name=f"over{deadline_us}", concurrency=8, for_ms=1500)
-        assert (over_limit["allowed"], over_limit["degraded"]) == (10, 0)
-        assert hurried.result()["allowed"] <= 10
+        with Witness(server) as witness:
+            over_limit = package.many(name=f"over{deadline_us}", concurrency=8, for_ms=1500)
+        if witness.saw_an_outage:
+            assert over_limit["allowed"] <= 20
+        else:
+            assert (over_limit["allowed"], over_limit["degraded"]) == (10, 0), witness.silence_s
+        assert hurried.result()["allowed"] <= 20
 
 
 @pytest.mark.only("node", "redis-py-asyncio", "go", "redis-rs")
