@@ -9,7 +9,7 @@ import redis
 
 from conftest import Package, StartServer, ask
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/without-the-module.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/without-the-module.md"
 
 
 def documented_rights(version: str) -> list[str]:
