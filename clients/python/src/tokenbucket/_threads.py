@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -47,6 +48,8 @@ class Connection:
         self.generation = generation
         self.socket = socket_of(raw)
         self.socket.settimeout(node.tick_s)
+        # A server that nobody closed ends without a warning, as a pool of the library does.
+        weakref.finalize(self, self.socket.close).atexit = False
         self.replies = Replies()
         self.heard_at = time.monotonic()
 
