@@ -94,4 +94,5 @@ def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     done = package.many(count=200, concurrency=20, deadline_us=5000)
     assert done["cancelled"] > 0
     package.driver.do("close", name="l")  # gives back what its batches have left
+    assert done["degraded"] == 0
     eventually(lambda: level(admin, "tb:user") == 1000 - done["allowed"])
