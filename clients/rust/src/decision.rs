@@ -23,8 +23,11 @@ pub struct Decision {
     pub retry_after_ms: i64,
     /// Until the bucket is full; -1 if it never will be by itself.
     pub reset_after_ms: i64,
-    /// Whether nobody was asked: the server is away, and [`OnError`](crate::OnError) has decided.
+    /// Whether [`OnError`](crate::OnError) has decided, because the server is away.
     pub degraded: bool,
+    /// Whether it is not known if the call happened: it was sent, and its reply was lost. Only of calls that must happen
+    /// once: giving, charging and settling.
+    pub lost: bool,
 }
 
 impl Decision {
@@ -70,6 +73,11 @@ impl Decision {
         Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
     }
 
+    /// Of a call whose reply was lost.
+    pub(crate) fn of_lost_call() -> Self {
+        Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
+    }
+
     /// The decision as it stands so much later, if nobody acted.
     pub(crate) fn later(self, passed: Duration, least_ms: i64) -> Self {
         let passed_ms = saturating(passed.as_millis());
@@ -83,7 +91,7 @@ impl FromRedisValue for Decision {
         let (granted, remaining, retry_after_ms, reset_after_ms) =
             <(u64, i64, i64, i64)>::from_redis_value(value)?;
         let allowed = granted > 0;
-        Ok(Self { allowed, granted, remaining, retry_after_ms, reset_after_ms, degraded: false })
+        Ok(Self { allowed, granted, remaining, retry_after_ms, reset_after_ms, ..Self::default() })
     }
 }
 
@@ -98,6 +106,17 @@ pub struct JointDecision {
 }
 
 impl JointDecision {
+    pub(crate) fn of(binding: Decision) -> Self {
+        Self { binding, each: Vec::new() }
+    }
+
+    pub(crate) fn degraded(mut self) -> Self {
+        for one in self.each.iter_mut().chain([&mut self.binding]) {
+            one.degraded = true;
+        }
+        self
+    }
+
     /// Whether every bucket allowed.
     pub fn allowed(&self) -> bool {
         self.binding.allowed

@@ -1,55 +1,88 @@
 //! What goes wrong, and whose fault it is.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
 use crate::decision::JointDecision;
+use crate::limit::LimitError;
 
-/// Why there is no decision. A server that is away is none of it: then the policy decides, see
-/// [`OnError`](crate::OnError).
+/// Why there is no decision.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The call is wrong or not permitted, and would be the next time as well: a capacity that cannot be, a key of
-    /// another type, a wrong password. Failing open must not hide it.
-    Refused(RedisError),
-    /// The server has not loaded the module.
-    ModuleMissing(&'static str),
+    /// The server refuses the call, and would the next time as well: a key of another type, a wrong password. Says which
+    /// server. The policy does not decide here, because failing open must not hide it.
+    Refused {
+        /// `host:port`.
+        server: String,
+        /// The server's reply.
+        error: RedisError,
+    },
+    /// An argument cannot be. Says which.
+    BadArgument(String),
+    /// The server has not loaded the module. Says which server.
+    ModuleMissing(String),
     /// The buckets of one call are in several slots of a cluster.
     CrossSlot,
     /// The hold was denied.
     Denied(JointDecision),
+    /// The server is away, and the policy is [`OnError::Error`](crate::OnError::Error). Says which server, and why.
+    ServerAway(String),
+    /// The reply was lost, and the policy is [`OnError::Error`](crate::OnError::Error): it is not known whether the call
+    /// happened. Says which server.
+    ReplyLost(String),
+    /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
+    #[cfg(feature = "sync")]
+    DeadlinePassed,
 }
-
-pub(crate) const LOAD_THE_MODULE: Error =
-    Error::ModuleMissing("the server has no tokenbucket module: load it, or set Fallback::Script");
-pub(crate) const HOLDS_NEED_THE_MODULE: Error =
-    Error::ModuleMissing("holds need the tokenbucket module, which the server has not loaded");
 
 const SHARE_A_HASH_TAG: &str =
     "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests";
 
-/// What the server replied to a call that would be wrong the next time as well.
-impl From<RedisError> for Error {
-    fn from(error: RedisError) -> Self {
+impl Error {
+    /// What a server replied to a call that would be wrong the next time as well.
+    pub(crate) fn refused(server: &str, error: RedisError) -> Self {
         match error.code() {
             Some("CROSSSLOT") => Self::CrossSlot,
-            _ => Self::Refused(error),
+            Some("MOVED" | "ASK") => Self::BadArgument(format!(
+                "server: {server} is a node of a cluster: connect with Server::cluster"
+            )),
+            _ => Self::Refused { server: server.to_owned(), error },
         }
+    }
+
+    pub(crate) fn module_missing(server: &str, is_needed: bool) -> Self {
+        Self::ModuleMissing(if is_needed {
+            format!("holds need the tokenbucket module, which {server} has not loaded")
+        } else {
+            format!("{server} has not loaded the tokenbucket module: load it, or set Fallback::Script")
+        })
+    }
+}
+
+impl From<LimitError> for Error {
+    fn from(error: LimitError) -> Self {
+        Self::BadArgument(error.to_string())
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(error) => error.fmt(f),
-            Self::ModuleMissing(text) => f.write_str(text),
+            Self::Refused { server, error } => write!(f, "{server}: {error}"),
+            Self::BadArgument(text) | Self::ModuleMissing(text) | Self::ServerAway(text) => f.write_str(text),
             Self::CrossSlot => f.write_str(SHARE_A_HASH_TAG),
             Self::Denied(decision) => match decision.binding.retry_after() {
                 Some(wait) => write!(f, "denied; there may be room in {} ms", wait.as_millis()),
                 None => f.write_str("denied: more than the limit ever holds"),
             },
+            Self::ReplyLost(server) => {
+                write!(f, "{server}: the reply was lost; it is not known whether the call happened")
+            }
+            #[cfg(feature = "sync")]
+            Self::DeadlinePassed => f.write_str("the caller's deadline is over"),
         }
     }
 }
@@ -57,32 +90,63 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Refused(error) => Some(error),
-            Self::ModuleMissing(_) | Self::CrossSlot | Self::Denied(_) => None,
+            Self::Refused { error, .. } => Some(error),
+            _ => None,
         }
     }
 }
 
-/// Why a command has no reply.
+/// Why a request has no reply of use.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The fake never lets anybody wait.
-    #[cfg_attr(not(any(feature = "sync", feature = "tokio")), allow(dead_code))]
-    TimedOut,
-    Redis(RedisError),
+    /// Not sent: the connection is being made, which takes longer than a caller waits.
+    Connecting,
+    /// Not sent: there is no connection.
+    NotConnected(RedisError),
+    /// Sent, and nothing came from the server for so long.
+    Silent(Duration),
+    /// Sent long ago; others are answered meanwhile.
+    TooOld,
+    /// Sent, and the connection broke.
+    Broken(RedisError),
+    /// The server's reply is an error.
+    Replied(RedisError),
 }
 
-impl From<RedisError> for Failure {
-    fn from(error: RedisError) -> Self {
-        Self::Redis(error)
+impl Failure {
+    pub(crate) fn has_code(&self, code: &str) -> bool {
+        matches!(self, Self::Replied(error) if error.code() == Some(code))
+    }
+
+    pub(crate) fn is_unknown_command(&self) -> bool {
+        let detail = match self {
+            Self::Replied(error) if error.code() == Some("ERR") => error.detail(),
+            _ => None,
+        };
+        detail.is_some_and(|text| text.starts_with("unknown command"))
+    }
+
+    /// Whether a call that must happen once may have happened.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        matches!(self, Self::Silent(_) | Self::TooOld | Self::Broken(_))
+    }
+
+    pub(crate) fn fault(&self) -> Fault {
+        match self {
+            Self::Connecting | Self::TooOld => Fault::Nobodys,
+            Self::Silent(_) | Self::Broken(_) => Fault::Away,
+            Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut => f.write_str("no answer in time"),
-            Self::Redis(error) => error.fmt(f),
+            Self::Connecting => f.write_str("connecting takes longer than the timeout"),
+            Self::Silent(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
+            Self::TooOld => f.write_str("no answer, while other calls are answered"),
+            Self::NotConnected(error) | Self::Broken(error) | Self::Replied(error) => error.fmt(f),
         }
     }
 }
@@ -95,46 +159,13 @@ pub(crate) enum Fault {
     Away,
     /// The server is there and refuses this write, which says nothing about the next.
     Refusing,
-}
-
-impl Failure {
-    pub(crate) fn fault(&self) -> Fault {
-        match self {
-            Self::TimedOut => Fault::Away,
-            Self::Redis(error) => fault_of(error),
-        }
-    }
-
-    pub(crate) fn is_unknown_command(&self) -> bool {
-        self.has_code("ERR") && self.detail().is_some_and(|text| text.starts_with("unknown command"))
-    }
-
-    pub(crate) fn is_unknown_script(&self) -> bool {
-        self.has_code("NOSCRIPT")
-    }
-
-    /// Whether the connection broke before there was a reply.
-    pub(crate) fn is_broken_connection(&self) -> bool {
-        matches!(self, Self::Redis(error) if error.is_connection_dropped())
-    }
-
-    fn has_code(&self, code: &str) -> bool {
-        matches!(self, Self::Redis(error) if error.code() == Some(code))
-    }
-
-    fn detail(&self) -> Option<&str> {
-        match self {
-            Self::Redis(error) => error.detail(),
-            Self::TimedOut => None,
-        }
-    }
+    /// It took too long, which says nothing about the server.
+    Nobodys,
 }
 
 fn fault_of(error: &RedisError) -> Fault {
     match error.code() {
-        Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "UNKILLABLE" | "MOVED" | "ASK") => {
-            Fault::Away
-        }
+        Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "UNKILLABLE") => Fault::Away,
         Some("OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN") => Fault::Refusing,
         Some(_) => Fault::Callers,
         None => match error.kind() {

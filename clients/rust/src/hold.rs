@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_lock::OnceCell;
+use tokio::sync::OnceCell;
 
 use crate::decision::{random_bits, JointDecision};
+use crate::detached::Detached;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::request::{Amount, Part};
 use crate::server::How;
-use crate::transport::either;
 
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
@@ -20,10 +20,7 @@ use crate::transport::either;
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
 /// if there is room, and the settlement charges in any case.
 #[must_use = "it is settled when it is dropped"]
-pub struct Hold {
-    inner: Arc<Inner>,
-    is_settled: bool,
-}
+pub struct Hold(Arc<Inner>);
 
 pub(crate) struct Inner {
     limiter: Limiter,
@@ -35,8 +32,9 @@ pub(crate) struct Inner {
     decision: Mutex<JointDecision>,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
     /// would hold again.
-    is_open: async_lock::Mutex<bool>,
-    over: OnceCell<()>,
+    is_open: tokio::sync::Mutex<bool>,
+    over: tokio::sync::Notify,
+    settled: OnceCell<Result<JointDecision, Error>>,
 }
 
 impl Hold {
@@ -48,22 +46,19 @@ impl Hold {
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
             decision: Mutex::default(),
-            is_open: async_lock::Mutex::new(true),
-            over: OnceCell::new(),
+            is_open: tokio::sync::Mutex::new(true),
+            over: tokio::sync::Notify::new(),
+            settled: OnceCell::new(),
         });
-        // Settled also if nobody waits for the reply.
-        let mut hold = Self { inner: inner.clone(), is_settled: false };
-        let decision = inner.renew().await;
-        hold.is_settled = !decision.as_ref().is_ok_and(JointDecision::allowed);
-        let decision = decision?;
+        let decision = inner.renew().await?;
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
-        let transport = &inner.limiter.server().transport;
-        if transport.renews_holds() {
-            transport.spawn(Box::pin(inner.clone().renew_until_over()));
+        let server = inner.limiter.server();
+        if server.renews_holds() {
+            server.spawn(inner.clone().renew_until_over());
         }
-        Ok(hold)
+        Ok(Self(inner))
     }
 
     /// How much the work used, of its only limit; nothing unless it is told.
@@ -73,34 +68,35 @@ impl Hold {
 
     /// How much it used of one of several limits, by its place in the call.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) {
-        if let Some(one) = locked(&self.inner.used).get_mut(place) {
+        if let Some(one) = locked(&self.0.used).get_mut(place) {
             *one = used.into();
         }
     }
 
-    /// The decision by which it came to be, then that of the last renewal. Degraded: nobody was asked.
+    /// The decision by which it came to be, then that of the last renewal.
     pub fn decision(&self) -> JointDecision {
-        locked(&self.inner.decision).clone()
+        locked(&self.0.decision).clone()
     }
 
-    /// Ends it with what the work used, and waits for the reply.
-    pub async fn settle(mut self) -> Result<JointDecision, Error> {
-        self.is_settled = true;
-        self.inner.settle().await
+    /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
+    /// did, and a caller who stops waiting ends only that.
+    pub async fn settle(&self) -> Result<JointDecision, Error> {
+        let inner = self.0.clone();
+        Detached::new(self.0.limiter.server().clone(), async move { inner.settle().await }, drop).await
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.is_settled {
+        if self.0.settled.initialized() {
             return;
         }
-        let inner = self.inner.clone();
-        self.inner.limiter.server().transport.spawn(Box::pin(async move {
+        let inner = self.0.clone();
+        self.0.limiter.server().spawn(async move {
             if let Err(error) = inner.settle().await {
                 log::warn!("a hold was not settled: {error}");
             }
-        }));
+        });
     }
 }
 
@@ -115,7 +111,7 @@ impl Inner {
     /// Three times in each `ttl`, so that one renewal may fail and the next still comes in time.
     async fn renew_until_over(self: Arc<Self>) {
         loop {
-            either(wait_for(&self.over), self.limiter.server().transport.sleep(self.ttl / 3)).await;
+            let _ = tokio::time::timeout(self.ttl / 3, self.over.notified()).await;
             let is_open = self.is_open.lock().await;
             if !*is_open {
                 return;
@@ -126,28 +122,34 @@ impl Inner {
         }
     }
 
+    async fn settle(&self) -> Result<JointDecision, Error> {
+        self.settled.get_or_init(|| self.settle_once()).await.clone()
+    }
+
     /// Asked also while the server is thought to be away: what a settlement does not tell is lost. Sent once: a second
     /// "not there" could mean that the first has settled.
-    async fn settle(&self) -> Result<JointDecision, Error> {
+    async fn settle_once(&self) -> Result<JointDecision, Error> {
         *self.is_open.lock().await = false;
-        let _ = self.over.set(()).await;
+        self.over.notify_one();
         let used = locked(&self.used).clone();
         let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
         let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
         let how = How { always: true };
         let settled = self.limiter.decide_all("MSETTLE", vec![self.id.clone()], &parts, how).await?;
+        if settled.binding.degraded {
+            return Ok(settled);
+        }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or nobody was asked when the work began.
                 self.limiter.with_limit(part.limit.clone()).charge(&part.name, part.amount).await?;
             }
         }
+        if locked(&self.decision).binding.degraded {
+            self.limiter.settle_here(&self.id, &parts);
+        }
         Ok(settled)
     }
-}
-
-async fn wait_for(event: &OnceCell<()>) {
-    event.wait().await;
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -63,6 +63,11 @@ impl Limit {
         Ok(Self { capacity: capacity.into(), rate: rate.into(), capacity_micro, flow })
     }
 
+    pub(crate) fn none() -> Self {
+        let flow = Flow { gain_micro: 0, time_us: 1 };
+        Self { capacity: "0".into(), rate: "0".into(), capacity_micro: 0, flow }
+    }
+
     /// The largest number of tokens in the bucket, as it was given.
     pub fn capacity(&self) -> &str {
         &self.capacity
@@ -77,7 +82,6 @@ impl Limit {
         self.capacity_micro
     }
 
-    #[cfg(feature = "fake")]
     pub(crate) fn flow(&self) -> Flow {
         self.flow
     }
@@ -146,7 +150,6 @@ impl Flow {
 }
 
 /// Of `1000@15m+09:00` its count, number, unit and offset; None of a rate that does not go by the calendar.
-#[cfg(feature = "fake")]
 pub(crate) fn calendar_words(rate: &str) -> Option<(&str, &str, &str, &str)> {
     let (count, period) = rate.split_once('@')?;
     let (period, offset) = period.split_at(period.find(['+', '-']).unwrap_or(period.len()));

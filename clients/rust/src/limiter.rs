@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::batches::{Batch, Batches, Shared};
+use crate::batches::{Batches, Verdict};
 use crate::decision::{Decision, JointDecision};
 use crate::denials::Denials;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::limit::Limit;
-use crate::options::{OnError, Options};
+use crate::options::{Fallback, OnError, Options};
 use crate::request::{Amount, Part, Request};
-use crate::server::{How, Server};
+use crate::server::{Answer, How, Node, Server};
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
@@ -59,74 +59,105 @@ impl Limiter {
 
     /// Takes `cost` tokens if the bucket holds them, else nothing.
     ///
+    /// A caller who stops waiting, as by a timeout of its own, ends only the waiting: a grant that comes later is given
+    /// back.
+    ///
     /// # Errors
     ///
     /// What is the caller's mistake, here and everywhere: see [`Error`].
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         let (cost, asked_at) = (cost.into(), self.now());
-        if let Some((batch, tokens)) = self.batch_for(name, cost, asked_at) {
-            return self.take_from(batch, name, tokens).await;
+        let denials = self.memory.denials.as_ref();
+        if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
+            return Ok(decision);
         }
-        let Some(denials) = &self.memory.denials else { return self.decide("TAKE", name, &[cost], 1).await };
-        if let Some(refusal) = denials.recall(name, &self.limit, cost, asked_at) {
+        if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
             self.tell(name, &refusal, asked_at);
             return Ok(refusal);
         }
-        let decision = self.decide("TAKE", name, &[cost], 1).await?;
-        denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
+        let decision = self.decide("TAKE", name, vec![cost.word("cost")?], 1).await?;
+        if let Some(denials) = denials {
+            denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
+        }
         Ok(decision)
     }
 
     /// What [`take`](Self::take) would decide; takes nothing. Of cost 0, what there is.
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.decide("PEEK", name, &[cost.into()], 1).await
+        self.decide("PEEK", name, vec![cost.into().word("cost")?], 1).await
     }
 
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
     pub async fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
-        self.decide("TAKEUPTO", name, &[most.into()], most).await
+        if Amount::from(most).as_whole().is_none() {
+            return Err(Error::BadArgument(format!("most: {most} is not a number of tokens from 1 to 1e12")));
+        }
+        self.decide("TAKEUPTO", name, vec![most.to_string()], most).await
     }
 
-    /// Takes `cost`, into debt if need be, and sleeps until it is this caller's turn. Denied, at once and without a
-    /// token taken, if that would be longer than `max_wait`. A wait that is broken off gives the tokens back.
+    /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
+    /// token taken, if that would be longer than `max_wait`.
     pub async fn reserve(
         &self,
         name: &str,
         cost: impl Into<Amount>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        let cost = cost.into();
-        let decision = self.reserve_only(name, cost, max_wait).await?;
-        if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
-            let mut turn = Turn { limiter: self, name, cost, has_come: false };
-            self.server.transport.sleep(wait).await;
-            turn.has_come = true;
-        }
-        Ok(decision)
+        let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX).to_string();
+        self.decide("RESERVE", name, vec![cost.into().word("cost")?, max_wait_ms], 1).await
     }
 
-    /// The same without sleeping: the caller waits for `retry_after_ms` before it acts.
-    pub async fn reserve_only(
+    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A wait that is broken off gives the tokens
+    /// back.
+    pub async fn wait(
         &self,
         name: &str,
         cost: impl Into<Amount>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
-        self.decide("RESERVE", name, &[cost.into(), max_wait_ms.into()], 1).await
+        let cost = cost.into();
+        let decision = self.reserve(name, cost, max_wait).await?;
+        if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
+            let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
+            self.server.sleep(wait).await;
+            turn.has_come = true;
+        }
+        Ok(decision)
     }
 
-    /// Takes `amount` in any case, into debt if need be.
+    /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
     pub async fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.decide("CHARGE", name, &[amount.into()], 1).await
+        self.decide("CHARGE", name, vec![amount.into().word("amount")?], 1).await
     }
 
-    /// Puts `amount` back, never above the capacity.
+    /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
     pub async fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
         if let Some(denials) = &self.memory.denials {
             denials.forget(name, &self.limit);
         }
-        self.decide("GIVE", name, &[amount.into()], 1).await
+        self.decide("GIVE", name, vec![amount.into().word("amount")?], 1).await
+    }
+
+    /// Makes the bucket full: deletes its key.
+    pub async fn reset(&self, name: &str) -> Result<(), Error> {
+        if let Some(denials) = &self.memory.denials {
+            denials.forget(name, &self.limit);
+        }
+        if let Some(batches) = &self.memory.batches {
+            batches.forget(name, &self.limit);
+        }
+        let key = self.key(name);
+        let request = Arc::new(Request::reset(key.clone(), &self.limit));
+        self.server.decide_locally(&request)?;
+        let mut answer = self.server.ask(&request, How::default()).await?;
+        if self.server.options().fallback == Fallback::Script {
+            let script = Arc::new(Request::reset(request.script_key(), &self.limit));
+            answer = self.server.ask(&script, How::default()).await?;
+        }
+        match answer {
+            Answer::Replies(_) => Ok(()),
+            Answer::Away(node) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
+        }
     }
 
     /// Takes from every bucket or from none, each under the limit of its own.
@@ -151,12 +182,8 @@ impl Limiter {
 
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
-        let batches = self.memory.batches.as_ref().map(Batches::drain).unwrap_or_default();
-        for ((name, limit), batch) in batches {
-            let left = batch.lock().await.drain(self.now());
-            if left > 0 {
-                self.with_limit(limit).give(&name, left).await?;
-            }
+        for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
+            self.server.ask(&Arc::new(request), How::default()).await?;
         }
         Ok(())
     }
@@ -165,17 +192,17 @@ impl Limiter {
         &self.server
     }
 
+    #[cfg(feature = "tower")]
+    pub(crate) fn on_error(&self) -> OnError {
+        self.options.on_error
+    }
+
     fn now(&self) -> Duration {
-        self.server.transport.now()
+        self.server.now()
     }
 
     fn key(&self, name: &str) -> String {
         format!("{}{name}", self.options.prefix)
-    }
-
-    fn by_policy(&self, granted: u64) -> Decision {
-        let is_open = self.options.on_error == OnError::Open;
-        Decision::by_policy(is_open, if is_open { granted } else { 0 }, self.options.retry_every)
     }
 
     fn tell(&self, name: &str, decision: &Decision, began: Duration) {
@@ -183,9 +210,12 @@ impl Limiter {
     }
 
     fn tell_of(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
+        if !cfg!(feature = "tracing") && self.options.hook.is_none() {
+            return;
+        }
         let took = self.now().saturating_sub(began);
         #[cfg(feature = "tracing")]
-        trace(&self.key(name), limit, decision, took);
+        trace(|| self.key(name), limit, decision, took);
         if let Some(hook) = &self.options.hook {
             hook(name, limit, decision, took);
         }
@@ -196,25 +226,18 @@ impl Limiter {
         &self,
         operation: &'static str,
         name: &str,
-        amounts: &[Amount],
+        words: Vec<String>,
         granted: u64,
     ) -> Result<Decision, Error> {
         let began = self.now();
-        let decision = self.ask(operation, name, amounts).await?.unwrap_or_else(|| self.by_policy(granted));
+        let request = Arc::new(Request::one(operation, self.key(name), &self.limit, words));
+        let decision = match self.server.ask(&request, How::default()).await? {
+            Answer::Replies(replies) => read(replies)?,
+            Answer::Away(node) => self.without_server(&node, &request, granted)?,
+            Answer::Lost(node) => self.lost(&node)?,
+        };
         self.tell(name, &decision, began);
         Ok(decision)
-    }
-
-    /// The server's decision; None if it does not decide.
-    async fn ask(
-        &self,
-        operation: &'static str,
-        name: &str,
-        amounts: &[Amount],
-    ) -> Result<Option<Decision>, Error> {
-        let words = amounts.iter().map(Amount::to_string).collect();
-        let request = Request::one(operation, self.key(name), &self.limit, words);
-        read(self.server.ask(&request, How::default(), &self.options).await?)
     }
 
     pub(crate) async fn decide_all(
@@ -225,10 +248,12 @@ impl Limiter {
         how: How,
     ) -> Result<JointDecision, Error> {
         let began = self.now();
-        let request = Request::joint(operation, before, &self.options.prefix, parts);
-        let reply = read(self.server.ask(&request, how, &self.options).await?)?;
-        let decision =
-            reply.unwrap_or_else(|| JointDecision { binding: self.by_policy(1), each: Vec::new() });
+        let request = Arc::new(Request::joint(operation, before, &self.options.prefix, parts)?);
+        let decision = match self.server.ask(&request, how).await? {
+            Answer::Replies(replies) => read(replies)?,
+            Answer::Away(node) => self.all_without_server(&node, &request)?,
+            Answer::Lost(node) => JointDecision::of(self.lost(&node)?),
+        };
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
             self.tell_of(&part.name, &part.limit, own, began);
@@ -236,73 +261,87 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// The batch from which a take of whole tokens is served; None for all others.
-    fn batch_for(&self, name: &str, cost: Amount, now: Duration) -> Option<(Shared, u64)> {
-        let batches = self.memory.batches.as_ref()?;
-        let tokens = cost.as_whole().filter(|tokens| *tokens <= batches.size)?;
-        Some((batches.of(name, &self.limit, now), tokens))
+    /// Ends what is held here as well, when the server was away at its beginning.
+    pub(crate) fn settle_here(&self, id: &str, parts: &[Part]) {
+        let request = Request::joint("MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
+        if let Err(error) = request.and_then(|request| self.server.decide_locally(&request)) {
+            log::warn!("a hold of this process was not settled: {error}");
+        }
     }
 
-    async fn take_from(&self, batch: Shared, name: &str, cost: u64) -> Result<Decision, Error> {
-        let began = self.now();
-        let decision = self.spend(&mut *batch.lock().await, name, cost).await?;
-        let decision = decision.unwrap_or_else(|| self.by_policy(1));
-        self.tell(name, &decision, began);
+    /// The decision of the policy.
+    fn without_server(&self, node: &Node, request: &Request, granted: u64) -> Result<Decision, Error> {
+        if let Some(decision) = self.by_policy(node, granted)? {
+            return Ok(decision);
+        }
+        let decision: Decision = read(vec![self.server.decide_locally(request)?])?;
+        Ok(Decision { degraded: true, ..decision })
+    }
+
+    fn all_without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
+        if let Some(decision) = self.by_policy(node, 1)? {
+            return Ok(JointDecision::of(decision));
+        }
+        let decision: JointDecision = read(vec![self.server.decide_locally(request)?])?;
+        Ok(decision.degraded())
+    }
+
+    /// None where this process limits by itself.
+    fn by_policy(&self, node: &Node, granted: u64) -> Result<Option<Decision>, Error> {
+        let retry_after = self.server.options().retry_every;
+        let decision = match self.options.on_error {
+            OnError::Local => None,
+            OnError::Open => Some(Decision::by_policy(true, granted, retry_after)),
+            OnError::Closed => Some(Decision::by_policy(false, 0, retry_after)),
+            OnError::Error => return Err(Error::ServerAway(node.failure())),
+        };
+        self.server.count_degraded();
         Ok(decision)
     }
 
-    /// From the batch, if need be after fetching another. None if the server would have to decide and does not.
-    async fn spend(&self, batch: &mut Batch, name: &str, cost: u64) -> Result<Option<Decision>, Error> {
-        let asked_at = self.now();
-        if batch.left(asked_at) >= cost {
-            return Ok(Some(batch.spend(cost, asked_at)));
+    fn lost(&self, node: &Node) -> Result<Decision, Error> {
+        if self.options.on_error == OnError::Error {
+            return Err(Error::ReplyLost(node.name.to_string()));
         }
-        if let Some(refusal) = self
-            .memory
-            .denials
-            .as_ref()
-            .and_then(|denials| denials.recall(name, &self.limit, cost.into(), asked_at))
-        {
-            return Ok(Some(refusal));
-        }
-        let size = self.memory.batches.as_ref().map_or(1, |batches| batches.size);
-        let Some(fetched) = self.ask("TAKEUPTO", name, &[size.into()]).await? else { return Ok(None) };
-        batch.add(&self.limit, fetched, asked_at);
-        let now = self.now();
-        if batch.left(now) >= cost {
-            return Ok(Some(batch.spend(cost, now)));
-        }
-        self.deny(batch, name, cost, fetched).await
+        self.server.count_degraded();
+        Ok(Decision::of_lost_call())
     }
 
-    /// What there is does not suffice. It goes back, so that the bucket alone says when it will.
-    async fn deny(
+    /// None for takes that no batch serves.
+    async fn take_from_batch(
         &self,
-        batch: &mut Batch,
         name: &str,
-        cost: u64,
-        fetched: Decision,
+        cost: Amount,
+        began: Duration,
     ) -> Result<Option<Decision>, Error> {
-        let asked_at = self.now();
-        let left = batch.drain(asked_at);
-        if left > 0 {
-            self.ask("GIVE", name, &[left.into()]).await?;
-        }
-        let mut denial = fetched;
-        if fetched.granted > 0 || cost > 1 {
-            // That reply was not about this cost.
-            let Some(peeked) = self.ask("PEEK", name, &[cost.into()]).await? else { return Ok(None) };
-            denial = peeked;
-        }
-        if denial.retry_after_ms == 0 {
-            // They have flowed in since.
-            denial.retry_after_ms = 1;
-        }
-        denial = Decision { allowed: false, granted: 0, ..denial };
-        if let Some(denials) = &self.memory.denials {
-            denials.remember(name, &self.limit, cost.into(), denial, (asked_at, self.now()));
-        }
-        Ok(Some(denial))
+        let Some(batches) = &self.memory.batches else { return Ok(None) };
+        let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
+        let batch = batches.of(&self.server, name, &self.limit, || self.key(name));
+        let denials = self.memory.denials.as_ref();
+        let decision = if let Some(decision) = batch.spend(tokens, began) {
+            decision
+        } else if let Some(denial) =
+            denials.and_then(|denials| denials.recall(name, &self.limit, cost, began))
+        {
+            denial
+        } else {
+            match batch.fetched(tokens, batches.size).await? {
+                Verdict::Granted(grant) => grant.claim(),
+                Verdict::Denied(denial, asked_at) => {
+                    if let Some(denials) = denials {
+                        denials.remember(name, &self.limit, cost, denial, (asked_at, self.now()));
+                    }
+                    denial
+                }
+                Verdict::Away(node) => {
+                    let words = vec![cost.word("cost")?];
+                    let take = Request::one("TAKE", self.key(name), &self.limit, words);
+                    self.without_server(&node, &take, 1)?
+                }
+            }
+        };
+        self.tell(name, &decision, began);
+        Ok(Some(decision))
     }
 }
 
@@ -313,14 +352,17 @@ impl fmt::Debug for Limiter {
     }
 }
 
-fn read<T: FromRedisValue>(reply: Option<Value>) -> Result<Option<T>, Error> {
-    reply.map(T::from_redis_value).transpose().map_err(|error| Error::Refused(error.into()))
+fn read<T: FromRedisValue>(mut replies: Vec<Value>) -> Result<T, Error> {
+    T::from_redis_value(replies.pop().unwrap_or(Value::Nil))
+        .map_err(|error| Error::Refused { server: "the server".to_owned(), error: error.into() })
 }
 
 #[cfg(feature = "tracing")]
-fn trace(key: &str, limit: &Limit, decision: &Decision, took: Duration) {
-    let Decision { allowed, remaining, retry_after_ms, degraded, .. } = *decision;
-    tracing::debug!(key, %limit, allowed, remaining, retry_after_ms, degraded, ?took, "decided");
+fn trace(key: impl FnOnce() -> String, limit: &Limit, decision: &Decision, took: Duration) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let (key, Decision { allowed, remaining, retry_after_ms, degraded, .. }) = (key(), *decision);
+        tracing::debug!(key, %limit, allowed, remaining, retry_after_ms, degraded, ?took, "decided");
+    }
 }
 
 /// A reservation whose turn is to come. If nobody waits for it any longer, the tokens go back.
@@ -337,10 +379,10 @@ impl Drop for Turn<'_> {
             return;
         }
         let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
-        self.limiter.server.transport.spawn(Box::pin(async move {
+        self.limiter.server.spawn(async move {
             if let Err(error) = limiter.give(&name, cost).await {
                 log::warn!("a reservation was not given back: {error}");
             }
-        }));
+        });
     }
 }

@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use crate::{Decision, Limit};
 
-/// Who passes while the server is away.
+/// Who decides while the server is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// Everybody.
+    /// This process: it enforces the same limit in memory, for at most 10,000 names.
     #[default]
+    Local,
+    /// Every call is allowed.
     Open,
-    /// Nobody.
+    /// Every call is denied.
     Closed,
+    /// Every call is an [`Error::ServerAway`](crate::Error::ServerAway).
+    Error,
 }
 
 /// Who decides where the server has not loaded the module.
@@ -28,23 +32,73 @@ pub enum Fallback {
     Script,
 }
 
+/// Options of a server or a cluster, each with a default.
+///
+/// ```
+/// # use std::time::Duration;
+/// use tokenbucket_client::{Fallback, Server, ServerOptions};
+///
+/// let options = ServerOptions::new().timeout(Duration::from_millis(50)).fallback(Fallback::Script);
+/// let server = Server::connect_with("redis://127.0.0.1:6379", options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) retry_every: Duration,
+    pub(crate) fallback: Fallback,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(100),
+            retry_every: Duration::from_millis(500),
+            fallback: Fallback::None,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// All of them at their defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The server counts as away once it was silent for so long while a call waited; 100 ms by default.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        // No time at all would be over before anything could arrive.
+        Self { timeout: timeout.max(Duration::from_millis(1)), ..self }
+    }
+
+    /// How often one call finds out whether a server that was away is back; every 500 ms by default. All others are
+    /// decided at once meanwhile.
+    #[must_use]
+    pub fn retry_every(self, retry_every: Duration) -> Self {
+        Self { retry_every, ..self }
+    }
+
+    /// Who decides where the server has not loaded the module; by default that is an error.
+    #[must_use]
+    pub fn fallback(self, fallback: Fallback) -> Self {
+        Self { fallback, ..self }
+    }
+}
+
 type Hook = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
 
 /// Options of a limiter, each with a default.
 ///
 /// ```
-/// # use std::time::Duration;
 /// use tokenbucket_client::{OnError, Options};
 ///
-/// let options = Options::new().prefix("search:").on_error(OnError::Closed).timeout(Duration::from_millis(50));
+/// let options = Options::new().prefix("search:").on_error(OnError::Closed).batch(100);
 /// ```
 #[derive(Clone)]
 pub struct Options {
     pub(crate) prefix: Arc<str>,
     pub(crate) on_error: OnError,
-    pub(crate) timeout: Duration,
-    pub(crate) retry_every: Duration,
-    pub(crate) fallback: Fallback,
     pub(crate) remember_denials: usize,
     pub(crate) batch: u64,
     pub(crate) hook: Option<Arc<Hook>>,
@@ -52,16 +106,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            prefix: "tb:".into(),
-            on_error: OnError::Open,
-            timeout: Duration::from_millis(100),
-            retry_every: Duration::from_millis(500),
-            fallback: Fallback::None,
-            remember_denials: 0,
-            batch: 0,
-            hook: None,
-        }
+        Self { prefix: "tb:".into(), on_error: OnError::default(), remember_denials: 0, batch: 0, hook: None }
     }
 }
 
@@ -77,29 +122,10 @@ impl Options {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// Who passes while the server is away; everybody by default.
+    /// Who decides while the server is away; this process by default.
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
-    }
-
-    /// After how long the server counts as away; 100 ms by default.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
-
-    /// How often one call finds out whether a server that was away is back; every 500 ms by default. All others are
-    /// decided at once meanwhile.
-    #[must_use]
-    pub fn retry_every(self, retry_every: Duration) -> Self {
-        Self { retry_every, ..self }
-    }
-
-    /// Who decides where the server has not loaded the module; by default that is an error.
-    #[must_use]
-    pub fn fallback(self, fallback: Fallback) -> Self {
-        Self { fallback, ..self }
     }
 
     /// Refuses denied names in this process until their time has come, and remembers the last `names` of them; 0, the
@@ -115,10 +141,9 @@ impl Options {
     /// Fetches so many tokens at a time, and spends them here: most takes of whole tokens ask nobody. 0 and 1, the
     /// default, ask every time.
     ///
-    /// No more is granted than the server granted. Of each name up to `tokens - 1` lie unused in each process:
-    /// others are denied for their sake. They are dropped after the time in which as many flow in, so a process
-    /// that was idle spends at most `tokens - 1` beside a bucket that has filled meanwhile.
-    /// [`close`](crate::Limiter::close) gives them back.
+    /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused of each name: others may
+    /// be denied for their sake. It drops them after the time in which an empty bucket fills, and remembers at most
+    /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
     #[must_use]
     pub fn batch(self, tokens: u64) -> Self {
         Self { batch: tokens, ..self }
@@ -136,14 +161,10 @@ impl Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, on_error, timeout, retry_every, fallback, remember_denials, batch, hook: _ } =
-            self;
+        let Self { prefix, on_error, remember_denials, batch, hook: _ } = self;
         f.debug_struct("Options")
             .field("prefix", prefix)
             .field("on_error", on_error)
-            .field("timeout", timeout)
-            .field("retry_every", retry_every)
-            .field("fallback", fallback)
             .field("remember_denials", remember_denials)
             .field("batch", batch)
             .finish_non_exhaustive()

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use redis::Cmd;
+use redis::{Cmd, FromRedisValue, Value};
 
+use crate::decision::{Decision, JointDecision};
+use crate::error::Error;
 use crate::limit::Limit;
 
 /// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
@@ -19,6 +21,14 @@ impl Amount {
 
     pub(crate) fn is_zero(self) -> bool {
         self.0 == 0.0
+    }
+
+    /// As a word of a command, in which `argument` is its name.
+    pub(crate) fn word(self, argument: &str) -> Result<String, Error> {
+        if (0.0..=MOST_TOKENS).contains(&self.0) {
+            return Ok(self.to_string());
+        }
+        Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
     }
 }
 
@@ -83,32 +93,57 @@ impl Part {
 pub(crate) struct Request {
     /// `TAKE` of `TB.TAKE`.
     operation: &'static str,
-    /// What stands before the buckets of a joint command: `ttl_ms id` of a hold.
+    /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold.
     before: Option<Vec<String>>,
     buckets: Vec<Bucket>,
+    /// Whether a `TB.PEEK` of 1 follows in the same write.
+    with_peek: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Bucket {
     key: String,
     limit: Limit,
-    /// What stands behind the limit.
+    /// The arguments behind the limit.
     words: Vec<String>,
+}
+
+/// Who runs a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By<'a> {
+    Module,
+    /// The script of this digest.
+    Script(&'a str),
 }
 
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Vec<String>) -> Self {
         let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, buckets: vec![bucket] }
+        Self { operation, before: None, buckets: vec![bucket], with_peek: false }
     }
 
-    pub(crate) fn joint(operation: &'static str, before: Vec<String>, prefix: &str, parts: &[Part]) -> Self {
-        let bucket = |part: &Part| Bucket {
-            key: format!("{prefix}{}", part.name),
-            limit: part.limit.clone(),
-            words: vec![part.amount.to_string()],
+    pub(crate) fn joint(
+        operation: &'static str,
+        before: Vec<String>,
+        prefix: &str,
+        parts: &[Part],
+    ) -> Result<Self, Error> {
+        let bucket = |part: &Part| {
+            let words = vec![part.amount.word("amount")?];
+            Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
-        Self { operation, before: Some(before), buckets: parts.iter().map(bucket).collect() }
+        let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
+        Ok(Self { operation, before: Some(before), buckets, with_peek: false })
+    }
+
+    /// Takes up to so many, and tells in the same write when one more is there.
+    pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
+        Self { with_peek: true, ..Self::one("TAKEUPTO", key, limit, vec![most.to_string()]) }
+    }
+
+    /// Makes the bucket full.
+    pub(crate) fn reset(key: String, limit: &Limit) -> Self {
+        Self::one("DEL", key, limit, Vec::new())
     }
 
     /// By which the command finds its node.
@@ -126,14 +161,36 @@ impl Request {
         matches!(self.operation, "MHOLD" | "MSETTLE")
     }
 
+    /// Whether a reply shows that there is the module.
+    pub(crate) fn is_of_the_module(&self) -> bool {
+        self.operation != "DEL"
+    }
+
     /// Whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs on the
     /// side of the limit; giving, charging and settling twice would not do.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self.operation, "GIVE" | "CHARGE" | "MSETTLE")
     }
 
-    pub(crate) fn to_command(&self) -> Cmd {
-        let mut command = redis::cmd(&format!("TB.{}", self.operation));
+    /// The commands that it is, for one write.
+    pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
+        let own = |operation| match by {
+            By::Module => self.to_command(operation),
+            By::Script(sha) => self.to_script(operation, sha),
+        };
+        let mut commands = vec![own(self.operation)];
+        if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
+            let peek = Self::one("PEEK", bucket.key.clone(), &bucket.limit, vec!["1".to_owned()]);
+            commands.extend(peek.to_commands(by));
+        }
+        commands
+    }
+
+    fn to_command(&self, operation: &str) -> Cmd {
+        if operation == "DEL" {
+            return redis::cmd("DEL").arg(self.key()).take();
+        }
+        let mut command = redis::cmd(&format!("TB.{operation}"));
         if let Some(before) = &self.before {
             command.arg(self.buckets.len()).arg(before);
         }
@@ -143,18 +200,53 @@ impl Request {
         command
     }
 
-    /// As a call of the script: `EVALSHA sha` or `EVAL source`, then the keys, under names of their own, and the rest.
-    pub(crate) fn to_script(&self, eval: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(eval);
-        command.arg(script).arg(self.buckets.len());
+    /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
+    fn to_script(&self, operation: &str, sha: &str) -> Cmd {
+        if operation == "DEL" {
+            return redis::cmd("DEL").arg(self.script_key()).take();
+        }
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(sha).arg(self.buckets.len());
         for bucket in &self.buckets {
             command.arg(script_key(&bucket.key));
         }
-        command.arg(self.operation);
+        command.arg(operation);
         for bucket in &self.buckets {
             command.arg(bucket.limit.capacity()).arg(bucket.limit.rate()).arg(&bucket.words);
         }
         command
+    }
+
+    /// The requests that give back what was granted to a caller who is gone.
+    pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
+        let Some(reply) = replies.first() else { return Vec::new() };
+        let give = |bucket: &Bucket, amount: String| {
+            Self::one("GIVE", bucket.key.clone(), &bucket.limit, vec![amount])
+        };
+        let is_granted = || match self.before {
+            None => Decision::from_redis_value_ref(reply).is_ok_and(|decision| decision.allowed),
+            Some(_) => JointDecision::from_redis_value_ref(reply).is_ok_and(|decision| decision.allowed()),
+        };
+        match self.operation {
+            "TAKE" | "RESERVE" | "MTAKE" if is_granted() => {
+                let amounts = self.buckets.iter().filter_map(|bucket| Some((bucket, bucket.words.first()?)));
+                amounts.map(|(bucket, amount)| give(bucket, amount.clone())).collect()
+            }
+            "TAKEUPTO" if is_granted() => {
+                let granted = Decision::from_redis_value_ref(reply).map_or(0, |decision| decision.granted);
+                self.buckets.iter().map(|bucket| give(bucket, granted.to_string())).collect()
+            }
+            "MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Ends the hold that this has made.
+    fn settle_unused(&self) -> Option<Self> {
+        let id = self.before.as_ref()?.last()?.clone();
+        let unused = |bucket: &Bucket| Bucket { words: vec!["0".to_owned()], ..bucket.clone() };
+        let buckets = self.buckets.iter().map(unused).collect();
+        Some(Self { operation: "MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
     }
 }
 

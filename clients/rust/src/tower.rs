@@ -25,14 +25,15 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Amount, Decision, Limiter};
+use crate::{Amount, Decision, Error, Limiter, OnError};
 
 /// Limits a route, or a router, by a bucket for each caller.
 ///
 /// An allowed request carries its [`Decision`] as an extension. A denied one is answered with 429 and `Retry-After`;
 /// without `Retry-After` if its cost is more than the bucket ever holds. Both get the headers of
-/// [`Decision::headers`]. While the server is away the limiter's [`OnError`](crate::OnError) decides: requests pass
-/// without a decision, or are answered with 503. An [`Error`](crate::Error) is answered with 500, and logged.
+/// [`Decision::headers`]. While the server is away the limiter's [`OnError`] decides: this process limits by itself and
+/// leaves out the headers of the bucket, requests pass without a decision, or they are answered with 503. Any other
+/// [`Error`] is answered with 500, and logged.
 #[derive(Clone)]
 pub struct RateLimitLayer {
     limiter: Limiter,
@@ -41,6 +42,8 @@ pub struct RateLimitLayer {
     key: Arc<KeyOf>,
     cost: Arc<CostOf>,
 }
+
+const NOT_AVAILABLE: &str = "the rate limiter is not available\n";
 
 /// The answer to a request whose cost cannot be told.
 pub type Rejection = (StatusCode, String);
@@ -118,9 +121,10 @@ where
                 Ok(decision) => decision,
                 Err((status, text)) => return Ok(answer(status, text)),
             };
+            let is_known = !decision.degraded || rule.limiter.on_error() == OnError::Local;
             let mut response = if !decision.allowed {
-                denial(&decision)
-            } else if decision.degraded {
+                denial(&decision, is_known)
+            } else if !is_known {
                 return inner.call(Request::from_parts(parts, body)).await;
             } else {
                 parts.extensions.insert(decision);
@@ -135,9 +139,12 @@ where
 impl RateLimitLayer {
     async fn decide(&self, parts: &Parts) -> Result<Decision, Rejection> {
         let (key, cost) = ((self.key)(parts), (self.cost)(parts)?);
-        self.limiter.take(&key, cost).await.map_err(|error| {
-            log::error!("cannot limit {key:?}: {error}");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the rate limiter does not work\n".to_owned())
+        self.limiter.take(&key, cost).await.map_err(|error| match error {
+            Error::ServerAway(_) => (StatusCode::SERVICE_UNAVAILABLE, NOT_AVAILABLE.to_owned()),
+            _ => {
+                log::error!("cannot limit {key:?}: {error}");
+                (StatusCode::INTERNAL_SERVER_ERROR, "the rate limiter does not work\n".to_owned())
+            }
         })
     }
 
@@ -155,11 +162,9 @@ impl RateLimitLayer {
     }
 }
 
-fn denial<O: From<String>>(decision: &Decision) -> Response<O> {
+fn denial<O: From<String>>(decision: &Decision, is_known: bool) -> Response<O> {
     let (status, text) = match decision {
-        Decision { degraded: true, .. } => {
-            (StatusCode::SERVICE_UNAVAILABLE, "the rate limiter is not available\n")
-        }
+        _ if !is_known => (StatusCode::SERVICE_UNAVAILABLE, NOT_AVAILABLE),
         Decision { retry_after_ms: ..0, .. } => {
             (StatusCode::TOO_MANY_REQUESTS, "the request costs more than its limit holds\n")
         }

@@ -1,8 +1,8 @@
-//! Clusters of three masters, for tasks and for threads.
+//! Clusters of three masters.
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Error, Fallback, Limiter, OnError, Options, Part, Server};
+use tokenbucket_client::{Error, Fallback, Limiter, OnError, Options, Part, Server, ServerOptions};
 
 use crate::servers::{ask, info, wait_for, Cluster};
 use crate::{limit, patient, STILL};
@@ -15,19 +15,11 @@ fn names(cluster: &Cluster) -> [String; 3] {
     })
 }
 
-fn closed() -> Options {
-    patient().on_error(OnError::Closed)
-}
-
-/// For tasks and for threads, ten tokens.
-fn limiters(cluster: &Cluster, options: Options) -> (Limiter, sync::Limiter) {
+/// Ten tokens, and no decision without the server.
+fn cluster_limiter(cluster: &Cluster, options: ServerOptions) -> Limiter {
     let urls = cluster.urls();
-    let tasks = Server::cluster(urls.split(','), Duration::from_secs(10)).unwrap();
-    let threads = sync::Server::cluster(urls.split(',')).unwrap();
-    (
-        Limiter::with_options(&tasks, limit(10, STILL), options.clone()),
-        sync::Limiter::with_options(&threads, limit(10, STILL), options),
-    )
+    let server = Server::cluster_with(urls.split(','), options).unwrap();
+    Limiter::with_options(&server, limit(10, STILL), Options::new().on_error(OnError::Closed))
 }
 
 fn parts_of(name: &str) -> [Part; 2] {
@@ -37,138 +29,110 @@ fn parts_of(name: &str) -> [Part; 2] {
 #[tokio::test]
 async fn buckets_are_spread_over_the_nodes_and_joint_calls_find_theirs() {
     let cluster = Cluster::start().await;
-    let (tasks, threads) = limiters(&cluster, closed());
+    let limiter = cluster_limiter(&cluster, patient());
     for name in names(&cluster) {
-        assert_eq!(tasks.take(&name, 4).await.unwrap().remaining, 6);
-        assert_eq!(threads.take(&name, 4).unwrap().remaining, 2);
-        let hold = tasks.hold(&name, 2, Duration::from_secs(60)).await.unwrap();
-        assert_eq!(threads.peek(&name, 0).unwrap().remaining, 0);
+        assert_eq!(limiter.take(&name, 4).await.unwrap().remaining, 6);
+        let hold = limiter.hold(&name, 2, Duration::from_secs(60)).await.unwrap();
         hold.set_used(1);
         hold.settle().await.unwrap();
-        assert_eq!(threads.peek(&name, 0).unwrap().remaining, 1);
 
         let parts = parts_of(&name);
-        assert!(tasks.take_all(&parts).await.unwrap().allowed());
-        assert_eq!(threads.take_all(&parts).unwrap().binding.remaining, 4);
-        tasks.hold_all(&parts, Duration::from_secs(60)).await.unwrap().settle().await.unwrap();
-        threads.hold_all(&parts, Duration::from_secs(60)).unwrap().settle().unwrap();
+        assert!(limiter.take_all(&parts).await.unwrap().allowed());
+        limiter.hold_all(&parts, Duration::from_secs(60)).await.unwrap().settle().await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn names_of_one_call_have_to_share_a_hash_tag() {
     let cluster = Cluster::start().await;
-    let (tasks, threads) = limiters(&cluster, patient());
+    let limiter = cluster_limiter(&cluster, patient());
     let across = names(&cluster).map(|name| Part::new(name, &limit(10, STILL), 1));
-    let error = tasks.take_all(&across).await.unwrap_err();
+    let error = limiter.take_all(&across).await.unwrap_err();
     assert!(matches!(error, Error::CrossSlot) && error.to_string().contains("share a hash tag"), "{error}");
-    assert!(matches!(threads.take_all(&across), Err(Error::CrossSlot)));
-    let hold = tasks.hold_all(&across, Duration::from_secs(60)).await;
+    let hold = limiter.hold_all(&across, Duration::from_secs(60)).await;
     assert!(matches!(hold, Err(Error::CrossSlot)));
 }
 
 #[tokio::test]
 async fn without_the_module_the_script_decides_on_every_node() {
     let cluster = Cluster::start_without_module().await;
-    let (tasks, threads) = limiters(&cluster, closed().fallback(Fallback::Script));
+    let limiter = cluster_limiter(&cluster, patient().fallback(Fallback::Script));
     // Of those without a hash tag, the script's key may be on another node than the module's.
     let untagged = ["a", "b", "c", "d", "e", "f", "g", "h"].map(str::to_owned);
     for name in names(&cluster).into_iter().chain(untagged) {
-        assert_eq!(tasks.take(&name, 4).await.unwrap().remaining, 6);
-        assert_eq!(threads.take(&name, 4).unwrap().remaining, 2);
-        assert!(!tasks.take(&name, 4).await.unwrap().allowed);
+        assert_eq!(limiter.take(&name, 4).await.unwrap().remaining, 6);
+        assert!(!limiter.take(&name, 7).await.unwrap().allowed);
     }
     let parts = parts_of("{a}");
-    assert_eq!(tasks.take_all(&parts).await.unwrap().binding.remaining, 7);
-    assert_eq!(threads.take_all(&parts).unwrap().binding.remaining, 4);
+    assert_eq!(limiter.take_all(&parts).await.unwrap().binding.remaining, 7);
     let across = names(&cluster).map(|name| Part::new(name, &limit(10, STILL), 1));
-    assert!(matches!(tasks.take_all(&across).await, Err(Error::CrossSlot)));
-    let hold = tasks.hold("a", 1, Duration::from_secs(60)).await;
+    assert!(matches!(limiter.take_all(&across).await, Err(Error::CrossSlot)));
+    let hold = limiter.hold("a", 1, Duration::from_secs(60)).await;
     assert!(matches!(hold, Err(Error::ModuleMissing(_))));
-    let (tasks, threads) = limiters(&cluster, patient());
-    assert!(matches!(tasks.take("a", 1).await, Err(Error::ModuleMissing(_))));
-    assert!(matches!(threads.take("a", 1), Err(Error::ModuleMissing(_))));
+    let limiter = cluster_limiter(&cluster, patient());
+    assert!(matches!(limiter.take("a", 1).await, Err(Error::ModuleMissing(_))));
 }
 
 #[tokio::test]
 async fn a_slot_that_moved_is_followed() {
     let cluster = Cluster::start().await;
-    let (tasks, threads) = limiters(&cluster, closed());
+    let limiter = cluster_limiter(&cluster, patient());
     for name in ["moves", "{moves, too}"] {
-        assert_eq!(tasks.peek(name, 0).await.unwrap().remaining, 10);
-        assert_eq!(threads.peek(name, 0).unwrap().remaining, 10);
+        assert_eq!(limiter.peek(name, 0).await.unwrap().remaining, 10);
         let key = format!("tb:{name}");
         let to = (cluster.node_of(&key) + 1) % 3;
         cluster.move_slot_of(&key, to);
-        assert_eq!(tasks.take(name, 1).await.unwrap().remaining, 9);
-        assert_eq!(threads.take(name, 1).unwrap().remaining, 8);
+        assert_eq!(limiter.take(name, 1).await.unwrap().remaining, 9);
         assert_eq!(ask::<Vec<String>>(&cluster.nodes[to], &["KEYS", "*"]), [key]);
         ask::<String>(&cluster.nodes[to], &["FLUSHALL"]);
     }
     cluster.move_slot_of("{joint}", (cluster.node_of("{joint}") + 2) % 3);
-    assert_eq!(tasks.take_all(&parts_of("{joint}")).await.unwrap().binding.remaining, 7);
-    assert_eq!(threads.take_all(&parts_of("{joint}")).unwrap().binding.remaining, 4);
+    assert_eq!(limiter.take_all(&parts_of("{joint}")).await.unwrap().binding.remaining, 7);
 }
 
 #[tokio::test]
 async fn the_replica_of_a_node_that_died_goes_on() {
     let mut cluster = Cluster::start().await;
     let replica = cluster.replica_of(1).await;
-    let (tasks, threads) = limiters(&cluster, closed().retry_every(Duration::from_millis(20)));
+    let limiter = cluster_limiter(&cluster, patient().retry_every(Duration::from_millis(20)));
     let [_, name, _] = names(&cluster);
-    assert_eq!(tasks.take(&name, 4).await.unwrap().remaining, 6);
-    assert_eq!(threads.take(&name, 2).unwrap().remaining, 4);
+    assert_eq!(limiter.take(&name, 4).await.unwrap().remaining, 6);
     wait_for("the replica", Duration::from_secs(10), async || {
         ask::<String>(&replica, &["INFO", "replication"]).contains("master_link_status:up")
             && ask::<u64>(&replica, &["DBSIZE"]) == 1
     })
     .await;
     cluster.nodes[1].process.kill();
-    assert!(tasks.take(&name, 1).await.unwrap().degraded);
-    assert!(threads.take(&name, 1).unwrap().degraded);
+    assert!(limiter.take(&name, 1).await.unwrap().degraded);
     cluster.take_over(&replica, 1).await;
-    wait_for("limiting by tasks", Duration::from_secs(10), async || {
-        !tasks.peek(&name, 0).await.unwrap().degraded
-    })
-    .await;
-    wait_for("limiting by threads", Duration::from_secs(10), async || {
-        !threads.peek(&name, 0).unwrap().degraded
-    })
-    .await;
-    assert_eq!(tasks.take(&name, 1).await.unwrap().remaining, 3, "what was taken before is known");
-    assert_eq!(threads.take(&name, 1).unwrap().remaining, 2);
+    wait_for("limiting", Duration::from_secs(10), async || !limiter.peek(&name, 0).await.unwrap().degraded)
+        .await;
+    assert_eq!(limiter.take(&name, 1).await.unwrap().remaining, 5, "what was taken before is known");
 }
 
 #[tokio::test]
 async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
     let mut cluster = Cluster::start().await;
-    let (tasks, threads) = limiters(&cluster, closed());
+    let limiter = cluster_limiter(&cluster, patient());
     let names = names(&cluster);
     for name in &names {
-        assert!(tasks.take(name, 1).await.unwrap().allowed);
-        assert!(threads.take(name, 1).unwrap().allowed);
+        assert!(limiter.take(name, 1).await.unwrap().allowed);
     }
     cluster.nodes[1].process.kill();
     let began = Instant::now();
     for (node, name) in names.iter().enumerate() {
-        assert_eq!(tasks.take(name, 1).await.unwrap().degraded, node == 1, "tasks, node {node}");
-        assert_eq!(threads.take(name, 1).unwrap().degraded, node == 1, "threads, node {node}");
+        assert_eq!(limiter.take(name, 1).await.unwrap().degraded, node == 1, "limiter, node {node}");
     }
     for _ in 0..50 {
-        assert!(tasks.take(&names[1], 1).await.unwrap().degraded);
-        assert!(threads.take(&names[1], 1).unwrap().degraded);
+        assert!(limiter.take(&names[1], 1).await.unwrap().degraded);
     }
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
     cluster.nodes[1].restart().await;
     wait_for("the node", Duration::from_secs(30), async || info(&cluster.nodes[1]).contains("state:ok"))
         .await;
-    wait_for("limiting by tasks", Duration::from_secs(2), async || {
-        !tasks.take(&names[1], 1).await.unwrap().degraded
-    })
-    .await;
-    wait_for("limiting by threads", Duration::from_secs(2), async || {
-        !threads.take(&names[1], 1).unwrap().degraded
+    wait_for("limiting", Duration::from_secs(2), async || {
+        !limiter.take(&names[1], 1).await.unwrap().degraded
     })
     .await;
 }

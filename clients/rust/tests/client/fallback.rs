@@ -2,35 +2,36 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::{Error, Fallback, Limiter, Options, Part};
+use tokenbucket_client::{Error, Fallback, Limiter, Options, Part, ServerOptions};
 
 use crate::servers::{module, Server};
-use crate::{limit, limiter, logs, patient, STILL};
+use crate::{limit, limiter, limiter_with, logs, patient, STILL};
 
-fn with_script() -> Options {
+fn with_script() -> ServerOptions {
     patient().fallback(Fallback::Script)
 }
 
 #[tokio::test]
 async fn without_a_fallback_it_is_an_error_that_says_what_to_do() {
     let server = Server::start_without_module().await;
-    let limiter = limiter(&server, limit(2, STILL), patient());
+    let limiter = limiter(&server, limit(2, STILL), Options::new());
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(matches!(error, Error::ModuleMissing(_)), "{error:?}");
-    assert_eq!(error.to_string(), "the server has no tokenbucket module: load it, or set Fallback::Script");
+    assert!(error.to_string().ends_with("load it, or set Fallback::Script"), "{error}");
 }
 
 #[tokio::test]
 async fn the_script_decides_in_place_of_the_module() {
     logs::listen();
     let server = Server::start_without_module().await;
-    let limiter = limiter(&server, limit(10, STILL), with_script());
+    let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     decides(&limiter).await;
     let error = limiter.hold("a", 1, Duration::from_secs(1)).await.err().expect("an error");
-    assert_eq!(error.to_string(), "holds need the tokenbucket module, which the server has not loaded");
+    assert!(error.to_string().starts_with("holds need the tokenbucket module"), "{error}");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     assert!(keys.iter().all(|key| key.ends_with(":script")), "{keys:?}");
-    assert_eq!(logs::lines(), ["the server has no tokenbucket module: the script decides until it has"]);
+    let lines = logs::lines();
+    assert!(lines.len() == 1 && lines[0].contains("no tokenbucket module: the script decides"), "{lines:?}");
 
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
     assert!(!limiter.take("a", 1).await.unwrap().degraded, "it is loaded again");
@@ -42,7 +43,7 @@ async fn decides(limiter: &Limiter) {
     assert_eq!(limiter.peek("a", 1).await.unwrap().remaining, 5);
     assert_eq!(limiter.take_up_to("a", 10).await.unwrap().granted, 6);
     assert_eq!(limiter.take("a", 1).await.unwrap().retry_after_s(), Some(360));
-    let reserved = limiter.reserve_only("a", 1, Duration::from_secs(86_400)).await.unwrap();
+    let reserved = limiter.reserve("a", 1, Duration::from_secs(86_400)).await.unwrap();
     assert_eq!((reserved.allowed, reserved.retry_after_s()), (true, Some(360)));
     assert_eq!(limiter.charge("a", 1).await.unwrap().remaining, -2);
     assert_eq!(limiter.give("a", 4).await.unwrap().remaining, 2);
@@ -50,13 +51,13 @@ async fn decides(limiter: &Limiter) {
     let all = limiter.take_all(&parts).await.unwrap();
     assert!(all.allowed() && all.each.iter().all(|one| one.remaining == 0), "{all:?}");
     let error = limiter.take("a", -1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused(_)) && error.to_string().contains("cost"), "{error}");
+    assert!(matches!(error, Error::BadArgument(_)) && error.to_string().contains("cost"), "{error}");
 }
 
 #[tokio::test]
 async fn where_there_is_the_module_the_fallback_changes_nothing() {
     let server = Server::start().await;
-    decides(&limiter(&server, limit(10, STILL), with_script())).await;
+    decides(&limiter_with(&server, limit(10, STILL), Options::new(), with_script())).await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     assert!(keys.iter().all(|key| !key.ends_with(":script")), "{keys:?}");
 }
@@ -65,7 +66,7 @@ async fn where_there_is_the_module_the_fallback_changes_nothing() {
 async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
     logs::listen();
     let server = Server::new(&["--enable-module-command", "yes"], false).started().await;
-    let limiter = limiter(&server, limit(10, STILL), with_script());
+    let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
     let mut connection = server.connection();
     redis::cmd("MODULE").arg("LOAD").arg(module().to_str().unwrap()).exec(&mut connection).unwrap();
@@ -78,13 +79,13 @@ async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
     assert!(limiter.hold("a", 1, Duration::from_secs(10)).await.is_ok());
     let lines = logs::lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert_eq!(lines[1], "the server has the tokenbucket module: the script decides no longer");
+    assert!(lines[1].ends_with("has the tokenbucket module: the script decides no longer"), "{lines:?}");
 }
 
 #[tokio::test]
 async fn a_server_that_comes_back_with_the_module_is_asked_for_it() {
     let mut server = Server::start_without_module().await;
-    let limiter = limiter(&server, limit(10, STILL), with_script());
+    let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
     server.process.kill();
     server.process.command.arg("--loadmodule").arg(module());

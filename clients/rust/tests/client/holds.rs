@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::{Error, Limiter, Part};
+use tokenbucket_client::{Error, Limiter, Options, Part};
 
 use crate::servers::{wait_for, Server};
-use crate::{limit, limiter, patient, STILL};
+use crate::{limit, limiter, limiter_with, patient, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -16,7 +16,7 @@ async fn remaining(limiter: &Limiter, name: &str) -> i64 {
 #[tokio::test]
 async fn what_was_not_used_comes_back() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10_000, "1/h"), patient());
+    let limiter = limiter(&server, limit(10_000, "1/h"), Options::new());
     let hold = limiter.hold("a", 5000, LONG).await.unwrap();
     assert_eq!(hold.decision().binding.remaining, 5000);
     hold.set_used(1800);
@@ -33,7 +33,7 @@ async fn what_was_not_used_comes_back() {
 #[tokio::test]
 async fn a_hold_without_room_is_denied() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let first = limiter.hold("a", 8, LONG).await.unwrap();
     let Err(Error::Denied(decision)) = limiter.hold("a", 3, LONG).await else { panic!("denied") };
     assert_eq!(decision.binding.retry_after_s(), Some(360));
@@ -44,21 +44,10 @@ async fn a_hold_without_room_is_denied() {
 }
 
 #[tokio::test]
-async fn a_hold_that_is_dropped_is_settled_with_what_was_used() {
-    let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
-    {
-        let hold = limiter.hold("a", 8, LONG).await.unwrap();
-        hold.set_used(3);
-    }
-    wait_for("the settlement", Duration::from_secs(5), async || remaining(&limiter, "a").await == 7).await;
-}
-
-#[tokio::test]
 async fn a_hold_renews_itself_as_long_as_it_lives() {
     let server = Server::start().await;
     let ttl = Duration::from_secs(1);
-    let limiter = limiter(&server, limit(10, "1/d"), patient());
+    let limiter = limiter(&server, limit(10, "1/d"), Options::new());
     let hold = limiter.hold("a", 8, ttl).await.unwrap();
     tokio::time::sleep(3 * ttl).await;
     assert_eq!(remaining(&limiter, "a").await, 2);
@@ -69,14 +58,14 @@ async fn a_hold_renews_itself_as_long_as_it_lives() {
 async fn a_hold_whose_holder_is_gone_comes_back_by_itself() {
     let server = Server::start().await;
     let ttl = Duration::from_millis(500);
-    let limiter = limiter(&server, limit(10, "1/d"), patient());
+    let limiter = limiter(&server, limit(10, "1/d"), Options::new());
     // A runtime that ends in the middle of the work, as a process that is killed.
     let url = server.url();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let server = tokenbucket_client::Server::connect(url).unwrap();
-            let limiter = Limiter::with_options(&server, limit(10, "1/d"), patient());
+            let limiter = Limiter::new(&server, limit(10, "1/d"));
             std::mem::forget(limiter.hold("a", 8, ttl).await.unwrap());
         });
     })
@@ -88,7 +77,7 @@ async fn a_hold_whose_holder_is_gone_comes_back_by_itself() {
 #[tokio::test]
 async fn a_hold_that_died_is_charged_what_was_used() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
     redis::cmd("DEL").arg("tb:a").exec(&mut server.connection()).unwrap();
     hold.set_used(3);
@@ -100,7 +89,7 @@ async fn a_hold_that_died_is_charged_what_was_used() {
 async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
     let mut server = Server::new(&[], true);
     let options = patient().retry_every(Duration::from_secs(3600));
-    let limiter = limiter(&server, limit(10, STILL), options);
+    let limiter = limiter_with(&server, limit(10, STILL), Options::new(), options);
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
     assert!(hold.decision().binding.degraded);
     server.restart().await;
@@ -114,7 +103,7 @@ async fn holds_all_or_none() {
     let server = Server::start().await;
     let requests = limit(10, STILL);
     let slots = limit(2, "0");
-    let limiter = limiter(&server, requests.clone(), patient());
+    let limiter = limiter(&server, requests.clone(), Options::new());
     let in_flight = limiter.with_limit(slots.clone());
     let parts = [Part::new("{a}:requests", &requests, 1), Part::new("{a}:in-flight", &slots, 1)];
     let first = limiter.hold_all(&parts, LONG).await.unwrap();

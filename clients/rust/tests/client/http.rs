@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::servers::Server;
-use crate::{limit, limiter, patient, STILL};
+use crate::{limit, limiter, STILL};
 
 fn by_user(limiter: &Limiter) -> RateLimitLayer {
     RateLimitLayer::new(limiter.clone(), |request| user(&request.headers))
@@ -60,7 +60,7 @@ async fn ask(app: SocketAddr, path: &str, user: &str) -> Answer {
 #[tokio::test]
 async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(2, STILL), patient());
+    let limiter = limiter(&server, limit(2, STILL), Options::new());
     let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter).name("user"))).await;
     let first = ask(app, "/", "alice").await;
     assert_eq!((first.status, first.body.as_str()), (200, "1 left"), "a handler sees the decision");
@@ -79,7 +79,7 @@ async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
 #[tokio::test]
 async fn a_request_costs_what_its_cost_function_says() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let layer = by_user(&limiter).cost(|request| {
         let rows = request.uri.query().and_then(|query| query.strip_prefix("rows="));
         let rows = rows.and_then(|rows| rows.parse::<u64>().ok());
@@ -98,8 +98,8 @@ async fn a_request_costs_what_its_cost_function_says() {
 #[tokio::test]
 async fn the_limit_nearest_to_the_handler_speaks() {
     let server = Server::start().await;
-    let outer = limiter(&server, limit(10, STILL), patient());
-    let inner = limiter(&server, limit(5, STILL), patient().prefix("inner:"));
+    let outer = limiter(&server, limit(10, STILL), Options::new());
+    let inner = limiter(&server, limit(5, STILL), Options::new().prefix("inner:"));
     let app =
         Router::new().route("/", get(hello)).layer(by_user(&inner)).layer(by_user(&outer).name("outer"));
     let answer = ask(serve(app).await, "/", "alice").await;
@@ -110,7 +110,7 @@ async fn the_limit_nearest_to_the_handler_speaks() {
 async fn without_a_server_requests_pass_or_are_told_to_come_back() {
     for (on_error, status) in [(OnError::Open, 200), (OnError::Closed, 503)] {
         let mut server = Server::start().await;
-        let options: Options = patient().on_error(on_error);
+        let options = Options::new().on_error(on_error);
         let limiter = limiter(&server, limit(10, STILL), options);
         let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
         assert_eq!(ask(app, "/", "alice").await.body, "9 left");
@@ -128,7 +128,7 @@ async fn without_a_server_requests_pass_or_are_told_to_come_back() {
 async fn what_is_wrong_in_itself_does_not_pass_by_failing_open() {
     let server = Server::start().await;
     redis::cmd("SET").arg("tb:alice").arg("hello").exec(&mut server.connection()).unwrap();
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
     assert_eq!(ask(app, "/", "alice").await.status, 500);
 }

@@ -23,14 +23,14 @@ mod traces;
 
 use std::time::Duration;
 
-use tokenbucket_client::{Limit, Limiter, Options, Server};
+use tokenbucket_client::{Limit, Limiter, Options, Server, ServerOptions};
 
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/h";
 
 /// A slow machine is no outage, except to the tests that say when it is one.
-pub fn patient() -> Options {
-    Options::new().timeout(Duration::from_secs(10))
+pub fn patient() -> ServerOptions {
+    ServerOptions::new().timeout(Duration::from_secs(10))
 }
 
 pub fn limit(capacity: u32, rate: &str) -> Limit {
@@ -38,6 +38,15 @@ pub fn limit(capacity: u32, rate: &str) -> Limit {
 }
 
 pub fn limiter(server: &servers::Server, limit: Limit, options: Options) -> Limiter {
-    let server = Server::connect(server.url()).expect("a URL");
+    limiter_with(server, limit, options, patient())
+}
+
+pub fn limiter_with(
+    server: &servers::Server,
+    limit: Limit,
+    options: Options,
+    server_options: ServerOptions,
+) -> Limiter {
+    let server = Server::connect_with(server.url(), server_options).expect("a URL");
     Limiter::with_options(&server, limit, options)
 }

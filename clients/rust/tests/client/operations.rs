@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Amount, Decision, Error, Part};
+use tokenbucket_client::{Decision, Error, Options, Part};
 
 use crate::servers::Server;
-use crate::{limit, limiter, patient, STILL};
+use crate::{limit, limiter, STILL};
 
 #[tokio::test]
 async fn a_take_takes_and_a_peek_does_not() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let first = limiter.take("a", 4).await.unwrap();
     assert_eq!((first.allowed, first.granted, first.remaining), (true, 1, 6));
     assert_eq!((first.retry_after_ms, first.degraded), (0, false));
@@ -30,8 +30,8 @@ async fn a_take_takes_and_a_peek_does_not() {
 #[tokio::test]
 async fn keys_are_the_prefix_and_the_name() {
     let server = Server::start().await;
-    limiter(&server, limit(1, STILL), patient()).take("a", 1).await.unwrap();
-    limiter(&server, limit(1, STILL), patient().prefix("search:")).take("a", 1).await.unwrap();
+    limiter(&server, limit(1, STILL), Options::new()).take("a", 1).await.unwrap();
+    limiter(&server, limit(1, STILL), Options::new().prefix("search:")).take("a", 1).await.unwrap();
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     keys.sort();
     assert_eq!(keys, ["search:a", "tb:a"]);
@@ -40,7 +40,7 @@ async fn keys_are_the_prefix_and_the_name() {
 #[tokio::test]
 async fn costs_may_be_fractions() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(1, STILL), patient());
+    let limiter = limiter(&server, limit(1, STILL), Options::new());
     for _ in 0..10 {
         assert!(limiter.take("a", 0.1).await.unwrap().allowed);
     }
@@ -50,7 +50,7 @@ async fn costs_may_be_fractions() {
 #[tokio::test]
 async fn takes_up_to_what_there_is() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     assert_eq!(limiter.take_up_to("a", 7).await.unwrap().granted, 7);
     let rest = limiter.take_up_to("a", 7).await.unwrap();
     assert_eq!((rest.allowed, rest.granted, rest.remaining), (true, 3, 0));
@@ -62,37 +62,23 @@ async fn takes_up_to_what_there_is() {
 #[tokio::test]
 async fn a_reservation_sleeps_until_its_turn() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(1, "10/s"), patient());
+    let limiter = limiter(&server, limit(1, "10/s"), Options::new());
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     let began = Instant::now();
-    let decision = limiter.reserve("a", 1, Duration::from_secs(5)).await.unwrap();
+    let decision = limiter.wait("a", 1, Duration::from_secs(5)).await.unwrap();
     assert!(decision.allowed);
     assert!(began.elapsed() >= decision.retry_after().unwrap(), "{decision:?}");
 
-    let told = limiter.reserve_only("a", 1, Duration::from_secs(5)).await.unwrap();
+    let told = limiter.reserve("a", 1, Duration::from_secs(5)).await.unwrap();
     assert!(told.allowed && told.remaining < 0, "{told:?}");
     let denied = limiter.reserve("a", 1, Duration::from_millis(1)).await.unwrap();
     assert!(!denied.allowed && denied.retry_after_ms > 1, "{denied:?}");
 }
 
 #[tokio::test]
-async fn a_reservation_that_nobody_waits_for_is_given_back() {
-    let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
-    assert!(limiter.take("a", 10).await.unwrap().allowed);
-    let reserving = limiter.reserve("a", 5, Duration::from_secs(86_400));
-    let given_up = tokio::time::timeout(Duration::from_millis(300), reserving).await;
-    assert!(given_up.is_err(), "{given_up:?}");
-    crate::servers::wait_for("the tokens", Duration::from_secs(5), async || {
-        limiter.peek("a", 0).await.unwrap().remaining == 0
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn charges_go_into_debt_and_gifts_out_of_it() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let charged = limiter.charge("a", 15).await.unwrap();
     assert_eq!((charged.allowed, charged.remaining), (true, -5));
     assert_eq!(charged.retry_after_s(), Some(5 * 360));
@@ -104,7 +90,7 @@ async fn charges_go_into_debt_and_gifts_out_of_it() {
 #[tokio::test]
 async fn takes_from_all_or_from_none() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(10, STILL), patient());
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
     let parts = |requests: u32, tokens: u32| {
         [
             Part::new("{a}:requests", &limit(10, STILL), requests),
@@ -124,7 +110,7 @@ async fn takes_from_all_or_from_none() {
 #[tokio::test]
 async fn a_call_may_have_a_limit_of_its_own() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(1, STILL), patient());
+    let limiter = limiter(&server, limit(1, STILL), Options::new());
     let premium = limiter.with_limit(limit(5, STILL));
     assert_eq!(premium.take("a", 1).await.unwrap().remaining, 4);
     assert_eq!(limiter.take("b", 1).await.unwrap().remaining, 0);
@@ -133,7 +119,7 @@ async fn a_call_may_have_a_limit_of_its_own() {
 #[tokio::test]
 async fn a_quota_comes_back_at_a_boundary_of_the_calendar() {
     let server = Server::start().await;
-    let limiter = limiter(&server, limit(2, "2@y"), patient());
+    let limiter = limiter(&server, limit(2, "2@y"), Options::new());
     assert!(limiter.take("a", 2).await.unwrap().allowed);
     let denied = limiter.take("a", 1).await.unwrap();
     assert!(denied.retry_after().unwrap() <= Duration::from_secs(366 * 86_400), "{denied:?}");
@@ -143,13 +129,15 @@ async fn a_quota_comes_back_at_a_boundary_of_the_calendar() {
 async fn a_callers_mistake_is_an_error_although_it_fails_open() {
     let server = Server::start().await;
     redis::cmd("SET").arg("tb:text").arg("hello").exec(&mut server.connection()).unwrap();
-    let one = limiter(&server, limit(1, STILL), patient());
-    for (name, cost, says) in [("text", Amount::from(1), "WRONGTYPE"), ("a", Amount::from(-1), "cost")] {
-        let error = one.take(name, cost).await.unwrap_err();
-        assert!(matches!(&error, Error::Refused(_)) && error.to_string().contains(says), "{error}");
+    let one = limiter(&server, limit(1, STILL), Options::new());
+    let error = one.take("text", 1).await.unwrap_err();
+    assert!(matches!(&error, Error::Refused { server, .. } if server.starts_with("127.0.0.1:")), "{error:?}");
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    for wrong in [one.take("a", -1).await, one.give("a", f64::NAN).await, one.take_up_to("a", 0).await] {
+        assert!(matches!(wrong, Err(Error::BadArgument(_))), "{wrong:?}");
     }
     let slow = one.with_limit(limit(1_000_000, "1/d"));
-    assert!(matches!(slow.take("a", 1).await, Err(Error::Refused(_))), "more than 100 years");
+    assert!(matches!(slow.take("a", 1).await, Err(Error::Refused { .. })), "more than 100 years");
     assert!(one.take("a", 1).await.unwrap().allowed, "and the circuit is closed");
 }
 
@@ -162,17 +150,17 @@ async fn whoever_may_not_ask_is_told_so() {
     let url = format!("redis://reader:secret@127.0.0.1:{}", server.port);
     let reader = |url: &str| {
         let server = tokenbucket_client::Server::connect(url).unwrap();
-        tokenbucket_client::Limiter::with_options(&server, limit(1, STILL), patient())
+        tokenbucket_client::Limiter::with_options(&server, limit(1, STILL), Options::new())
     };
     assert!(reader(&url).peek("a", 1).await.unwrap().allowed);
     let error = reader(&url).take("a", 1).await.unwrap_err();
     assert!(error.to_string().contains("NOPERM") || error.to_string().contains("permission"), "{error}");
     let error = reader(&url.replace("secret", "wrong")).take("a", 1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused(_)), "{error}");
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
 
     config(&["CONFIG", "SET", "requirepass", "secret"]);
     let error = reader(&server.url()).take("a", 1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused(_)), "{error}");
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -180,7 +168,7 @@ async fn the_hook_hears_of_every_decision() {
     let server = Server::start().await;
     let heard: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
     let hears = heard.clone();
-    let options = patient().on_decision(move |name, limit, decision: &Decision, took| {
+    let options = Options::new().on_decision(move |name, limit, decision: &Decision, took| {
         assert!(limit.capacity() == "1" && took < Duration::from_secs(60));
         hears.lock().unwrap().push((name.to_owned(), decision.allowed));
     });

@@ -1,4 +1,4 @@
-//! How tokens come, for the fake: all the time, or by the calendar. In micro-tokens and Unix microseconds.
+//! How buckets refill: all the time, or by the calendar. In micro-tokens and Unix microseconds.
 
 use chrono::{DateTime, Datelike, NaiveDate, NaiveTime};
 
@@ -8,11 +8,11 @@ use crate::limit::{calendar_words, Limit};
 const SECOND_US: i128 = 1_000_000;
 const DAYS_OF_A_WEEK: i32 = 7;
 
-pub(crate) enum Coming {
+pub(crate) enum Refill {
     /// `gain` in `time_us`; nothing of a pool.
-    Steadily { gain: i128, time_us: i128 },
+    Continuous { gain: i128, time_us: i128 },
     /// `count` at the beginning of each period of local time, which is `ahead_us` ahead of UTC.
-    AtOnce { count: i128, period: Period, ahead_us: i128 },
+    Calendar { count: i128, period: Period, ahead_us: i128 },
 }
 
 #[derive(Clone, Copy)]
@@ -22,35 +22,35 @@ pub(crate) enum Period {
     Months(i32),
 }
 
-impl Coming {
+impl Refill {
     /// None if it is beyond what numbers hold, or not a limit of the calendar that could be.
     pub(crate) fn of(limit: &Limit) -> Option<Self> {
         let Some((count, number, unit, offset)) = calendar_words(limit.rate()) else {
             let flow = limit.flow();
-            return Some(Self::Steadily {
+            return Some(Self::Continuous {
                 gain: flow.gain_micro.try_into().ok()?,
                 time_us: flow.time_us.try_into().ok()?,
             });
         };
         let count = Decimal::parse(count)?.millionths(false)?.try_into().ok()?;
         let period = Period::of(number, unit)?;
-        Some(Self::AtOnce { count, period, ahead_us: ahead_us(offset)? })
+        Some(Self::Calendar { count, period, ahead_us: ahead_us(offset)? })
     }
 
     pub(crate) fn is_pool(&self) -> bool {
-        matches!(self, Self::Steadily { gain: 0, .. })
+        matches!(self, Self::Continuous { gain: 0, .. })
     }
 
     /// What comes between two moments, and since when what comes next is to be counted: a refill seldom ends on a whole
     /// micro-token, and the rest is dated back.
     pub(crate) fn between(&self, since_us: i128, until_us: i128) -> (i128, i128) {
         match *self {
-            Self::Steadily { gain: 0, .. } => (0, until_us),
-            Self::Steadily { gain, time_us } => {
+            Self::Continuous { gain: 0, .. } => (0, until_us),
+            Self::Continuous { gain, time_us } => {
                 let micro_times_time = (until_us - since_us).max(0) * gain;
                 (micro_times_time / time_us, until_us - micro_times_time % time_us / gain)
             }
-            Self::AtOnce { count, period, ahead_us } => {
+            Self::Calendar { count, period, ahead_us } => {
                 let number = |at_us: i128| period.number_at(at_us + ahead_us).unwrap_or(0);
                 ((number(until_us) - number(since_us)).max(0) * count, until_us)
             }
@@ -60,9 +60,9 @@ impl Coming {
     /// When so much more has come.
     pub(crate) fn reaches(&self, since_us: i128, micro: i128) -> Option<i128> {
         match *self {
-            Self::Steadily { gain: 0, .. } => None,
-            Self::Steadily { gain, time_us } => Some(since_us + divided_up(micro * time_us, gain)),
-            Self::AtOnce { count, period, ahead_us } => {
+            Self::Continuous { gain: 0, .. } => None,
+            Self::Continuous { gain, time_us } => Some(since_us + divided_up(micro * time_us, gain)),
+            Self::Calendar { count, period, ahead_us } => {
                 let number = period.number_at(since_us + ahead_us)? + divided_up(micro, count);
                 Some(period.begins_at(number)? - ahead_us)
             }

@@ -1,0 +1,178 @@
+//! Connections to one server: one for each runtime, which all its calls share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, ProtocolVersion,
+    PushInfo, PushKind, RedisError, RedisResult, Value,
+};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
+
+/// A try to connect that takes longer has failed.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+const MOST_IN_A_QUEUE: usize = 100_000;
+/// More runtimes at a time have to connect again.
+const MOST_RUNTIMES: usize = 16;
+
+pub(crate) struct Link {
+    client: Client,
+    /// A connection ends with the runtime that drives it, and another runtime cannot drive it.
+    of_runtimes: Mutex<Vec<(Id, State)>>,
+    connections: AtomicU64,
+}
+
+enum State {
+    Connecting(Outcome),
+    Live(Live),
+}
+
+/// None while connecting.
+pub(crate) type Outcome = watch::Receiver<Option<RedisResult<Live>>>;
+
+#[derive(Clone)]
+pub(crate) struct Live {
+    connection: MultiplexedConnection,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Link {
+    pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
+        let client = Client::open(info)?;
+        Ok(Self { client, of_runtimes: Mutex::default(), connections: AtomicU64::new(0) })
+    }
+
+    /// A number that changes with each connection that is made or lost: the next server may be another.
+    pub(crate) fn connections(&self) -> u64 {
+        let is_live = Handle::try_current().is_ok() && self.live().is_some();
+        2 * self.connections.load(Ordering::Acquire) + u64::from(is_live)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<(Id, State)>> {
+        self.of_runtimes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection of this runtime.
+    pub(crate) fn live(&self) -> Option<Live> {
+        let id = Handle::current().id();
+        self.locked().iter().find_map(|(other, state)| match state {
+            State::Live(live) if *other == id && !live.is_closed() => Some(live.clone()),
+            _ => None,
+        })
+    }
+
+    /// Connects, unless somebody does already. Goes on in the background when nobody waits for it any longer, and then
+    /// calls `done`.
+    pub(crate) fn connect(
+        self: &Arc<Self>,
+        done: impl FnOnce(&RedisResult<Live>) + Send + 'static,
+    ) -> Outcome {
+        let id = Handle::current().id();
+        let mut of_runtimes = self.locked();
+        for (other, state) in of_runtimes.iter() {
+            match state {
+                State::Connecting(outcome) if *other == id => return outcome.clone(),
+                State::Live(live) if *other == id && !live.is_closed() => {
+                    return watch::channel(Some(Ok(live.clone()))).1;
+                }
+                _ => {}
+            }
+        }
+        let (sender, outcome) = watch::channel(None);
+        set(&mut of_runtimes, id, Some(State::Connecting(outcome.clone())));
+        let link = self.clone();
+        tokio::spawn(async move {
+            let result = link.make().await;
+            let state = result.as_ref().ok().map(|live| State::Live(live.clone()));
+            set(&mut link.locked(), id, state);
+            done(&result);
+            let _ = sender.send(Some(result));
+        });
+        outcome
+    }
+
+    async fn make(&self) -> RedisResult<Live> {
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = is_closed.clone();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_WITHIN))
+            // Silence is judged for all calls together.
+            .set_response_timeout(None)
+            // Callers in a queue would wait for each other's turns to run.
+            .set_pipeline_buffer_size(MOST_IN_A_QUEUE)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    closed.store(true, Ordering::Release);
+                }
+                Ok::<_, redis::aio::SendError>(())
+            });
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        // The library's own limit does not cover a server that accepts and then says nothing.
+        let connection =
+            tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())??;
+        self.connections.fetch_add(1, Ordering::AcqRel);
+        Ok(Live { connection, is_closed })
+    }
+
+    /// Connects again for the next call.
+    pub(crate) fn forget(&self, gone: &Live) {
+        gone.is_closed.store(true, Ordering::Release);
+        self.locked().retain(
+            |(_, state)| !matches!(state, State::Live(live) if Arc::ptr_eq(&live.is_closed, &gone.is_closed)),
+        );
+    }
+}
+
+fn set(of_runtimes: &mut Vec<(Id, State)>, id: Id, state: Option<State>) {
+    of_runtimes
+        .retain(|(other, state)| *other != id && !matches!(state, State::Live(live) if live.is_closed()));
+    of_runtimes.extend(state.map(|state| (id, state)));
+    let too_many = of_runtimes.len().saturating_sub(MOST_RUNTIMES);
+    of_runtimes.drain(..too_many);
+}
+
+impl Live {
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Sends them in one write. Errors of the server come as values.
+    pub(crate) async fn send(&mut self, commands: &[Cmd]) -> RedisResult<Vec<Value>> {
+        if let [command] = commands {
+            return self.connection.send_packed_command(command).await.map(|value| vec![value]);
+        }
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        self.connection.send_packed_commands(&pipeline, 0, commands.len()).await
+    }
+}
+
+/// The same with RESP3, by which a closed connection is noticed at once.
+pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
+    let info = url.into_connection_info()?;
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
+}
+
+fn tcp_settings() -> TcpSettings {
+    let settings = TcpSettings::default().set_nodelay(true);
+    // A server that vanished without a word must not hold the connection for the quarter of an hour that TCP would
+    // go on trying.
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(Duration::from_secs(2));
+    settings
+}
+
+pub(crate) fn broken() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
+}
+
+fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
