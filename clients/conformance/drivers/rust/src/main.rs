@@ -1,0 +1,237 @@
+//! Does with this package what the conformance suite says: one JSON object per line in, one per line out.
+
+mod client;
+mod heap;
+mod load;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{json, Value};
+use tokenbucket_client::tower::RateLimitLayer;
+use tokenbucket_client::{Error, Fallback, Limit, OnError, Options, ServerOptions};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use client::{Held, Joint, Limiter, Server};
+
+#[derive(Default)]
+struct State {
+    servers: Mutex<HashMap<String, Server>>,
+    limiters: Mutex<HashMap<String, Limiter>>,
+    joints: Mutex<HashMap<String, Joint>>,
+    holds: Mutex<HashMap<String, Arc<Held>>>,
+}
+
+/// What went wrong: its kind is one word in all languages.
+struct Wrong(&'static str, String);
+
+type Done = Result<Value, Wrong>;
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::ServerAway(_) => "ServerAway",
+            Error::ModuleMissing(_) => "ModuleMissing",
+            Error::CrossSlot => "CrossSlot",
+            Error::Denied(_) => "Denied",
+            Error::ReplyLost(_) => "ReplyLost",
+            Error::BadArgument(_) => "BadArgument",
+            Error::DeadlinePassed => "Cancelled",
+            _ => "Other",
+        };
+        Self(kind, error.to_string())
+    }
+}
+
+fn bad(text: impl ToString) -> Wrong {
+    Wrong("BadArgument", text.to_string())
+}
+
+#[tokio::main]
+async fn main() {
+    println!("{}", json!({"ready": true, "clients": ["redis-rs", "redis-rs-sync"]}));
+    let state = Arc::new(State::default());
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let request: Value = serde_json::from_str(&line).expect("a JSON object");
+        let state = state.clone();
+        tokio::spawn(async move {
+            let id = request["id"].clone();
+            let reply = match state.run(&request).await {
+                Ok(ok) => json!({"id": id, "ok": ok}),
+                Err(Wrong(kind, text)) => json!({"id": id, "error": {"kind": kind, "text": text}}),
+            };
+            println!("{reply}");
+        });
+    }
+}
+
+fn ms(request: &Value, field: &str) -> Option<Duration> {
+    request[field].as_f64().map(|ms| Duration::from_secs_f64(ms / 1000.0))
+}
+
+fn text<'a>(request: &'a Value, field: &str) -> &'a str {
+    request[field].as_str().unwrap_or_default()
+}
+
+fn number(request: &Value, field: &str) -> f64 {
+    request[field].as_f64().unwrap_or(1.0)
+}
+
+fn limit(capacity: &Value, rate: &Value) -> Result<Limit, Wrong> {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Limit::new(word(capacity), word(rate)).map_err(bad)
+}
+
+fn options(request: &Value) -> Result<Options, Wrong> {
+    let on_error = match request["on_error"].as_str() {
+        None | Some("local") => OnError::Local,
+        Some("open") => OnError::Open,
+        Some("closed") => OnError::Closed,
+        Some("raise") => OnError::Error,
+        Some(other) => return Err(bad(format!("on_error: {other:?}"))),
+    };
+    let options = Options::new()
+        .on_error(on_error)
+        .batch(request["batch"].as_u64().unwrap_or(0))
+        .remember_denials(request["remember_denials"].as_u64().unwrap_or(0) as usize);
+    Ok(match request["prefix"].as_str() {
+        Some(prefix) => options.prefix(prefix),
+        None => options,
+    })
+}
+
+fn found<T: Clone>(all: &Mutex<HashMap<String, T>>, name: &str) -> Result<T, Wrong> {
+    all.lock().unwrap().get(name).cloned().ok_or_else(|| bad(format!("there is no {name:?}")))
+}
+
+impl State {
+    async fn run(&self, request: &Value) -> Done {
+        let on = text(request, "on");
+        match text(request, "do") {
+            "server" => self.server(request),
+            "limiter" => {
+                let server = found(&self.servers, text(request, "server"))?;
+                let limit = limit(&request["capacity"], &request["rate"])?;
+                let limiter = Limiter::new(&server, limit, options(request)?);
+                self.limiters.lock().unwrap().insert(text(request, "name").to_owned(), limiter);
+                Ok(json!({}))
+            }
+            "joint" => self.joint(request),
+            "take_all" => {
+                let costs: HashMap<String, f64> = amounts(&request["costs"]);
+                Ok(found(&self.joints, on)?.take_all(text(request, "name"), costs).await?)
+            }
+            "hold" => self.hold(request).await,
+            "settle" => {
+                let hold = found(&self.holds, text(request, "hold"))?;
+                Ok(hold.settle(&request["used"]).await?)
+            }
+            "hold_cancelled" => {
+                let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
+                let count = request["count"].as_u64().unwrap_or(30);
+                let limiter = found(&self.limiters, on)?;
+                limiter.hold_cancelled(text(request, "name"), number(request, "amount"), ttl, count).await?;
+                Ok(json!({}))
+            }
+            "many" => Ok(load::many(&found(&self.limiters, on)?, request).await),
+            "second_runtime" => {
+                let (limiter, request) = (found(&self.limiters, on)?, request.clone());
+                let second = std::thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                    runtime.expect("a runtime").block_on(load::many(&limiter, &request))
+                });
+                let joined = tokio::task::spawn_blocking(move || second.join()).await;
+                Ok(joined.expect("a task").expect("a runtime that ended"))
+            }
+            "http" => self.http(request).await,
+            "degraded" => {
+                Ok(json!({"count": found(&self.servers, text(request, "server"))?.degraded_count()}))
+            }
+            "memory" => Ok(json!({"bytes": heap::in_use()})),
+            "close" => {
+                let name = text(request, "name");
+                let limiter = self.limiters.lock().unwrap().remove(name);
+                if let Some(limiter) = limiter {
+                    limiter.close().await?;
+                }
+                self.servers.lock().unwrap().remove(name);
+                Ok(json!({}))
+            }
+            "fork" => Err(Wrong("Unsupported", "there is no fork here".to_owned())),
+            operation => {
+                let limiter = found(&self.limiters, on)?;
+                limiter.call(operation, text(request, "name"), request, load::deadline(request)).await
+            }
+        }
+    }
+
+    fn server(&self, request: &Value) -> Done {
+        let mut options = ServerOptions::new();
+        if let Some(timeout) = ms(request, "timeout_ms") {
+            options = options.timeout(timeout);
+        }
+        if let Some(retry_every) = ms(request, "retry_every_ms") {
+            options = options.retry_every(retry_every);
+        }
+        if request["fallback"] == "script" {
+            options = options.fallback(Fallback::Script);
+        }
+        let is_sync = text(request, "client") == "redis-rs-sync";
+        let server = if let Some(urls) = request["cluster"].as_array() {
+            let urls = urls.iter().filter_map(Value::as_str);
+            Server::cluster(is_sync, urls.map(str::to_owned).collect(), options)
+        } else if let Some(url) = request["url"].as_str() {
+            Server::single(is_sync, url, options)
+        } else {
+            return Err(Wrong("Unsupported", "no such server".to_owned()));
+        };
+        self.servers.lock().unwrap().insert(text(request, "name").to_owned(), server.map_err(bad)?);
+        Ok(json!({}))
+    }
+
+    fn joint(&self, request: &Value) -> Done {
+        let server = found(&self.servers, text(request, "server"))?;
+        let limits = request["limits"].as_object().into_iter().flatten();
+        let limits = limits.map(|(which, pair)| Ok((which.clone(), limit(&pair[0], &pair[1])?)));
+        let limits = limits.collect::<Result<Vec<_>, Wrong>>()?;
+        let joint = Joint::new(&server, limits, options(request)?);
+        self.joints.lock().unwrap().insert(text(request, "name").to_owned(), joint);
+        Ok(json!({}))
+    }
+
+    async fn hold(&self, request: &Value) -> Done {
+        let (on, name) = (text(request, "on"), text(request, "name"));
+        let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
+        let hold = if request["amount"].is_object() {
+            found(&self.joints, on)?.hold(name, amounts(&request["amount"]), ttl).await?
+        } else {
+            let hold = found(&self.limiters, on)?.hold(name, number(request, "amount"), ttl).await?;
+            Held { hold, of: Vec::new() }
+        };
+        let decision = hold.hold.decision();
+        self.holds.lock().unwrap().insert(text(request, "as").to_owned(), Arc::new(hold));
+        Ok(decision)
+    }
+
+    async fn http(&self, request: &Value) -> Done {
+        let (limiter, name) = (found(&self.limiters, text(request, "on"))?, text(request, "name").to_owned());
+        let Limiter::Tasks(limiter) = limiter else {
+            return Err(Wrong("Unsupported", "the layer is for tasks".to_owned()));
+        };
+        let layer = RateLimitLayer::new(limiter, move |_| name.clone());
+        let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello\n" })).layer(layer);
+        let socket = tokio::net::TcpSocket::new_v4().map_err(bad)?;
+        socket.bind("127.0.0.1:0".parse().map_err(bad)?).map_err(bad)?;
+        let listener = socket.listen(4096).map_err(bad)?;
+        let port = listener.local_addr().map_err(bad)?.port();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Ok(json!({"port": port}))
+    }
+}
+
+fn amounts(object: &Value) -> HashMap<String, f64> {
+    let object = object.as_object().into_iter().flatten();
+    object.map(|(which, amount)| (which.clone(), amount.as_f64().unwrap_or(1.0))).collect()
+}
