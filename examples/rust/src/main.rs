@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokenbucket_axum::app::app;
 use tokenbucket_axum::settings::Settings;
-use tokenbucket_client::{Error, Limiter, Server};
+use tokenbucket_client::{Error, Limiter};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{signal, SignalKind};
 
@@ -26,8 +26,11 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), String> {
     let settings = Settings::read(|name| std::env::var(name).ok())?;
+    check_limits(&settings).await?;
     let server = settings.servers.connect(settings.redis_timeout)?;
-    check_limits(&server, &settings).await?;
+    // Connects, so that the first request finds a connection.
+    let _ =
+        Limiter::with_options(&server, settings.ip_limit.clone(), settings.options()).peek("start", 1).await;
 
     let listener =
         TcpListener::bind(settings.listen).await.map_err(|error| format!("{}: {error}", settings.listen))?;
@@ -37,12 +40,11 @@ async fn run() -> Result<(), String> {
     axum::serve(listener, app).with_graceful_shutdown(ended()).await.map_err(|error| error.to_string())
 }
 
-/// The server knows how large a limit may be. Asking it also connects, so that nothing passes
-/// unasked only because it came before the first connection.
-async fn check_limits(server: &Server, settings: &Settings) -> Result<(), String> {
-    let options = settings.options().timeout(REDIS_AT_START_WITHIN.max(settings.redis_timeout));
+/// The server knows how large a limit may be.
+async fn check_limits(settings: &Settings) -> Result<(), String> {
+    let server = settings.servers.connect(REDIS_AT_START_WITHIN.max(settings.redis_timeout))?;
     for (name, limit) in settings.limits() {
-        let limiter = Limiter::with_options(server, limit.clone(), options.clone());
+        let limiter = Limiter::with_options(&server, limit.clone(), settings.options());
         match limiter.peek("start", 1).await {
             Err(error @ Error::ModuleMissing(_)) => return Err(error.to_string()),
             Err(error) => return Err(format!("{name}: {error}")),

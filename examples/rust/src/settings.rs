@@ -1,7 +1,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tokenbucket_client::{Limit, OnError, Options, Server};
+use tokenbucket_client::{Limit, OnError, Options, Server, ServerOptions};
 
 /// How often a Redis that was away is looked for.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
@@ -43,7 +43,7 @@ impl Settings {
             listen: SocketAddr::new(host, port),
             servers: servers(read("REDIS_URL", ""), read("REDIS_CLUSTER_URLS", ""))?,
             redis_timeout: Duration::from_millis(redis_timeout),
-            on_error: read("ON_ERROR", "open").parse(on_error, "'open' or 'closed'")?,
+            on_error: read("ON_ERROR", "local").parse(on_error, "'local', 'open' or 'closed'")?,
             ip_limit: limit(read("IP_LIMIT", "20 10/1s"))?,
             search_limit: limit(read("SEARCH_LIMIT", "5 2/1s"))?,
             export_limit: limit(read("EXPORT_LIMIT", "10000 1000/1s"))?,
@@ -61,7 +61,7 @@ impl Settings {
 
     /// What all limiters have in common.
     pub fn options(&self) -> Options {
-        Options::new().timeout(self.redis_timeout).on_error(self.on_error).retry_every(RETRY_EVERY)
+        Options::new().on_error(self.on_error)
     }
 }
 
@@ -70,9 +70,12 @@ impl Servers {
     ///
     /// One line that names the variable.
     pub fn connect(&self, timeout: Duration) -> Result<Server, String> {
+        let options = ServerOptions::new().timeout(timeout).retry_every(RETRY_EVERY);
         match self {
-            Self::Single(url) => Server::connect(url.as_str()).map_err(|error| format!("REDIS_URL: {error}")),
-            Self::Cluster(urls) => Server::cluster(urls.iter().map(String::as_str), timeout)
+            Self::Single(url) => {
+                Server::connect_with(url.as_str(), options).map_err(|error| format!("REDIS_URL: {error}"))
+            }
+            Self::Cluster(urls) => Server::cluster_with(urls.iter().map(String::as_str), options)
                 .map_err(|error| format!("REDIS_CLUSTER_URLS: {error}")),
         }
     }
@@ -100,6 +103,7 @@ fn servers(single: Variable, cluster: Variable) -> Result<Servers, String> {
 
 fn on_error(text: &str) -> Option<OnError> {
     match text {
+        "local" => Some(OnError::Local),
         "open" => Some(OnError::Open),
         "closed" => Some(OnError::Closed),
         _ => None,
