@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import threading
 import time
@@ -57,6 +58,12 @@ class Connection:
         # The library would shut it down, which a process that was forked must not.
         with contextlib.suppress(OSError):
             self.socket.close()
+
+    def is_readable(self) -> bool:
+        """Whether something has come. Where nothing was asked, that is the end of the connection."""
+        ready = select.poll()
+        ready.register(self.socket, select.POLLIN)
+        return bool(ready.poll(0))
 
     def send(self, data: bytes) -> None:
         try:
@@ -171,7 +178,7 @@ class Lines:
 
     def _alive(self, connection: Connection) -> Connection:
         """This connection if it answers, else another."""
-        while time.monotonic() - connection.heard_at > IDLE_S:
+        while time.monotonic() - connection.heard_at > IDLE_S or connection.is_readable():
             try:
                 connection.send(PING)
                 connection.read(1)
