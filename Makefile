@@ -211,7 +211,7 @@ examples: build ## Set up and test every application under examples/
 EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
 .PHONY: clients
-clients: build ## Set up and test every client package under clients/ (about 10 minutes)
+clients: build ## Set up and test every client package under clients/ (about 20 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@for client in $(CLIENTS); do \
 		printf '\n\033[1m== client %s\033[0m\n' $$client; \
