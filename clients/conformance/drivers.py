@@ -1,4 +1,4 @@
-"""The driver programs of the packages: each does what it is told in JSON lines, see README.md."""
+"""Starts the driver programs of the packages and exchanges JSON lines with them, see README.md."""
 
 from __future__ import annotations
 
