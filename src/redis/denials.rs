@@ -7,19 +7,19 @@ use std::sync::{Mutex, PoisonError};
 
 static TOP: Mutex<Option<Top>> = Mutex::new(None);
 
-/// Looks at the keys denied most, or forgets them. With another number of counters than before they start anew.
+/// Looks at the keys denied most, or forgets them.
 pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
     // Only the server's main thread comes here.
-    let mut top = TOP.lock().unwrap_or_else(PoisonError::into_inner);
-    if top.as_ref().is_some_and(|top| top.most() != top_keys()) {
-        *top = None;
-    }
-    look(&mut top)
+    look(&mut TOP.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Follows a change of the setting: counters that are not wanted any more are freed now.
+/// Follows a change of the setting: with another number of counters than before they start anew.
 pub(super) fn resized() {
-    with_top(|_| ());
+    with_top(|top| {
+        if top.as_ref().is_some_and(|top| top.most() != top_keys()) {
+            *top = None;
+        }
+    });
 }
 
 /// Counts a denial, and tells whoever subscribed.
