@@ -220,14 +220,16 @@ clients: build ## Set up and test every client package under clients/ (about 20 
 CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
+THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
 BENCH := cargo run --release -p tokenbucket-bench --
 
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (18 minutes; QUICK=1: one minute)
-	@scripts/install.sh engines
+	@scripts/install.sh engines protoc
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
-	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+	@benches/build-throttlecrab.sh target/throttlecrab
+	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' THROTTLECRAB='$(THROTTLECRAB)' \
 		$(BENCH) compare $(if $(QUICK),--quick) --out $(if $(QUICK),target/bench,docs/benchmarks)
 
 .PHONY: bench-instructions

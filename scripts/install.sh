@@ -9,6 +9,7 @@
 #   chroot  what scripts/chroot.sh needs
 #   dist    what scripts/dist.sh needs
 #   valgrind   for the benchmark that counts instructions
+#   protoc   with which throttlecrab-server is built, for the benchmark
 set -euo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -63,6 +64,8 @@ packages() { # MANAGER WHAT
         apt-get:chroot) echo mmdebstrap debian-archive-keyring ;;
         apt-get:engines) echo python3 python3-pip ca-certificates debian-archive-keyring ;;
         *:valgrind) echo valgrind libc6-dbg ;;
+        apt-get:protoc) echo protobuf-compiler libprotobuf-dev ;;
+        *:protoc) echo protobuf ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
     esac
 }
@@ -111,6 +114,7 @@ for what in "$@"; do
         libclang) has_libclang || install libclang ;;
         redis) has_redis || install redis ;;
         valgrind) has valgrind || install valgrind ;;
+        protoc) has protoc || install protoc ;;
         chroot) has mmdebstrap || install chroot ;;
         dist) { has dpkg-deb && has git && has_pip; } || install dist ;;
         engines)

@@ -4,11 +4,46 @@ use crate::approaches::Approach;
 use crate::client::{block_on, Client};
 use crate::common::Server;
 use crate::template::{key, Limit};
+use crate::throttlecrab::ThrottleCrab;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
+use std::fs;
 use std::time::{Duration, Instant};
+
+/// A server under load.
+pub trait Target {
+    fn port(&self) -> u16;
+    /// Processor time that it has used so far, user and system, in seconds.
+    fn cpu_s(&self) -> f64;
+}
+
+impl Target for Server {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+
+    fn cpu_s(&self) -> f64 {
+        let mut control = self.connect();
+        let mut seconds = |field| control.info("cpu", field).parse::<f64>().unwrap();
+        seconds("used_cpu_user") + seconds("used_cpu_sys")
+    }
+}
+
+impl Target for ThrottleCrab {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+
+    fn cpu_s(&self) -> f64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the process runs");
+        let statistics =
+            threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok());
+        let ns = statistics.map(|line| line.split(' ').next().unwrap().parse::<u64>().unwrap());
+        ns.sum::<u64>() as f64 / 1e9
+    }
+}
 
 /// Who wants what, for how long.
 #[derive(Clone, Copy)]
@@ -72,8 +107,8 @@ impl Outcome {
     }
 }
 
-pub fn run(server: &Server, approach: &Approach, load: Load) -> Outcome {
-    let before_s = cpu_s(server);
+pub fn run(server: &(impl Target + ?Sized), approach: &Approach, load: Load) -> Outcome {
+    let before_s = server.cpu_s();
     let outcome = RefCell::new(Outcome {
         load,
         decisions: 0,
@@ -94,7 +129,7 @@ pub fn run(server: &Server, approach: &Approach, load: Load) -> Outcome {
         join_all(decisions).await;
         outcome.borrow_mut().elapsed_s = start.elapsed().as_secs_f64();
     });
-    Outcome { server_cpu_s: cpu_s(server) - before_s, ..outcome.into_inner() }
+    Outcome { server_cpu_s: server.cpu_s() - before_s, ..outcome.into_inner() }
 }
 
 /// One client, decision by decision.
@@ -118,13 +153,6 @@ async fn decide(
     let mut outcome = outcome.borrow_mut();
     outcome.commands += client.sent;
     outcome.retries += client.retries;
-}
-
-/// Processor time that the server has taken so far.
-fn cpu_s(server: &Server) -> f64 {
-    let mut control = server.connect();
-    let mut seconds = |field| control.info("cpu", field).parse::<f64>().unwrap();
-    seconds("used_cpu_user") + seconds("used_cpu_sys")
 }
 
 /// The keys on which decisions are wanted, until the time is over.

@@ -1,5 +1,5 @@
 //! Compares the module with other ways to limit, on real servers. The environment says which: `SERVER`, the executable,
-//! `MODULE`, and `REDIS_CELL`, the library of redis-cell.
+//! `MODULE`, `REDIS_CELL`, the library of redis-cell, and `THROTTLECRAB`, the program of throttlecrab-server.
 //!
 //! | file | what is done there |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
 //! | `server` | servers with one rate limiter or another, started as the tests start theirs |
+//! | `throttlecrab` | throttlecrab-server, which is not Redis |
 //! | `template` | commands with places for keys and limits |
 //! | `report`, `plot`, `machine` | what comes out; `docs/benchmarks` says how it was measured |
 
@@ -25,6 +26,7 @@ mod plot;
 mod report;
 mod server;
 mod template;
+mod throttlecrab;
 
 /// The launcher of the tests.
 #[path = "../../tests/common"]

@@ -12,6 +12,8 @@ pub enum Module {
     None,
     Own,
     RedisCell,
+    /// None: a server of its own, not Redis.
+    ThrottleCrab,
 }
 
 /// What redis-cell's command is called in reports: with the release that is built.
@@ -28,6 +30,7 @@ impl Module {
             Self::None => Server::builder().without_module(),
             // The hold that comes beside 10,000 is one more than are allowed otherwise.
             Self::Own => Server::builder().option("tokenbucket.max-holds", 10_001),
+            Self::ThrottleCrab => panic!("throttlecrab-server is no Redis"),
             Self::RedisCell => {
                 let library = std::env::var("REDIS_CELL").expect("REDIS_CELL says where its library is");
                 Self::None.server().option("loadmodule", library)

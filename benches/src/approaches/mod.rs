@@ -6,6 +6,7 @@ pub use by_clients::Memory;
 
 use crate::client::Client;
 use crate::server::{Module, CELL_NAME};
+use crate::throttlecrab::THROTTLECRAB_NAME;
 use redis::{from_redis_value_ref, RedisResult, Value};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,6 +21,7 @@ pub const WINDOW_COUNT: &str = "INCREX {key} BYINT 1 UBOUND {capacity} PX {windo
 pub const CELL_THROTTLE: &str = "CL.THROTTLE {key} {burst} {count} {period_s}";
 
 /// A way to limit, or to hold one of so many places for as long as something lasts: the window of the limit.
+#[derive(Clone, Copy)]
 pub struct Approach {
     pub name: &'static str,
     /// What the server has to have.
@@ -84,7 +86,13 @@ pub const INTEGER_WITH_EXPIRY: Approach =
     approach("SET with expiry", Module::None, Way::Plain, "SET {key} 1 PX {window_ms}");
 const SET_THE_WINDOW: &str = "PEXPIRE {key} {window_ms}";
 
-/// Every approach.
+/// A server that does nothing but limit.
+pub fn throttlecrab() -> Approach {
+    let throttle = "THROTTLE {key} {capacity} {count} {period_s}";
+    approach(&THROTTLECRAB_NAME, Module::ThrottleCrab, Way::Number(0, 1), throttle)
+}
+
+/// Every approach on Redis.
 pub fn all() -> [Approach; 9] {
     let plain = |name, way, ask| approach(name, Module::None, way, ask);
     // A sorted set that holds one member for each decision of the last window.

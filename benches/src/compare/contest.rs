@@ -24,9 +24,10 @@ pub fn decisions(bench: &mut Bench, approaches: &[Approach]) -> Table {
         for (clients, shown) in CLIENTS {
             let load = Load { clients, buckets, limit, duration: Some(duration) };
             let outcomes = compete(bench, &format!("{keys}, {shown}"), approaches, |bench, approach| {
-                let server = bench.server(approach.module);
-                run_load(server, approach, Load { duration: Some(duration / 10), ..load });
-                let outcome = run_load(server, approach, load);
+                let outcome = bench.on_server(approach.module, |server| {
+                    run_load(server, approach, Load { duration: Some(duration / 10), ..load });
+                    run_load(server, approach, load)
+                });
                 // A denial is less work than a decision that is allowed: nobody may get away with it.
                 let denied = outcome.decisions - outcome.allowed - outcome.errors;
                 assert_eq!(denied, 0, "{} denied some", approach.name);
@@ -83,7 +84,7 @@ pub fn over_grant(bench: &mut Bench, approaches: &[Approach]) -> Table {
     let load = Load { clients: MANY, buckets: 1, limit: SCARCE, duration: Some(duration) };
     for approach in approaches {
         note(format_args!("over-grant: {}", approach.name));
-        let outcome = run_load(bench.server(approach.module), approach, load);
+        let outcome = bench.on_server(approach.module, |server| run_load(server, approach, load));
         let (possible, allowed) = (outcome.possible(), outcome.allowed);
         let over = format!("{:.2}", outcome.over_percent());
         let [decisions, errors] = [outcome.decisions, outcome.errors].map(whole);

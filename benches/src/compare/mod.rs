@@ -11,12 +11,13 @@ use crate::approaches::{self, Approach};
 use crate::calls::{Call, Shape, INCR, INCREX};
 use crate::client::{block_on, Client};
 use crate::common::{Server, ServerBuilder};
-use crate::load::{run as run_load, Load};
+use crate::load::{run as run_load, Load, Target};
 use crate::machine;
 use crate::plot::Plot;
 use crate::report::{median, note, times, whole, write, Table};
 use crate::server::*;
 use crate::template::{key, Limit};
+use crate::throttlecrab::ThrottleCrab;
 use core_affinity::{get_core_ids, set_for_current, CoreId};
 use fastrand::Rng;
 use std::collections::HashMap;
@@ -36,9 +37,10 @@ struct Bench {
 pub fn run(is_quick: bool, folder: &Path) {
     let (mut bench, caption) = Bench::new(is_quick);
     let approaches = approaches::all();
+    let rivals = [&approaches[..], &[approaches::throttlecrab()]].concat();
     let tables = [
-        contest::decisions(&mut bench, &approaches),
-        contest::over_grant(&mut bench, &approaches),
+        contest::decisions(&mut bench, &rivals),
+        contest::over_grant(&mut bench, &rivals),
         contest::local(&mut bench),
         calls::pipelined(&mut bench),
         contest::latency(&mut bench),
@@ -86,6 +88,14 @@ impl Bench {
         server
     }
 
+    /// Measures on the server that an approach needs, without buckets.
+    fn on_server<T>(&mut self, module: Module, measure: impl FnOnce(&dyn Target) -> T) -> T {
+        match module {
+            Module::ThrottleCrab => measure(&apart(ThrottleCrab::start)),
+            _ => measure(self.server(module)),
+        }
+    }
+
     /// What is measured of each item in each round. All take turns: what disturbs a round disturbs all of them.
     fn in_turns<I, T>(
         &mut self,
@@ -103,12 +113,16 @@ impl Bench {
     }
 }
 
+fn start_apart(builder: ServerBuilder) -> Server {
+    apart(|| start(builder))
+}
+
 /// Starts a server on one core, and leaves this thread on another: sharing one, they would measure how the scheduler
 /// takes turns.
-fn start_apart(builder: ServerBuilder) -> Server {
+fn apart<T>(start: impl FnOnce() -> T) -> T {
     static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| get_core_ids().unwrap_or_default());
     CORES.first().map(|core| set_for_current(*core));
-    let server = start(builder);
+    let server = start();
     CORES.last().map(|core| set_for_current(*core));
     server
 }
