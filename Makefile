@@ -19,10 +19,7 @@ TEST_ENGINES := $(DEBIAN_REDIS) $(NEWEST_REDIS) $(NEWEST_VALKEY)
 CHAOS_ENGINES := redis-6.0.16 $(TEST_ENGINES)
 ALL_ENGINES = $(shell scripts/engines.sh --list)
 
-# Test programs that need no server. Those that need one: `server`, which one server suffices for; `cluster`, several;
-# `chaos`, `valgrind` and `redis_cell`, with targets of their own.
-PURE_TESTS := model version
-as_targets = $(addprefix --test ,$(1))
+CORE := -p tokenbucket-core
 # cargo says what it compiles, and the tests show a dot each.
 cargo_test = cargo test $(1) -- --quiet $(2)
 # Most tests wait for servers rather than compute.
@@ -93,9 +90,9 @@ guard-and-fuzz:
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
 	$(call say,'testing the algorithm and the parser')
-	@$(call cargo_test,--lib $(call as_targets,$(PURE_TESTS)))
-	@$(call cargo_test,--doc)
+	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
+	@$(call cargo_test,--test version)
 
 .PHONY: test-server
 test-server: check-server build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: is a test-name filter)
@@ -191,14 +188,13 @@ fuzz-briefly:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 .PHONY: mutants
-mutants: build-tools ## Change the pure code in 800 small ways; the pure tests must notice each (an hour or two)
+mutants: build-tools ## Change the core in 800 small ways; the pure tests must notice each (an hour or two)
 	@command -v cargo-mutants >/dev/null || cargo install --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
-	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants --jobs 2 --output target $(MUTANTS) \
-		$(addprefix --cargo-arg=,--lib $(addprefix --test=,$(PURE_TESTS)))
+	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants $(CORE) --jobs 2 --output target $(MUTANTS)
 # Each change waits for so many cases of every property. That is enough to notice all that can be noticed.
 MUTANT_CASES ?= 16
-# Which of them: MUTANTS='--re src/rate.rs', or --shard 0/8.
+# Which of them: MUTANTS='--file core/src/top.rs', or --shard 0/8.
 MUTANTS ?=
 
 .PHONY: examples
@@ -264,10 +260,10 @@ lint: build-tools ## Check format, lints, docs and dependencies
 	$(call say,'format')
 	cargo fmt --all --check
 	$(call say,'lints')
-	cargo clippy --lib -- -D warnings
+	cargo clippy --lib -p tokenbucket $(CORE) -- -D warnings
 	cargo clippy --workspace --all-targets -- -D warnings $(TEST_LINTS)
 	$(call say,'documentation')
-	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items -p tokenbucket
+	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items -p tokenbucket $(CORE)
 	$(call say,'licences and sources of dependencies')
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --log-level warn check licenses bans sources

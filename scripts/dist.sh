@@ -77,7 +77,7 @@ bill_of_materials() {
     PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu --no-build-deps \
         --override-filename tokenbucket-sbom
     scripts/sbom.py "$SOURCE_DATE_EPOCH" tokenbucket-sbom.json >"$out/tokenbucket-$version.cdx.json"
-    rm -f tokenbucket-sbom.json benches/tokenbucket-sbom.json
+    rm -f tokenbucket-sbom.json {benches,core}/tokenbucket-sbom.json
 }
 
 scripts/install.sh cargo dist

@@ -18,7 +18,7 @@ def linked(target):
     """Names and versions, without what runs in the compiler alone."""
     lines = cargo("tree", "--locked", "--package=tokenbucket", "--edges=normal,no-proc-macro", f"--target={target}",
                   "--prefix=none", "--no-dedupe", "--format={p}").splitlines()
-    return sorted({tuple(line.split()[:2]) for line in lines if line and not line.startswith("tokenbucket ")})
+    return sorted({tuple(line.split()[:2]) for line in lines if line and not line.startswith(("tokenbucket ", "tokenbucket-core "))})
 
 
 def texts(package):

@@ -4,8 +4,8 @@
 #[allow(dead_code, unused_imports)] // tests/server uses all of it.
 mod common;
 
-use common::exact::throttle::{follow as follow_by_model, limit, Reply};
-use common::exact::{self, Model};
+use common::model::throttle::{follow as follow_by_model, limit, Reply};
+use common::model::{self, Model};
 use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
 use common::walk::{pause_us, stored};
 use common::{integers, text, Connection, Random, Server, ServerBuilder};
@@ -50,7 +50,7 @@ struct Limit {
     /// In the words of `CL.THROTTLE`.
     words: String,
     capacity: i64,
-    meant: exact::Limit,
+    meant: model::Limit,
 }
 
 impl Limit {

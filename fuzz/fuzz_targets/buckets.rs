@@ -10,13 +10,13 @@
 //! as part of the whole life, where the module may be short of the exact bucket by what the contract allows.
 #![no_main]
 
-#[path = "../../tests/exact/mod.rs"]
-mod exact;
+#[path = "../../core/tests/model/mod.rs"]
+mod model;
 
-use exact::operation::{parse, read};
-use exact::{number, Bucket, Judged, Limit, Operation};
+use model::operation::{parse, read};
+use model::{number, Bucket, Judged, Limit, Operation};
 use libfuzzer_sys::fuzz_target;
-use tokenbucket::bucket::MAX_TIME_US;
+use tokenbucket_core::bucket::MAX_TIME_US;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };

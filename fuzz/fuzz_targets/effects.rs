@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tokenbucket::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket::effect::{Effect, MAX_EXPIRE_AT_MS};
-use tokenbucket::holds::Holds;
-use tokenbucket::number::MAX_MICRO;
+use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket_core::effect::{Effect, MAX_EXPIRE_AT_MS};
+use tokenbucket_core::holds::Holds;
+use tokenbucket_core::number::MAX_MICRO;
 
 fuzz_target!(|bytes: &[u8]| {
     // As the holds of a file: what is left out is not read again, and the rest is.

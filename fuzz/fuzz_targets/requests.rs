@@ -2,12 +2,12 @@
 //! argument that is wrong.
 #![no_main]
 
-#[path = "../../tests/exact/mod.rs"]
-mod exact;
+#[path = "../../core/tests/model/mod.rs"]
+mod model;
 
-use exact::operation::{assert_read_as_meant, COMMANDS};
+use model::operation::{assert_read_as_meant, COMMANDS};
 use libfuzzer_sys::fuzz_target;
-use tokenbucket::request;
+use tokenbucket_core::request;
 
 fuzz_target!(|bytes: &[u8]| {
     let arguments: Vec<&[u8]> = bytes.split(|byte| *byte == b' ').collect();

@@ -1,10 +1,10 @@
 //! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
 
 use super::execute::execute;
-use crate::error::Refusal;
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Charge;
 

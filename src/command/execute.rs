@@ -1,14 +1,14 @@
 //! What every command that decides does: open the key, decide, store, replicate, announce.
 
-use crate::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome};
-use crate::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
-use crate::error::Error;
-use crate::holds::Holds;
 use crate::redis::{
     announce_denial, counters, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication,
 };
-use crate::request::Request;
 use std::ffi::CStr;
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome};
+use tokenbucket_core::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
+use tokenbucket_core::error::Error;
+use tokenbucket_core::holds::Holds;
+use tokenbucket_core::request::Request;
 
 /// Decides on one bucket, writes what follows from it, and returns what to reply.
 ///

@@ -2,10 +2,10 @@
 
 use super::charge::Charge;
 use super::execute::execute;
-use crate::error::Refusal;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Give;
 

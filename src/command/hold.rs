@@ -1,12 +1,12 @@
 //! `TB.HOLD key capacity rate amount ttl_ms id`: tokens taken under a name, that come back by themselves.
 
 use super::holding::execute;
-use crate::error::Refusal;
 use crate::redis::spec::{
     Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, RATE, TTL_MS,
 };
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Hold;
 

@@ -2,16 +2,16 @@
 
 use super::execute::{store, withhold, HoldCounts, Written};
 use super::multi_take::{binding, reply};
-use crate::bucket::{Bucket, Change, Decision, Holding, Operation, Outcome, MAX_TIME_US};
-use crate::effect::{ExpiryWindow, HoldChange};
-use crate::error::{Error, Refusal};
-use crate::holds::{Hold, Holds};
 use crate::redis::{
     announce_denial, counters, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom,
     Replication,
 };
-use crate::request::{HoldRequest, HoldWish};
 use std::ffi::CStr;
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Holding, Operation, Outcome, MAX_TIME_US};
+use tokenbucket_core::effect::{ExpiryWindow, HoldChange};
+use tokenbucket_core::error::{Error, Refusal};
+use tokenbucket_core::holds::{Hold, Holds};
+use tokenbucket_core::request::{HoldRequest, HoldWish};
 
 type Request<'call> = HoldRequest<'call, Argument<'call>>;
 

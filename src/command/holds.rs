@@ -1,12 +1,12 @@
 //! `TB.HOLDS key`: what is held of a bucket, by whom, and for how long.
 
 use super::state::State;
-use crate::error::Refusal;
-use crate::holds;
-use crate::number::decimal_tokens;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::{Access, BucketKey, Call};
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::holds;
+use tokenbucket_core::number::decimal_tokens;
+use tokenbucket_core::request;
 
 pub(crate) struct Holds;
 

@@ -1,13 +1,13 @@
 //! `TB.MHOLD numkeys ttl_ms id key capacity rate amount […]`: one hold over several buckets, all or nothing.
 
 use super::holding::execute_together;
-use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, AMOUNT, CAPACITY, ID, KEY, NUMKEYS, RATE,
     TTL_MS,
 };
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct MultiHold;
 

@@ -2,10 +2,10 @@
 
 use super::holding::execute_together;
 use super::multi_hold::MultiHold;
-use crate::error::Refusal;
 use crate::redis::spec::{ArgumentSpec, Command, Keys, Kind, Spec, CAPACITY, ID, KEY, NUMKEYS, RATE, USED};
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct MultiSettle;
 

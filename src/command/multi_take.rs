@@ -4,13 +4,13 @@
 //! would have to be undone, and undoing is a race.
 
 use super::execute::{admit, announce, decide, store, withhold};
-use crate::bucket::{Decision, Outcome};
-use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
 };
 use crate::redis::{counters, replicate, Access, Argument, BucketKey, Call, Replication};
-use crate::request::{self, Request};
+use tokenbucket_core::bucket::{Decision, Outcome};
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request::{self, Request};
 
 pub(crate) struct MultiTake;
 

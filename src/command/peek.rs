@@ -2,10 +2,10 @@
 
 use super::execute;
 use super::take::Take;
-use crate::error::Refusal;
 use crate::redis::spec::{Audience, Command, Spec};
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Peek;
 

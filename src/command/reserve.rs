@@ -1,12 +1,12 @@
 //! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
 
 use super::execute::execute;
-use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
 };
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Reserve;
 

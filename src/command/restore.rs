@@ -3,12 +3,12 @@
 //! Not for applications: an effect overwrites the bucket, whatever is in it. It may come from a file that was
 //! tampered with, so every field is checked, all of them before the first key is touched.
 
-use crate::effect::{self, Effect, HoldChanges};
-use crate::error::{Error, Refusal};
-use crate::holds::Holds;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
-use crate::request;
+use tokenbucket_core::effect::{self, Effect, HoldChanges};
+use tokenbucket_core::error::{Error, Refusal};
+use tokenbucket_core::holds::Holds;
+use tokenbucket_core::request;
 
 pub(crate) struct Restore;
 

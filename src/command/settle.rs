@@ -2,10 +2,10 @@
 
 use super::hold::Hold;
 use super::holding::execute;
-use crate::error::Refusal;
 use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Settle;
 

@@ -1,10 +1,10 @@
 //! `TB.STATE key`: what is stored, for people who look for the reason of a decision.
 
-use crate::error::Refusal;
-use crate::number::decimal_tokens;
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{Access, BucketKey, Call};
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::number::decimal_tokens;
+use tokenbucket_core::request;
 
 pub(crate) struct State;
 

@@ -1,12 +1,12 @@
 //! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
 
 use super::execute::execute;
-use crate::error::Refusal;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
 };
 use crate::redis::Call;
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Take;
 

@@ -8,14 +8,14 @@
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
 use super::execute;
-use crate::bucket::{Bucket, Change, Limit, NoReturns, Operation, Outcome, Returns};
-use crate::cast::signed;
-use crate::error::{Error, Refusal};
-use crate::number::MICRO_PER_TOKEN;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
-use crate::request::{self, Request};
 use std::ops::RangeInclusive;
+use tokenbucket_core::bucket::{Bucket, Change, Limit, NoReturns, Operation, Outcome, Returns};
+use tokenbucket_core::cast::signed;
+use tokenbucket_core::error::{Error, Refusal};
+use tokenbucket_core::number::MICRO_PER_TOKEN;
+use tokenbucket_core::request::{self, Request};
 
 pub(crate) struct Throttle;
 

@@ -1,9 +1,9 @@
 //! `TB.TOP [COUNT n] [RESET]`: who is denied most.
 
-use crate::error::Refusal;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use crate::redis::{with_top, Call};
-use crate::request;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request;
 
 pub(crate) struct Top;
 
@@ -26,7 +26,8 @@ impl Command for Top {
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::top(call.arguments())?;
         with_top(|top| {
-            let denied: Vec<_> = top.iter().flat_map(crate::top::Top::iter).take(request.count).collect();
+            let denied: Vec<_> =
+                top.iter().flat_map(tokenbucket_core::top::Top::iter).take(request.count).collect();
             call.reply_array(denied.len());
             for one in denied {
                 call.reply_array(3);

@@ -5,12 +5,12 @@
 
 use super::call::Argument;
 use super::denials;
-use crate::number::whole;
-use crate::request::MAX_TOP_KEYS;
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
+use tokenbucket_core::number::whole;
+use tokenbucket_core::request::MAX_TOP_KEYS;
 
 /// What becomes of a bucket that would have to be created over `maxmemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

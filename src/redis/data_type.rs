@@ -8,16 +8,16 @@
 use super::api::server;
 use super::clock::system_now_us;
 use super::{allocator, info};
-use crate::bucket::{Bucket, MAX_TIME_US};
-use crate::cast::unsigned_32;
-use crate::effect::{self, Effect, HoldChange, HoldChanges};
-use crate::holds::Holds;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket_core::cast::unsigned_32;
+use tokenbucket_core::effect::{self, Effect, HoldChange, HoldChanges};
+use tokenbucket_core::holds::Holds;
 
 /// As `TYPE key` shows it. The server stores it in 9 characters, exactly.
 const NAME: &std::ffi::CStr = c"tb-bucket";

@@ -2,8 +2,8 @@
 
 use super::call::{Argument, Call};
 use super::config::top_keys;
-use crate::top::Top;
 use std::sync::{Mutex, PoisonError};
+use tokenbucket_core::top::Top;
 
 static TOP: Mutex<Option<Top>> = Mutex::new(None);
 

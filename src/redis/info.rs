@@ -1,13 +1,13 @@
 //! Counters, and `INFO tokenbucket` that shows them.
 
 use super::api::server;
-use crate::bucket::Outcome;
-use crate::number::MICRO_PER_TOKEN;
 use redis_module::server_events::INFO_COMMAND_HANDLER_LIST;
 use redis_module::{raw, InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use tokenbucket_core::bucket::Outcome;
+use tokenbucket_core::number::MICRO_PER_TOKEN;
 
 /// What has happened since the server started.
 pub(crate) struct Counters {

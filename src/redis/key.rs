@@ -5,16 +5,16 @@ use super::call::{Argument, Call};
 use super::clock::now_us;
 use super::data_type::{self, WithHolds};
 use super::{info, memory};
-use crate::bucket::Bucket;
-use crate::cast::signed_32;
-use crate::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
-use crate::error::Error;
-use crate::holds::{Holds, FREED_A_CALL};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
+use tokenbucket_core::bucket::Bucket;
+use tokenbucket_core::cast::signed_32;
+use tokenbucket_core::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
+use tokenbucket_core::error::Error;
+use tokenbucket_core::holds::{Holds, FREED_A_CALL};
 
 /// What a command may do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use super::api::server;
 use super::call::{Argument, Call, OwnedString};
 use super::{listeners, log};
-use crate::effect::{self, Effect};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
+use tokenbucket_core::effect::{self, Effect};
 
 /// What may be sent of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! What a command is: what it does with a call, and its description in the terms of the server's own table.
 
 use super::call::Call;
-use crate::error::Refusal;
 use std::ffi::CStr;
 use std::fmt;
+use tokenbucket_core::error::Refusal;
 
 /// A command of the module.
 pub(crate) trait Command {

@@ -3,9 +3,9 @@
 
 use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
-use crate::common::exact::bucket::assert_binding;
-use crate::common::exact::call::Wanted;
-use crate::common::exact::{operation, throttle, Bucket as State, Holding, Limit, Model, Operation};
+use crate::common::model::bucket::assert_binding;
+use crate::common::model::call::Wanted;
+use crate::common::model::{operation, throttle, Bucket as State, Holding, Limit, Model, Operation};
 use crate::common::stored::Stored;
 use crate::common::walk::{holds_to_show, shown_holds, stored, told};
 use crate::common::{decision, integer, integers, is_before, multi_decision, reply};

@@ -1,9 +1,9 @@
 //! What clients do: one command on a bucket, or on several.
 
 use super::books::{Bucket, Page};
-use crate::common::exact::call::Wanted;
-use crate::common::exact::operation::{arguments, words};
-use crate::common::exact::{throttle, Holding, Limit, Model, Operation};
+use crate::common::model::call::Wanted;
+use crate::common::model::operation::{arguments, words};
+use crate::common::model::{throttle, Holding, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
 use crate::common::{Random, HOUR_MS};
 

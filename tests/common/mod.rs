@@ -7,8 +7,8 @@
 pub mod calls;
 pub mod clock;
 pub mod engine;
-#[path = "../exact/mod.rs"]
-pub mod exact;
+#[path = "../../core/tests/model/mod.rs"]
+pub mod model;
 pub mod patience;
 pub mod payload;
 pub mod random;
@@ -16,8 +16,9 @@ pub mod reply;
 pub mod script;
 pub mod server;
 pub mod stored;
+#[path = "../../core/tests/pure/strategies.rs"]
+pub mod strategies;
 pub mod walk;
-pub mod wishes;
 
 pub use clock::Clock;
 pub use engine::{is_before, Engine};

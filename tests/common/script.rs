@@ -1,6 +1,6 @@
 //! The script of clients whose server has no module: commands as calls of it, and what it stores.
 
-use super::exact::Bucket;
+use super::model::Bucket;
 use super::{text, Connection, Server, ServerBuilder};
 use redis::Value;
 use std::sync::OnceLock;

@@ -1,16 +1,16 @@
 //! Random calls on buckets of a server, each judged by the model.
 
-use super::exact::bucket::assert_binding;
-use super::exact::{
+use super::model::bucket::assert_binding;
+use super::model::{
     milliseconds, number, operation, whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace,
     MILLION,
 };
-use super::{multi_decision, script, wishes, Connection, Decision, Random, Server};
+use super::{multi_decision, script, strategies, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
 use proptest::sample::select;
 use redis::Value;
 use std::collections::BTreeMap;
-use tokenbucket::bucket;
+use tokenbucket_core::bucket;
 
 const YEAR_US: i64 = 365 * 86_400_000_000;
 
@@ -26,11 +26,11 @@ const MOST_MICRO: i64 = 1_000_000 * MILLION;
 
 pub fn limit(random: &mut Random, rates: &[&str]) -> Limit {
     let rates: Vec<_> = rates.iter().map(ToString::to_string).collect();
-    random.draw(&wishes::limits(MOST_MICRO, select(rates)))
+    random.draw(&strategies::limits(MOST_MICRO, select(rates)))
 }
 
 pub fn amount_micro(random: &mut Random, limit: &Limit) -> i64 {
-    random.draw(&wishes::amounts(limit))
+    random.draw(&strategies::amounts(limit))
 }
 
 pub fn take(random: &mut Random, limit: &Limit) -> Operation {
@@ -38,16 +38,16 @@ pub fn take(random: &mut Random, limit: &Limit) -> Operation {
 }
 
 pub fn any_operation(random: &mut Random, limit: &Limit) -> Operation {
-    random.draw(&wishes::operations(limit, wishes::amounts(limit)))
+    random.draw(&strategies::operations(limit, strategies::amounts(limit)))
 }
 
 pub fn any_holding(random: &mut Random, limit: &Limit) -> Holding {
-    random.draw(&wishes::holdings(limit, wishes::amounts(limit)))
+    random.draw(&strategies::holdings(limit, strategies::amounts(limit)))
 }
 
 /// After more than a year the newest Redis is busy for seconds.
 pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
-    random.draw(&wishes::pauses_us(limit)).min(YEAR_US)
+    random.draw(&strategies::pauses_us(limit)).min(YEAR_US)
 }
 
 pub fn told(decision: Decision) -> bucket::Decision {

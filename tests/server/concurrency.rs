@@ -1,6 +1,6 @@
 //! Many clients at once never get more than the limit, nor less.
 
-use crate::common::exact::number::exact;
+use crate::common::model::number::exact;
 use crate::common::reply::state;
 use crate::common::{decision, integer, unix_us, Connection, Server};
 use std::collections::BTreeMap;

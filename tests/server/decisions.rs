@@ -1,9 +1,9 @@
-//! Decisions as a client sees them, on a clock that the test moves. The arithmetic itself is judged in `tests/model`;
+//! Decisions as a client sees them, on a clock that the test moves. The arithmetic itself is judged in `core/tests/pure`;
 //! what is judged here by the exact model is that it arrives, and what is spelled out is what has no other place.
 
 use super::stories::play_all;
 use crate::common::clock::START_US;
-use crate::common::exact::{Limit, Operation};
+use crate::common::model::{Limit, Operation};
 use crate::common::walk::{self, Walk};
 use crate::common::{Decision, Random, Server, HOUR_MS};
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Every error names what is wrong and has changed nothing. (What is a number and what is none: `tests/numbers.rs`. The
-//! words of each error: `docs.rs`. What a line quotes of the call: `tests/model/errors.rs`.)
+//! words of each error: `docs.rs`. What a line quotes of the call: `core/tests/pure/errors.rs`.)
 
 use crate::common::calls::{prepare, prepared, Call, Outcome, CALLS, COMMANDS};
 use crate::common::stored::{buckets, Buckets};
 use crate::common::{is_before, Connection};
-use tokenbucket::error::Error;
+use tokenbucket_core::error::Error;
 
 /// All that a refused call must not change.
 fn traces(client: &mut Connection) -> (Buckets, i64, [i64; 5]) {

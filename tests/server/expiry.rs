@@ -2,7 +2,7 @@
 //! that of every write; here is what a user has done to the key meanwhile.
 
 use crate::common::calls::{prepare, Outcome, CALLS};
-use crate::common::exact::{Bucket, Limit, Model, Operation};
+use crate::common::model::{Bucket, Limit, Model, Operation};
 use crate::common::{walk, Connection, Server};
 
 /// The model of a bucket that has just been written, on a key that was not there.

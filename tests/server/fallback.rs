@@ -5,7 +5,7 @@ use super::decisions::{any_limit, judge_any_calls, YEAR_US};
 use super::multi_take::judge_takes_from_several;
 use super::stories::{play_each, tell};
 use crate::common::calls::{Call, CALLS};
-use crate::common::exact::{Limit, MILLION};
+use crate::common::model::{Limit, MILLION};
 use crate::common::script::{self, connect, stored, with_clock_and_client, without_module};
 use crate::common::stored::{begin_to_follow, wait_until_replicated};
 use crate::common::walk::{self, Walk, Way};

@@ -2,7 +2,7 @@
 
 use super::memory::send_all;
 use super::stories::{play, play_all};
-use crate::common::exact::{Holding, Limit};
+use crate::common::model::{Holding, Limit};
 use crate::common::stored::{self, append_only_bytes, with_append_only_file};
 use crate::common::walk::{self, Walk};
 use crate::common::{is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS};

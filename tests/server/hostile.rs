@@ -10,10 +10,10 @@ use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
 use crate::common::{array, environment, patience, text, wait_until, Connection, Random, Server};
 use redis::Value;
 use std::time::Instant;
-use tokenbucket::bucket::Bucket;
-use tokenbucket::effect::Effect;
-use tokenbucket::error::{Error, MAX_QUOTED};
-use tokenbucket::number::{MAX_MICRO, MAX_TOKENS};
+use tokenbucket_core::bucket::Bucket;
+use tokenbucket_core::effect::Effect;
+use tokenbucket_core::error::{Error, MAX_QUOTED};
+use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
 
 const MEGABYTE: usize = 1 << 20;
 

@@ -7,7 +7,7 @@ use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_
 use crate::common::{array, decision, is_before, texts, wait_until, Connection, Engine, Server};
 use redis::Value;
 use std::ops::Range;
-use tokenbucket::error::Error;
+use tokenbucket_core::error::Error;
 
 fn set_maxmemory(client: &mut Connection, bytes: i64) {
     client.say(&format!("CONFIG SET maxmemory {bytes}"));

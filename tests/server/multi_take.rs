@@ -3,10 +3,10 @@
 use super::acl::limited;
 use super::decisions::any_limit;
 use crate::common::clock::START_US;
-use crate::common::exact::{Limit, Operation};
+use crate::common::model::{Limit, Operation};
 use crate::common::walk::{pause_us, take, Walk};
 use crate::common::{multi_decision, texts, Connection, Decision, Random, Server};
-use tokenbucket::error::Error;
+use tokenbucket_core::error::Error;
 
 /// A call on all groups, each the words `key capacity rate cost`.
 fn words(groups: &[String]) -> String {

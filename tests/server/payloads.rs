@@ -8,11 +8,11 @@ use crate::common::{array, environment, is_before, shown, texts, Connection, Ran
 use redis::Value;
 use std::fs;
 use tempfile::TempDir;
-use tokenbucket::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket::effect::{Effect, HoldChange, HoldChanges};
-use tokenbucket::error::Error;
-use tokenbucket::holds::Hold;
-use tokenbucket::number::MAX_MICRO;
+use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
+use tokenbucket_core::error::Error;
+use tokenbucket_core::holds::Hold;
+use tokenbucket_core::number::MAX_MICRO;
 
 const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];
 const BUCKET_WITH_HOLDS: &[&str] = &[

@@ -6,7 +6,7 @@
 //! stepped back before.
 
 use crate::common::clock::START_US;
-use crate::common::exact::{number::exact, whole};
+use crate::common::model::{number::exact, whole};
 use crate::common::stored::{assert_same_buckets, buckets};
 use crate::common::{shown, Connection, Server};
 

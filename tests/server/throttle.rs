@@ -5,7 +5,7 @@ use super::persistence::{assert_stored, everything};
 use super::replication::assert_same;
 use super::stories::play_all;
 use super::traces::has_seen_a_change;
-use crate::common::exact::{self, Bucket, Limit};
+use crate::common::model::{self, Bucket, Limit};
 use crate::common::stored::{
     append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
     with_append_only_file,
@@ -15,7 +15,7 @@ use num_traits::ToPrimitive;
 use redis_cell_rs::{Cmd, Policy, Verdict};
 use std::fs;
 use std::time::Duration;
-use tokenbucket::error::Error;
+use tokenbucket_core::error::Error;
 
 /// Sends a command given as words; returns limited, limit, remaining, retry after and reset after.
 fn throttle(client: &mut Connection, words: &str) -> [i64; 5] {
@@ -115,7 +115,7 @@ fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
     for _ in 0..600 {
         let (burst, period_s) = (random.between(0, 1000), *random.pick(&[1, 1, 60, 3600, 86_400]));
         let count = *random.pick(&[1, 3, 7, 30, 100, 5000, 999_983]);
-        let limit = exact::throttle::limit(burst, count, period_s);
+        let limit = model::throttle::limit(burst, count, period_s);
         // Whole again already, or later than it could be if it had not been a larger limit then.
         let whole_in_us = random.between(-limit.refill_us() / 4, limit.refill_us() * 5 / 4);
         let left = Left { limit, whole_at_us: server.clock().now_us() + whole_in_us };
@@ -157,7 +157,7 @@ impl Left {
         let level_micro = level.to_integer().to_i64().unwrap();
         let mut model = written(&self.limit, Bucket { level_micro, refilled_at_us: now_us });
         for (quantity, told) in calls {
-            exact::throttle::follow(&mut model, &self.limit, quantity, now_us, told);
+            model::throttle::follow(&mut model, &self.limit, quantity, now_us, told);
         }
         if is_stored {
             model.see(&self.limit, now_us, walk::stored(client.state("k")));

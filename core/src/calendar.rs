@@ -1,0 +1,230 @@
+//! Calendar rates: what comes all at once, at every boundary of a period of the civil calendar.
+//!
+//! Boundaries are numbered without a gap, so what flows between two moments is the difference of two numbers, and the
+//! moment at which an amount has come is that of one number: neither depends on how long nobody looked.
+
+use crate::cast::signed;
+use crate::number::{micro_tokens, Decimal, Rounding};
+use crate::rate::{saturate, unit, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, MOST};
+
+const SECOND_US: i64 = 1_000_000;
+const MINUTE_US: i64 = 60 * SECOND_US;
+const DAY_US: i64 = 86_400 * SECOND_US;
+const WEEK_US: i64 = 7 * DAY_US;
+
+/// From the first Monday of 1970 to the first moment of that year.
+const MONDAY_US: i64 = 4 * DAY_US;
+
+/// Local time is at most so far from UTC, in minutes.
+const MAX_OFFSET_MIN: i16 = 14 * 60;
+
+/// Tokens that come at the boundaries of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calendar {
+    /// What comes at each, in micro-tokens: at least 1.
+    pub(crate) count_micro: u64,
+    /// How many of its unit a period has: at least 1.
+    pub(crate) units: u64,
+    pub(crate) anchor: Anchor,
+}
+
+/// What boundaries are counted in, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    unit: Unit,
+    /// From UTC to the local time whose midnights count, in minutes: at most [`MAX_OFFSET_MIN`] either way.
+    offset_min: i16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// Counted from the first of 1970 on.
+    Microsecond,
+    /// Counted from a Monday.
+    Week,
+    /// Counted from a January.
+    Month,
+}
+
+impl Calendar {
+    /// Reads what stands before and behind the `@` of `count@period[offset]`.
+    ///
+    /// # Errors
+    /// [`RateError`] if it is malformed or out of bounds.
+    pub fn parse(count: &[u8], behind: &[u8]) -> Result<Self, RateError> {
+        let sign = behind.iter().position(|byte| matches!(byte, b'+' | b'-')).unwrap_or(behind.len());
+        let (period, offset) = behind.split_at_checked(sign).ok_or(RateError::Malformed)?;
+        let offset_min = offset_min(offset).ok_or(RateError::Malformed)?;
+        Decimal::parse(count).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
+        let (units, unit) = period_of(period)?;
+        let count_micro = micro_tokens(count, Rounding::Down).ok_or(RateError::OutOfRange)?.unsigned_abs();
+        let calendar = Self { count_micro, units, anchor: Anchor { unit, offset_min } };
+        calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
+    }
+
+    /// Whether it is neither faster nor slower than any rate may be. A count below a millionth of a token, of which 0 is
+    /// kept, is slower.
+    fn is_within_bounds(&self) -> bool {
+        let period_us = self.usual_us();
+        let is_slow_enough = self.count_micro <= period_us.saturating_mul(MAX_TOKENS_PER_S);
+        // A token in so many seconds is a micro-token in as many microseconds.
+        let is_fast_enough = period_us <= self.count_micro.saturating_mul(CENTURY_S);
+        is_slow_enough && is_fast_enough && period_us <= CENTURY_US
+    }
+
+    /// What comes behind `since_us` and up to `until_us`, in micro-tokens; saturates at 2^62.
+    #[must_use]
+    pub fn flow_micro(&self, since_us: i64, until_us: i64) -> i64 {
+        let periods = self.number_at(until_us).saturating_sub(self.number_at(since_us));
+        saturate(periods.max(0).unsigned_abs().saturating_mul(self.count_micro))
+    }
+
+    /// When `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates 2^62 later.
+    #[must_use]
+    pub fn reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
+        if micro == 0 {
+            return since_us;
+        }
+        let periods = saturate(self.periods_for(micro));
+        let at_us = self.begins_at_us(self.number_at(since_us).saturating_add(periods));
+        at_us.min(since_us.saturating_add(MOST))
+    }
+
+    /// Whether a bucket of `capacity_micro` refills from empty within 100 years of usual periods.
+    #[must_use]
+    pub fn refills_within_a_century(&self, capacity_micro: u64) -> bool {
+        self.periods_for(capacity_micro).saturating_mul(self.usual_us()) <= CENTURY_US
+    }
+
+    /// In how many periods `micro` micro-tokens come.
+    fn periods_for(&self, micro: u64) -> u64 {
+        micro.div_ceil(self.count_micro.max(1))
+    }
+
+    /// How long a period usually is, in microseconds: what bounds go by.
+    fn usual_us(&self) -> u64 {
+        self.units.saturating_mul(match self.anchor.unit {
+            Unit::Microsecond => 1,
+            Unit::Week => WEEK_US.unsigned_abs(),
+            Unit::Month => CENTURY_US / 1200,
+        })
+    }
+
+    /// The number of the period in which `at_us` lies.
+    fn number_at(&self, at_us: i64) -> i64 {
+        let local_us = at_us.saturating_add(self.anchor.offset_us());
+        let units = match self.anchor.unit {
+            Unit::Microsecond => local_us,
+            Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
+            Unit::Month => month_of(local_us.div_euclid(DAY_US)),
+        };
+        units.checked_div_euclid(signed(self.units)).unwrap_or(0)
+    }
+
+    /// When the period of that number begins; saturates.
+    fn begins_at_us(&self, number: i64) -> i64 {
+        let units = number.saturating_mul(signed(self.units));
+        let local_us = match self.anchor.unit {
+            Unit::Microsecond => units,
+            Unit::Week => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
+            Unit::Month => first_day_of(units).saturating_mul(DAY_US),
+        };
+        local_us.saturating_sub(self.anchor.offset_us())
+    }
+}
+
+impl Anchor {
+    fn offset_us(self) -> i64 {
+        i64::from(self.offset_min).saturating_mul(MINUTE_US)
+    }
+}
+
+/// Reads `s`, `10s`, `15m`, `d`, `w`, `mo` or `y`: how many of which unit.
+fn period_of(bytes: &[u8]) -> Result<(u64, Unit), RateError> {
+    if let Some(period) = anchored(bytes) {
+        return Ok(period);
+    }
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, name) = bytes.split_at_checked(digits).ok_or(RateError::Malformed)?;
+    let unit_us = unit(name).ok_or(RateError::Malformed)?.us();
+    if number.is_empty() {
+        return Ok((unit_us, Unit::Microsecond));
+    }
+    let us = whole(number)?.and_then(|number| number.checked_mul(unit_us));
+    Ok((us.ok_or(RateError::OutOfRange)?, Unit::Microsecond))
+}
+
+/// Reads `w`, `mo` or `y`, which take no number.
+fn anchored(name: &[u8]) -> Option<(u64, Unit)> {
+    match name {
+        b"w" => Some((1, Unit::Week)),
+        b"mo" => Some((1, Unit::Month)),
+        b"y" => Some((12, Unit::Month)),
+        _ => None,
+    }
+}
+
+/// Whether a period of that name takes no number.
+pub(crate) fn is_anchored(name: &[u8]) -> bool {
+    anchored(name).is_some()
+}
+
+/// A whole number above 0; `None` if it is too large for any period.
+fn whole(digits: &[u8]) -> Result<Option<u64>, RateError> {
+    let number = digits.iter().try_fold(0u64, |number, digit| {
+        number.checked_mul(10)?.checked_add(u64::from(digit.wrapping_sub(b'0')))
+    });
+    if number == Some(0) {
+        return Err(RateError::Malformed);
+    }
+    Ok(number)
+}
+
+/// Reads `+09:00` or `-03:30` as minutes; nothing is UTC.
+pub(crate) fn offset_min(bytes: &[u8]) -> Option<i16> {
+    if bytes.is_empty() {
+        return Some(0);
+    }
+    let [sign, hour_tens, hours, b':', tens, ones] = bytes else { return None };
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| i16::from(byte.wrapping_sub(b'0')));
+    let two = |tens, ones| Some(digit(tens)?.wrapping_mul(10).wrapping_add(digit(ones)?));
+    let minute = two(tens, ones).filter(|minute| *minute < 60)?;
+    let minutes = two(hour_tens, hours)?.wrapping_mul(60).wrapping_add(minute);
+    (minutes <= MAX_OFFSET_MIN).then(|| if *sign == b'-' { minutes.wrapping_neg() } else { minutes })
+}
+
+// A year that begins in March has its leap day at the end, where it shifts nothing: there, months have 153 days in
+// five, and the calendar repeats every 400 years. All numbers below are days and years since March of the year 0.
+
+const DAYS_IN_400_YEARS: i64 = 146_097;
+
+/// From March 1st of the year 0 to January 1st 1970.
+const DAYS_UNTIL_1970: i64 = 719_468;
+
+/// The month, counted from January of the year 0, of a day since 1970, which may be a few days before.
+fn month_of(day: i64) -> i64 {
+    let day = day.saturating_add(DAYS_UNTIL_1970);
+    let (cycle, day) = (day.div_euclid(DAYS_IN_400_YEARS), day.rem_euclid(DAYS_IN_400_YEARS));
+    // Without the leap days before it (and all but the last day of a cycle's last century), a day tells its year.
+    let leap_days = (day / 1460).wrapping_sub(day / 36_524).wrapping_add(day / (DAYS_IN_400_YEARS - 1));
+    let year = day.wrapping_sub(leap_days) / 365;
+    let day_of_year = day.wrapping_sub(days_before_year(year));
+    let month = day_of_year.wrapping_mul(5).wrapping_add(2) / 153;
+    let years = cycle.wrapping_mul(400).wrapping_add(year);
+    years.wrapping_mul(12).wrapping_add(month).wrapping_add(2)
+}
+
+/// The first day, counted from 1970, of a month, counted from January of the year 0; saturates.
+fn first_day_of(month: i64) -> i64 {
+    let month = month.saturating_sub(2);
+    let (years, month) = (month.div_euclid(12), month.rem_euclid(12));
+    let (cycle, year) = (years.div_euclid(400), years.rem_euclid(400));
+    let day_of_year = month.wrapping_mul(153).wrapping_add(2) / 5;
+    let day = days_before_year(year).wrapping_add(day_of_year).wrapping_sub(DAYS_UNTIL_1970);
+    cycle.saturating_mul(DAYS_IN_400_YEARS).saturating_add(day)
+}
+
+/// Days of a cycle of 400 years before one of its years.
+fn days_before_year(year: i64) -> i64 {
+    year.wrapping_mul(365).wrapping_add(year / 4).wrapping_sub(year / 100)
+}

@@ -1,0 +1,269 @@
+//! What replicas and the append-only file receive instead of the call: the key as it is after it.
+//!
+//! An effect is one short binary argument, because each argument of a replicated command costs the server more
+//! than all the arithmetic of the decision. Integers are little-endian. A bucket without holds, 25 bytes:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | version, 1 |
+//! | 1..9 | level in micro-tokens, signed |
+//! | 9..17 | time of the last refill, Unix microseconds |
+//! | 17..25 | expiry of the key, Unix milliseconds; -1 for none |
+//!
+//! A bucket with holds, or without any for the first time, is too large to be sent whole with each write. So the effect
+//! contains what has changed: version 3, the fields above, and then
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 25..29 | how many holds were dropped because they had ended, unsigned: the first in the order of their ends and ids. Their amounts are in the level |
+//! | 29..33 | how many holds there are after all changes, unsigned |
+//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a hold that is gone. Holds are in the order of their ends and ids |
+//!
+//! A replica that evicts keys by itself may have lost the bucket and its holds. Then the number of holds does not
+//! agree, and the replica forgets the bucket again, because an evicted bucket is a full one: with some of its holds
+//! missing, their tokens would never come back. The first effect whose number agrees makes it right again.
+//!
+//! The version 1 alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
+//! an operator may have renamed.
+
+use crate::bucket::Bucket;
+use crate::holds::{Hold, Holds, MAX_ID_LEN};
+use std::ffi::CStr;
+
+/// The command that carries effects. It is in every append-only file, so it cannot change.
+pub const COMMAND: &CStr = c"TB.RESTORE";
+
+/// Bytes of the encoded effect of a bucket without holds.
+const PLAIN_LEN: usize = 25;
+
+const VERSION: u8 = 1;
+const VERSION_WITH_HOLDS: u8 = 3;
+const SET: u8 = 1;
+const REMOVE: u8 = 2;
+const NO_EXPIRY: i64 = -1;
+
+/// The latest expiry ever set, in Unix milliseconds: the year 287,396. A debt that takes longer to pay off is
+/// paid off then.
+pub const MAX_EXPIRE_AT_MS: i64 = 1 << 53;
+
+/// What a write leaves behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A bucket without holds.
+    Stored {
+        /// What it holds.
+        bucket: Bucket,
+        /// When its key expires, in Unix milliseconds, if it does.
+        expire_at_ms: Option<i64>,
+    },
+    /// A bucket whose holds have changed.
+    Changed {
+        /// What it holds.
+        bucket: Bucket,
+        /// When its key expires, in Unix milliseconds, if it does.
+        expire_at_ms: Option<i64>,
+        /// What became of its holds.
+        holds: HoldChanges,
+    },
+    /// No key: the bucket is full.
+    Cleared,
+}
+
+/// What became of the holds of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldChanges {
+    /// How many were dropped because they had ended: the first in order.
+    pub dropped: u32,
+    /// What has changed then, in order.
+    pub changes: Vec<HoldChange>,
+    /// How many there are after that.
+    pub len: u32,
+}
+
+/// What became of one hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldChange {
+    /// There is this one.
+    Set(Hold),
+    /// There is none of this name.
+    Removed(Box<[u8]>),
+}
+
+impl HoldChanges {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.dropped.to_le_bytes());
+        bytes.extend(self.len.to_le_bytes());
+        for change in &self.changes {
+            match change {
+                HoldChange::Set(hold) => {
+                    bytes.push(SET);
+                    hold.encode(bytes);
+                }
+                HoldChange::Removed(id) => {
+                    bytes.extend([REMOVE, u8::try_from(id.len()).unwrap_or(u8::MAX)]);
+                    bytes.extend(id);
+                }
+            }
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (dropped, rest) = bytes.split_first_chunk::<4>()?;
+        let (len, mut rest) = rest.split_first_chunk::<4>()?;
+        let mut changes = Vec::new();
+        while let Some((change, behind)) = HoldChange::decode(rest)? {
+            changes.push(change);
+            rest = behind;
+        }
+        let (dropped, len) = (u32::from_le_bytes(*dropped), u32::from_le_bytes(*len));
+        are_in_order(&changes).then_some(Self { dropped, changes, len })
+    }
+}
+
+/// Whether the holds that are set are in the order in which a rewritten file has them. Sorting them could take
+/// quadratic time.
+fn are_in_order(changes: &[HoldChange]) -> bool {
+    let set = changes.iter().filter_map(|change| match change {
+        HoldChange::Set(hold) => Some(hold),
+        HoldChange::Removed(_) => None,
+    });
+    set.is_sorted_by(|hold, next| hold.is_before(next))
+}
+
+impl HoldChange {
+    /// Makes `holds` what they are after the change.
+    pub fn apply(self, holds: &mut Holds) {
+        match self {
+            Self::Set(hold) => holds.set(hold),
+            Self::Removed(id) => drop(holds.remove(&id)),
+        }
+    }
+
+    /// Reads the change with which `bytes` begin, and what follows it: nothing at the end, `None` for what is none.
+    #[allow(clippy::option_option)]
+    fn decode(bytes: &[u8]) -> Option<Option<(Self, &[u8])>> {
+        match bytes {
+            [] => Some(None),
+            [SET, hold @ ..] => {
+                let (hold, rest) = Hold::decode(hold)?;
+                Some(Some((Self::Set(hold?), rest)))
+            }
+            [REMOVE, len, rest @ ..] => {
+                let (id, rest) = rest.split_at_checked(usize::from(*len))?;
+                let is_one = (1..=MAX_ID_LEN).contains(&id.len());
+                is_one.then(|| Some((Self::Removed(id.into()), rest)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An effect as it is sent.
+#[derive(Clone, Debug)]
+pub enum Encoded {
+    /// The bucket is full.
+    Cleared([u8; 1]),
+    /// A bucket without holds.
+    Plain([u8; PLAIN_LEN]),
+    /// A bucket with changed holds.
+    WithHolds(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Encoded {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Cleared(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+            Self::WithHolds(bytes) => bytes,
+        }
+    }
+}
+
+impl Effect {
+    /// The bytes to send.
+    #[must_use]
+    pub fn encode(&self) -> Encoded {
+        match self {
+            Self::Cleared => Encoded::Cleared([VERSION]),
+            Self::Stored { bucket, expire_at_ms } => Encoded::Plain(fields(VERSION, *bucket, *expire_at_ms)),
+            Self::Changed { bucket, expire_at_ms, holds } => {
+                let mut bytes = fields(VERSION_WITH_HOLDS, *bucket, *expire_at_ms).to_vec();
+                holds.encode(&mut bytes);
+                Encoded::WithHolds(bytes)
+            }
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote, or `None` if any field is not one that a bucket can have.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let ([version], fields) = bytes.split_first_chunk::<1>()?;
+        if fields.is_empty() {
+            return (*version == VERSION).then_some(Self::Cleared);
+        }
+        let (level, fields) = fields.split_first_chunk::<8>()?;
+        let (refilled_at, fields) = fields.split_first_chunk::<8>()?;
+        let (expire_at, rest) = fields.split_first_chunk::<8>()?;
+        let bucket = Bucket::checked(i64::from_le_bytes(*level), i64::from_le_bytes(*refilled_at))?;
+        let expire_at_ms = match i64::from_le_bytes(*expire_at) {
+            NO_EXPIRY => None,
+            at @ 0..=MAX_EXPIRE_AT_MS => Some(at),
+            _ => return None,
+        };
+        match (*version, rest) {
+            (VERSION, []) => Some(Self::Stored { bucket, expire_at_ms }),
+            (VERSION_WITH_HOLDS, changes) => {
+                let holds = HoldChanges::decode(changes)?;
+                Some(Self::Changed { bucket, expire_at_ms, holds })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What both versions begin with.
+fn fields(version: u8, bucket: Bucket, expire_at_ms: Option<i64>) -> [u8; PLAIN_LEN] {
+    let mut bytes = [version; PLAIN_LEN];
+    let (_, fields) = bytes.split_at_mut(1);
+    let values = [bucket.level_micro, bucket.refilled_at_us, expire_at_ms.unwrap_or(NO_EXPIRY)];
+    for (field, value) in fields.chunks_exact_mut(8).zip(values) {
+        field.copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// When the key of a bucket that is full at `full_at_us` has to go, in Unix milliseconds.
+///
+/// Never before the bucket is full: the microseconds are rounded up. Later by at most a quarter of the time until
+/// then, and a second, so that a bucket in steady use is not given a new expiry, which costs the server as much
+/// as the rest of the write, at every take.
+///
+/// An expiry that is later still stays: it was right for a limit under which the bucket is not full yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiryWindow {
+    /// The earliest that is right.
+    pub earliest_ms: i64,
+    /// The latest that is set.
+    pub latest_ms: i64,
+}
+
+impl ExpiryWindow {
+    /// The window for a bucket that is full at `full_at_us`, seen at `now_us`.
+    #[inline]
+    #[must_use]
+    pub fn new(full_at_us: i64, now_us: i64) -> Self {
+        let earliest_ms = full_at_us.max(0).unsigned_abs().div_ceil(1000);
+        let earliest_ms = i64::try_from(earliest_ms).unwrap_or(i64::MAX).min(MAX_EXPIRE_AT_MS);
+        let until_full_ms = full_at_us.saturating_sub(now_us).max(0) / 1000;
+        let slack_ms = (until_full_ms / 4).saturating_add(1000);
+        let latest_ms = earliest_ms.saturating_add(slack_ms).min(MAX_EXPIRE_AT_MS);
+        Self { earliest_ms, latest_ms }
+    }
+
+    /// Whether a key that expires at `expire_at_ms` may stay as it is.
+    #[inline]
+    #[must_use]
+    pub fn accepts(&self, expire_at_ms: i64) -> bool {
+        expire_at_ms >= self.earliest_ms
+    }
+}

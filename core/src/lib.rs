@@ -1,0 +1,43 @@
+//! The exact token bucket of the tokenbucket module, without a server: no Redis, no clock, no I/O.
+//!
+//! Time is an argument, and every number is an integer: levels in micro-tokens, times in microseconds.
+//!
+//! ```
+//! use tokenbucket_core::bucket::{Limit, Operation};
+//! use tokenbucket_core::rate::Rate;
+//!
+//! let limit = Limit::new(10_000_000, Rate::parse(b"100/m").unwrap()).unwrap();
+//! let take = Operation::Take { cost_micro: 3_000_000 };
+//! let outcome = limit.decide(None, take, 1_700_000_000_000_000).unwrap();
+//! assert_eq!((outcome.decision.allowed, outcome.decision.remaining), (1, 7));
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision |
+//! | [`holds`] | the holds of a bucket, and when what they hold comes back |
+//! | [`number`] | amounts of tokens: bytes to exact integers, and back |
+//! | [`rate`] | rates: bytes to an exact ratio or a calendar, what flows at it, and when an amount has flowed |
+//! | [`calendar`] | calendar rates: the boundaries of days, weeks, months and years |
+//! | [`request`] | the arguments of each command to one typed request |
+//! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
+//! | [`top`] | the keys that are denied most, in a bounded number of counters |
+//! | [`error`] | every error that a client can see |
+//! | [`cast`] | integers reinterpreted as signed or unsigned |
+//!
+//! `#[inline(always)]` stands on the path of a take, where the optimiser would not inline by itself: without it the module's
+//! share of a take is 800 instructions instead of 525 (callgrind, Redis 7.0.15; `make guard` counts the whole call).
+//!
+//! What users of the module rely on are its commands. This interface changes whenever the module needs it.
+#![forbid(unsafe_code)]
+
+pub mod bucket;
+pub mod calendar;
+pub mod cast;
+pub mod effect;
+pub mod error;
+pub mod holds;
+pub mod number;
+pub mod rate;
+pub mod request;
+pub mod top;

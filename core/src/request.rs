@@ -1,0 +1,471 @@
+//! argv to one typed request per command.
+//!
+//! The arguments stay where the server put them: a request borrows its key, and the numbers are read from the
+//! raw bytes. Arguments are taken in order, and the first bad one is the error.
+
+use crate::bucket::{Limit, Operation};
+use crate::cast::signed;
+use crate::effect::Effect;
+use crate::error::{first_repeated, Error, Refusal};
+use crate::holds::MAX_ID_LEN;
+use crate::number::{micro_tokens, whole, Rounding, MAX_LEN, MAX_TOKENS, MICRO_PER_TOKEN};
+use crate::rate::{Rate, RateError, CENTURY_S};
+
+/// The most buckets in one `TB.MTAKE`: a call must not keep the server busy for longer than a few milliseconds.
+pub const MAX_BUCKETS: i64 = 1024;
+
+/// The longest wait that can be accepted: 100 years, in milliseconds.
+pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
+
+/// The longest time that a hold lasts: 30 days, in milliseconds.
+pub const MAX_TTL_MS: i64 = 2_592_000_000;
+
+/// One bucket, its limit, and what is wanted of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a, A> {
+    /// The argument that names the bucket.
+    pub key: &'a A,
+    /// The limit that came with the call.
+    pub limit: Limit,
+    /// What is wanted.
+    pub operation: Operation,
+}
+
+/// One bucket, its limit, and what is wanted of one of its holds.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldRequest<'a, A> {
+    /// The argument that names the bucket.
+    pub key: &'a A,
+    /// The limit that came with the call.
+    pub limit: Limit,
+    /// The argument that names the hold: 1 to [`MAX_ID_LEN`] bytes.
+    pub id: &'a A,
+    /// What is wanted.
+    pub wish: HoldWish,
+}
+
+/// What a caller wants of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldWish {
+    /// That there is one of this amount.
+    Set {
+        /// What is to be held; 0 ends the hold.
+        amount_micro: i64,
+        /// For how long from now: 1 to [`MAX_TTL_MS`].
+        ttl_ms: i64,
+    },
+    /// That it ends.
+    Settle {
+        /// What the work cost.
+        used_micro: i64,
+    },
+}
+
+/// One bucket, its limit, and what a `CL.THROTTLE` takes from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Throttle<'a, A> {
+    /// The argument that names the bucket.
+    pub key: &'a A,
+    /// The limit that came with the call.
+    pub limit: Limit,
+    /// What the call costs; 0 only looks.
+    pub cost_micro: i64,
+}
+
+/// What is asked of the keys that were denied most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopRequest {
+    /// How many are wanted: 1 to [`MAX_TOP_KEYS`].
+    pub count: usize,
+    /// Whether counting is to start anew.
+    pub reset: bool,
+}
+
+/// The most keys that denials are counted of.
+pub const MAX_TOP_KEYS: i64 = 100_000;
+
+/// How many are replied to who does not say.
+const USUAL_TOP_KEYS: usize = 10;
+
+/// `key capacity rate [cost]`, of `TB.TAKE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+#[inline(always)] // Hot: the limit stays in registers.
+pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    take_or_peek::<A, false>(arguments)
+}
+
+/// The same of `TB.PEEK`, which may also look at a pool.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+#[inline(always)]
+pub fn peek<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    take_or_peek::<A, true>(arguments)
+}
+
+#[inline(always)]
+fn take_or_peek<A: AsRef<[u8]>, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let (key, capacity, rate, cost) = match arguments {
+        [key, capacity, rate] => (key, capacity, rate, None),
+        [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
+        _ => return Err(Error::WrongArity),
+    };
+    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
+    let cost_micro = match cost {
+        Some(cost) => self::cost(cost)?,
+        None => MICRO_PER_TOKEN,
+    };
+    Ok(Request { key, limit, operation: Operation::Take { cost_micro } })
+}
+
+/// `key capacity rate max`, of `TB.TAKEUPTO`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn take_up_to<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let [key, capacity, rate, max] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit(capacity, rate)?;
+    let max_tokens = whole(max.as_ref(), MAX_TOKENS).filter(|max| *max >= 1).ok_or(Error::Max)?;
+    Ok(Request { key, limit, operation: Operation::TakeUpTo { max_tokens } })
+}
+
+/// `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let [key, capacity, rate, cost, max_wait] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit(capacity, rate)?;
+    let cost_micro = self::cost(cost)?;
+    let max_wait_ms = whole(max_wait.as_ref(), MAX_WAIT_MS).ok_or(Error::MaxWait)?;
+    Ok(Request { key, limit, operation: Operation::Reserve { cost_micro, max_wait_ms } })
+}
+
+/// `key capacity rate amount`, of `TB.CHARGE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
+    Ok(Request { key, limit, operation: Operation::Charge { amount_micro } })
+}
+
+/// `key capacity rate amount`, of `TB.GIVE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn give<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+    let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
+    Ok(Request { key, limit, operation: Operation::Give { amount_micro } })
+}
+
+/// `key`, of `TB.STATE` and `TB.HOLDS`.
+///
+/// # Errors
+/// [`Error::WrongArity`].
+pub fn key<A>(arguments: &[A]) -> Result<&A, Error> {
+    match arguments {
+        [key] => Ok(key),
+        _ => Err(Error::WrongArity),
+    }
+}
+
+/// `numkeys key capacity rate cost [key capacity rate cost …]`, of `TB.MTAKE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
+    let [numkeys, groups @ ..] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    several(numkeys, groups, take)
+}
+
+/// `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error> {
+    let [key, capacity, rate, amount, ttl_ms, id] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit_or_pool(capacity, rate)?;
+    let amount_micro = self::hold_amount(amount)?;
+    let ttl_ms = self::ttl_ms(ttl_ms)?;
+    Ok(HoldRequest { key, limit, id: self::id(id)?, wish: HoldWish::Set { amount_micro, ttl_ms } })
+}
+
+/// `key capacity rate id used`, of `TB.SETTLE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error> {
+    let [key, capacity, rate, id, used] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit_or_pool(capacity, rate)?;
+    let id = self::id(id)?;
+    Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
+}
+
+/// `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Refusal> {
+    let [numkeys, ttl_ms, id, groups @ ..] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
+    let one = |group| {
+        let (key, limit, amount) = group_of_four(group)?;
+        Ok(HoldRequest { key, limit, id, wish: HoldWish::Set { amount_micro: hold_amount(amount)?, ttl_ms } })
+    };
+    several(numkeys, groups, one)
+}
+
+/// `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Refusal> {
+    let [numkeys, id, groups @ ..] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    let id = self::id(id)?;
+    let one = |group| {
+        let (key, limit, used) = group_of_four(group)?;
+        Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
+    };
+    several(numkeys, groups, one)
+}
+
+/// As many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
+#[inline]
+fn several<'a, A: AsRef<[u8]>, R>(
+    numkeys: &A,
+    groups: &'a [A],
+    read: impl Fn(&'a [A]) -> Result<R, Error>,
+) -> Result<Vec<R>, Refusal> {
+    let buckets = buckets(numkeys.as_ref()).ok_or(Error::NumKeys)?;
+    if groups.len() != buckets.saturating_mul(4) {
+        return Err(Error::NumKeysMismatch.into());
+    }
+    let mut requests = Vec::with_capacity(buckets);
+    for (place, group) in groups.chunks_exact(4).enumerate() {
+        requests.push(read(group).map_err(|error| error.at(place))?);
+    }
+    reject_duplicates(groups.iter().step_by(4).map(AsRef::as_ref))?;
+    Ok(requests)
+}
+
+/// A key, its limit, and the argument behind them.
+fn group_of_four<A: AsRef<[u8]>>(group: &[A]) -> Result<(&A, Limit, &A), Error> {
+    match group {
+        [key, capacity, rate, last] => Ok((key, limit_or_pool(capacity, rate)?, last)),
+        _ => Err(Error::WrongArity),
+    }
+}
+
+fn hold_amount<A: AsRef<[u8]>>(amount: &A) -> Result<i64, Error> {
+    micro_tokens(amount.as_ref(), Rounding::Up).ok_or(Error::Amount)
+}
+
+fn ttl_ms<A: AsRef<[u8]>>(ttl_ms: &A) -> Result<i64, Error> {
+    whole(ttl_ms.as_ref(), MAX_TTL_MS).filter(|ttl_ms| *ttl_ms >= 1).ok_or(Error::Ttl)
+}
+
+fn id<A: AsRef<[u8]>>(id: &A) -> Result<&A, Error> {
+    let is_one = (1..=MAX_ID_LEN).contains(&id.as_ref().len());
+    is_one.then_some(id).ok_or(Error::Id)
+}
+
+/// What was used of a hold. From a pool nothing can be: it would never flow in again.
+fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
+    let used_micro = micro_tokens(used.as_ref(), Rounding::Up).ok_or(Error::Used)?;
+    if limit.is_pool() && used_micro != 0 {
+        return Err(Error::UsedOfPool);
+    }
+    Ok(used_micro)
+}
+
+/// `key effect [key effect …]`, of `TB.RESTORE`.
+///
+/// # Errors
+/// [`Error::Effect`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Refusal> {
+    if arguments.is_empty() || arguments.len() % 2 != 0 {
+        return Err(Error::WrongArity.into());
+    }
+    let effects = arguments
+        .chunks_exact(2)
+        .enumerate()
+        .map(|(place, pair)| match pair {
+            [key, effect] => {
+                let effect = Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?;
+                Ok((key, effect))
+            }
+            _ => Err(Error::WrongArity.into()),
+        })
+        .collect::<Result<Vec<_>, Refusal>>()?;
+    reject_duplicates(effects.iter().map(|(key, _)| key.as_ref()))?;
+    Ok(effects)
+}
+
+/// The longest period of `CL.THROTTLE`: 100 years, in seconds.
+pub const MAX_PERIOD_S: i64 = signed(CENTURY_S);
+
+/// `key max_burst count period [quantity]`, of `CL.THROTTLE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Throttle<'_, A>, Error> {
+    let (key, max_burst, count, period, quantity) = match arguments {
+        [key, max_burst, count, period] => (key, max_burst, count, period, None),
+        [key, max_burst, count, period, quantity] => (key, max_burst, count, period, Some(quantity)),
+        _ => return Err(Error::WrongArity),
+    };
+    let capacity_tokens = burst_capacity(max_burst.as_ref()).ok_or(Error::MaxBurst)?;
+    let count = at_least_one(count.as_ref(), MAX_TOKENS).ok_or(Error::Count)?;
+    let period_s = at_least_one(period.as_ref(), MAX_PERIOD_S).ok_or(Error::Period)?;
+    let quantity = match quantity {
+        Some(quantity) => whole(quantity.as_ref(), MAX_TOKENS).ok_or(Error::Quantity)?,
+        None => 1,
+    };
+    let rate = Rate::per_seconds(count, period_s).ok_or(Error::Count)?;
+    let limit = Limit::new(micro(capacity_tokens), rate).ok_or(Error::BurstTooSlow)?;
+    Ok(Throttle { key, limit, cost_micro: micro(quantity) })
+}
+
+/// What a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients that
+/// send their limit less one send it for somebody who is suspended.
+fn burst_capacity(max_burst: &[u8]) -> Option<i64> {
+    match max_burst {
+        b"-1" => Some(0),
+        digits => whole(digits, MAX_TOKENS.saturating_sub(1)).map(|burst| burst.saturating_add(1)),
+    }
+}
+
+fn at_least_one(bytes: &[u8], max: i64) -> Option<u64> {
+    whole(bytes, max).filter(|value| *value >= 1).map(i64::unsigned_abs)
+}
+
+/// Whole tokens, at most [`MAX_TOKENS`], in micro-tokens.
+fn micro(tokens: i64) -> i64 {
+    tokens.saturating_mul(MICRO_PER_TOKEN)
+}
+
+/// The number of buckets, in plain digits only.
+///
+/// The server reads this argument too, to find the keys for its ACL and for cluster routing, and it knows no
+/// other spelling. What the two read differently would be a key that nobody checked.
+#[must_use]
+pub fn buckets(numkeys: &[u8]) -> Option<usize> {
+    let is_short = numkeys.len() <= MAX_LEN;
+    if !is_short || !matches!(numkeys, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit)) {
+        return None;
+    }
+    usize::try_from(whole(numkeys, MAX_BUCKETS)?).ok()
+}
+
+/// Few keys are compared with each other, but only where a fingerprint says that two may be the same; many are
+/// sorted.
+fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result<(), Refusal> {
+    const FEW: usize = 32;
+    let sent = keys.clone();
+    let mut keys: Vec<&[u8]> = keys.collect();
+    let twice = if keys.len() <= FEW {
+        let mut seen = 0u64;
+        keys.iter().enumerate().any(|(index, key)| {
+            let fingerprint = fingerprint(key);
+            let maybe = seen & fingerprint != 0;
+            seen |= fingerprint;
+            maybe && keys.iter().take(index).any(|earlier| earlier == key)
+        })
+    } else {
+        keys.sort_unstable();
+        keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+    };
+    if twice {
+        return Err(
+            first_repeated(sent).map_or(Error::DuplicateKey.into(), |place| Error::DuplicateKey.at(place))
+        );
+    }
+    Ok(())
+}
+
+/// One of 64 bits, by the end of a key, where keys differ most.
+fn fingerprint(key: &[u8]) -> u64 {
+    let byte = |from_end: usize| key.iter().nth_back(from_end).copied().map_or(0, u32::from);
+    1u64.rotate_left(byte(0).wrapping_add(byte(1).wrapping_mul(10)))
+}
+
+fn amount<A: AsRef<[u8]>>(
+    arguments: &[A],
+    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
+    rounding: Rounding,
+) -> Result<(&A, Limit, i64), Error> {
+    let [key, capacity, rate, amount] = arguments else {
+        return Err(Error::WrongArity);
+    };
+    let limit = limit(capacity, rate)?;
+    let amount_micro = micro_tokens(amount.as_ref(), rounding).ok_or(Error::Amount)?;
+    Ok((key, limit, amount_micro))
+}
+
+#[inline(always)]
+fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
+    let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
+    let rate = Rate::parse(rate.as_ref()).map_err(|error| match error {
+        RateError::Malformed => Error::Rate,
+        RateError::Zero => Error::RateOfPool,
+        RateError::OutOfRange => Error::RateOutOfRange,
+    })?;
+    Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
+}
+
+/// The same where the rate may be 0.
+#[inline]
+fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
+    match limit(capacity, rate) {
+        Err(Error::RateOfPool) => {
+            let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
+            Ok(Limit::pool(capacity_micro))
+        }
+        other => other,
+    }
+}
+
+#[inline]
+fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
+    micro_tokens(cost.as_ref(), Rounding::Up).ok_or(Error::Cost)
+}
+
+/// `[COUNT n] [RESET]`, of `TB.TOP`, in any order and case.
+///
+/// # Errors
+/// [`Error::TopOption`] or [`Error::TopCount`].
+pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
+    let (mut count, mut reset) = (None, false);
+    let mut arguments = arguments.iter().enumerate();
+    while let Some((place, option)) = arguments.next() {
+        let option = option.as_ref();
+        if option.eq_ignore_ascii_case(b"COUNT") && count.is_none() {
+            let (place, number) = arguments.next().ok_or(Error::TopCount)?;
+            let number = whole(number.as_ref(), MAX_TOP_KEYS).filter(|number| *number >= 1);
+            let number = number.ok_or_else(|| Error::TopCount.at(place))?;
+            count = Some(usize::try_from(number).unwrap_or(usize::MAX));
+        } else if option.eq_ignore_ascii_case(b"RESET") && !reset {
+            reset = true;
+        } else {
+            return Err(Error::TopOption.at(place));
+        }
+    }
+    Ok(TopRequest { count: count.unwrap_or(USUAL_TOP_KEYS), reset })
+}

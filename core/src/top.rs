@@ -1,0 +1,210 @@
+//! Who is denied most: the heaviest of any number of keys, in a fixed number of counters.
+//!
+//! Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams",
+//! 2005). A key that has no counter takes over the smallest, and counts on from what that one had reached. So a count
+//! is never below the truth. All counts add up to all denials, so the smallest is at most their total over the number
+//! of counters; that is how much any count can be above the truth, and a key denied more often has a counter for certain.
+
+use hashbrown::DefaultHashBuilder;
+use std::hash::BuildHasher;
+use std::mem::replace;
+
+/// Of a longer key the first bytes count.
+pub const MAX_KEY_LEN: usize = 1024;
+
+/// The counters of one server.
+pub struct Top {
+    most: usize,
+    /// A quick one: whoever chose keys that meet could do no worse than have the few that there are compared.
+    hasher: DefaultHashBuilder,
+    counters: Vec<Counter>,
+    /// From hashes to counters, each the first of a chain. Of a number that is a power of two.
+    chains: Vec<u32>,
+    /// The counters by what they have counted, the largest first.
+    order: Vec<Place>,
+    /// From where on all are as small as the last.
+    smallest: usize,
+}
+
+/// The number of no counter: where a chain ends.
+const NONE: u32 = u32::MAX;
+
+struct Counter {
+    key: Vec<u8>,
+    hash: u64,
+    /// The next in its chain.
+    next: u32,
+    /// Where it stands in the order.
+    place: u32,
+    last_denied_ms: i64,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    denied: u64,
+    counter: u32,
+}
+
+/// A key, and how often it was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied<'top> {
+    /// The key, or its first [`MAX_KEY_LEN`] bytes.
+    pub key: &'top [u8],
+    /// How often, at least; at most the total of denials over the number of counters above the truth.
+    pub denied: u64,
+    /// When that was last, in Unix milliseconds.
+    pub last_denied_ms: i64,
+}
+
+impl Top {
+    /// With `most` counters, none of which is used yet.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            hasher: DefaultHashBuilder::default(),
+            counters: Vec::new(),
+            chains: vec![NONE; most.next_power_of_two()],
+            order: Vec::new(),
+            smallest: 0,
+        }
+    }
+
+    /// How many counters there may be.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Counts a denial of `key` at `now_ms`, in Unix milliseconds.
+    pub fn count(&mut self, key: &[u8], now_ms: i64) {
+        let key = key.get(..MAX_KEY_LEN).unwrap_or(key);
+        let hash = self.hasher.hash_one(key);
+        let number = self.find(key, hash).unwrap_or_else(|| self.add(key, hash));
+        if let Some(counter) = self.counters.get_mut(number as usize) {
+            counter.last_denied_ms = now_ms;
+            let place = counter.place as usize;
+            self.raise(place);
+        }
+    }
+
+    /// Those that were denied most, the most often first.
+    pub fn iter(&self) -> impl Iterator<Item = Denied<'_>> {
+        self.order.iter().filter_map(|place| {
+            let Counter { key, last_denied_ms, .. } = self.counters.get(place.counter as usize)?;
+            Some(Denied { key, denied: place.denied, last_denied_ms: *last_denied_ms })
+        })
+    }
+
+    fn find(&self, key: &[u8], hash: u64) -> Option<u32> {
+        let mut number = *self.chains.get(self.chain_of(hash))?;
+        while let Some(counter) = self.counters.get(number as usize) {
+            if counter.hash == hash && counter.key == key {
+                return Some(number);
+            }
+            number = counter.next;
+        }
+        None
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // The lower bits are what is wanted.
+    fn chain_of(&self, hash: u64) -> usize {
+        hash as usize & self.chains.len().wrapping_sub(1)
+    }
+
+    /// Gives `key` a counter: a new one, or the smallest.
+    fn add(&mut self, key: &[u8], hash: u64) -> u32 {
+        let number =
+            if self.counters.len() < self.most { self.add_counter() } else { self.release_smallest() };
+        let chain = self.chain_of(hash);
+        if let (Some(first), Some(counter)) =
+            (self.chains.get_mut(chain), self.counters.get_mut(number as usize))
+        {
+            // Into the same bytes: a crowd that passes through allocates nothing.
+            counter.key.clear();
+            counter.key.extend_from_slice(key);
+            counter.hash = hash;
+            counter.next = replace(first, number);
+        }
+        number
+    }
+
+    fn add_counter(&mut self) -> u32 {
+        let number = u32::try_from(self.counters.len()).unwrap_or(NONE);
+        self.counters.push(Counter {
+            key: Vec::new(),
+            hash: 0,
+            next: NONE,
+            place: number,
+            last_denied_ms: 0,
+        });
+        self.smallest = self.order.len();
+        self.order.push(Place { denied: 0, counter: number });
+        number
+    }
+
+    /// Takes the first of the smallest counters out of its chain.
+    fn release_smallest(&mut self) -> u32 {
+        let number = self.order.get(self.smallest).map_or(NONE, |smallest| smallest.counter);
+        let Some(Counter { hash, next, .. }) = self.counters.get(number as usize) else {
+            return NONE;
+        };
+        let (chain, next) = (self.chain_of(*hash), *next);
+        let Some(first) = self.chains.get_mut(chain) else {
+            return NONE;
+        };
+        if *first == number {
+            *first = next;
+            return number;
+        }
+        let mut before = *first;
+        while let Some(counter) = self.counters.get_mut(before as usize) {
+            if counter.next == number {
+                counter.next = next;
+                break;
+            }
+            before = counter.next;
+        }
+        number
+    }
+
+    /// Counts one more at a place in the order, which it leaves for the first of all with the same count.
+    fn raise(&mut self, place: usize) {
+        let Some(Place { denied, .. }) = self.order.get(place).copied() else {
+            return;
+        };
+        let is_smallest = place >= self.smallest;
+        let first = if is_smallest { self.smallest } else { self.first_with(denied, place) };
+        if first != place {
+            self.order.swap(first, place);
+            self.settle(first);
+            self.settle(place);
+        }
+        if let Some(raised) = self.order.get_mut(first) {
+            raised.denied = denied.saturating_add(1);
+        }
+        if is_smallest {
+            self.smallest = self.smallest.saturating_add(1);
+        }
+        if let (Some(last), true) = (self.order.last(), self.smallest == self.order.len()) {
+            self.smallest = self.first_with(last.denied, self.order.len());
+        }
+    }
+
+    /// The first place with that count, which is known to be there up to `place`.
+    fn first_with(&self, denied: u64, place: usize) -> usize {
+        let before = self.order.get(..place).unwrap_or_default();
+        match before.last() {
+            Some(last) if last.denied == denied => before.partition_point(|other| other.denied > denied),
+            _ => place,
+        }
+    }
+
+    /// Tells the counter at a place in the order that it is there.
+    fn settle(&mut self, place: usize) {
+        let counter = self.order.get(place).and_then(|at| self.counters.get_mut(at.counter as usize));
+        if let (Some(counter), Ok(place)) = (counter, u32::try_from(place)) {
+            counter.place = place;
+        }
+    }
+}

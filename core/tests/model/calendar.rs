@@ -1,0 +1,167 @@
+//! Calendar rates as the contract words them, by a calendar of somebody else's.
+
+use super::number::{amount, positive, saturated, unit_us};
+use super::{whole, Exact, Flow};
+use chrono::{DateTime, Datelike, Months, NaiveDate};
+use num_traits::ToPrimitive;
+use regex::{Captures, Regex};
+use std::sync::LazyLock;
+use tokenbucket_core::number::{Rounding, MAX_MICRO, MAX_TOKENS};
+use tokenbucket_core::rate::{Rate, RateError, CENTURY_S};
+
+const CENTURY_US: i128 = CENTURY_S as i128 * 1_000_000;
+const DAY_US: i64 = 86_400_000_000;
+
+/// So many micro-tokens at every boundary of a period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calendar {
+    pub count_micro: i64,
+    period: Period,
+    /// What is added to a moment to count whole periods from 1970 on.
+    offset_us: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Period {
+    Us(i64),
+    Months(u32),
+}
+
+/// What stands behind the `@`: number, unit, sign, hours and minutes.
+static PERIOD: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new("^([0-9]*)(ms|s|m|h|d|w|mo|y)(?:([+-])([0-9]{2}):([0-9]{2}))?$").unwrap());
+
+impl Calendar {
+    /// `count@period[offset]`, within bounds.
+    pub fn read(count: &str, behind: &str) -> Result<Self, RateError> {
+        let parts = PERIOD.captures(behind).ok_or(RateError::Malformed)?;
+        let (period, phase_us) = read_period(&parts[1], &parts[2]).ok_or(RateError::Malformed)?;
+        let offset_us = phase_us + read_offset_us(&parts).ok_or(RateError::Malformed)?;
+        positive(count)?;
+        let is_told = |micro: &i64| *micro > 0;
+        let count_micro =
+            amount(count.as_bytes(), Rounding::Down).filter(is_told).ok_or(RateError::OutOfRange)?;
+        let (count, usual_us) = (i128::from(count_micro), period.usual_us());
+        let is_in_range = count <= usual_us * i128::from(MAX_TOKENS)
+            && usual_us * 1_000_000 <= count * CENTURY_US
+            && usual_us <= CENTURY_US;
+        is_in_range.then_some(Self { count_micro, period, offset_us }).ok_or(RateError::OutOfRange)
+    }
+
+    /// Micro-tokens that come in a century: no capacity is larger.
+    pub fn largest_capacity_micro(&self) -> i64 {
+        let periods = CENTURY_US / self.period.usual_us();
+        (periods * i128::from(self.count_micro)).min(MAX_MICRO.into()) as i64
+    }
+
+    /// Micro-tokens that come behind one moment and up to another.
+    pub fn between(&self, from_us: i64, to_us: i64) -> Exact {
+        let periods =
+            self.period.number(to_us + self.offset_us) - self.period.number(from_us + self.offset_us);
+        whole(periods.max(0)) * whole(self.count_micro)
+    }
+
+    /// Micro-tokens that come at most within so many microseconds.
+    pub fn most_within(&self, time_us: &Exact) -> Exact {
+        let shortest_us = match self.period {
+            Period::Us(us) => us,
+            Period::Months(1) => 28 * DAY_US,
+            Period::Months(_) => 365 * DAY_US,
+        };
+        ((time_us / whole(shortest_us)).floor() + whole(1)) * whole(self.count_micro)
+    }
+
+    /// How long after a moment so many have come, in microseconds.
+    pub fn lasts_us(&self, from_us: i64, micro: &Exact) -> Exact {
+        let periods = (micro / whole(self.count_micro)).ceil().to_integer();
+        let begin_us =
+            periods.to_u64().and_then(|periods| self.period.begin_after(from_us + self.offset_us, periods));
+        // Later than any calendar goes.
+        begin_us.map_or_else(|| whole(i64::MAX), |begin_us| begin_us - whole(self.offset_us) - whole(from_us))
+    }
+}
+
+/// The module reads these bytes as a calendar rate as the contract does, and by the calendar lets as much come between two
+/// moments, and as late, as it should.
+pub fn assert_calendar_read_as_meant(words: &[u8], since_us: i64, elapsed_us: i64, micro: i64) {
+    let text = words.escape_ascii();
+    let (read, meant) = (Rate::parse(words), Flow::read(words));
+    assert_eq!(read.map(|_| ()), meant.clone().map(|_| ()), "{text}");
+    let (Ok(rate), Ok(Flow::Calendar(meant))) = (read, meant) else { return };
+    let until_us = since_us.saturating_add(elapsed_us);
+    let flow = rate.flow(since_us, until_us);
+    assert_eq!(flow.micro, saturated(&meant.between(since_us, until_us)), "{text} since {since_us}");
+    assert_eq!((flow.carry_us, rate.flow(until_us, since_us).micro), (0, 0), "{text} since {since_us}");
+    for micro in [1, micro.max(1)] {
+        let lasts_us = rate.reaches_at_us(since_us, micro) - since_us;
+        let meant_us = saturated(&meant.lasts_us(since_us, &whole(micro)));
+        assert_eq!(lasts_us, meant_us, "{micro} at {text} since {since_us}");
+    }
+}
+
+/// A period, and how far 1970 is behind the begin of one; `None` if it is nothing, or several weeks, months or years.
+fn read_period(number: &str, unit: &str) -> Option<(Period, i64)> {
+    // No number is larger than is out of range at any unit.
+    let most = 2 * CENTURY_US / 1000;
+    match (number, unit) {
+        // It was a Thursday.
+        ("", "w") => Some((Period::Us(7 * DAY_US), 3 * DAY_US)),
+        ("", "mo") => Some((Period::Months(1), 0)),
+        ("", "y") => Some((Period::Months(12), 0)),
+        (_, "w" | "mo" | "y") => None,
+        _ => {
+            let number = if number.is_empty() { 1 } else { number.parse().unwrap_or(most).min(most) };
+            let us = (number * i128::from(unit_us(unit))).min(2 * CENTURY_US);
+            (us > 0).then_some((Period::Us(us as i64), 0))
+        }
+    }
+}
+
+impl Period {
+    fn usual_us(self) -> i128 {
+        match self {
+            Self::Us(us) => us.into(),
+            Self::Months(months) => CENTURY_US / 1200 * i128::from(months),
+        }
+    }
+
+    /// Which period a local time is in, counted from any one.
+    fn number(self, local_us: i64) -> i64 {
+        match self {
+            Self::Us(us) => local_us.div_euclid(us),
+            Self::Months(months) => {
+                let date = date(local_us);
+                (i64::from(date.year()) * 12 + i64::from(date.month0())) / i64::from(months)
+            }
+        }
+    }
+
+    /// The local time of the so-manieth boundary behind another; `None` if it is beyond the calendar.
+    fn begin_after(self, local_us: i64, periods: u64) -> Option<Exact> {
+        let months = match self {
+            Self::Us(us) => {
+                let begin = whole(local_us.div_euclid(us)) + whole(periods);
+                return Some(begin * whole(us));
+            }
+            Self::Months(months) => months,
+        };
+        let ahead = u32::try_from(periods.checked_mul(months.into())?).ok()?;
+        let date = date(local_us);
+        let begin = date.with_day(1)?.with_month0(date.month0() / months * months)?;
+        let begin = begin.checked_add_months(Months::new(ahead))?;
+        let days = begin.signed_duration_since(DateTime::UNIX_EPOCH.date_naive()).num_days();
+        Some(whole(days) * whole(DAY_US))
+    }
+}
+
+fn date(local_us: i64) -> NaiveDate {
+    DateTime::from_timestamp_micros(local_us).expect("a time within the calendar").date_naive()
+}
+
+/// `None` if it has too many minutes, or more than 14 hours.
+fn read_offset_us(parts: &Captures) -> Option<i64> {
+    let number = |at| parts.get(at).map_or(0, |digits| digits.as_str().parse::<i64>().unwrap());
+    let sign = if parts.get(3).is_some_and(|sign| sign.as_str() == "-") { -1 } else { 1 };
+    let minutes = number(4) * 60 + number(5);
+    (number(5) < 60 && minutes <= 14 * 60).then_some(sign * minutes * 60_000_000)
+}

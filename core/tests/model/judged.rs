@@ -1,0 +1,139 @@
+//! The module's arithmetic without a server, every call of it judged by the model.
+
+use super::call::{self, Wanted};
+use super::operation::moved;
+use super::{whole, Bucket, End, Exact, Holding, Limit, Model, Trace};
+use num_traits::Zero;
+use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Outcome};
+use tokenbucket_core::effect::ExpiryWindow;
+use tokenbucket_core::holds::{Hold, Holds};
+
+/// A bucket as the module keeps it, and the model of it.
+#[derive(Clone, Default)]
+pub struct Judged {
+    pub stored: Option<Bucket>,
+    pub holds: Holds,
+    pub model: Model,
+    /// When its key expires, in Unix milliseconds, if it was written.
+    pub expires_at_ms: Option<i64>,
+    /// Whether that is as late as the module may choose.
+    pub expires_late: bool,
+}
+
+impl Judged {
+    pub fn found(stored: Option<Bucket>) -> Self {
+        Self { stored, model: Model::found(stored), ..Self::default() }
+    }
+
+    /// Decides, makes it so, and judges the decision, what is stored, and when the key expires.
+    #[track_caller]
+    pub fn call<'a>(
+        &mut self,
+        limit: &Limit,
+        wanted: impl Into<Wanted<'a>>,
+        now_us: i64,
+    ) -> Result<Outcome, DebtTooDeep> {
+        let wanted = wanted.into();
+        self.expire(limit, now_us);
+        let (before, was_held) = (self.stored, !self.holds.is_empty());
+        let decided = self.decide(limit, wanted, now_us);
+        let Ok(outcome) = decided else {
+            let least = self.model.allowed(limit, wanted, now_us)[0];
+            assert_eq!(least, None, "refused {wanted:?} of {limit:?} at {now_us}: {:?}", self.model);
+            return decided;
+        };
+        let trace = self.model.follow(limit, wanted, now_us, outcome.decision);
+        if let Wanted::Operation(operation) = wanted {
+            let granted = moved(operation, outcome.decision.allowed).max(Exact::zero());
+            assert_eq!(whole(outcome.granted_micro), granted, "what is counted as granted");
+        }
+        self.make_so(outcome.change, now_us);
+        if let (Change::Store { bucket, .. }, Trace::Written | Trace::Full) = (outcome.change, trace) {
+            let is_full = bucket.level_micro >= limit.capacity_micro() && self.holds.is_empty();
+            assert!(!is_full, "a full bucket is stored, where its key could go");
+        }
+        // Where there are holds, a write may leave level and time as they were.
+        if trace == Trace::Written && self.stored == before && (was_held || !self.holds.is_empty()) {
+            self.model.see(limit, now_us, self.stored);
+        } else {
+            self.model.see_trace(limit, now_us, trace, [before, self.stored]);
+        }
+        if self.expires_at_ms.is_some() {
+            self.model.see_expiry(self.expires_at_ms);
+        }
+        assert_eq!(outstanding(self.holds.iter(), now_us), self.model.holds(now_us), "is held at {now_us}");
+        decided
+    }
+
+    fn decide(&mut self, limit: &Limit, wanted: Wanted, now_us: i64) -> Result<Outcome, DebtTooDeep> {
+        let module = limit.module();
+        let (decided, id, hold) = match wanted {
+            Wanted::Operation(operation) if self.holds.is_empty() => {
+                return module.decide(self.stored, operation, now_us)
+            }
+            Wanted::Operation(operation) => {
+                return module.decide_with(self.stored, &self.holds, operation, now_us)
+            }
+            Wanted::Holding(Holding::Set { id, amount_micro, ttl_ms }) => (
+                module.hold(self.stored, &mut self.holds, id.as_bytes(), *amount_micro, now_us),
+                id.as_bytes(),
+                Hold::checked(id.as_bytes(), *amount_micro, now_us + ttl_ms * 1000),
+            ),
+            Wanted::Holding(Holding::Settle { id, used_micro }) => (
+                module.settle(self.stored, &self.holds, id.as_bytes(), *used_micro, now_us)?,
+                id.as_bytes(),
+                None,
+            ),
+        };
+        let mut outcome = match decided {
+            bucket::Holding::Kept(outcome) => outcome,
+            bucket::Holding::Moved { bucket, taken_micro } => {
+                self.holds.drop_ended(now_us);
+                self.holds.remove(id);
+                hold.into_iter().for_each(|hold| self.holds.set(hold));
+                module.moved(bucket, &self.holds, taken_micro, now_us)
+            }
+        };
+        if matches!(wanted, Wanted::Holding(Holding::Set { .. })) && outcome.decision.allowed == 1 {
+            outcome.decision.retry_after_ms = 0;
+        }
+        Ok(outcome)
+    }
+
+    fn expire(&mut self, limit: &Limit, now_us: i64) {
+        if self.expires_at_ms.is_some_and(|at_ms| now_us / 1000 >= at_ms) {
+            self.clear();
+            self.model.see(limit, now_us, None);
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.stored, self.expires_at_ms, self.holds) = (None, None, Holds::default());
+    }
+
+    fn make_so(&mut self, change: Change, now_us: i64) {
+        match change {
+            Change::Keep => {}
+            Change::Clear => self.clear(),
+            Change::Store { bucket, full_at_us } => {
+                self.holds.drop_ended(now_us);
+                let storable = Bucket::checked(bucket.level_micro, bucket.refilled_at_us);
+                assert_eq!(storable, Some(bucket), "no server could store this");
+                self.stored = Some(bucket);
+                let window = ExpiryWindow::new(full_at_us, now_us);
+                let wanted_ms = if self.expires_late { window.latest_ms } else { window.earliest_ms };
+                let kept_ms = self.expires_at_ms.filter(|at_ms| window.accepts(*at_ms));
+                self.expires_at_ms = Some(kept_ms.unwrap_or(wanted_ms));
+            }
+        }
+    }
+}
+
+/// Those that have not ended, as the model has them.
+pub fn outstanding<'a>(holds: impl Iterator<Item = &'a Hold>, now_us: i64) -> call::Holds {
+    let outstanding = holds.filter(|hold| hold.ends_at_us > now_us).map(|hold| {
+        let end = End { at_us: hold.ends_at_us, micro: whole(hold.amount_micro) };
+        (String::from_utf8(hold.id.to_vec()).unwrap(), end)
+    });
+    outstanding.collect()
+}

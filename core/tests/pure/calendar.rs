@@ -1,0 +1,62 @@
+//! Calendar rates: boundaries where people expect them, and everywhere else those of an independent calendar. How they are
+//! read is in `numbers.rs`.
+
+use super::model::calendar::assert_calendar_read_as_meant;
+use super::{scenario, strategies};
+use chrono::DateTime;
+use proptest::prelude::*;
+use tokenbucket_core::rate::Rate;
+
+fn us(time: &str) -> i64 {
+    DateTime::parse_from_rfc3339(time).unwrap_or_else(|error| panic!("{time}: {error}")).timestamp_micros()
+}
+
+#[test]
+fn the_next_boundary_is_the_one_on_the_wall() {
+    for (rate, since, next) in [
+        ("1000@d", "2026-11-21T17:00:00Z", "2026-11-22T00:00:00Z"),
+        ("1000@d+09:00", "2026-11-21T14:59:59Z", "2026-11-22T00:00:00+09:00"),
+        ("1000@d+09:00", "2026-11-21T15:00:00Z", "2026-11-23T00:00:00+09:00"),
+        ("1000@d-03:30", "2026-11-21T03:29:59.999999Z", "2026-11-21T00:00:00-03:30"),
+        ("10@15m", "2026-11-21T17:14:59Z", "2026-11-21T17:15:00Z"),
+        ("5@10s", "2026-11-21T17:14:50Z", "2026-11-21T17:15:00Z"),
+        ("5@250ms", "2026-11-21T17:14:50.1Z", "2026-11-21T17:14:50.25Z"),
+        ("1@h+05:45", "2026-11-21T17:10:00Z", "2026-11-21T17:15:00Z"),
+        ("1@w", "2026-11-22T23:59:59Z", "2026-11-23T00:00:00Z"),
+        ("1@w", "2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z"),
+        ("1@w", "1970-01-01T00:00:00Z", "1970-01-05T00:00:00Z"),
+        ("1@mo", "2026-12-31T23:59:59.999999Z", "2027-01-01T00:00:00Z"),
+        ("1@mo", "2024-02-28T12:00:00Z", "2024-03-01T00:00:00Z"),
+        ("1@mo", "2000-02-29T12:00:00Z", "2000-03-01T00:00:00Z"),
+        ("1@mo-14:00", "2026-01-01T13:59:59Z", "2026-01-01T00:00:00-14:00"),
+        ("1@mo+14:00", "1970-01-01T00:00:00Z", "1970-02-01T00:00:00+14:00"),
+        ("1@y", "2099-06-01T00:00:00Z", "2100-01-01T00:00:00Z"),
+        ("1@y", "2261-12-31T23:59:59.999999Z", "2262-01-01T00:00:00Z"),
+        ("365@366d", "1970-01-01T00:00:00Z", "1971-01-02T00:00:00Z"),
+    ] {
+        let (read, since_us, next_us) = (Rate::parse(rate.as_bytes()).expect(rate), us(since), us(next));
+        assert_eq!(read.reaches_at_us(since_us, 1), next_us, "{rate} since {since}");
+        assert_eq!(read.flow(since_us, next_us - 1).micro, 0, "{rate} since {since}");
+        assert!(read.flow(since_us, next_us).micro > 0, "{rate} since {since}");
+    }
+}
+
+proptest! {
+    #![proptest_config(super::config(1))]
+
+    /// What comes between two moments, and when an amount has come, is what an independent calendar says: anywhere, and
+    /// next to a boundary.
+    #[test]
+    fn boundaries_are_those_of_the_calendar(
+        words in scenario::calendar_rates(),
+        since_us in scenario::starts(),
+        next_to in -1..=1i64,
+        elapsed_us in strategies::spread(1 << 58),
+        micro in strategies::spread(1 << 60),
+    ) {
+        let boundary_us = Rate::parse(words.as_bytes()).unwrap().reaches_at_us(since_us, 1);
+        for since_us in [since_us, boundary_us + next_to] {
+            assert_calendar_read_as_meant(words.as_bytes(), since_us, elapsed_us, micro);
+        }
+    }
+}

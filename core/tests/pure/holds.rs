@@ -1,0 +1,271 @@
+//! The holds of one bucket beside a sorted list: their order, what they bring when, the room they take, and their bytes.
+//! What becomes of a bucket that has holds is in `sequences.rs`.
+
+use super::model::call::{ended, ends};
+use super::model::judged::outstanding;
+use super::model::{whole, Limit};
+use super::scenario::damaged;
+use num_traits::ToPrimitive;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use tokenbucket_core::bucket::{Bucket, Returns, MAX_TIME_US};
+use tokenbucket_core::effect::HoldChange;
+use tokenbucket_core::holds::{Hold, Holds, MAX_ID_LEN};
+use tokenbucket_core::number::MAX_MICRO;
+use tokenbucket_core::rate::Rate;
+
+/// A hold whose name is as long and as much like the others as names in use are.
+fn hold(number: u32, amount_micro: i64, ends_at_us: i64) -> Hold {
+    let id = format!("request:{number}");
+    Hold::checked(id.as_bytes(), amount_micro, ends_at_us).unwrap()
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Set(Hold),
+    Remove(Hold),
+    DropEnded(i64),
+    DropFirst(usize),
+    FreeDropped(usize),
+}
+
+/// Many of them at the same moment.
+fn moments() -> impl Strategy<Value = i64> {
+    prop_oneof![0..20i64, 0..1000i64, Just(500), Just(MAX_TIME_US)]
+}
+
+/// Of so many holds, or of one alone.
+fn changes(ids: u32, most: usize) -> impl Strategy<Value = Vec<Change>> {
+    let change = |ids: u32| {
+        let amounts = prop_oneof![Just(1), 1..1000i64, 1..MAX_MICRO, Just(MAX_MICRO)];
+        let holds = (0..ids, amounts, moments()).prop_map(|(number, amount, end)| hold(number, amount, end));
+        prop_oneof![
+            8 => holds.prop_map(Change::Set),
+            3 => (0..ids).prop_map(|number| Change::Remove(hold(number, 1, 0))),
+            1 => moments().prop_map(Change::DropEnded),
+            1 => prop_oneof![0..4usize, 0..200usize].prop_map(Change::DropFirst),
+            3 => (0..20usize).prop_map(Change::FreeDropped),
+        ]
+    };
+    prop_oneof![
+        1 => prop::collection::vec(change(1), 0..5),
+        4 => prop::collection::vec(change(ids), 0..most),
+    ]
+}
+
+/// What flows in, as the model and the module have it; one of them is nothing.
+fn flows() -> impl Strategy<Value = (Limit, Rate)> {
+    let rates = ["1", "1e6", "0.3", "1e12"];
+    let flows = rates.map(|rate| (Limit::new("1", rate), Rate::parse(rate.as_bytes()).unwrap()));
+    prop::sample::select(flows.into_iter().chain([(Limit::pool("1"), Rate::NOTHING)]).collect::<Vec<_>>())
+}
+
+/// In the order of their ends.
+fn in_order(by_id: &BTreeMap<Box<[u8]>, Hold>) -> Vec<Hold> {
+    let mut list: Vec<_> = by_id.values().cloned().collect();
+    list.sort_by_key(|hold| (hold.ends_at_us, hold.id.clone()));
+    list
+}
+
+/// The holds that changes lead to, and the same in order.
+fn build(changes: &[Change]) -> (Holds, Vec<Hold>) {
+    let (mut holds, mut by_id) = (Holds::default(), BTreeMap::new());
+    for change in changes {
+        let known = by_id.len();
+        match change {
+            Change::Set(hold) => {
+                HoldChange::Set(hold.clone()).apply(&mut holds);
+                by_id.insert(hold.id.clone(), hold.clone());
+            }
+            Change::Remove(hold) => assert_eq!(holds.remove(&hold.id), by_id.remove(&hold.id)),
+            Change::DropEnded(until_us) => {
+                by_id.retain(|_, hold| hold.ends_at_us > *until_us);
+                assert_eq!(holds.drop_ended(*until_us), known - by_id.len());
+            }
+            Change::DropFirst(count) => {
+                in_order(&by_id).iter().take(*count).for_each(|hold| drop(by_id.remove(&hold.id)));
+                holds.drop_first(*count);
+            }
+            Change::FreeDropped(at_most) => {
+                let waiting = holds.stored() - holds.len();
+                holds.free_dropped(*at_most);
+                assert_eq!(holds.stored() - holds.len(), waiting.saturating_sub(*at_most));
+            }
+        }
+        assert_eq!(holds.len(), by_id.len());
+    }
+    let list = in_order(&by_id);
+    (holds, list)
+}
+
+fn assert_same(holds: &Holds, list: &[Hold]) {
+    assert!(holds.iter().eq(list));
+    assert_eq!((holds.len(), holds.is_empty()), (list.len(), list.is_empty()));
+    assert_eq!(holds.last_end_us(), list.last().map_or(i64::MIN, |last| last.ends_at_us));
+    assert!(list.iter().all(|hold| holds.get(&hold.id) == Some(hold)));
+    assert_eq!(holds.get(b"request:no"), None);
+    for at_us in [0, 1, 7, 250, 499, 500, 999, MAX_TIME_US] {
+        let (ended, outstanding): (Vec<&Hold>, Vec<_>) =
+            list.iter().partition(|hold| hold.ends_at_us <= at_us);
+        let ended_micro: i128 = ended.iter().map(|hold| i128::from(hold.amount_micro)).sum();
+        assert_eq!(i128::from(holds.ended_micro(at_us)), ended_micro.min(1 << 61));
+        assert_eq!(holds.outstanding(at_us), outstanding.len());
+        assert!(ended.iter().all(|hold| holds.outstanding_of(&hold.id, at_us).is_none()));
+        assert!(outstanding.iter().all(|hold| holds.outstanding_of(&hold.id, at_us) == Some(*hold)));
+    }
+}
+
+proptest! {
+    #![proptest_config(super::config(1))]
+
+    #[test]
+    fn they_are_what_a_sorted_list_is(changes in changes(400, 1200)) {
+        let (holds, list) = build(&changes);
+        assert_same(&holds, &list);
+        let least_bytes: usize = list.iter().map(|hold| size_of::<Hold>() + hold.id.len()).sum();
+        prop_assert!(holds.bytes() > least_bytes);
+        let (read, is_whole) = Holds::decode(&holds.encode());
+        prop_assert!(is_whole);
+        assert_same(&read, &list);
+    }
+
+    /// What has come back by `counted_us` is in the level already.
+    #[test]
+    fn a_level_is_reached_when_the_model_says(
+        changes in changes(300, 600),
+        (limit, rate) in flows(),
+        level_micro in prop_oneof![-MAX_MICRO..MAX_MICRO, -2000..2000i64],
+        refilled_at_us in 0..600i64,
+        counted in prop::option::of(0..600i64),
+        wanted_micro in prop_oneof![0..MAX_MICRO, 0..3000i64],
+    ) {
+        let (holds, list) = build(&changes);
+        let now_us = counted.unwrap_or(0).max(refilled_at_us);
+        let counted_us = counted.map_or(i64::MIN, |_| now_us);
+        let held = outstanding(list.iter(), counted_us);
+        let level = whole(level_micro) + ended(&held, refilled_at_us);
+        let reached_in_us = limit.reaches_with_us(&level, refilled_at_us, &whole(wanted_micro), &ends(&held));
+        let reached_in_us = reached_in_us.and_then(|us| us.ceil().to_integer().to_i64()).unwrap_or(i64::MAX);
+        let reached_at_us = reached_in_us.saturating_add(refilled_at_us).clamp(now_us, MAX_TIME_US + 1);
+        let bucket = Bucket { level_micro, refilled_at_us };
+        let told_us = holds.reaches_at_us(&rate, bucket, counted_us, wanted_micro);
+        prop_assert_eq!(told_us.clamp(now_us, MAX_TIME_US + 1), reached_at_us);
+    }
+
+    /// A file that somebody else made may have them in any order, and sorting many of them could take very long.
+    #[test]
+    fn holds_that_are_not_in_order_are_left_out(
+        changes in changes(20, 60),
+        (one, other) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+    ) {
+        let (_, list) = build(&changes);
+        prop_assume!(list.len() > 1);
+        let mut swapped = list.clone();
+        swapped.swap(one.index(list.len()), other.index(list.len()));
+        let mut bytes = Vec::new();
+        swapped.iter().for_each(|hold| hold.encode(&mut bytes));
+        let (holds, is_whole) = Holds::decode(&bytes);
+        prop_assert_eq!(is_whole, swapped == list);
+        let mut kept: Vec<Hold> = Vec::new();
+        for hold in swapped {
+            if kept.last().is_none_or(|last| last.is_before(&hold)) {
+                kept.push(hold);
+            }
+        }
+        assert_same(&holds, &kept);
+    }
+
+    /// Bytes that somebody else made: what can be no hold is left out, and that is told.
+    #[test]
+    fn damaged_bytes_never_make_holds_that_cannot_be(
+        bytes in damaged(
+            // Now and then each of them is there twice.
+            changes(20, 20)
+                .prop_map(|changes| build(&changes).0.encode().repeat(1 + changes.len() % 2))
+                .prop_filter("there is something to damage", |bytes| !bytes.is_empty()),
+            prop_oneof![any::<u8>(), Just(0), Just(MAX_ID_LEN as u8 + 1)],
+        ),
+    ) {
+        let (holds, is_whole) = Holds::decode(&bytes);
+        for hold in holds.iter() {
+            let checked = Hold::checked(&hold.id, hold.amount_micro, hold.ends_at_us);
+            prop_assert_eq!(checked.as_ref(), Some(hold));
+        }
+        let saved = holds.encode();
+        prop_assert_eq!(is_whole, saved.len() == bytes.len());
+        prop_assert_eq!(Holds::decode(&saved).0.encode(), saved);
+    }
+}
+
+#[test]
+fn a_hold_has_a_name_an_amount_and_an_end_within_bounds() {
+    let id = |len| vec![b'i'; len];
+    for (len, amount_micro, ends_at_us, is_one) in [
+        (1, 1, 0, true),
+        (MAX_ID_LEN, MAX_MICRO, MAX_TIME_US, true),
+        (0, 1, 0, false),
+        (MAX_ID_LEN + 1, 1, 0, false),
+        (1, 0, 0, false),
+        (1, MAX_MICRO + 1, 0, false),
+        (1, 1, -1, false),
+        (1, 1, MAX_TIME_US + 1, false),
+    ] {
+        assert_eq!(Hold::checked(&id(len), amount_micro, ends_at_us).is_some(), is_one);
+    }
+}
+
+/// However many end at once, none of them costs memory for longer than it takes to free them, and a small bucket is
+/// small again.
+#[test]
+fn a_burst_of_holds_leaves_no_memory_behind() {
+    const BURST: u32 = 100_000;
+    const AT_MOST: usize = 500;
+    let small = |holds: &mut Holds| {
+        (0..20).for_each(|number| holds.set(hold(BURST + number, 1, 2)));
+        holds.bytes()
+    };
+    let (mut holds, mut fresh) = (Holds::default(), Holds::default());
+    let fresh_bytes = small(&mut fresh);
+    (0..BURST).for_each(|number| holds.set(hold(number, 1, 1)));
+    let burst_bytes = holds.bytes();
+    assert_eq!(holds.drop_ended(1), BURST as usize);
+    assert_eq!((holds.len(), holds.stored()), (0, BURST as usize));
+    small(&mut holds);
+    let mut last_bytes = burst_bytes;
+    while holds.stored() > holds.len() {
+        let stored = holds.stored();
+        holds.free_dropped(AT_MOST);
+        assert_eq!(holds.stored(), (stored - AT_MOST.min(stored - holds.len())), "freed at once");
+        assert!(holds.bytes() <= last_bytes, "{} bytes after {last_bytes}", holds.bytes());
+        last_bytes = holds.bytes();
+    }
+    let list: Vec<Hold> = fresh.iter().cloned().collect();
+    assert_same(&holds, &list);
+    assert!(holds.bytes() < fresh_bytes * 3, "{} bytes, of fresh ones {fresh_bytes}", holds.bytes());
+    list.iter().for_each(|hold| drop(holds.remove(&hold.id)));
+    assert!(holds.bytes() < fresh_bytes, "{} bytes of none", holds.bytes());
+}
+
+/// Also where a hold in a hundred stays, in any part of the order.
+#[test]
+fn the_room_that_holds_leave_is_used_again() {
+    const HOLDS: u32 = 10_000;
+    let scattered = |number: u32| number * 7919 % HOLDS;
+    let mut holds = Holds::default();
+    let empty_bytes = holds.bytes();
+    holds.set(hold(0, 1, 0));
+    assert!(holds.bytes() - empty_bytes < 4 * size_of::<Hold>(), "there is room for more than one");
+    let fill = |holds: &mut Holds| {
+        (0..HOLDS).for_each(|number| holds.set(hold(number, 1, number.into())));
+        holds.bytes()
+    };
+    let first_bytes = fill(&mut holds);
+    for _ in 0..3 {
+        for number in (0..HOLDS).map(scattered).filter(|number| number % 100 != 0) {
+            HoldChange::Removed(hold(number, 1, 0).id).apply(&mut holds);
+        }
+        assert!(holds.bytes() < first_bytes * 4 / 5, "{} of {first_bytes} bytes are left", holds.bytes());
+        let bytes = fill(&mut holds);
+        assert!(bytes < first_bytes * 5 / 4, "{bytes} bytes, {first_bytes} at first");
+    }
+}

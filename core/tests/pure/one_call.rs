@@ -1,0 +1,154 @@
+//! One call, from any state that a bucket may be in.
+
+use super::model::bucket::LONGEST_TOLD_MS;
+use super::model::operation::LONGEST_WAIT_MS;
+use super::model::{whole, Bucket, Judged, Limit, Model, Operation, MILLION};
+use super::scenario::{any_amounts, pauses, rates, starts};
+use super::strategies::{amounts, limits, operations};
+use super::take;
+use num_traits::ToPrimitive;
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::fmt::Debug;
+use tokenbucket_core::bucket::{Decision, NoReturns, MAX_TIME_US};
+use tokenbucket_core::number::MAX_MICRO;
+
+/// So many milliseconds later a call is allowed, and a millisecond earlier it was not.
+fn is_honest(limit: &Limit, stored: Option<Bucket>, call: Operation, now_us: i64, wait_ms: i64) -> bool {
+    let allowed_at = |at_us| limit.module().decide(stored, call, at_us).unwrap().decision.allowed > 0;
+    let then_us = wait_ms.checked_mul(1000).and_then(|wait_us| now_us.checked_add(wait_us));
+    match then_us.filter(|then_us| *then_us <= MAX_TIME_US) {
+        _ if wait_ms == -1 => !allowed_at(MAX_TIME_US),
+        // No clock shows it.
+        None => true,
+        Some(then_us) => allowed_at(then_us) && (wait_ms == 0 || !allowed_at(then_us - 1000)),
+    }
+}
+
+/// A limit, any state that a bucket may be in under it, a time to look at that, and what is wanted then.
+type Sight<W> = (Limit, Option<Bucket>, i64, W);
+
+fn sights<W: Debug>(
+    strategies: impl Fn(&Limit) -> BoxedStrategy<W> + Clone,
+) -> impl Strategy<Value = Sight<W>> {
+    limits(MAX_MICRO, rates()).prop_flat_map(move |limit| {
+        let levels = prop::option::weighted(0.9, (any_amounts(&limit), select(vec![1, 1, 1, -1])));
+        let strategies = strategies(&limit);
+        let sights = (Just(limit.clone()), levels, starts(), pauses(&limit, 1), strategies);
+        sights.prop_map(|(limit, level, refilled_at_us, pause, wish)| {
+            let stored = level.map(|(micro, sign)| Bucket { level_micro: sign * micro, refilled_at_us });
+            (limit, stored, pause.after(refilled_at_us, 0), wish)
+        })
+    })
+}
+
+/// The smallest and the largest of everything: limits, levels, amounts and times.
+fn extremes() -> impl Strategy<Value = Sight<Operation>> {
+    let rates = "1e12 999999999999/1000ms 1/36525d 1 999999999989e14/999999999961d \
+        999999999989/999999999961s 9999.99999989/999999999961s";
+    let rates = select(rates.split(' ').collect::<Vec<_>>());
+    let amounts = select(vec![0, 1, MILLION, MAX_MICRO - 1, MAX_MICRO]);
+    let times = select(vec![0, 1, MAX_TIME_US / 2, MAX_TIME_US]);
+    let written = (amounts.clone(), select(vec![1, -1]), times.clone());
+    let states = (amounts.clone(), rates, prop::option::weighted(0.9, written), times);
+    states.prop_flat_map(move |(capacity_micro, rate, written, now_us)| {
+        let limit = Limit::of_micro(capacity_micro, rate);
+        let operations = operations(&limit, amounts.clone());
+        let stored = written.and_then(|(micro, sign, at_us)| Bucket::checked(sign * micro, at_us));
+        (Just(limit), Just(stored), Just(now_us), operations)
+    })
+}
+
+fn calls() -> impl Strategy<Value = Sight<Operation>> {
+    prop_oneof![extremes(), sights(|limit| operations(limit, any_amounts(limit)).boxed())]
+}
+
+proptest! {
+    #![proptest_config(super::config(64))]
+
+    /// From any state that a bucket may be in, also debts and levels above the capacity of the call, one call is exact
+    /// at any rate: what is allowed, what is left, how long to wait, and what is written; and nothing is, by a denial. Its
+    /// key never expires before it is full, and at most a quarter of the time until then and a second later.
+    #[test]
+    fn one_call_from_any_state_is_exact((limit, stored, now_us, operation) in calls(), expires_late in any::<bool>()) {
+        let mut judged = Judged { expires_late, ..Judged::found(stored) };
+        let outcome = judged.call(&limit, operation, now_us);
+        if let (Operation::Reserve { cost_micro, .. }, Ok(outcome)) = (operation, outcome) {
+            // Also for whoever would wait exactly as long as was told, or not quite.
+            for told_ms in [outcome.decision.retry_after_ms, outcome.decision.retry_after_ms - 1] {
+                let max_wait_ms = told_ms.clamp(0, LONGEST_WAIT_MS);
+                let as_told = Operation::Reserve { cost_micro, max_wait_ms };
+                let _ = Judged::found(stored).call(&limit, as_told, now_us);
+            }
+        }
+        // And for whoever gives just what is missing.
+        let missing = whole(limit.capacity_micro()) - Model::found(stored).level(&limit, now_us).low;
+        if let Some(amount_micro) = missing.ceil().to_integer().to_i64().filter(|micro| *micro <= MAX_MICRO) {
+            let _ = Judged::found(stored).call(&limit, Operation::Give { amount_micro }, now_us);
+        }
+        let free = take(0);
+        let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
+        let model = Model::found(stored);
+        let is_in_debt = model.allowed(&limit, free, now_us)[0] == Some(0);
+        if !is_in_debt {
+            model.judge(&limit, free, now_us, told);
+        }
+    }
+
+    /// The same call is allowed after the wait that was told, a debt is paid off, and the bucket is full; and not a
+    /// millisecond earlier.
+    #[test]
+    fn waits_are_honest_to_the_millisecond((limit, stored, now_us, operation) in calls()) {
+        let mut judged = Judged::found(stored);
+        let Ok(outcome) = judged.call(&limit, operation, now_us) else { return Ok(()) };
+        let (told, stored) = (outcome.decision, judged.stored);
+        // What is neither taken nor denied writes nothing, and stands still behind a clock that stepped back.
+        prop_assume!(stored.is_none_or(|stored| stored.refilled_at_us <= now_us));
+        let all = Operation::Take { cost_micro: limit.capacity_micro() };
+        let is_reset_honest = is_honest(&limit, stored, all, now_us, told.reset_after_ms);
+        prop_assert!(is_reset_honest, "reset: {:?}", told);
+        let again = match operation {
+            Operation::Take { .. } | Operation::TakeUpTo { .. } if told.allowed == 0 => operation,
+            Operation::Charge { .. } => take(0),
+            // What the write of the reservation lost comes on top.
+            Operation::Reserve { .. } if told.allowed == 1 && limit.is_whole() => take(0),
+            _ => return Ok(()),
+        };
+        let is_retry_honest = is_honest(&limit, stored, again, now_us, told.retry_after_ms);
+        prop_assert!(is_retry_honest, "retry: {:?}", told);
+    }
+
+    #[test]
+    fn a_level_is_reached_when_it_was_foreseen(
+        (limit, stored, now_us, level) in sights(|limit| amounts(limit).boxed()),
+        in_debt in any::<bool>(),
+    ) {
+        let level = level.min(limit.capacity_micro());
+        let level = if in_debt { -level } else { level };
+        let held = Model::found(stored).level(&limit, now_us).low;
+        let wait_us = limit.reaches_in_us(&held, now_us, &whole(level)).ceil().to_integer();
+        let told_us = limit.module().wait_us(stored, level, now_us);
+        let longest_us = LONGEST_TOLD_MS * 1000;
+        let right = if wait_us < longest_us.into() { wait_us == told_us.into() } else { told_us >= longest_us };
+        prop_assert!(right, "{} us, not {}", told_us, wait_us);
+    }
+
+    /// A bucket that is only known by when it will be full.
+    #[test]
+    fn a_bucket_is_made_from_the_moment_at_which_it_is_full(
+        (limit, _, now_us, until_full) in sights(|limit| pauses(limit, 1).boxed()),
+    ) {
+        // Not so early that there is no time to date a rounding back to.
+        let now_us = now_us.max(1_000_000_000_000);
+        let full_at_us = until_full.after(now_us, 0);
+        let bucket = limit.module().full_at(full_at_us, now_us);
+        prop_assert_eq!(Bucket::checked(bucket.level_micro, bucket.refilled_at_us), Some(bucket));
+        prop_assert!(bucket.refilled_at_us <= now_us, "{:?}", bucket);
+        let level = &limit.capacity - limit.flow.between(now_us, full_at_us);
+        let level = level.max(whole(-MAX_MICRO));
+        let made = Model::found(Some(bucket)).level(&limit, now_us).low;
+        let at_the_bottom = bucket.level_micro == -MAX_MICRO;
+        prop_assert!(made <= level || at_the_bottom, "{:?} holds {} of {}", bucket, made, level);
+        prop_assert!(&level - &made <= limit.flow.loss(), "{:?} holds {} of {}", bucket, made, level);
+    }
+}

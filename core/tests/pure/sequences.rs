@@ -1,0 +1,167 @@
+//! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
+
+use super::model::operation::{moved, LONGEST_WAIT_MS};
+use super::model::{whole, Exact, Flow, Holding, Judged, Limit, Operation};
+use super::scenario::{any_amounts, pauses, rates, starts, whole_rates, Pause};
+use super::strategies::{holdings, limits, operations, spread};
+use num_traits::{Signed, Zero};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tokenbucket_core::bucket::MAX_TIME_US;
+use tokenbucket_core::number::MAX_MICRO;
+
+/// What the clock does before a call, the limit that comes with it, and what is wanted: of a hold, or of the bucket.
+type Step = (Pause, Limit, Option<Holding>, Operation);
+
+/// Steps with these limits; so many quarters of them on holds, and so many on a clock that was set back.
+fn steps(
+    limits: impl Strategy<Value = Vec<Limit>>,
+    on_holds: u8,
+    set_back: u8,
+) -> impl Strategy<Value = Vec<Step>> {
+    limits.prop_flat_map(move |limits| {
+        let step = select(limits).prop_flat_map(move |limit| {
+            // Of a pool tokens are held, but not taken.
+            let on_holds = if limit.is_pool() { 3 } else { on_holds };
+            let holding = (0..4u8, holdings(&limit, any_amounts(&limit)))
+                .prop_map(move |(quarter, holding)| (quarter < on_holds).then_some(holding));
+            let operation = match limit.is_pool() {
+                true => Just(Operation::Give { amount_micro: 1 }).boxed(),
+                false => operations(&limit, any_amounts(&limit)).boxed(),
+            };
+            (pauses(&limit, set_back), Just(limit), holding, operation)
+        });
+        vec(step, 1..40)
+    })
+}
+
+/// Walks a sequence of calls, each with its limit and its time; back comes what is told to wait, in milliseconds.
+fn walk(
+    start_us: i64,
+    steps: Vec<Step>,
+    mut call: impl FnMut(&Limit, Option<Holding>, Operation, i64) -> i64,
+) {
+    let (mut now_us, mut told_ms) = (start_us, 0);
+    for (pause, limit, holding, operation) in steps {
+        now_us = pause.after(now_us, told_ms);
+        told_ms = call(&limit, holding, operation, now_us);
+    }
+}
+
+fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+    prop_oneof![
+        2 => vec(limits(MAX_MICRO, whole_rates()), 1..4),
+        4 => vec(limits(MAX_MICRO, rates()), 1..4),
+        1 => vec(spread(MAX_MICRO).prop_map(|micro| Limit::pool(&format!("{micro}e-6"))), 1..3),
+    ]
+}
+
+/// Makes a call and judges it. Returns what was told to wait, in milliseconds.
+fn make(
+    judged: &mut Judged,
+    limit: &Limit,
+    holding: Option<Holding>,
+    operation: Operation,
+    now_us: i64,
+) -> i64 {
+    let level = judged.model.level(limit, now_us);
+    let is_rounded = !judged.holds.is_empty() && level.low != level.high;
+    let outcome = match (holding, operation) {
+        // No hold could end any more.
+        (Some(Holding::Set { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        (Some(holding), _) => judged.call(limit, &holding, now_us),
+        // Nobody outside can tell whether it found the bucket full, so that nothing was written.
+        (None, Operation::Give { .. }) if is_rounded => return 0,
+        (None, operation) => judged.call(limit, operation, now_us),
+    };
+    outcome.map_or(0, |outcome| outcome.decision.retry_after_ms)
+}
+
+proptest! {
+    #![proptest_config(super::config(16))]
+
+    /// No rate ever grants more than the model nor loses more than the bound, and whole rates are exact for ever, also
+    /// while limits change from call to call.
+    ///
+    /// A new rate counts from the last write. What that write left over of a micro-token, at a rate below one token
+    /// a second, is kept as the time in which it flowed, and that time is counted at the new rate.
+    #[test]
+    fn all_that_a_life_brings_is_what_the_model_says(
+        start_us in starts(),
+        steps in prop_oneof![steps(any_limits(), 2, 1), steps(any_limits(), 0, 1)],
+        expires_late in any::<bool>(),
+    ) {
+        let mut judged = Judged { expires_late, ..Judged::default() };
+        let is_exact = steps.iter().all(|(_, limit, ..)| limit.is_whole());
+        walk(start_us, steps, |limit, holding, operation, now_us| {
+            let told_ms = make(&mut judged, limit, holding, operation, now_us);
+            let level = judged.model.level(limit, now_us);
+            assert!(!is_exact || level.low == level.high, "{level:?}");
+            told_ms
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(super::config(8))]
+
+    /// Between any two moments, nobody obtains more than a full bucket, what has flowed in since, and what was given.
+    #[test]
+    fn nobody_obtains_more_than_flows_in(
+        start_us in starts(),
+        steps in steps(vec(limits(MAX_MICRO, rates()), 1), 0, 1),
+    ) {
+        let (mut judged, mut available, mut last_us) = (Judged::default(), steps[0].1.capacity.clone(), start_us);
+        walk(start_us, steps, |limit, _, operation, now_us| {
+            let given_micro = match operation {
+                Operation::Charge { .. } | Operation::Reserve { .. } => return 0,
+                Operation::Give { amount_micro } => amount_micro,
+                _ => 0,
+            };
+            let outcome = judged.call(limit, operation, now_us).unwrap();
+            available += limit.flow.between(last_us, now_us) + whole(given_micro);
+            available = available.clone().min(limit.capacity.clone()) - whole(outcome.granted_micro);
+            assert!(!available.is_negative(), "{operation:?} at {now_us}: {outcome:?}");
+            last_us = now_us;
+            outcome.decision.retry_after_ms
+        });
+    }
+
+    /// Reservers who act when they were told to never act on more than the bucket held and what has flowed since; nor
+    /// between any two of them, but for the millisecond to which a wait is rounded.
+    #[test]
+    fn reservers_who_wait_as_told_keep_the_limit(
+        start_us in starts(),
+        steps in steps(vec(limits(MAX_MICRO, rates()), 1), 0, 0),
+    ) {
+        let (mut judged, limit) = (Judged::default(), steps[0].1.clone());
+        let mut acts: Vec<(i64, Exact, i64)> = Vec::new();
+        walk(start_us, steps, |limit, _, operation, now_us| {
+            let reserve = match operation {
+                Operation::Take { cost_micro } | Operation::Charge { amount_micro: cost_micro } => {
+                    Operation::Reserve { cost_micro, max_wait_ms: LONGEST_WAIT_MS }
+                }
+                Operation::Reserve { .. } => operation,
+                _ => return 0,
+            };
+            let told = judged.call(limit, reserve, now_us).unwrap().decision;
+            let cost = moved(reserve, told.allowed);
+            if !cost.is_zero() {
+                acts.push((now_us + told.retry_after_ms * 1000, cost, told.retry_after_ms.min(1) * 1000));
+            }
+            told.retry_after_ms
+        });
+        for (first, (from_us, _, rounded_us)) in acts.iter().enumerate() {
+            // What comes all at once has come within the millisecond that the wait was rounded up to.
+            let since_us = if matches!(limit.flow, Flow::Calendar(_)) { from_us - rounded_us } else { *from_us };
+            let mut spent = Exact::zero();
+            for (to_us, cost, _) in &acts[first..] {
+                prop_assert!(*to_us > from_us - 1000, "served before those who asked earlier: {:?}", acts);
+                spent += cost;
+                let flowed = limit.flow.between(since_us, *to_us.max(from_us) + rounded_us);
+                prop_assert!(spent <= &limit.capacity + flowed, "{:?}", acts);
+            }
+        }
+    }
+}
