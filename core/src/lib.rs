@@ -15,12 +15,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision |
-//! | [`holds`] | the holds of a bucket, and when what they hold comes back |
+//! | [`hold`] | the holds of a bucket: their list, its order, its bytes, and deciding about one |
 //! | [`number`] | amounts of tokens: bytes to exact integers, and back |
 //! | [`rate`] | rates: bytes to an exact ratio or a calendar, what flows at it, and when an amount has flowed |
-//! | [`calendar`] | calendar rates: the boundaries of days, weeks, months and years |
+//! | [`numkeys`] | the number of buckets in a call of several |
 //! | [`request`] | the arguments of each command to one typed request |
-//! | [`effect`] | what replicas and files are sent instead of the call, and when a key may expire |
+//! | [`effect`] | what replicas and files are sent instead of the call |
+//! | [`expiry`] | when the key of a bucket expires |
 //! | [`top`] | the keys that are denied most, in a bounded number of counters |
 //! | [`error`] | every error that a client can see |
 //! | [`cast`] | integers reinterpreted as signed or unsigned |
@@ -32,12 +33,13 @@
 #![forbid(unsafe_code)]
 
 pub mod bucket;
-pub mod calendar;
 pub mod cast;
 pub mod effect;
 pub mod error;
-pub mod holds;
+pub mod expiry;
+pub mod hold;
 pub mod number;
+pub mod numkeys;
 pub mod rate;
 pub mod request;
 pub mod top;

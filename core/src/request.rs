@@ -6,13 +6,12 @@
 use crate::bucket::{Limit, Operation};
 use crate::cast::signed;
 use crate::effect::Effect;
-use crate::error::{first_repeated, Error, Refusal};
-use crate::holds::MAX_ID_LEN;
-use crate::number::{micro_tokens, whole, Rounding, MAX_LEN, MAX_TOKENS, MICRO_PER_TOKEN};
+use crate::error::{Error, Refusal};
+use crate::hold::MAX_ID_LEN;
+use crate::number::{micro_tokens, whole, Rounding, MAX_TOKENS, MICRO_PER_TOKEN};
+use crate::numkeys;
 use crate::rate::{Rate, RateError, CENTURY_S};
-
-/// The most buckets in one `TB.MTAKE`: a call must not keep the server busy for longer than a few milliseconds.
-pub const MAX_BUCKETS: i64 = 1024;
+use std::collections::HashSet;
 
 /// The longest wait that can be accepted: 100 years, in milliseconds.
 pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
@@ -253,7 +252,7 @@ fn several<'a, A: AsRef<[u8]>, R>(
     groups: &'a [A],
     read: impl Fn(&'a [A]) -> Result<R, Error>,
 ) -> Result<Vec<R>, Refusal> {
-    let buckets = buckets(numkeys.as_ref()).ok_or(Error::NumKeys)?;
+    let buckets = numkeys::parse(numkeys.as_ref()).ok_or(Error::NumKeys)?;
     if groups.len() != buckets.saturating_mul(4) {
         return Err(Error::NumKeysMismatch.into());
     }
@@ -361,19 +360,6 @@ fn micro(tokens: i64) -> i64 {
     tokens.saturating_mul(MICRO_PER_TOKEN)
 }
 
-/// The number of buckets, in plain digits only.
-///
-/// The server reads this argument too, to find the keys for its ACL and for cluster routing, and it knows no
-/// other spelling. What the two read differently would be a key that nobody checked.
-#[must_use]
-pub fn buckets(numkeys: &[u8]) -> Option<usize> {
-    let is_short = numkeys.len() <= MAX_LEN;
-    if !is_short || !matches!(numkeys, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit)) {
-        return None;
-    }
-    usize::try_from(whole(numkeys, MAX_BUCKETS)?).ok()
-}
-
 /// Few keys are compared with each other, but only where a fingerprint says that two may be the same; many are
 /// sorted.
 fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result<(), Refusal> {
@@ -398,6 +384,13 @@ fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result
         );
     }
     Ok(())
+}
+
+/// The place of the first key that already stands at an earlier place.
+#[cold]
+fn first_repeated<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
+    let mut seen = HashSet::new();
+    keys.enumerate().find(|(_, key)| !seen.insert(*key)).map(|(place, _)| place)
 }
 
 /// One of 64 bits, by the end of a key, where keys differ most.

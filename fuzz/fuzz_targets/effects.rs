@@ -4,8 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{Effect, MAX_EXPIRE_AT_MS};
-use tokenbucket_core::holds::Holds;
+use tokenbucket_core::effect::Effect;
+use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
+use tokenbucket_core::hold::Holds;
 use tokenbucket_core::number::MAX_MICRO;
 
 fuzz_target!(|bytes: &[u8]| {

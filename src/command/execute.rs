@@ -5,9 +5,10 @@ use crate::redis::{
 };
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome};
-use tokenbucket_core::effect::{Effect, ExpiryWindow, HoldChange, HoldChanges};
+use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
-use tokenbucket_core::holds::Holds;
+use tokenbucket_core::expiry::ExpiryWindow;
+use tokenbucket_core::hold::Holds;
 use tokenbucket_core::request::Request;
 
 /// Decides on one bucket, writes what follows from it, and returns what to reply.

@@ -7,10 +7,11 @@ use crate::redis::{
     Replication,
 };
 use std::ffi::CStr;
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Holding, Operation, Outcome, MAX_TIME_US};
-use tokenbucket_core::effect::{ExpiryWindow, HoldChange};
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Operation, Outcome, MAX_TIME_US};
+use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::holds::{Hold, Holds};
+use tokenbucket_core::expiry::ExpiryWindow;
+use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
 use tokenbucket_core::request::{HoldRequest, HoldWish};
 
 type Request<'call> = HoldRequest<'call, Argument<'call>>;
@@ -54,7 +55,7 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
         never = comes_too_late(&call, requests, &keys, &holdings);
         for ((request, key), holding) in requests.iter().zip(&keys).zip(&mut holdings) {
             if !is_denied(request, holding) {
-                *holding = Holding::Kept(withhold(key, &request.limit));
+                *holding = HoldPlan::Keep(withhold(key, &request.limit));
             }
         }
     } else {
@@ -71,7 +72,7 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
     }
     if !written.is_empty() {
         replicate(&call, Replication::CallOrEffect, || {
-            let effect = |(request, holding, written): (&Request<'call>, Holding, Written)| {
+            let effect = |(request, holding, written): (&Request<'call>, HoldPlan, Written)| {
                 (*request.key, written.effect(changes(&call, request, &holding)))
             };
             written.into_iter().map(effect).collect::<Vec<_>>()
@@ -93,9 +94,9 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
 }
 
 /// Whether a hold may not be set. One that is not there to be settled is none of these.
-fn is_denied(request: &Request, holding: &Holding) -> bool {
+fn is_denied(request: &Request, holding: &HoldPlan) -> bool {
     let is_set = matches!(request.wish, HoldWish::Set { .. });
-    is_set && matches!(holding, Holding::Kept(outcome) if outcome.decision.allowed == 0)
+    is_set && matches!(holding, HoldPlan::Keep(outcome) if outcome.decision.allowed == 0)
 }
 
 /// Whether a hold was to be settled that is not there.
@@ -104,7 +105,7 @@ fn is_late(request: &Request, outcome: &Outcome) -> bool {
 }
 
 /// What the request comes to on the bucket behind an open key, which stays as it is.
-fn decide(key: &mut BucketKey, request: &Request) -> Result<Holding, Error> {
+fn decide(key: &mut BucketKey, request: &Request) -> Result<HoldPlan, Error> {
     let (stored, now_us) = (key.bucket(), key.call().now_us());
     let (limit, id) = (&request.limit, request.id.as_ref());
     match request.wish {
@@ -129,8 +130,8 @@ fn decide(key: &mut BucketKey, request: &Request) -> Result<Holding, Error> {
 ///
 /// A call that passes without a hold (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
 /// enforced: the tokens are taken, and come back at its rate. Nothing would bring those of a pool back, so it denies.
-fn admit(key: &BucketKey, request: &Request, holding: &mut Holding) -> Result<(), Error> {
-    let (HoldWish::Set { amount_micro, .. }, Holding::Moved { taken_micro, .. }) = (request.wish, *holding)
+fn admit(key: &BucketKey, request: &Request, holding: &mut HoldPlan) -> Result<(), Error> {
+    let (HoldWish::Set { amount_micro, .. }, HoldPlan::Change { taken_micro, .. }) = (request.wish, *holding)
     else {
         return Ok(());
     };
@@ -148,15 +149,15 @@ fn admit(key: &BucketKey, request: &Request, holding: &mut Holding) -> Result<()
     let outcome = request.limit.decide_with(key.bucket(), holds, take, now_us);
     let outcome = outcome.map_err(|_| Error::DebtTooDeep)?;
     let change = if is_stored { outcome.change } else { Change::Keep };
-    *holding = Holding::Kept(Outcome { change, ..outcome });
+    *holding = HoldPlan::Keep(Outcome { change, ..outcome });
     Ok(())
 }
 
 /// Changes one bucket as was decided. Nothing is returned to be replicated if nothing was written.
-fn apply(key: &mut BucketKey, request: &Request, holding: Holding) -> (Outcome, Option<Written>) {
+fn apply(key: &mut BucketKey, request: &Request, holding: HoldPlan) -> (Outcome, Option<Written>) {
     let (bucket, taken_micro) = match holding {
-        Holding::Kept(outcome) => return (outcome, store(key, &outcome)),
-        Holding::Moved { bucket, taken_micro } => (bucket, taken_micro),
+        HoldPlan::Keep(outcome) => return (outcome, store(key, &outcome)),
+        HoldPlan::Change { bucket, taken_micro } => (bucket, taken_micro),
     };
     let now_us = key.call().now_us();
     let hold = hold(key.call(), request);
@@ -203,10 +204,10 @@ fn hold(call: &Call, request: &Request) -> Option<Hold> {
 }
 
 /// What replicas and files are told of the holds.
-fn changes(call: &Call, request: &Request, holding: &Holding) -> Vec<HoldChange> {
+fn changes(call: &Call, request: &Request, holding: &HoldPlan) -> Vec<HoldChange> {
     match holding {
-        Holding::Kept(_) => Vec::new(),
-        Holding::Moved { .. } => vec![match hold(call, request) {
+        HoldPlan::Keep(_) => Vec::new(),
+        HoldPlan::Change { .. } => vec![match hold(call, request) {
             Some(hold) => HoldChange::Set(hold),
             None => HoldChange::Removed(request.id.as_ref().into()),
         }],
@@ -214,10 +215,10 @@ fn changes(call: &Call, request: &Request, holding: &Holding) -> Vec<HoldChange>
 }
 
 /// Whether one of the holds can no longer be set when all the others can.
-fn comes_too_late(call: &Call, requests: &[Request], keys: &[BucketKey], holdings: &[Holding]) -> bool {
+fn comes_too_late(call: &Call, requests: &[Request], keys: &[BucketKey], holdings: &[HoldPlan]) -> bool {
     let wait_ms = holdings.iter().map(|holding| match holding {
-        Holding::Kept(outcome) => outcome.decision.retry_after_ms,
-        Holding::Moved { .. } => 0,
+        HoldPlan::Keep(outcome) => outcome.decision.retry_after_ms,
+        HoldPlan::Change { .. } => 0,
     });
     let then_us = wait_ms.max().unwrap_or(0).saturating_mul(1000).saturating_add(call.now_us());
     requests.iter().zip(keys).any(|(request, key)| match (request.wish, key.holds()) {
@@ -230,7 +231,7 @@ fn comes_too_late(call: &Call, requests: &[Request], keys: &[BucketKey], holding
 }
 
 /// Counts what left one bucket, and sends its keyspace event, once its key is closed.
-fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome) {
+fn announce(call: &Call, request: &Request, holding: &HoldPlan, outcome: &Outcome) {
     counters().granted(outcome);
     if is_late(request, outcome) {
         counters().settled_late();
@@ -247,12 +248,12 @@ fn announce(call: &Call, request: &Request, holding: &Holding, outcome: &Outcome
     }
 }
 
-fn event(request: &Request, holding: &Holding, outcome: &Outcome) -> Option<&'static CStr> {
+fn event(request: &Request, holding: &HoldPlan, outcome: &Outcome) -> Option<&'static CStr> {
     match (holding, request.wish) {
-        (Holding::Moved { .. }, HoldWish::Set { .. }) => Some(c"tb.hold"),
-        (Holding::Moved { .. }, HoldWish::Settle { .. }) => Some(c"tb.settle"),
+        (HoldPlan::Change { .. }, HoldWish::Set { .. }) => Some(c"tb.hold"),
+        (HoldPlan::Change { .. }, HoldWish::Settle { .. }) => Some(c"tb.settle"),
         // Taken without a hold.
-        (Holding::Kept(_), _) if outcome.change != Change::Keep => Some(c"tb.take"),
-        (Holding::Kept(_), _) => None,
+        (HoldPlan::Keep(_), _) if outcome.change != Change::Keep => Some(c"tb.take"),
+        (HoldPlan::Keep(_), _) => None,
     }
 }

@@ -4,7 +4,7 @@ use super::state::State;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::{Access, BucketKey, Call};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::holds;
+use tokenbucket_core::hold::Hold;
 use tokenbucket_core::number::decimal_tokens;
 use tokenbucket_core::request;
 
@@ -34,7 +34,7 @@ impl Command for Holds {
     }
 }
 
-fn reply(call: &Call, hold: &holds::Hold) {
+fn reply(call: &Call, hold: &Hold) {
     let left_us = hold.ends_at_us.saturating_sub(call.now_us()).max(0);
     call.reply_array(3);
     call.reply_bytes(&hold.id);

@@ -7,7 +7,7 @@ use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
 use tokenbucket_core::effect::{self, Effect, HoldChanges};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::holds::Holds;
+use tokenbucket_core::hold::Holds;
 use tokenbucket_core::request;
 
 pub(crate) struct Restore;

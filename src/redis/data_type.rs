@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::cast::unsigned_32;
 use tokenbucket_core::effect::{self, Effect, HoldChange, HoldChanges};
-use tokenbucket_core::holds::Holds;
+use tokenbucket_core::hold::Holds;
 
 /// As `TYPE key` shows it. The server stores it in 9 characters, exactly.
 const NAME: &std::ffi::CStr = c"tb-bucket";

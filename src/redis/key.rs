@@ -12,9 +12,9 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::cast::signed_32;
-use tokenbucket_core::effect::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket_core::error::Error;
-use tokenbucket_core::holds::{Holds, FREED_A_CALL};
+use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
+use tokenbucket_core::hold::{Holds, FREED_A_CALL};
 
 /// What a command may do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

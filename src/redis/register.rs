@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::AtomicBool;
 use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request;
+use tokenbucket_core::numkeys;
 
 /// What the server calls when a client sends a command.
 type Handler =
@@ -88,7 +88,7 @@ fn report_keys(spec: &Spec, call: &Call) {
     let Keys::CountedEveryFourth { first } = spec.keys else {
         return;
     };
-    let count = call.arguments().first().and_then(|numkeys| request::buckets(numkeys.as_ref())).unwrap_or(0);
+    let count = call.arguments().first().and_then(|numkeys| numkeys::parse(numkeys.as_ref())).unwrap_or(0);
     // The command's name is none of the arguments, and has position 0.
     let groups = call.arguments().len().saturating_add(1).saturating_sub(first) / 4;
     for group in 0..count.min(groups) {

@@ -108,7 +108,7 @@ fn every_error_is_what_its_example_gets() {
             assert_eq!(after, before, "{name}: {last} has changed something");
         }
     }
-    let texts = include_str!("../../core/src/error.rs").split('"').skip(1).step_by(2);
+    let texts = include_str!("../../core/src/error/mod.rs").split('"').skip(1).step_by(2);
     let rules = texts.filter(|text| ["ERR ", "OOM ", "WRONGTYPE "].iter().any(|code| text.starts_with(code)));
     let missing: Vec<_> = rules.filter(|rule| !shown.iter().any(|line| line.starts_with(*rule))).collect();
     assert!(missing.is_empty(), "on no page: {missing:?}");

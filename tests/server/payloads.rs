@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
-use tokenbucket_core::holds::Hold;
+use tokenbucket_core::hold::Hold;
 use tokenbucket_core::number::MAX_MICRO;
 
 const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];

@@ -1,11 +1,11 @@
 //! What is wrong with a rate that could not be read: the part of it, and what to write instead.
 //!
-//! Only errors are read here, by the rules of [`crate::rate`] and [`crate::calendar`] but with an eye for the reason.
+//! Only errors are read here, by the rules of [`crate::rate`] but with an eye for the reason.
 
-use super::{quoted, MAX_QUOTED};
-use crate::calendar::{is_anchored, offset_min};
+use super::quote::{quoted, MAX_QUOTED};
 use crate::number::{Decimal, MAX_LEN};
-use crate::rate::unit;
+use crate::rate::calendar::{is_anchored, offset_min};
+use crate::rate::unit::unit;
 use std::fmt;
 
 const FORMS: &str =

@@ -8,7 +8,7 @@ use super::limit::{milliseconds, Limit};
 use super::{whole, Bucket, Exact, Flow, Operation};
 use num_traits::{ToPrimitive, Zero};
 use tokenbucket_core::bucket::Decision;
-use tokenbucket_core::effect::MAX_EXPIRE_AT_MS;
+use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
 
 /// Waits of up to 100,000 years are told as they are; of a longer one at least that much is told.
 pub const LONGEST_TOLD_MS: i64 = 3_155_760_000_000_000;

@@ -5,8 +5,8 @@ use super::operation::moved;
 use super::{whole, Bucket, End, Exact, Holding, Limit, Model, Trace};
 use num_traits::Zero;
 use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Outcome};
-use tokenbucket_core::effect::ExpiryWindow;
-use tokenbucket_core::holds::{Hold, Holds};
+use tokenbucket_core::expiry::ExpiryWindow;
+use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
 
 /// A bucket as the module keeps it, and the model of it.
 #[derive(Clone, Default)]
@@ -86,8 +86,8 @@ impl Judged {
             ),
         };
         let mut outcome = match decided {
-            bucket::Holding::Kept(outcome) => outcome,
-            bucket::Holding::Moved { bucket, taken_micro } => {
+            HoldPlan::Keep(outcome) => outcome,
+            HoldPlan::Change { bucket, taken_micro } => {
                 self.holds.drop_ended(now_us);
                 self.holds.remove(id);
                 hold.into_iter().for_each(|hold| self.holds.set(hold));

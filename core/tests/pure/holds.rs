@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tokenbucket_core::bucket::{Bucket, Returns, MAX_TIME_US};
 use tokenbucket_core::effect::HoldChange;
-use tokenbucket_core::holds::{Hold, Holds, MAX_ID_LEN};
+use tokenbucket_core::hold::{Hold, Holds, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::rate::Rate;
 

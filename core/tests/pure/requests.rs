@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges, MAX_EXPIRE_AT_MS};
+use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::holds::{Hold, MAX_ID_LEN};
+use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
+use tokenbucket_core::hold::{Hold, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::request::{self, HoldWish};
 

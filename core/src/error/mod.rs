@@ -5,15 +5,14 @@
 //!
 //! A line quotes at most [`MAX_QUOTED`] bytes of what was sent, and printable ASCII only.
 
+mod line;
+mod quote;
 mod rate;
 
-use crate::number::MAX_LEN;
-use std::collections::HashSet;
+pub use quote::MAX_QUOTED;
+
 use std::fmt;
 use std::num::NonZeroU32;
-
-/// The most bytes of a call that a line quotes.
-pub const MAX_QUOTED: usize = 32;
 
 /// Why a call was refused. A refused call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,153 +184,8 @@ impl From<Error> for Refusal {
 }
 
 impl Refusal {
-    /// The line that is replied, without the `-` in front and the line end.
-    ///
-    /// `syntax` is how the command is used, like `TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]`,
-    /// and `arguments` what stood behind its name.
-    #[cold]
-    #[must_use]
-    pub fn line<A: AsRef<[u8]>>(self, syntax: &str, arguments: &[A]) -> String {
-        let call = Call { syntax, arguments, place: self.place() };
-        let rule = self.error.rule();
-        let line = match self.error {
-            Error::WrongArity => {
-                let name = syntax.split(' ').next().unwrap_or_default().to_ascii_lowercase();
-                return format!("{rule} for '{name}' command: {syntax}");
-            }
-            Error::Rate => format!("{rule} {}", rate::explain(call.argument("rate").unwrap_or_default())),
-            Error::RefillTooSlow => match call.quoted_limit() {
-                Some(limit) => format!("{rule}: {limit}"),
-                None => rule.to_owned(),
-            },
-            Error::NumKeysMismatch => call.mismatch(rule),
-            Error::DuplicateKey => return call.duplicate(rule),
-            Error::TopOption | Error::TopCount => with_value(rule, call.option()),
-            Error::Id => with_length(rule, call.argument("id")),
-            error => with_value(rule, error.argument().and_then(|name| call.argument(name))),
-        };
-        match call.bucket() {
-            Some(bucket) => format!("{line} ({bucket})"),
-            None => line,
-        }
-    }
-
+    /// Which bucket or option it is wrong of, from 0.
     fn place(self) -> Option<usize> {
         self.number.and_then(|number| usize::try_from(number.get()).ok()?.checked_sub(1))
     }
-}
-
-/// A call that is refused, by the words of its syntax.
-struct Call<'a, A> {
-    syntax: &'a str,
-    arguments: &'a [A],
-    place: Option<usize>,
-}
-
-impl<'a, A: AsRef<[u8]>> Call<'a, A> {
-    /// The names of the arguments, up to those that may be left out or repeated.
-    fn names(&self) -> impl Iterator<Item = &'a str> {
-        let names = self.syntax.split(' ').skip(1);
-        names.map(|name| name.trim_matches(['[', ']']))
-    }
-
-    /// The names of a bucket's arguments, where a call may have several buckets.
-    fn group(&self) -> Option<&'a str> {
-        let (_, group) = self.syntax.strip_suffix(" ...]")?.split_once('[')?;
-        Some(group)
-    }
-
-    fn group_len(&self) -> usize {
-        self.group().map_or(0, |group| group.split(' ').count())
-    }
-
-    /// How many arguments stand before the first bucket.
-    fn groups_at(&self) -> usize {
-        let first = self.group().and_then(|group| group.split(' ').next());
-        self.names().position(|name| Some(name) == first).unwrap_or(0)
-    }
-
-    /// What was sent as the argument of that name, of the bucket that is wrong if there are several.
-    fn argument(&self, name: &str) -> Option<&'a [u8]> {
-        self.argument_of(name, self.place.unwrap_or(0))
-    }
-
-    fn argument_of(&self, name: &str, place: usize) -> Option<&'a [u8]> {
-        let first = self.names().position(|one| one == name)?;
-        let is_repeated = self.group().is_some() && first >= self.groups_at();
-        let behind = if is_repeated { place.checked_mul(self.group_len())? } else { 0 };
-        self.arguments.get(first.checked_add(behind)?).map(AsRef::as_ref)
-    }
-
-    /// The option that is wrong, of a command that has nothing else.
-    fn option(&self) -> Option<&'a [u8]> {
-        self.arguments.get(self.place?).map(AsRef::as_ref)
-    }
-
-    fn buckets(&self) -> Option<usize> {
-        self.arguments.len().saturating_sub(self.groups_at()).checked_div(self.group_len())
-    }
-
-    /// Which bucket it is, of a call that has several.
-    fn bucket(&self) -> Option<String> {
-        let (place, buckets) = (self.place?, self.buckets()?);
-        (buckets > 1).then(|| format!("bucket {} of {buckets}", place.saturating_add(1)))
-    }
-
-    fn quoted_limit(&self) -> Option<String> {
-        let (capacity, rate) = (self.argument("capacity")?, self.argument("rate")?);
-        let is_short = capacity.len().saturating_add(rate.len()) <= MAX_QUOTED;
-        let (capacity, rate) = (quoted(capacity)?, quoted(rate)?);
-        is_short.then(|| format!("capacity {capacity}, rate {rate}"))
-    }
-
-    fn mismatch(&self, rule: &str) -> String {
-        let group = self.group().unwrap_or_default();
-        let numkeys = self.argument("numkeys").and_then(crate::request::buckets).unwrap_or(0);
-        let needed = numkeys.saturating_mul(self.group_len());
-        let sent = self.arguments.len().saturating_sub(self.groups_at());
-        format!("{rule}{group}' groups: {numkeys} need {needed} arguments, not {sent}")
-    }
-
-    /// Which two buckets have the same key.
-    fn duplicate(&self, rule: &str) -> String {
-        let Some(second) = self.place else { return rule.to_owned() };
-        let key = self.argument_of("key", second);
-        let first = (0..second).find(|place| self.argument_of("key", *place) == key).unwrap_or(0);
-        let key = key.and_then(quoted).map_or_else(String::new, |key| format!("{key} is "));
-        format!("{rule}: {key}bucket {} and bucket {}", first.saturating_add(1), second.saturating_add(1))
-    }
-}
-
-/// The place of the first key that already stands at an earlier place.
-#[cold]
-pub(crate) fn first_repeated<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
-    let mut seen = HashSet::new();
-    keys.enumerate().find(|(_, key)| !seen.insert(*key)).map(|(place, _)| place)
-}
-
-/// The rule, and the value that breaks it if it can be shown.
-fn with_value(rule: &str, value: Option<&[u8]>) -> String {
-    let too_long = value.is_some_and(|value| value.len() > MAX_LEN);
-    let bound = if too_long { format!(" in at most {MAX_LEN} bytes") } else { String::new() };
-    match value.and_then(quoted) {
-        Some(value) => format!("{rule}{bound}, not {value}"),
-        None => format!("{rule}{bound}"),
-    }
-}
-
-fn with_length(rule: &str, value: Option<&[u8]>) -> String {
-    match value {
-        Some(value) => format!("{rule}, not {}", value.len()),
-        None => rule.to_owned(),
-    }
-}
-
-/// The value in quotation marks, cut to [`MAX_QUOTED`] bytes. `None` if these are not printable ASCII.
-fn quoted(value: &[u8]) -> Option<String> {
-    let is_printable = |byte: &u8| (b' '..=b'~').contains(byte);
-    let shown = value.get(..MAX_QUOTED).unwrap_or(value);
-    let text = std::str::from_utf8(shown).ok().filter(|_| shown.iter().all(is_printable))?;
-    let dots = if shown.len() < value.len() { "..." } else { "" };
-    Some(format!("'{text}'{dots}"))
 }

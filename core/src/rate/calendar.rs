@@ -3,9 +3,10 @@
 //! Boundaries are numbered without a gap, so what flows between two moments is the difference of two numbers, and the
 //! moment at which an amount has come is that of one number: neither depends on how long nobody looked.
 
+use super::bounds::{saturate, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, SATURATED};
+use super::unit::unit;
 use crate::cast::signed;
 use crate::number::{micro_tokens, Decimal, Rounding};
-use crate::rate::{saturate, unit, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, MOST};
 
 const SECOND_US: i64 = 1_000_000;
 const MINUTE_US: i64 = 60 * SECOND_US;
@@ -22,28 +23,23 @@ const MAX_OFFSET_MIN: i16 = 14 * 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calendar {
     /// What comes at each, in micro-tokens: at least 1.
-    pub(crate) count_micro: u64,
-    /// How many of its unit a period has: at least 1.
-    pub(crate) units: u64,
-    pub(crate) anchor: Anchor,
-}
-
-/// What boundaries are counted in, and from where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Anchor {
-    unit: Unit,
+    count_micro: u64,
+    /// How many units of the anchor a period has: at least 1.
+    units: u64,
+    anchor: Anchor,
     /// From UTC to the local time whose midnights count, in minutes: at most [`MAX_OFFSET_MIN`] either way.
     offset_min: i16,
 }
 
+/// From where boundaries are counted, and in which unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    /// Counted from the first of 1970 on.
-    Microsecond,
-    /// Counted from a Monday.
-    Week,
-    /// Counted from a January.
-    Month,
+enum Anchor {
+    /// Microseconds since the first moment of 1970.
+    Epoch,
+    /// Weeks since a Monday.
+    Monday,
+    /// Months since a January.
+    January,
 }
 
 impl Calendar {
@@ -56,9 +52,9 @@ impl Calendar {
         let (period, offset) = behind.split_at_checked(sign).ok_or(RateError::Malformed)?;
         let offset_min = offset_min(offset).ok_or(RateError::Malformed)?;
         Decimal::parse(count).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
-        let (units, unit) = period_of(period)?;
+        let (units, anchor) = period_of(period)?;
         let count_micro = micro_tokens(count, Rounding::Down).ok_or(RateError::OutOfRange)?.unsigned_abs();
-        let calendar = Self { count_micro, units, anchor: Anchor { unit, offset_min } };
+        let calendar = Self { count_micro, units, anchor, offset_min };
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
     }
 
@@ -87,7 +83,7 @@ impl Calendar {
         }
         let periods = saturate(self.periods_for(micro));
         let at_us = self.begins_at_us(self.number_at(since_us).saturating_add(periods));
-        at_us.min(since_us.saturating_add(MOST))
+        at_us.min(since_us.saturating_add(SATURATED))
     }
 
     /// Whether a bucket of `capacity_micro` refills from empty within 100 years of usual periods.
@@ -103,20 +99,20 @@ impl Calendar {
 
     /// How long a period usually is, in microseconds: what bounds go by.
     fn usual_us(&self) -> u64 {
-        self.units.saturating_mul(match self.anchor.unit {
-            Unit::Microsecond => 1,
-            Unit::Week => WEEK_US.unsigned_abs(),
-            Unit::Month => CENTURY_US / 1200,
+        self.units.saturating_mul(match self.anchor {
+            Anchor::Epoch => 1,
+            Anchor::Monday => WEEK_US.unsigned_abs(),
+            Anchor::January => CENTURY_US / 1200,
         })
     }
 
     /// The number of the period in which `at_us` lies.
     fn number_at(&self, at_us: i64) -> i64 {
-        let local_us = at_us.saturating_add(self.anchor.offset_us());
-        let units = match self.anchor.unit {
-            Unit::Microsecond => local_us,
-            Unit::Week => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
-            Unit::Month => month_of(local_us.div_euclid(DAY_US)),
+        let local_us = at_us.saturating_add(self.offset_us());
+        let units = match self.anchor {
+            Anchor::Epoch => local_us,
+            Anchor::Monday => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
+            Anchor::January => month_of(local_us.div_euclid(DAY_US)),
         };
         units.checked_div_euclid(signed(self.units)).unwrap_or(0)
     }
@@ -124,23 +120,21 @@ impl Calendar {
     /// When the period of that number begins; saturates.
     fn begins_at_us(&self, number: i64) -> i64 {
         let units = number.saturating_mul(signed(self.units));
-        let local_us = match self.anchor.unit {
-            Unit::Microsecond => units,
-            Unit::Week => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
-            Unit::Month => first_day_of(units).saturating_mul(DAY_US),
+        let local_us = match self.anchor {
+            Anchor::Epoch => units,
+            Anchor::Monday => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
+            Anchor::January => first_day_of(units).saturating_mul(DAY_US),
         };
-        local_us.saturating_sub(self.anchor.offset_us())
+        local_us.saturating_sub(self.offset_us())
     }
-}
 
-impl Anchor {
-    fn offset_us(self) -> i64 {
+    fn offset_us(&self) -> i64 {
         i64::from(self.offset_min).saturating_mul(MINUTE_US)
     }
 }
 
 /// Reads `s`, `10s`, `15m`, `d`, `w`, `mo` or `y`: how many of which unit.
-fn period_of(bytes: &[u8]) -> Result<(u64, Unit), RateError> {
+fn period_of(bytes: &[u8]) -> Result<(u64, Anchor), RateError> {
     if let Some(period) = anchored(bytes) {
         return Ok(period);
     }
@@ -148,18 +142,18 @@ fn period_of(bytes: &[u8]) -> Result<(u64, Unit), RateError> {
     let (number, name) = bytes.split_at_checked(digits).ok_or(RateError::Malformed)?;
     let unit_us = unit(name).ok_or(RateError::Malformed)?.us();
     if number.is_empty() {
-        return Ok((unit_us, Unit::Microsecond));
+        return Ok((unit_us, Anchor::Epoch));
     }
     let us = whole(number)?.and_then(|number| number.checked_mul(unit_us));
-    Ok((us.ok_or(RateError::OutOfRange)?, Unit::Microsecond))
+    Ok((us.ok_or(RateError::OutOfRange)?, Anchor::Epoch))
 }
 
 /// Reads `w`, `mo` or `y`, which take no number.
-fn anchored(name: &[u8]) -> Option<(u64, Unit)> {
+fn anchored(name: &[u8]) -> Option<(u64, Anchor)> {
     match name {
-        b"w" => Some((1, Unit::Week)),
-        b"mo" => Some((1, Unit::Month)),
-        b"y" => Some((12, Unit::Month)),
+        b"w" => Some((1, Anchor::Monday)),
+        b"mo" => Some((1, Anchor::January)),
+        b"y" => Some((12, Anchor::January)),
         _ => None,
     }
 }

@@ -1,0 +1,247 @@
+//! The algorithm: a bucket, its limit, what can be done to it, and what is decided.
+//!
+//! A bucket is two numbers: how many tokens it held when it was last refilled, and when that was. Nothing runs in
+//! the background; whoever looks adds what has flowed in since. Everything here is integer arithmetic on
+//! micro-tokens and microseconds, with the time as an argument: no clock, no Redis, no allocation, no failure but
+//! [`DebtTooDeep`]. What comes back by itself, the holds of a bucket, is a parameter ([`Returns`]): most buckets have
+//! none, and pay nothing for those that do.
+//!
+//! # Why no token is ever lost or won by rounding
+//!
+//! A refill seldom ends on a whole micro-token. Dropping the rest at each call would starve a slow bucket that is
+//! asked often: at one token a day, a microsecond brings a hundred-thousandth of a micro-token, and a client that
+//! polls would never see one. So the rest is *dated back*: the new refill time is as many whole microseconds ago
+//! as the rest took to flow. What is lost per write is less than a micro-token, or less than what flows in one
+//! microsecond, whichever is smaller; at a whole number of tokens per second it is nothing at all. And a call
+//! that is denied stores nothing, so polling costs nothing either.
+//!
+//! # Why nothing overflows
+//!
+//! Levels and capacities are within ±10^18, times within 2^60, what flows and how long it takes within 2^62, what
+//! holds bring back within 2^61. All sums below are of two of these, or of a level, a flow and what holds bring, which
+//! fits 64 bits; they are written as wrapping, because a saturating addition costs five times as much and would never
+//! saturate.
+//!
+//! # Why the waits are honest
+//!
+//! Waits are solved from the state that the next call will find: the stored one when nothing was taken, the new
+//! one otherwise. The smallest time at which the level *as computed then* suffices is an exact integer ceiling.
+
+pub(crate) mod decide;
+
+use crate::number::MAX_MICRO;
+use crate::rate::Rate;
+
+/// The latest moment a bucket may bear, in Unix microseconds (about the year 38,500): leaves room for sums.
+pub const MAX_TIME_US: i64 = 1 << 60;
+
+/// The level of the deepest debt, in micro-tokens: -10^12 tokens.
+pub const DEEPEST_DEBT_MICRO: i64 = -MAX_MICRO;
+
+/// What one key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Micro-tokens at the last refill; negative while in debt: [`DEEPEST_DEBT_MICRO`] to [`MAX_MICRO`].
+    pub level_micro: i64,
+    /// When that was, in Unix microseconds: 0 to [`MAX_TIME_US`].
+    pub refilled_at_us: i64,
+}
+
+/// How much a bucket holds and how fast it refills. It comes with every call and is stored nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    capacity_micro: i64,
+    rate: Rate,
+}
+
+/// What a caller wants of one bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// All of the cost, or nothing.
+    Take {
+        /// What the call costs.
+        cost_micro: i64,
+    },
+    /// As many whole tokens as there are.
+    TakeUpTo {
+        /// The most that is wanted, in whole tokens: 1 to [`MAX_TOKENS`](crate::number::MAX_TOKENS).
+        max_tokens: i64,
+    },
+    /// All of the cost, into debt if need be, unless paying it off takes too long.
+    Reserve {
+        /// What the call costs.
+        cost_micro: i64,
+        /// The longest wait that the caller accepts.
+        max_wait_ms: i64,
+    },
+    /// The amount whatever the level: the work is already done.
+    Charge {
+        /// What the work cost.
+        amount_micro: i64,
+    },
+    /// The amount back, never above the capacity.
+    Give {
+        /// What was not used.
+        amount_micro: i64,
+    },
+}
+
+/// What a caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// 1 or 0; for [`Operation::TakeUpTo`] the number of tokens granted.
+    pub allowed: i64,
+    /// Whole tokens left, rounded down; negative while in debt.
+    pub remaining: i64,
+    /// Milliseconds to wait, rounded up; -1 if waiting never helps.
+    pub retry_after_ms: i64,
+    /// Milliseconds until the bucket is full, rounded up; -1 if it never will be.
+    pub reset_after_ms: i64,
+}
+
+/// What a decision does to the stored bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing was written, and nothing may leave a trace.
+    Keep,
+    /// Store this bucket, which is full at `full_at_us` Unix microseconds if nobody takes any more.
+    Store {
+        /// The new state.
+        bucket: Bucket,
+        /// When the bucket is the same as no bucket.
+        full_at_us: i64,
+    },
+    /// The bucket is full: forget it.
+    Clear,
+}
+
+/// A decision, and the write that follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The reply.
+    pub decision: Decision,
+    /// The write.
+    pub change: Change,
+    /// Micro-tokens that left the bucket.
+    pub granted_micro: i64,
+}
+
+/// A charge would take the level below -10^12 tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DebtTooDeep;
+
+/// What comes back to a bucket by itself, at moments that are known.
+pub trait Returns: Copy {
+    /// What has come back by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
+    fn ended_micro(self, now_us: i64) -> i64;
+
+    /// When the last of it comes back, in Unix microseconds; the smallest number if nothing does.
+    fn last_end_us(self) -> i64;
+
+    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past. What has come back by
+    /// `counted_us` is in its level already.
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64;
+}
+
+/// Nothing is held, and nothing comes back.
+#[derive(Clone, Copy, Debug)]
+pub struct NoReturns;
+
+impl Returns for NoReturns {
+    #[inline(always)]
+    fn ended_micro(self, _now_us: i64) -> i64 {
+        0
+    }
+
+    #[inline(always)]
+    fn last_end_us(self) -> i64 {
+        i64::MIN
+    }
+
+    #[inline(always)]
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, _counted_us: i64, level_micro: i64) -> i64 {
+        let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
+        rate.reaches_at_us(bucket.refilled_at_us, missing_micro)
+    }
+}
+
+impl Bucket {
+    /// A bucket that is not decided about yet.
+    pub const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
+
+    /// Takes over a state from outside, or `None` if no bucket can be in it.
+    #[must_use]
+    pub fn checked(level_micro: i64, refilled_at_us: i64) -> Option<Self> {
+        let bucket = Self { level_micro, refilled_at_us };
+        (bucket == Self::nearest(level_micro, refilled_at_us)).then_some(bucket)
+    }
+
+    /// The bucket closest to a state from outside, which may be one that no bucket can be in.
+    #[must_use]
+    pub fn nearest(level_micro: i64, refilled_at_us: i64) -> Self {
+        Self {
+            level_micro: level_micro.clamp(DEEPEST_DEBT_MICRO, MAX_MICRO),
+            refilled_at_us: refilled_at_us.clamp(0, MAX_TIME_US),
+        }
+    }
+}
+
+impl Limit {
+    /// A bucket that holds at most `capacity_micro` (0 to [`MAX_MICRO`]) and refills at `rate`.
+    ///
+    /// `None` if refilling it from empty would take more than 100 years.
+    #[must_use]
+    pub fn new(capacity_micro: i64, rate: Rate) -> Option<Self> {
+        rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
+    }
+
+    /// A bucket that holds at most `capacity_micro`, into which nothing flows but what was held.
+    #[must_use]
+    pub fn pool(capacity_micro: i64) -> Self {
+        Self { capacity_micro, rate: Rate::NOTHING }
+    }
+
+    /// Whether it is a [`pool`](Self::pool).
+    #[must_use]
+    pub fn is_pool(&self) -> bool {
+        self.rate == Rate::NOTHING
+    }
+
+    /// The capacity in micro-tokens.
+    #[must_use]
+    pub fn capacity_micro(&self) -> i64 {
+        self.capacity_micro
+    }
+
+    /// The bucket that will be full at `full_at_us`, as far as levels and times go in whole numbers; rounded down.
+    ///
+    /// Limiters that keep no level keep this moment instead (the theoretical arrival time of GCRA).
+    #[must_use]
+    pub fn full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
+        let now_us = now_us.clamp(0, MAX_TIME_US);
+        let missing = self.rate.flow_up(now_us, full_at_us);
+        let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(DEEPEST_DEBT_MICRO);
+        // Rounding up what is missing is dated back like the rest of a refill.
+        let refilled_at_us = now_us.saturating_sub(missing.carry_us).max(0);
+        Bucket { level_micro, refilled_at_us }
+    }
+
+    /// Adds what flowed in since the last refill, and what came back, never beyond the capacity.
+    ///
+    /// `now_us` before the last refill counts as no time passing: a clock that steps back must not create
+    /// tokens, nor lock the bucket until it has caught up.
+    #[inline]
+    fn refill(&self, bucket: Bucket, returned_micro: i64, now_us: i64) -> Bucket {
+        let flow = self.rate.flow(bucket.refilled_at_us, now_us);
+        let level_micro = bucket.level_micro.wrapping_add(flow.micro).wrapping_add(returned_micro);
+        if level_micro >= self.capacity_micro {
+            return self.full(now_us);
+        }
+        Bucket { level_micro, refilled_at_us: now_us.wrapping_sub(flow.carry_us) }
+    }
+
+    #[inline]
+    fn full(&self, now_us: i64) -> Bucket {
+        Bucket { level_micro: self.capacity_micro, refilled_at_us: now_us }
+    }
+}

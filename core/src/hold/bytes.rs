@@ -1,0 +1,64 @@
+//! Holds as bytes, in files and effects.
+
+use super::item::Hold;
+use super::list::Holds;
+
+/// Bytes of an encoded hold in front of its name: end, amount, length of the name.
+const HEADER: usize = 17;
+
+impl Hold {
+    /// Appends the bytes of a hold: its end in Unix microseconds and its amount in micro-tokens, both signed 64-bit
+    /// little-endian, the length of its name in one byte, and its name.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.ends_at_us.to_le_bytes());
+        bytes.extend(self.amount_micro.to_le_bytes());
+        bytes.push(u8::try_from(self.id.len()).unwrap_or(u8::MAX));
+        bytes.extend(&self.id);
+    }
+
+    /// Reads the hold with which `bytes` begin, and what follows it. The hold is `None` if there can be none like it;
+    /// all is `None` if the bytes are too few.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<(Option<Self>, &[u8])> {
+        let (end, rest) = bytes.split_first_chunk::<8>()?;
+        let (amount, rest) = rest.split_first_chunk::<8>()?;
+        let (len, rest) = rest.split_first()?;
+        let (id, rest) = rest.split_at_checked(usize::from(*len))?;
+        let hold = Self::checked(id, i64::from_le_bytes(*amount), i64::from_le_bytes(*end));
+        Some((hold, rest))
+    }
+}
+
+impl Holds {
+    /// The bytes of all of them, one after the other.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len().saturating_mul(HEADER).saturating_add(self.id_bytes()));
+        self.iter().for_each(|hold| hold.encode(&mut bytes));
+        bytes
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote: the holds that there can be, and whether that is all of them. Holds
+    /// that are not in the order of their ends and ids are left out: sorting them could take quadratic time.
+    #[must_use]
+    pub fn decode(mut bytes: &[u8]) -> (Self, bool) {
+        let mut holds = Self::default();
+        let mut is_whole = true;
+        while !bytes.is_empty() {
+            let Some((hold, rest)) = Hold::decode(bytes) else {
+                return (holds, false);
+            };
+            bytes = rest;
+            match hold {
+                Some(hold) if holds.may_append(&hold) => holds.set(hold),
+                _ => is_whole = false,
+            }
+        }
+        (holds, is_whole)
+    }
+
+    /// Whether a hold is new, and ends behind all others.
+    fn may_append(&self, hold: &Hold) -> bool {
+        self.last().is_none_or(|last| last.is_before(hold)) && self.get(&hold.id).is_none()
+    }
+}

@@ -1,0 +1,103 @@
+//! Deciding about holds: whether one may be set, and what becomes of the bucket as it ends.
+
+use super::list::Holds;
+use crate::bucket::decide::{is_too_deep, View, NEVER_MS};
+use crate::bucket::{Bucket, Change, DebtTooDeep, Limit, Outcome, Returns};
+
+/// What a call is to do to a hold and its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldPlan {
+    /// The level is to be this, and the hold what it was asked to be.
+    Change {
+        /// The level without what is held from now on; what has come back by now is in it.
+        bucket: Bucket,
+        /// Micro-tokens that leave the bucket; negative if they come back.
+        taken_micro: i64,
+    },
+    /// No hold changes.
+    Keep(Outcome),
+}
+
+impl Limit {
+    /// Decides whether the hold `id` may be of `amount_micro` from now on. Leaves `holds` as they are.
+    ///
+    /// What it holds already need not be taken again. Denied, the wait is until there is what is lacking, whether or
+    /// not the hold itself ends before: then the whole amount is needed, and what was held is there too. But a hold of
+    /// more than the capacity (which was larger) can only grow while it lasts.
+    #[must_use]
+    pub fn hold(
+        &self,
+        stored: Option<Bucket>,
+        holds: &mut Holds,
+        id: &[u8],
+        amount_micro: i64,
+        now_us: i64,
+    ) -> HoldPlan {
+        let held = holds.outstanding_of(id, now_us).map(|hold| (hold.amount_micro, hold.ends_at_us));
+        let (held_micro, ends_at_us) = held.unwrap_or((0, i64::MAX));
+        let lacking_micro = amount_micro.wrapping_sub(held_micro);
+        let view = View::new(self, stored, &*holds, now_us);
+        if amount_micro == 0 && held.is_none() {
+            return HoldPlan::Keep(view.untouched(1, 0));
+        }
+        if lacking_micro <= 0 || lacking_micro <= view.current.level_micro {
+            return changed(&view, lacking_micro);
+        }
+        let own = if held.is_some() { holds.remove(id) } else { None };
+        let wait_ms = View::new(self, stored, &*holds, now_us).wait_for(lacking_micro);
+        if let Some(own) = own {
+            holds.set(own);
+        }
+        let view = View::new(self, stored, &*holds, now_us);
+        let comes_too_late = amount_micro > self.capacity_micro() && view.after_ms(wait_ms) >= ends_at_us;
+        HoldPlan::Keep(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
+    }
+
+    /// Decides what becomes of a bucket when the hold `id` ends and `used_micro` of it were used.
+    ///
+    /// # Errors
+    /// [`DebtTooDeep`] if much more was used.
+    pub fn settle(
+        &self,
+        stored: Option<Bucket>,
+        holds: &Holds,
+        id: &[u8],
+        used_micro: i64,
+        now_us: i64,
+    ) -> Result<HoldPlan, DebtTooDeep> {
+        let view = View::new(self, stored, holds, now_us);
+        let Some(hold) = holds.outstanding_of(id, now_us) else {
+            return Ok(HoldPlan::Keep(view.untouched(0, NEVER_MS)));
+        };
+        let lacking_micro = used_micro.wrapping_sub(hold.amount_micro);
+        if is_too_deep(view.after(lacking_micro)) {
+            return Err(DebtTooDeep);
+        }
+        Ok(changed(&view, lacking_micro))
+    }
+
+    /// What there is to say and to store once the holds have been changed: `bucket` is what [`HoldPlan::Change`] told,
+    /// and of `holds` none has ended. The wait told is until the bucket is out of debt.
+    #[must_use]
+    pub fn moved(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
+        let view = View::new(self, Some(bucket), holds, now_us);
+        let full_at_us = view.full_at_us(bucket, view.now_us);
+        let decision = view.decision(1, bucket.level_micro, view.debt_free_in_ms(bucket), full_at_us);
+        let is_full = bucket.level_micro == self.capacity_micro();
+        let full_at_us = full_at_us.max(holds.last_end_us());
+        let change = if is_full { view.filled() } else { Change::Store { bucket, full_at_us } };
+        Outcome { decision, change, granted_micro: taken_micro.max(0) }
+    }
+
+    /// When a hold of `amount_micro` can no longer be had: as it ends, if it is of more than the capacity.
+    #[must_use]
+    pub fn holdable_until_us(&self, holds: &Holds, id: &[u8], amount_micro: i64, now_us: i64) -> i64 {
+        let own = holds.outstanding_of(id, now_us).filter(|_| amount_micro > self.capacity_micro());
+        own.map_or(i64::MAX, |hold| hold.ends_at_us)
+    }
+}
+
+/// A hold takes `lacking_micro` more, or gives back, if negative.
+fn changed(view: &View<'_, &Holds>, lacking_micro: i64) -> HoldPlan {
+    HoldPlan::Change { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro }
+}

@@ -1,0 +1,43 @@
+//! One hold.
+
+use crate::bucket::MAX_TIME_US;
+use crate::number::MAX_MICRO;
+
+/// The longest id of a hold, in bytes.
+pub const MAX_ID_LEN: usize = 128;
+
+/// Tokens that are taken until a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Its id: 1 to [`MAX_ID_LEN`] bytes.
+    pub id: Box<[u8]>,
+    /// What is held, in micro-tokens: 1 to [`MAX_MICRO`].
+    pub amount_micro: i64,
+    /// When it comes back, in Unix microseconds: 0 to [`MAX_TIME_US`].
+    pub ends_at_us: i64,
+}
+
+impl Hold {
+    /// Takes over a hold from outside, or `None` if there can be no such hold.
+    #[must_use]
+    pub fn checked(id: &[u8], amount_micro: i64, ends_at_us: i64) -> Option<Self> {
+        let is_one = (1..=MAX_ID_LEN).contains(&id.len())
+            && (1..=MAX_MICRO).contains(&amount_micro)
+            && (0..=MAX_TIME_US).contains(&ends_at_us);
+        is_one.then(|| Self { id: id.into(), amount_micro, ends_at_us })
+    }
+
+    /// Whether it stands before another in the order of holds: by their ends, then by their ids.
+    #[must_use]
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.place() < other.place()
+    }
+
+    /// What the order goes by.
+    pub(super) fn place(&self) -> Place<'_> {
+        (self.ends_at_us, &self.id)
+    }
+}
+
+/// An end, and an id to tell apart what ends together.
+pub(super) type Place<'a> = (i64, &'a [u8]);

@@ -1,0 +1,40 @@
+//! The holds of one bucket: amounts under names, each of which comes back at a moment.
+//!
+//! # Why nobody has to sweep
+//!
+//! Between two writes everything only flows in: the refill, and the holds that end. What only grows and is cut off at
+//! the capacity at each step is the same as what grows without bounds and is cut off once, at the end. So the level at
+//! any moment is that of the last write, plus what flowed since, plus the amounts of all stored holds that have ended
+//! by then, and never more than the capacity. A hold that has ended may lie there until the next write.
+//!
+//! # When a level is reached
+//!
+//! Below the capacity nothing is cut off, so the sum itself can be searched. In the order of their ends, let `S(k)` be
+//! what the first `k` holds bring together. The first `k` for which level, `S(k)` and what flows until hold `k` ends
+//! suffice tells the answer: it is that end, or the moment before it at which the flow alone completes `S(k - 1)`.
+//!
+//! # How it is found quickly
+//!
+//! The order is kept in chunks of up to `CHUNK` holds, with the sum of each. Ids are found by a hash table, once
+//! there are more than `FEW`. Holds that end in the same microsecond are ordered by id: so the order, and with it
+//! what is saved and replied, does not depend on how it came about.
+//!
+//! # Why no call takes long
+//!
+//! A million holds may end at once, and freeing them all takes a few hundred milliseconds. So a hold that has ended is
+//! dropped in two steps. [`Holds::drop_first`] moves whole chunks out of the order: from then on the hold does not
+//! exist for anybody. [`Holds::free_dropped`] frees a bounded number of them, in this call and the next ones. Nothing
+//! grows or shrinks in one go either: holds are stored in pages, and the hash table grows and shrinks by one chain at
+//! a time (linear hashing: Litwin, "Linear Hashing: A New Tool for File and Table Addressing", 1980).
+
+mod bytes;
+mod decide;
+mod item;
+mod list;
+mod memory;
+mod order;
+mod slots;
+
+pub use decide::HoldPlan;
+pub use item::{Hold, MAX_ID_LEN};
+pub use list::{Holds, FREED_A_CALL};

@@ -1,0 +1,41 @@
+//! How fast and how slow a rate may be, and up to where flows and times are counted.
+
+use crate::cast::signed;
+use crate::number::MAX_TOKENS;
+
+/// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
+/// to refill from empty.
+pub const CENTURY_S: u64 = 3_155_760_000;
+
+/// The same in microseconds.
+pub(crate) const CENTURY_US: u64 = CENTURY_S * 1_000_000;
+
+/// The fastest rate, in tokens per second.
+pub(crate) const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
+
+/// Flows and times saturate here: beyond what any bucket holds or any clock counts, and small enough to be added to a
+/// level or a time.
+pub(crate) const SATURATED: i64 = 1 << 62;
+
+/// Why bytes are not a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateError {
+    /// Neither tokens per second nor `count/period` nor `count@period`, or none in a period.
+    Malformed,
+    /// Zero.
+    Zero,
+    /// Faster than 10^12 tokens per second, slower than one token in 100 years, or less than a micro-token at a
+    /// boundary of the calendar.
+    OutOfRange,
+}
+
+/// The number, or [`SATURATED`] if it is larger.
+#[inline]
+pub(crate) fn saturate(value: u64) -> i64 {
+    signed(value.min(SATURATED.unsigned_abs()))
+}
+
+/// The same of a wider number.
+pub(crate) fn saturate_wide(value: u128) -> i64 {
+    u64::try_from(value).map_or(SATURATED, saturate)
+}

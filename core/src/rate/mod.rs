@@ -1,0 +1,126 @@
+//! Rates: bytes to an exact ratio or a calendar, what flows at it in a time, and when an amount has flowed.
+//!
+//! Conveniently, one token a second *is* one micro-token a microsecond, so a ratio needs no conversion before
+//! it meets the clock.
+
+pub(crate) mod bounds;
+pub mod calendar;
+mod ratio;
+mod read;
+pub(crate) mod unit;
+
+pub use bounds::{RateError, CENTURY_S};
+pub use ratio::{Flow, Ratio, Scaled};
+
+use calendar::Calendar;
+
+/// How fast tokens flow in.
+///
+/// Nearly always it is a ratio, and all arithmetic fits machine words. The other kinds are kept out of its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Tokens flow all the time.
+    Ratio(Ratio),
+    /// The same, so fast or so slow that the ratio needs a power of ten.
+    Scaled(Scaled),
+    /// Tokens come all at once at every boundary of a period.
+    Calendar(Calendar),
+}
+
+impl Rate {
+    /// Nothing flows.
+    pub const NOTHING: Self = Self::Ratio(Ratio::NOTHING);
+
+    /// `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
+    #[inline]
+    #[must_use]
+    pub fn per_seconds(count: u64, period_s: u64) -> Option<Self> {
+        Ratio::per_seconds(count, period_s).map(Self::Ratio)
+    }
+
+    /// What flows from `since_us` to `until_us`, in Unix microseconds; nothing if that is not later.
+    #[inline]
+    #[must_use]
+    pub fn flow(&self, since_us: i64, until_us: i64) -> Flow {
+        if let Self::Ratio(ratio) = self {
+            if let Some(flow) = ratio.flow(elapsed_us(since_us, until_us)) {
+                return flow;
+            }
+        }
+        self.slow_flow(since_us, until_us)
+    }
+
+    #[cold]
+    fn slow_flow(&self, since_us: i64, until_us: i64) -> Flow {
+        let elapsed_us = elapsed_us(since_us, until_us);
+        match self {
+            Self::Ratio(ratio) => ratio.wide().flow(elapsed_us),
+            Self::Scaled(scaled) => scaled.wide().flow(elapsed_us),
+            Self::Calendar(calendar) => Flow { micro: calendar.flow_micro(since_us, until_us), carry_us: 0 },
+        }
+    }
+
+    /// The same, rounded up to whole micro-tokens; `carry_us` is how long what was added takes to flow, in whole
+    /// microseconds.
+    #[cold]
+    #[must_use]
+    pub fn flow_up(&self, since_us: i64, until_us: i64) -> Flow {
+        let elapsed_us = elapsed_us(since_us, until_us);
+        match self {
+            Self::Ratio(ratio) => ratio.wide().flow_up(elapsed_us),
+            Self::Scaled(scaled) => scaled.wide().flow_up(elapsed_us),
+            Self::Calendar(_) => self.flow(since_us, until_us),
+        }
+    }
+
+    /// The first moment at which `micro` micro-tokens have flowed since `since_us`, in Unix microseconds: `since_us` if
+    /// that is nothing; saturates 2^62 later.
+    #[inline]
+    #[must_use]
+    pub fn reaches_at_us(&self, since_us: i64, micro: i64) -> i64 {
+        let needed = micro.max(0).unsigned_abs();
+        if let Self::Ratio(ratio) = self {
+            if let Some(time_us) = ratio.time_us(needed) {
+                return since_us.wrapping_add(time_us);
+            }
+        }
+        self.slow_reaches_at_us(since_us, needed)
+    }
+
+    #[cold]
+    fn slow_reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
+        match self {
+            Self::Ratio(ratio) => since_us.wrapping_add(ratio.wide().time_us(micro)),
+            Self::Scaled(scaled) => since_us.wrapping_add(scaled.wide().time_us(micro)),
+            Self::Calendar(calendar) => calendar.reaches_at_us(since_us, micro),
+        }
+    }
+
+    /// Whether a bucket of `capacity_micro` refills from empty within 100 years.
+    #[inline]
+    #[must_use]
+    pub fn refills_within_a_century(&self, capacity_micro: i64) -> bool {
+        let capacity = capacity_micro.max(0).unsigned_abs();
+        if let Self::Ratio(ratio) = self {
+            if let Some(is_within) = ratio.refills_within_a_century(capacity) {
+                return is_within;
+            }
+        }
+        self.slowly_refills_within_a_century(capacity)
+    }
+
+    #[cold]
+    fn slowly_refills_within_a_century(&self, capacity_micro: u64) -> bool {
+        let is_within = |time_us: i64| time_us.unsigned_abs() <= bounds::CENTURY_US;
+        match self {
+            Self::Ratio(ratio) => is_within(ratio.wide().time_us(capacity_micro)),
+            Self::Scaled(scaled) => is_within(scaled.wide().time_us(capacity_micro)),
+            Self::Calendar(calendar) => calendar.refills_within_a_century(capacity_micro),
+        }
+    }
+}
+
+#[inline]
+fn elapsed_us(since_us: i64, until_us: i64) -> u64 {
+    until_us.wrapping_sub(since_us).max(0).unsigned_abs()
+}
