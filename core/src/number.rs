@@ -105,13 +105,13 @@ impl Decimal {
     }
 
     /// The whole micro-token that it is meant to be, if it is as near to one other than 0 as clients' floats are.
-    pub(crate) fn meant(self) -> Option<Self> {
-        let (mantissa, is_more) = self.micro_and_more()?;
+    pub(crate) fn snapped_to_micro(self) -> Option<Self> {
+        let (mantissa, is_more) = self.floor_micro()?;
         (!is_more && mantissa != 0).then_some(Self { mantissa, exponent: -6, inexact: false })
     }
 
     /// Whole micro-tokens, rounded down, and whether it is more than these. `None` above 128 bits.
-    fn micro_and_more(self) -> Option<(u128, bool)> {
+    fn floor_micro(self) -> Option<(u128, bool)> {
         let exponent = self.exponent.saturating_add(6);
         if self.mantissa == 0 {
             return Some((0, false));
@@ -136,7 +136,7 @@ impl Decimal {
 
     /// The number of micro-tokens it stands for, or `None` above [`MAX_MICRO`].
     fn micro(self, rounding: Rounding) -> Option<i64> {
-        let (floor, is_more) = self.micro_and_more()?;
+        let (floor, is_more) = self.floor_micro()?;
         let up = u128::from(is_more && rounding == Rounding::Up);
         let micro = i64::try_from(floor.checked_add(up)?).ok()?;
         (micro <= MAX_MICRO).then_some(micro)
@@ -144,7 +144,7 @@ impl Decimal {
 
     /// The whole number that it is, if it is one.
     fn whole(self) -> Option<i64> {
-        let (micro, is_more) = self.micro_and_more()?;
+        let (micro, is_more) = self.floor_micro()?;
         let per_token = u128::from(MICRO_PER_TOKEN.unsigned_abs());
         let is_whole = !is_more && micro.checked_rem(per_token)? == 0;
         i64::try_from(micro.checked_div(per_token)?).ok().filter(|_| is_whole)

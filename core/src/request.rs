@@ -40,12 +40,12 @@ pub struct HoldRequest<'a, A> {
     /// The argument that names the hold: 1 to [`MAX_ID_LEN`] bytes.
     pub id: &'a A,
     /// What is wanted.
-    pub wish: HoldWish,
+    pub operation: HoldOperation,
 }
 
 /// What a caller wants of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldWish {
+pub enum HoldOperation {
     /// That there is one of this amount.
     Set {
         /// What is to be held; 0 ends the hold.
@@ -84,7 +84,7 @@ pub struct TopRequest {
 pub const MAX_TOP_KEYS: i64 = 100_000;
 
 /// How many are replied to who does not say.
-const USUAL_TOP_KEYS: usize = 10;
+const DEFAULT_TOP_COUNT: usize = 10;
 
 /// `key capacity rate [cost]`, of `TB.TAKE`.
 ///
@@ -197,7 +197,7 @@ pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error
     let limit = limit_or_pool(capacity, rate)?;
     let amount_micro = self::hold_amount(amount)?;
     let ttl_ms = self::ttl_ms(ttl_ms)?;
-    Ok(HoldRequest { key, limit, id: self::id(id)?, wish: HoldWish::Set { amount_micro, ttl_ms } })
+    Ok(HoldRequest { key, limit, id: self::id(id)?, operation: HoldOperation::Set { amount_micro, ttl_ms } })
 }
 
 /// `key capacity rate id used`, of `TB.SETTLE`.
@@ -210,7 +210,12 @@ pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Err
     };
     let limit = limit_or_pool(capacity, rate)?;
     let id = self::id(id)?;
-    Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
+    Ok(HoldRequest {
+        key,
+        limit,
+        id,
+        operation: HoldOperation::Settle { used_micro: self::used(used, &limit)? },
+    })
 }
 
 /// `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
@@ -224,7 +229,12 @@ pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_,
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
     let one = |group| {
         let (key, limit, amount) = group_of_four(group)?;
-        Ok(HoldRequest { key, limit, id, wish: HoldWish::Set { amount_micro: hold_amount(amount)?, ttl_ms } })
+        Ok(HoldRequest {
+            key,
+            limit,
+            id,
+            operation: HoldOperation::Set { amount_micro: hold_amount(amount)?, ttl_ms },
+        })
     };
     several(numkeys, groups, one)
 }
@@ -240,7 +250,12 @@ pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'
     let id = self::id(id)?;
     let one = |group| {
         let (key, limit, used) = group_of_four(group)?;
-        Ok(HoldRequest { key, limit, id, wish: HoldWish::Settle { used_micro: self::used(used, &limit)? } })
+        Ok(HoldRequest {
+            key,
+            limit,
+            id,
+            operation: HoldOperation::Settle { used_micro: self::used(used, &limit)? },
+        })
     };
     several(numkeys, groups, one)
 }
@@ -460,5 +475,5 @@ pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
             return Err(Error::TopOption.at(place));
         }
     }
-    Ok(TopRequest { count: count.unwrap_or(USUAL_TOP_KEYS), reset })
+    Ok(TopRequest { count: count.unwrap_or(DEFAULT_TOP_COUNT), reset })
 }

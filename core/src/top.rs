@@ -14,7 +14,7 @@ pub const MAX_KEY_LEN: usize = 1024;
 
 /// The counters of one server.
 pub struct Top {
-    most: usize,
+    max_counters: usize,
     /// A quick one: whoever chose keys that meet could do no worse than have the few that there are compared.
     hasher: DefaultHashBuilder,
     counters: Vec<Counter>,
@@ -57,14 +57,14 @@ pub struct Denied<'top> {
 }
 
 impl Top {
-    /// With `most` counters, none of which is used yet.
+    /// With `max_counters` counters, none of which is used yet.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(max_counters: usize) -> Self {
         Self {
-            most,
+            max_counters,
             hasher: DefaultHashBuilder::default(),
             counters: Vec::new(),
-            chains: vec![NONE; most.next_power_of_two()],
+            chains: vec![NONE; max_counters.next_power_of_two()],
             order: Vec::new(),
             smallest: 0,
         }
@@ -72,8 +72,8 @@ impl Top {
 
     /// How many counters there may be.
     #[must_use]
-    pub fn most(&self) -> usize {
-        self.most
+    pub fn max_counters(&self) -> usize {
+        self.max_counters
     }
 
     /// Counts a denial of `key` at `now_ms`, in Unix milliseconds.
@@ -114,8 +114,11 @@ impl Top {
 
     /// Gives `key` a counter: a new one, or the smallest.
     fn add(&mut self, key: &[u8], hash: u64) -> u32 {
-        let number =
-            if self.counters.len() < self.most { self.add_counter() } else { self.release_smallest() };
+        let number = if self.counters.len() < self.max_counters {
+            self.add_counter()
+        } else {
+            self.release_smallest()
+        };
         let chain = self.chain_of(hash);
         if let (Some(first), Some(counter)) =
             (self.chains.get_mut(chain), self.counters.get_mut(number as usize))
@@ -177,8 +180,8 @@ impl Top {
         let first = if is_smallest { self.smallest } else { self.first_with(denied, place) };
         if first != place {
             self.order.swap(first, place);
-            self.settle(first);
-            self.settle(place);
+            self.update_position(first);
+            self.update_position(place);
         }
         if let Some(raised) = self.order.get_mut(first) {
             raised.denied = denied.saturating_add(1);
@@ -201,7 +204,7 @@ impl Top {
     }
 
     /// Tells the counter at a place in the order that it is there.
-    fn settle(&mut self, place: usize) {
+    fn update_position(&mut self, place: usize) {
         let counter = self.order.get(place).and_then(|at| self.counters.get_mut(at.counter as usize));
         if let (Some(counter), Ok(place)) = (counter, u32::try_from(place)) {
             counter.place = place;

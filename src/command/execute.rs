@@ -4,7 +4,7 @@ use crate::redis::{
     announce_denial, counters, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom, Replication,
 };
 use std::ffi::CStr;
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoReturns, Operation, Outcome};
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoHolds, Operation, Outcome};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::ExpiryWindow;
@@ -22,7 +22,7 @@ pub(super) fn execute<'call>(
 ) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Write)?;
     if key.has_holds() {
-        return execute_with_holds(*request, key.moved());
+        return execute_with_holds(*request, key.into_cold());
     }
     let mut outcome = decide_alone(&key, request)?;
     admit(&key, &mut outcome)?;
@@ -84,11 +84,11 @@ fn decide_with_holds(
 }
 
 /// What becomes of a bucket that would have allowed what another denies.
-pub(super) fn withhold(key: &BucketKey, limit: &Limit) -> Outcome {
+pub(super) fn denied_by_another(key: &BucketKey, limit: &Limit) -> Outcome {
     let now_us = key.call().now_us();
     match key.holds() {
-        None => limit.withhold(key.bucket(), NoReturns, now_us),
-        Some(holds) => limit.withhold(key.bucket(), holds, now_us),
+        None => limit.denied_by_another(key.bucket(), NoHolds, now_us),
+        Some(holds) => limit.denied_by_another(key.bucket(), holds, now_us),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every command that changes holds does: first decide on all its buckets, then change all of them, or none.
 
-use super::execute::{store, withhold, HoldCounts, Written};
+use super::execute::{denied_by_another, store, HoldCounts, Written};
 use super::multi_take::{binding, reply};
 use crate::redis::{
     announce_denial, counters, max_holds, on_oom, replicate, Access, Argument, BucketKey, Call, OnOom,
@@ -12,7 +12,7 @@ use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
-use tokenbucket_core::request::{HoldRequest, HoldWish};
+use tokenbucket_core::request::{HoldOperation, HoldRequest};
 
 type Request<'call> = HoldRequest<'call, Argument<'call>>;
 
@@ -55,7 +55,7 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
         never = comes_too_late(&call, requests, &keys, &holdings);
         for ((request, key), holding) in requests.iter().zip(&keys).zip(&mut holdings) {
             if !is_denied(request, holding) {
-                *holding = HoldPlan::Keep(withhold(key, &request.limit));
+                *holding = HoldPlan::Keep(denied_by_another(key, &request.limit));
             }
         }
     } else {
@@ -95,26 +95,26 @@ pub(super) fn execute_together<'call>(call: Call<'call>, requests: &[Request<'ca
 
 /// Whether a hold may not be set. One that is not there to be settled is none of these.
 fn is_denied(request: &Request, holding: &HoldPlan) -> bool {
-    let is_set = matches!(request.wish, HoldWish::Set { .. });
+    let is_set = matches!(request.operation, HoldOperation::Set { .. });
     is_set && matches!(holding, HoldPlan::Keep(outcome) if outcome.decision.allowed == 0)
 }
 
 /// Whether a hold was to be settled that is not there.
 fn is_late(request: &Request, outcome: &Outcome) -> bool {
-    matches!(request.wish, HoldWish::Settle { .. }) && outcome.decision.allowed == 0
+    matches!(request.operation, HoldOperation::Settle { .. }) && outcome.decision.allowed == 0
 }
 
 /// What the request comes to on the bucket behind an open key, which stays as it is.
 fn decide(key: &mut BucketKey, request: &Request) -> Result<HoldPlan, Error> {
     let (stored, now_us) = (key.bucket(), key.call().now_us());
     let (limit, id) = (&request.limit, request.id.as_ref());
-    match request.wish {
-        HoldWish::Settle { used_micro } => {
+    match request.operation {
+        HoldOperation::Settle { used_micro } => {
             let none = Holds::default();
             let holds = key.holds().unwrap_or(&none);
             limit.settle(stored, holds, id, used_micro, now_us).map_err(|_| Error::UsedTooDeep)
         }
-        HoldWish::Set { amount_micro, .. } => {
+        HoldOperation::Set { amount_micro, .. } => {
             let mut none = Holds::default();
             let holds = key.holds_mut().unwrap_or(&mut none);
             let is_new = amount_micro > 0 && holds.outstanding_of(id, now_us).is_none();
@@ -131,7 +131,8 @@ fn decide(key: &mut BucketKey, request: &Request) -> Result<HoldPlan, Error> {
 /// A call that passes without a hold (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
 /// enforced: the tokens are taken, and come back at its rate. Nothing would bring those of a pool back, so it denies.
 fn admit(key: &BucketKey, request: &Request, holding: &mut HoldPlan) -> Result<(), Error> {
-    let (HoldWish::Set { amount_micro, .. }, HoldPlan::Change { taken_micro, .. }) = (request.wish, *holding)
+    let (HoldOperation::Set { amount_micro, .. }, HoldPlan::Change { taken_micro, .. }) =
+        (request.operation, *holding)
     else {
         return Ok(());
     };
@@ -167,13 +168,13 @@ fn apply(key: &mut BucketKey, request: &Request, holding: HoldPlan) -> (Outcome,
         None => drop(holds.remove(request.id.as_ref())),
     });
     let outcome = match key.holds() {
-        Some(holds) => request.limit.moved(bucket, holds, taken_micro, now_us),
-        None => request.limit.moved(bucket, &Holds::default(), taken_micro, now_us),
+        Some(holds) => request.limit.outcome_of_hold(bucket, holds, taken_micro, now_us),
+        None => request.limit.outcome_of_hold(bucket, &Holds::default(), taken_micro, now_us),
     };
     let written = write(key, bucket, &outcome, dropped);
-    let retry_after_ms = match request.wish {
-        HoldWish::Set { .. } => 0,
-        HoldWish::Settle { .. } => outcome.decision.retry_after_ms,
+    let retry_after_ms = match request.operation {
+        HoldOperation::Set { .. } => 0,
+        HoldOperation::Settle { .. } => outcome.decision.retry_after_ms,
     };
     (Outcome { decision: Decision { retry_after_ms, ..outcome.decision }, ..outcome }, Some(written))
 }
@@ -196,7 +197,7 @@ fn write(key: &mut BucketKey, bucket: Bucket, outcome: &Outcome, dropped: usize)
 
 /// The hold that there is to be; `None` if it ends.
 fn hold(call: &Call, request: &Request) -> Option<Hold> {
-    let HoldWish::Set { amount_micro, ttl_ms } = request.wish else {
+    let HoldOperation::Set { amount_micro, ttl_ms } = request.operation else {
         return None;
     };
     let ends_at_us = call.now_us().saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
@@ -221,8 +222,8 @@ fn comes_too_late(call: &Call, requests: &[Request], keys: &[BucketKey], holding
         HoldPlan::Change { .. } => 0,
     });
     let then_us = wait_ms.max().unwrap_or(0).saturating_mul(1000).saturating_add(call.now_us());
-    requests.iter().zip(keys).any(|(request, key)| match (request.wish, key.holds()) {
-        (HoldWish::Set { amount_micro, .. }, Some(holds)) => {
+    requests.iter().zip(keys).any(|(request, key)| match (request.operation, key.holds()) {
+        (HoldOperation::Set { amount_micro, .. }, Some(holds)) => {
             let id = request.id.as_ref();
             then_us >= request.limit.holdable_until_us(holds, id, amount_micro, call.now_us())
         }
@@ -249,9 +250,9 @@ fn announce(call: &Call, request: &Request, holding: &HoldPlan, outcome: &Outcom
 }
 
 fn event(request: &Request, holding: &HoldPlan, outcome: &Outcome) -> Option<&'static CStr> {
-    match (holding, request.wish) {
-        (HoldPlan::Change { .. }, HoldWish::Set { .. }) => Some(c"tb.hold"),
-        (HoldPlan::Change { .. }, HoldWish::Settle { .. }) => Some(c"tb.settle"),
+    match (holding, request.operation) {
+        (HoldPlan::Change { .. }, HoldOperation::Set { .. }) => Some(c"tb.hold"),
+        (HoldPlan::Change { .. }, HoldOperation::Settle { .. }) => Some(c"tb.settle"),
         // Taken without a hold.
         (HoldPlan::Keep(_), _) if outcome.change != Change::Keep => Some(c"tb.take"),
         (HoldPlan::Keep(_), _) => None,

@@ -3,7 +3,7 @@
 //! Requests a minute and tokens a minute, a user's limit and the tenant's: taking one before knowing the other
 //! would have to be undone, and undoing is a race.
 
-use super::execute::{admit, announce, decide, store, withhold};
+use super::execute::{admit, announce, decide, denied_by_another, store};
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
 };
@@ -59,7 +59,7 @@ fn take_together<'call>(
     } else {
         for ((request, key), outcome) in requests.iter().zip(&keys).zip(&mut outcomes) {
             if is_allowed(outcome) {
-                *outcome = withhold(key, &request.limit);
+                *outcome = denied_by_another(key, &request.limit);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::execute;
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
 use std::ops::RangeInclusive;
-use tokenbucket_core::bucket::{Bucket, Change, Limit, NoReturns, Operation, Outcome, Returns};
+use tokenbucket_core::bucket::{Bucket, Change, Expiring, Limit, NoHolds, Operation, Outcome};
 use tokenbucket_core::cast::signed;
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::number::MICRO_PER_TOKEN;
@@ -66,7 +66,7 @@ fn look<'call>(call: Call<'call>, request: &Request<'call, Argument<'call>>) -> 
         Err(Error::WrongType) => {
             let stored = Some(inherit(call, request, Access::Read)?.1);
             let outcome = decide(request, stored, call.now_us())?;
-            Ok(Verdict::new(&request.limit, stored, NoReturns, 0, &outcome, call.now_us()))
+            Ok(Verdict::new(&request.limit, stored, NoHolds, 0, &outcome, call.now_us()))
         }
         Err(error) => Err(error),
     }
@@ -101,7 +101,7 @@ fn take_over<'call>(
     let (key, bucket) = inherit(call, request, Access::Write)?;
     let now_us = call.now_us();
     let mut outcome = decide(request, Some(bucket), now_us)?;
-    let verdict = Verdict::new(&request.limit, Some(bucket), NoReturns, cost_micro, &outcome, now_us);
+    let verdict = Verdict::new(&request.limit, Some(bucket), NoHolds, cost_micro, &outcome, now_us);
     if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
         let full_in_us = request.limit.wait_us(Some(bucket), request.limit.capacity_micro(), now_us);
         outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
@@ -118,7 +118,7 @@ fn inherit<'call>(
 ) -> Result<(BucketKey<'call>, Bucket), Error> {
     let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
     let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
-    Ok((key, request.limit.full_at(full_at_us, call.now_us())))
+    Ok((key, request.limit.bucket_full_at(full_at_us, call.now_us())))
 }
 
 /// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else
@@ -153,7 +153,7 @@ impl Verdict {
     fn of(key: &BucketKey, limit: &Limit, cost_micro: i64, outcome: &Outcome) -> Self {
         let now_us = key.call().now_us();
         match key.holds() {
-            None => Self::new(limit, key.bucket(), NoReturns, cost_micro, outcome, now_us),
+            None => Self::new(limit, key.bucket(), NoHolds, cost_micro, outcome, now_us),
             Some(holds) => Self::new(limit, key.bucket(), holds, cost_micro, outcome, now_us),
         }
     }
@@ -161,14 +161,14 @@ impl Verdict {
     fn new(
         limit: &Limit,
         stored: Option<Bucket>,
-        returns: impl Returns,
+        expiring: impl Expiring,
         cost_micro: i64,
         outcome: &Outcome,
         now_us: i64,
     ) -> Self {
         let decision = &outcome.decision;
         let wait_s = |level_micro| {
-            whole_seconds(limit.wait_after_us(stored, returns, outcome.change, level_micro, now_us))
+            whole_seconds(limit.wait_after_us(stored, expiring, outcome.change, level_micro, now_us))
         };
         let never = decision.allowed != 0 || decision.retry_after_ms < 0;
         Self {

@@ -16,7 +16,7 @@ pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
 /// Follows a change of the setting: with another number of counters than before they start anew.
 pub(super) fn resized() {
     with_top(|top| {
-        if top.as_ref().is_some_and(|top| top.most() != top_keys()) {
+        if top.as_ref().is_some_and(|top| top.max_counters() != top_keys()) {
             *top = None;
         }
     });
@@ -25,10 +25,10 @@ pub(super) fn resized() {
 /// Counts a denial, and tells whoever subscribed.
 #[inline(never)] // Out of the way of those that are allowed.
 pub(crate) fn announce_denial(call: &Call, key: &Argument) {
-    let most = top_keys();
-    if most > 0 {
+    let max_counters = top_keys();
+    if max_counters > 0 {
         with_top(|top| {
-            top.get_or_insert_with(|| Top::new(most)).count(key.as_ref(), call.now_us() / 1000);
+            top.get_or_insert_with(|| Top::new(max_counters)).count(key.as_ref(), call.now_us() / 1000);
         });
     }
     call.notify(c"tb.deny", key);

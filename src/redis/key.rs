@@ -94,7 +94,7 @@ impl<'call> BucketKey<'call> {
 
     /// The same key for a call out of the way, whose use of it must not keep it from staying in registers here.
     #[inline(always)]
-    pub(crate) fn moved(self) -> Self {
+    pub(crate) fn into_cold(self) -> Self {
         let key = ManuallyDrop::new(self);
         Self { call: key.call, name: key.name, key: key.key, value: key.value }
     }

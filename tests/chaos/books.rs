@@ -5,7 +5,7 @@ use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
-use crate::common::model::{operation, throttle, Bucket as State, Holding, Limit, Model, Operation};
+use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
 use crate::common::stored::Stored;
 use crate::common::walk::{holds_to_show, shown_holds, stored, told};
 use crate::common::{decision, integer, integers, is_before, multi_decision, reply};
@@ -140,8 +140,8 @@ impl Bucket {
                 let moved = operation::moved(operation, self.most_allowed(want, now));
                 (want.clone(), !self.has_key && moved.is_positive())
             }
-            Wanted::Holding(Holding::Settle { .. }) => return None,
-            Wanted::Holding(Holding::Set { id, amount_micro, .. }) => {
+            Wanted::Hold(HoldOperation::Settle { .. }) => return None,
+            Wanted::Hold(HoldOperation::Set { id, amount_micro, .. }) => {
                 let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
                 (Want::Operation(Operation::Take { cost_micro: *amount_micro }), is_new)
             }

@@ -3,7 +3,7 @@
 use super::books::{Bucket, Page};
 use crate::common::model::call::Wanted;
 use crate::common::model::operation::{arguments, words};
-use crate::common::model::{throttle, Holding, Limit, Model, Operation};
+use crate::common::model::{throttle, HoldOperation, Limit, Model, Operation};
 use crate::common::walk::{self, RATES};
 use crate::common::{Random, HOUR_MS};
 
@@ -33,7 +33,7 @@ pub enum Act {
 #[derive(Clone, Debug)]
 pub enum Want {
     Operation(Operation),
-    Holding(Holding),
+    Hold(HoldOperation),
     /// A take in the words of redis-cell, of whole tokens.
     Throttle(i64),
 }
@@ -42,7 +42,7 @@ impl Want {
     pub fn wanted(&self) -> Wanted<'_> {
         match self {
             Self::Operation(operation) => (*operation).into(),
-            Self::Holding(holding) => holding.into(),
+            Self::Hold(hold_operation) => hold_operation.into(),
             Self::Throttle(quantity) => throttle::take(*quantity).into(),
         }
     }
@@ -80,12 +80,12 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
             decide(words(operation, key, limit), Want::Operation(operation))
         }
         (17..=23, _) => {
-            let mut holding = walk::any_holding(random, limit);
+            let mut hold_operation = walk::any_hold_operation(random, limit);
             // Some last until the clock has leapt a few times.
-            if let (Holding::Set { ttl_ms, .. }, true) = (&mut holding, random.once_in(2)) {
+            if let (HoldOperation::Set { ttl_ms, .. }, true) = (&mut hold_operation, random.once_in(2)) {
                 *ttl_ms = random.between(1, 6 * HOUR_MS);
             }
-            decide(holding.words(key, limit), Want::Holding(holding))
+            decide(hold_operation.words(key, limit), Want::Hold(hold_operation))
         }
         (24..=25, _) => {
             let take = walk::take(random, limit);

@@ -2,8 +2,8 @@
 
 use super::model::bucket::assert_binding;
 use super::model::{
-    milliseconds, number, operation, whole, Bucket, End, Exact, Holding, Limit, Model, Operation, Trace,
-    MILLION,
+    milliseconds, number, operation, whole, Bucket, End, Exact, HoldOperation, Limit, Model, Operation,
+    Trace, MILLION,
 };
 use super::{multi_decision, script, strategies, Connection, Decision, Random, Server};
 use num_traits::ToPrimitive;
@@ -41,8 +41,8 @@ pub fn any_operation(random: &mut Random, limit: &Limit) -> Operation {
     random.draw(&strategies::operations(limit, strategies::amounts(limit)))
 }
 
-pub fn any_holding(random: &mut Random, limit: &Limit) -> Holding {
-    random.draw(&strategies::holdings(limit, strategies::amounts(limit)))
+pub fn any_hold_operation(random: &mut Random, limit: &Limit) -> HoldOperation {
+    random.draw(&strategies::hold_operations(limit, strategies::amounts(limit)))
 }
 
 /// After more than a year the newest Redis is busy for seconds.
@@ -153,13 +153,16 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes a call on a hold, judges it like any other, and compares the holds that are listed behind it.
-    pub fn hold(&mut self, limit: &Limit, holding: &Holding) -> Decision {
-        let (before, words) = (self.look(limit), holding.words(&self.key, limit));
+    pub fn hold(&mut self, limit: &Limit, hold_operation: &HoldOperation) -> Decision {
+        let (before, words) = (self.look(limit), hold_operation.words(&self.key, limit));
         let decision = self.decide(&words);
-        let trace = self.model.follow(limit, holding, self.now_us(), told(decision));
+        let trace = self.model.follow(limit, hold_operation, self.now_us(), told(decision));
         // The same call again, now as then, takes nothing more.
-        if matches!(holding, Holding::Set { .. }) && decision.allowed == 1 && trace == Trace::Written {
-            assert_eq!(self.decide(&words), decision, "{holding:?} again");
+        if matches!(hold_operation, HoldOperation::Set { .. })
+            && decision.allowed == 1
+            && trace == Trace::Written
+        {
+            assert_eq!(self.decide(&words), decision, "{hold_operation:?} again");
         }
         // A renewal moves the end alone.
         match self.stored() == before && trace == Trace::Written {

@@ -119,17 +119,17 @@ pub fn judge_any_calls<'a>(
             if changes_limits && random.once_in(4) {
                 limit = any_limit(&mut random);
             }
-            let holding = walk::any_holding(&mut random, &limit);
+            let hold_operation = walk::any_hold_operation(&mut random, &limit);
             let operation = walk::any_operation(&mut random, &limit);
             let is_of_hold = is_pool || has_holds && random.once_in(2);
             let mut call =
-                || if is_of_hold { walk.hold(&limit, &holding) } else { walk.call(&limit, operation) };
+                || if is_of_hold { walk.hold(&limit, &hold_operation) } else { walk.call(&limit, operation) };
             let told = call();
             // Under another limit the key may go before, and be full.
             let is_promised = told.allowed == 0 && told.retry_after_ms > 0 && !changes_limits;
             let is_take = matches!(operation, Operation::Take { .. });
             if is_promised && (is_of_hold || is_take) && random.once_in(2) {
-                let shown = format!("{told:?} of {}, {holding:?} or {operation:?}", limit.words);
+                let shown = format!("{told:?} of {}, {hold_operation:?} or {operation:?}", limit.words);
                 retry(server, told.retry_after_ms, call, &shown);
             }
             // After more than a year the newest Redis is busy for seconds.

@@ -2,7 +2,7 @@
 
 use super::memory::send_all;
 use super::stories::{play, play_all};
-use crate::common::model::{Holding, Limit};
+use crate::common::model::{HoldOperation, Limit};
 use crate::common::stored::{self, append_only_bytes, with_append_only_file};
 use crate::common::walk::{self, Walk};
 use crate::common::{is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS};
@@ -185,7 +185,8 @@ fn decisions_are_right_while_ended_holds_are_freed() {
     let mut random = Random::new(12);
     let limit = Limit::new("2000", "1");
     let mut walk = Walk::new(&server, 0);
-    let hold = |id: u64, ttl_ms| Holding::Set { id: format!("hold:{id}"), amount_micro: 1_500_000, ttl_ms };
+    let hold =
+        |id: u64, ttl_ms| HoldOperation::Set { id: format!("hold:{id}"), amount_micro: 1_500_000, ttl_ms };
     for id in 0..700 {
         walk.hold(&limit, &hold(id, 5000));
     }

@@ -1,7 +1,7 @@
 //! Deciding: what an operation makes of a bucket at a moment, and how long to wait for what is lacking.
 
 use super::{
-    Bucket, Change, DebtTooDeep, Decision, Limit, NoReturns, Operation, Outcome, Returns, DEEPEST_DEBT_MICRO,
+    Bucket, Change, DebtTooDeep, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
     MAX_TIME_US,
 };
 use crate::cast::signed;
@@ -22,7 +22,7 @@ impl Limit {
         operation: Operation,
         now_us: i64,
     ) -> Result<Outcome, DebtTooDeep> {
-        self.decide_with(stored, NoReturns, operation, now_us)
+        self.decide_with(stored, NoHolds, operation, now_us)
     }
 
     /// The same on a bucket to which something comes back by itself.
@@ -33,11 +33,11 @@ impl Limit {
     pub fn decide_with(
         &self,
         stored: Option<Bucket>,
-        returns: impl Returns,
+        expiring: impl Expiring,
         operation: Operation,
         now_us: i64,
     ) -> Result<Outcome, DebtTooDeep> {
-        let view = View::new(self, stored, returns, now_us);
+        let view = View::new(self, stored, expiring, now_us);
         match operation {
             Operation::Take { cost_micro } => Ok(view.take(cost_micro)),
             Operation::TakeUpTo { max_tokens } => Ok(view.take_up_to(max_tokens)),
@@ -50,15 +50,15 @@ impl Limit {
     /// What becomes of a bucket that would have allowed its part of a call which another bucket denies: it is told
     /// as it is and nothing is taken, but it counts on from the new time after a step back, like the one that denies.
     #[must_use]
-    pub fn withhold(&self, stored: Option<Bucket>, returns: impl Returns, now_us: i64) -> Outcome {
-        let denied = View::new(self, stored, returns, now_us).denied(0);
+    pub fn denied_by_another(&self, stored: Option<Bucket>, expiring: impl Expiring, now_us: i64) -> Outcome {
+        let denied = View::new(self, stored, expiring, now_us).denied(0);
         Outcome { decision: Decision { allowed: 1, ..denied.decision }, ..denied }
     }
 
     /// Microseconds from `now_us` until what is stored holds `level_micro`, if nobody takes; 0 if it does already.
     #[must_use]
     pub fn wait_us(&self, stored: Option<Bucket>, level_micro: i64, now_us: i64) -> i64 {
-        self.wait_after_us(stored, NoReturns, Change::Keep, level_micro, now_us)
+        self.wait_after_us(stored, NoHolds, Change::Keep, level_micro, now_us)
     }
 
     /// The same once `change` was made.
@@ -66,14 +66,14 @@ impl Limit {
     pub fn wait_after_us(
         &self,
         stored: Option<Bucket>,
-        returns: impl Returns,
+        expiring: impl Expiring,
         change: Change,
         level_micro: i64,
         now_us: i64,
     ) -> i64 {
-        let view = View::new(self, stored, returns, now_us);
+        let view = View::new(self, stored, expiring, now_us);
         let at_us = match change {
-            Change::Keep => view.reaches_at_us(view.untouched, EVERYTHING, level_micro),
+            Change::Keep => view.reaches_at_us(view.stored, NOTHING_INCLUDED, level_micro),
             Change::Store { bucket, .. } => view.reaches_at_us(bucket, view.now_us, level_micro),
             Change::Clear => view.now_us,
         };
@@ -82,45 +82,45 @@ impl Limit {
 }
 
 /// From which moment on returns count that are in no level yet: all of them.
-const EVERYTHING: i64 = i64::MIN;
+const NOTHING_INCLUDED: i64 = i64::MIN;
 
 /// A bucket as one call sees it.
 pub(crate) struct View<'limit, R> {
     limit: &'limit Limit,
     /// What comes back by itself.
-    returns: R,
+    expiring: R,
     /// The part of it that has come back by now, and is in no stored level yet.
-    returned_micro: i64,
+    expired_micro: i64,
     pub(crate) now_us: i64,
     /// The clock is behind the last refill: a denial has to write, or the bucket would stand still until then.
     stepped_back: bool,
     /// What the next call finds if this one writes nothing (or nothing but the new time after a step back).
-    untouched: Bucket,
+    stored: Bucket,
     /// The same brought up to now: what can be taken from.
     pub(crate) current: Bucket,
     /// What is stored, whatever this limit makes of it.
     stored_level_micro: i64,
 }
 
-impl<'limit, R: Returns> View<'limit, R> {
+impl<'limit, R: Expiring> View<'limit, R> {
     #[inline(always)]
-    pub(crate) fn new(limit: &'limit Limit, stored: Option<Bucket>, returns: R, now_us: i64) -> Self {
+    pub(crate) fn new(limit: &'limit Limit, stored: Option<Bucket>, expiring: R, now_us: i64) -> Self {
         let now_us = now_us.clamp(0, MAX_TIME_US);
         let found = stored.unwrap_or_else(|| limit.full(now_us));
-        let untouched = Bucket {
+        let stored = Bucket {
             // A smaller capacity than at the last write: what is above it no longer counts.
             level_micro: found.level_micro.min(limit.capacity_micro),
             refilled_at_us: found.refilled_at_us.min(now_us),
         };
-        let returned_micro = returns.ended_micro(now_us);
-        let current = limit.refill(untouched, returned_micro, now_us);
+        let expired_micro = expiring.ended_micro(now_us);
+        let current = limit.refill(stored, expired_micro, now_us);
         Self {
             limit,
-            returns,
-            returned_micro,
+            expiring,
+            expired_micro,
             now_us,
             stepped_back: now_us < found.refilled_at_us,
-            untouched,
+            stored,
             current,
             stored_level_micro: found.level_micro,
         }
@@ -132,9 +132,9 @@ impl<'limit, R: Returns> View<'limit, R> {
             return self.denied(self.wait_for(cost_micro));
         }
         if cost_micro == 0 {
-            return self.untouched(1, 0);
+            return self.unchanged(1, 0);
         }
-        self.moved(1, cost_micro, 0)
+        self.taken(1, cost_micro, 0)
     }
 
     #[inline]
@@ -143,7 +143,7 @@ impl<'limit, R: Returns> View<'limit, R> {
         if granted < 1 {
             return self.denied(self.wait_for(MICRO_PER_TOKEN));
         }
-        self.moved(granted, granted.saturating_mul(MICRO_PER_TOKEN), 0)
+        self.taken(granted, granted.saturating_mul(MICRO_PER_TOKEN), 0)
     }
 
     #[inline]
@@ -153,34 +153,34 @@ impl<'limit, R: Returns> View<'limit, R> {
             return self.denied(wait_ms);
         }
         if cost_micro == 0 {
-            return self.untouched(1, wait_ms);
+            return self.unchanged(1, wait_ms);
         }
         if is_too_deep(self.after(cost_micro)) {
             return self.denied(wait_ms);
         }
-        self.moved(1, cost_micro, wait_ms)
+        self.taken(1, cost_micro, wait_ms)
     }
 
     #[inline]
     fn charge(&self, amount_micro: i64) -> Result<Outcome, DebtTooDeep> {
         if amount_micro == 0 {
-            return Ok(self.untouched(1, self.wait_for(0)));
+            return Ok(self.unchanged(1, self.wait_for(0)));
         }
         let after = self.after(amount_micro);
         if is_too_deep(after) {
             return Err(DebtTooDeep);
         }
-        Ok(self.moved(1, amount_micro, self.debt_free_in_ms(after)))
+        Ok(self.taken(1, amount_micro, self.debt_free_in_ms(after)))
     }
 
     #[inline]
     fn give(&self, amount_micro: i64) -> Outcome {
         let room_micro = self.limit.capacity_micro.wrapping_sub(self.current.level_micro);
         if amount_micro == 0 || room_micro == 0 {
-            return self.untouched(1, 0);
+            return self.unchanged(1, 0);
         }
         if amount_micro < room_micro {
-            let given = self.moved(1, amount_micro.saturating_neg(), 0);
+            let given = self.taken(1, amount_micro.saturating_neg(), 0);
             return Outcome { granted_micro: 0, ..given };
         }
         let decision = self.decision(1, self.limit.capacity_micro, 0, self.now_us);
@@ -190,7 +190,7 @@ impl<'limit, R: Returns> View<'limit, R> {
     /// What becomes of a bucket that is full now: no bucket, unless something is held that comes back.
     #[inline]
     pub(crate) fn filled(&self) -> Change {
-        let last_end_us = self.returns.last_end_us();
+        let last_end_us = self.expiring.last_end_us();
         if last_end_us <= self.now_us {
             return Change::Clear;
         }
@@ -215,18 +215,18 @@ impl<'limit, R: Returns> View<'limit, R> {
 
     /// An outcome that takes `micro` (puts back, if negative).
     #[inline(always)]
-    fn moved(&self, allowed: i64, micro: i64, retry_after_ms: i64) -> Outcome {
+    fn taken(&self, allowed: i64, micro: i64, retry_after_ms: i64) -> Outcome {
         let bucket = self.after(micro);
         let full_at_us = self.full_at_us(bucket, self.now_us);
         let decision = self.decision(allowed, bucket.level_micro, retry_after_ms, full_at_us);
-        let full_at_us = full_at_us.max(self.returns.last_end_us());
+        let full_at_us = full_at_us.max(self.expiring.last_end_us());
         Outcome { decision, change: Change::Store { bucket, full_at_us }, granted_micro: micro }
     }
 
     /// An outcome that leaves everything as it is.
     #[inline(always)]
-    pub(crate) fn untouched(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
-        let full_at_us = self.full_at_us(self.untouched, EVERYTHING);
+    pub(crate) fn unchanged(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
+        let full_at_us = self.full_at_us(self.stored, NOTHING_INCLUDED);
         let decision = self.decision(allowed, self.current.level_micro, retry_after_ms, full_at_us);
         Outcome { decision, change: Change::Keep, granted_micro: 0 }
     }
@@ -234,14 +234,14 @@ impl<'limit, R: Returns> View<'limit, R> {
     /// A denial. It writes only where the clock stepped back, so that the bucket counts on from the new time.
     #[inline(always)]
     pub(crate) fn denied(&self, retry_after_ms: i64) -> Outcome {
-        let denied = self.untouched(0, retry_after_ms);
+        let denied = self.unchanged(0, retry_after_ms);
         if !self.stepped_back {
             return denied;
         }
         // A level above this limit's capacity stays for others to see: a denial takes nothing.
-        let level_micro = self.stored_level_micro.wrapping_add(self.returned_micro).min(MAX_MICRO);
-        let bucket = Bucket { level_micro, ..self.untouched };
-        let full_at_us = self.full_at_us(bucket, self.now_us).max(self.returns.last_end_us());
+        let level_micro = self.stored_level_micro.wrapping_add(self.expired_micro).min(MAX_MICRO);
+        let bucket = Bucket { level_micro, ..self.stored };
+        let full_at_us = self.full_at_us(bucket, self.now_us).max(self.expiring.last_end_us());
         Outcome { change: Change::Store { bucket, full_at_us }, ..denied }
     }
 
@@ -258,13 +258,13 @@ impl<'limit, R: Returns> View<'limit, R> {
     }
 
     #[inline]
-    pub(crate) fn full_at_us(&self, bucket: Bucket, counted_us: i64) -> i64 {
-        self.reaches_at_us(bucket, counted_us, self.limit.capacity_micro)
+    pub(crate) fn full_at_us(&self, bucket: Bucket, included_until_us: i64) -> i64 {
+        self.reaches_at_us(bucket, included_until_us, self.limit.capacity_micro)
     }
 
     #[inline]
-    fn reaches_at_us(&self, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64 {
-        self.returns.reaches_at_us(&self.limit.rate, bucket, counted_us, level_micro)
+    fn reaches_at_us(&self, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
+        self.expiring.reaches_at_us(&self.limit.rate, bucket, included_until_us, level_micro)
     }
 
     /// How long until a plain take of `cost_micro` is allowed.
@@ -273,7 +273,7 @@ impl<'limit, R: Returns> View<'limit, R> {
         if cost_micro > self.limit.capacity_micro {
             return NEVER_MS;
         }
-        self.wait_until_ms(self.reaches_at_us(self.untouched, EVERYTHING, cost_micro))
+        self.wait_until_ms(self.reaches_at_us(self.stored, NOTHING_INCLUDED, cost_micro))
     }
 
     #[inline]

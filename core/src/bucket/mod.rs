@@ -3,7 +3,7 @@
 //! A bucket is two numbers: how many tokens it held when it was last refilled, and when that was. Nothing runs in
 //! the background; whoever looks adds what has flowed in since. Everything here is integer arithmetic on
 //! micro-tokens and microseconds, with the time as an argument: no clock, no Redis, no allocation, no failure but
-//! [`DebtTooDeep`]. What comes back by itself, the holds of a bucket, is a parameter ([`Returns`]): most buckets have
+//! [`DebtTooDeep`]. What comes back by itself, the holds of a bucket, is a parameter ([`Expiring`]): most buckets have
 //! none, and pay nothing for those that do.
 //!
 //! # Why no token is ever lost or won by rounding
@@ -131,7 +131,7 @@ pub struct Outcome {
 pub struct DebtTooDeep;
 
 /// What comes back to a bucket by itself, at moments that are known.
-pub trait Returns: Copy {
+pub trait Expiring: Copy {
     /// What has come back by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
     fn ended_micro(self, now_us: i64) -> i64;
 
@@ -139,15 +139,15 @@ pub trait Returns: Copy {
     fn last_end_us(self) -> i64;
 
     /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past. What has come back by
-    /// `counted_us` is in its level already.
-    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64;
+    /// `included_until_us` is in its level already.
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64;
 }
 
 /// Nothing is held, and nothing comes back.
 #[derive(Clone, Copy, Debug)]
-pub struct NoReturns;
+pub struct NoHolds;
 
-impl Returns for NoReturns {
+impl Expiring for NoHolds {
     #[inline(always)]
     fn ended_micro(self, _now_us: i64) -> i64 {
         0
@@ -217,7 +217,7 @@ impl Limit {
     ///
     /// Limiters that keep no level keep this moment instead (the theoretical arrival time of GCRA).
     #[must_use]
-    pub fn full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
+    pub fn bucket_full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
         let now_us = now_us.clamp(0, MAX_TIME_US);
         let missing = self.rate.flow_up(now_us, full_at_us);
         let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(DEEPEST_DEBT_MICRO);
@@ -231,9 +231,9 @@ impl Limit {
     /// `now_us` before the last refill counts as no time passing: a clock that steps back must not create
     /// tokens, nor lock the bucket until it has caught up.
     #[inline]
-    fn refill(&self, bucket: Bucket, returned_micro: i64, now_us: i64) -> Bucket {
+    fn refill(&self, bucket: Bucket, expired_micro: i64, now_us: i64) -> Bucket {
         let flow = self.rate.flow(bucket.refilled_at_us, now_us);
-        let level_micro = bucket.level_micro.wrapping_add(flow.micro).wrapping_add(returned_micro);
+        let level_micro = bucket.level_micro.wrapping_add(flow.micro).wrapping_add(expired_micro);
         if level_micro >= self.capacity_micro {
             return self.full(now_us);
         }

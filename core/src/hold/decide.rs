@@ -2,7 +2,7 @@
 
 use super::list::Holds;
 use crate::bucket::decide::{is_too_deep, View, NEVER_MS};
-use crate::bucket::{Bucket, Change, DebtTooDeep, Limit, Outcome, Returns};
+use crate::bucket::{Bucket, Change, DebtTooDeep, Expiring, Limit, Outcome};
 
 /// What a call is to do to a hold and its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Limit {
         let lacking_micro = amount_micro.wrapping_sub(held_micro);
         let view = View::new(self, stored, &*holds, now_us);
         if amount_micro == 0 && held.is_none() {
-            return HoldPlan::Keep(view.untouched(1, 0));
+            return HoldPlan::Keep(view.unchanged(1, 0));
         }
         if lacking_micro <= 0 || lacking_micro <= view.current.level_micro {
             return changed(&view, lacking_micro);
@@ -67,7 +67,7 @@ impl Limit {
     ) -> Result<HoldPlan, DebtTooDeep> {
         let view = View::new(self, stored, holds, now_us);
         let Some(hold) = holds.outstanding_of(id, now_us) else {
-            return Ok(HoldPlan::Keep(view.untouched(0, NEVER_MS)));
+            return Ok(HoldPlan::Keep(view.unchanged(0, NEVER_MS)));
         };
         let lacking_micro = used_micro.wrapping_sub(hold.amount_micro);
         if is_too_deep(view.after(lacking_micro)) {
@@ -79,7 +79,7 @@ impl Limit {
     /// What there is to say and to store once the holds have been changed: `bucket` is what [`HoldPlan::Change`] told,
     /// and of `holds` none has ended. The wait told is until the bucket is out of debt.
     #[must_use]
-    pub fn moved(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
+    pub fn outcome_of_hold(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
         let view = View::new(self, Some(bucket), holds, now_us);
         let full_at_us = view.full_at_us(bucket, view.now_us);
         let decision = view.decision(1, bucket.level_micro, view.debt_free_in_ms(bucket), full_at_us);

@@ -3,7 +3,7 @@
 use super::item::Hold;
 use super::order::Order;
 use super::slots::Slots;
-use crate::bucket::{Bucket, Returns};
+use crate::bucket::{Bucket, Expiring};
 use crate::rate::Rate;
 use std::mem::size_of;
 
@@ -118,7 +118,7 @@ impl Holds {
             return None;
         }
         self.order.remove(&self.slots, slot);
-        self.take(slot)
+        self.free_slot(slot)
     }
 
     /// Drops all that have ended by `until_us`, and returns how many. [`free_dropped`](Self::free_dropped) gives their
@@ -150,7 +150,7 @@ impl Holds {
                 return;
             };
             if let Some(slot) = dropped.order.pop(&self.slots) {
-                self.take(slot);
+                self.free_slot(slot);
             }
             self.dropped.take_if(|dropped| dropped.order.len == 0);
         }
@@ -195,12 +195,12 @@ impl Holds {
     }
 
     /// Takes a hold out of its slot that is in no order any more.
-    fn take(&mut self, slot: u32) -> Option<Hold> {
+    fn free_slot(&mut self, slot: u32) -> Option<Hold> {
         let last = self.slots.last();
         if slot != last {
             self.renumber(last, slot);
         }
-        let hold = self.slots.take(slot)?;
+        let hold = self.slots.free(slot)?;
         self.id_bytes = self.id_bytes.saturating_sub(hold.id.len());
         Some(hold)
     }
@@ -216,7 +216,7 @@ impl Holds {
     }
 }
 
-impl Returns for &Holds {
+impl Expiring for &Holds {
     #[inline]
     fn ended_micro(self, now_us: i64) -> i64 {
         let (_, sum) = self.order.until(&self.slots, now_us);
@@ -228,15 +228,15 @@ impl Returns for &Holds {
         self.order.last_end_us()
     }
 
-    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, counted_us: i64, level_micro: i64) -> i64 {
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
         let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
         let alone_us = rate.reaches_at_us(bucket.refilled_at_us, missing_micro);
         let first_end_us = self.order.first_end_us(&self.slots);
-        if alone_us <= counted_us.max(first_end_us) {
+        if alone_us <= included_until_us.max(first_end_us) {
             return alone_us;
         }
-        let (_, counted_micro) = self.order.until(&self.slots, counted_us);
-        let missing_micro = counted_micro.saturating_add(i128::from(missing_micro));
-        self.order.covers_at_us(&self.slots, rate, bucket.refilled_at_us, missing_micro)
+        let (_, included_micro) = self.order.until(&self.slots, included_until_us);
+        let missing_micro = included_micro.saturating_add(i128::from(missing_micro));
+        self.order.time_covered_us(&self.slots, rate, bucket.refilled_at_us, missing_micro)
     }
 }

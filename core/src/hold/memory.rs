@@ -3,7 +3,7 @@
 use smallvec::{Array, SmallVec};
 
 /// How many a list has room for on the heap.
-pub(super) fn room<A: Array>(list: &SmallVec<A>) -> usize {
+pub(super) fn heap_capacity<A: Array>(list: &SmallVec<A>) -> usize {
     if list.spilled() {
         return list.capacity();
     }

@@ -1,7 +1,7 @@
 //! The slots in the order in which their holds end, with the sums of many.
 
 use super::item::{Hold, Place};
-use super::memory::{room, shrink};
+use super::memory::{heap_capacity, shrink};
 use super::slots::Slots;
 use crate::rate::Rate;
 use smallvec::{smallvec, SmallVec};
@@ -20,7 +20,7 @@ pub(super) struct Order {
     chunks: SmallVec<[Chunk; 1]>,
     pub(super) len: usize,
     /// How many entries the chunks have room for on the heap.
-    room: usize,
+    heap_capacity: usize,
     /// The total of all holds.
     sum: Sum,
 }
@@ -102,9 +102,10 @@ impl Order {
         let Some(chunk) = self.chunks.get_mut(index) else {
             return;
         };
-        let before = room(&chunk.entries);
+        let before = heap_capacity(&chunk.entries);
         chunk.entries.insert(position.min(chunk.entries.len()), entry);
-        self.room = self.room.wrapping_sub(before).wrapping_add(room(&chunk.entries));
+        self.heap_capacity =
+            self.heap_capacity.wrapping_sub(before).wrapping_add(heap_capacity(&chunk.entries));
         chunk.sum.add(entry.amount_micro);
         self.sum.add(entry.amount_micro);
         self.len = self.len.wrapping_add(1);
@@ -115,12 +116,12 @@ impl Order {
         let Some(chunk) = self.chunks.get_mut(index) else {
             return;
         };
-        let before = room(&chunk.entries);
+        let before = heap_capacity(&chunk.entries);
         let back = Chunk::new(slots, chunk.entries.drain(CHUNK / 2..).collect());
         chunk.entries.shrink_to_fit();
         chunk.update(slots);
-        let after = room(&chunk.entries).wrapping_add(room(&back.entries));
-        self.room = self.room.wrapping_sub(before).wrapping_add(after);
+        let after = heap_capacity(&chunk.entries).wrapping_add(heap_capacity(&back.entries));
+        self.heap_capacity = self.heap_capacity.wrapping_sub(before).wrapping_add(after);
         self.chunks.insert(index.wrapping_add(1), back);
     }
 
@@ -150,7 +151,7 @@ impl Order {
         match chunk.entries.last() {
             Some(last) => chunk.last_end_us = slots.ends_at_us(last.slot),
             None => {
-                self.room = self.room.wrapping_sub(room(&chunk.entries));
+                self.heap_capacity = self.heap_capacity.wrapping_sub(heap_capacity(&chunk.entries));
                 self.chunks.remove(index);
                 shrink(&mut self.chunks);
             }
@@ -183,7 +184,7 @@ impl Order {
         };
         let whole = self.chunks.iter().take_while(is_whole).count();
         for chunk in self.chunks.drain(..whole) {
-            self.room = self.room.wrapping_sub(room(&chunk.entries));
+            self.heap_capacity = self.heap_capacity.wrapping_sub(heap_capacity(&chunk.entries));
             self.len = self.len.wrapping_sub(chunk.entries.len());
             self.sum = Sum(self.sum.micro().saturating_sub(chunk.sum.micro()));
             to.push(chunk);
@@ -202,7 +203,7 @@ impl Order {
 
     /// Appends a chunk behind all others.
     fn push(&mut self, chunk: Chunk) {
-        self.room = self.room.wrapping_add(room(&chunk.entries));
+        self.heap_capacity = self.heap_capacity.wrapping_add(heap_capacity(&chunk.entries));
         self.len = self.len.wrapping_add(chunk.entries.len());
         self.sum = Sum(self.sum.micro().saturating_add(chunk.sum.micro()));
         self.chunks.push(chunk);
@@ -223,16 +224,17 @@ impl Order {
         let Some(chunk) = self.chunks.get_mut(index) else {
             return;
         };
-        let before = room(&chunk.entries).wrapping_add(room(&back.entries));
+        let before = heap_capacity(&chunk.entries).wrapping_add(heap_capacity(&back.entries));
         chunk.entries.extend(back.entries);
         chunk.entries.shrink_to_fit();
         chunk.update(slots);
-        self.room = self.room.wrapping_sub(before).wrapping_add(room(&chunk.entries));
+        self.heap_capacity =
+            self.heap_capacity.wrapping_sub(before).wrapping_add(heap_capacity(&chunk.entries));
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let chunks = room(&self.chunks).saturating_mul(size_of::<Chunk>());
-        chunks.saturating_add(self.room.saturating_mul(size_of::<Entry>()))
+        let chunks = heap_capacity(&self.chunks).saturating_mul(size_of::<Chunk>());
+        chunks.saturating_add(self.heap_capacity.saturating_mul(size_of::<Entry>()))
     }
 
     /// The chunk in which a place is, or would have to be.
@@ -301,7 +303,13 @@ impl Order {
 
     /// The first moment at which `missing_micro` are covered by holds that have ended and by what flows in from
     /// `since_us` on.
-    pub(super) fn covers_at_us(&self, slots: &Slots, rate: &Rate, since_us: i64, missing_micro: i128) -> i64 {
+    pub(super) fn time_covered_us(
+        &self,
+        slots: &Slots,
+        rate: &Rate,
+        since_us: i64,
+        missing_micro: i128,
+    ) -> i64 {
         let covers = |micro: i128, at_us: i64| {
             let lacking = missing_micro.saturating_sub(micro);
             lacking <= 0 || lacking <= i128::from(rate.flow(since_us, at_us).micro)
@@ -329,7 +337,7 @@ impl Order {
             for chunk in stride {
                 let with_it = before.saturating_add(chunk.sum.micro());
                 if covers(with_it, chunk.last_end_us) {
-                    let (before, end_us) = chunk.first_that(slots, before, &covers);
+                    let (before, end_us) = chunk.first_covering(slots, before, &covers);
                     return end_us.min(flown_at_us(rate, since_us, missing_micro.saturating_sub(before)));
                 }
                 before = with_it;
@@ -354,7 +362,12 @@ impl Chunk {
 
     /// The first hold whose end completes what is asked for, with `before` and the holds in front of it: what those
     /// bring together, and its end.
-    fn first_that(&self, slots: &Slots, before: i128, covers: &impl Fn(i128, i64) -> bool) -> (i128, i64) {
+    fn first_covering(
+        &self,
+        slots: &Slots,
+        before: i128,
+        covers: &impl Fn(i128, i64) -> bool,
+    ) -> (i128, i64) {
         let mut before = before;
         let mut entries = self.entries.as_slice();
         while entries.len() > 1 {

@@ -1,7 +1,7 @@
 //! The holds themselves, numbered without gaps, and the hash table of their ids.
 
 use super::item::{Hold, Place};
-use super::memory::{room, shrink};
+use super::memory::{heap_capacity, shrink};
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::mem::{replace, size_of};
@@ -114,7 +114,7 @@ impl Slots {
     }
 
     /// Takes the hold out of a slot, into which the last one moves.
-    pub(super) fn take(&mut self, slot: u32) -> Option<Hold> {
+    pub(super) fn free(&mut self, slot: u32) -> Option<Hold> {
         let last = self.last();
         if !self.chains.is_empty() {
             self.repoint(slot, self.slot(slot)?.next);
@@ -122,11 +122,11 @@ impl Slots {
                 self.repoint(last, slot);
             }
         }
-        let taken = self.pages.last_mut()?.pop()?;
+        let freed = self.pages.last_mut()?.pop()?;
         self.len = self.len.wrapping_sub(1);
-        let taken = if slot == last { taken } else { replace(self.slot_mut(slot)?, taken) };
+        let freed = if slot == last { freed } else { replace(self.slot_mut(slot)?, freed) };
         self.shrink();
-        Some(taken.hold)
+        Some(freed.hold)
     }
 
     /// Gives memory back that a slot less does not need.
@@ -227,11 +227,11 @@ impl Slots {
 
     pub(super) fn bytes(&self) -> usize {
         let in_pages = match self.pages.as_slice() {
-            [page] => room(page),
+            [page] => heap_capacity(page),
             pages => pages.len().saturating_mul(PAGE),
         };
         let slots = in_pages.saturating_mul(size_of::<Slot>());
-        let pages = room(&self.pages).saturating_mul(size_of::<Page>());
+        let pages = heap_capacity(&self.pages).saturating_mul(size_of::<Page>());
         let chains = self.chains.capacity().saturating_mul(size_of::<u32>());
         slots.saturating_add(pages).saturating_add(chains)
     }

@@ -94,7 +94,7 @@ impl Rate {
     /// Mantissa and exponent of the number of tokens.
     fn count(bytes: &[u8]) -> Result<(u64, i64), RateError> {
         let count = Decimal::parse(bytes).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
-        let (mantissa, exponent, _) = count.meant().unwrap_or(count).twelve_digits();
+        let (mantissa, exponent, _) = count.snapped_to_micro().unwrap_or(count).twelve_digits();
         Ok((mantissa, exponent))
     }
 

@@ -150,7 +150,7 @@ impl Model {
             assert_eq!(Some(told.allowed), most, "{operation:?} of {limit:?} at {now_us}: {self:?}");
             self.judge(limit, Operation::Take { cost_micro: 0 }, now_us, told);
         }
-        self.untouched(true, now_us)
+        self.unchanged(true, now_us)
     }
 
     /// Does what a decision says: how much was allowed, and whether a gift filled the bucket where it may have.
@@ -169,7 +169,7 @@ impl Model {
     fn make_so(&mut self, call: &Call, allowed: i64, is_full: bool) -> Trace {
         let Call { limit, now_us, .. } = *call;
         if !call.writes(allowed) {
-            return self.untouched(allowed == 0 && !call.is_void(), now_us);
+            return self.unchanged(allowed == 0 && !call.is_void(), now_us);
         }
         let (after, stored) = call.after(allowed);
         let is_full = after.low == limit.capacity || (is_full && after.high == limit.capacity);
@@ -204,7 +204,7 @@ impl Model {
     }
 
     /// What a call leaves that takes nothing: a denial counts on from a clock that stepped back.
-    fn untouched(&self, is_denied: bool, now_us: i64) -> Trace {
+    fn unchanged(&self, is_denied: bool, now_us: i64) -> Trace {
         match &self.stored {
             Some(stored) if is_denied && now_us < stored.written_at_us => Trace::Anchored,
             _ => Trace::None,

@@ -26,12 +26,12 @@ pub fn ends(holds: &Holds) -> Vec<End> {
 
 /// What is wanted of a hold.
 #[derive(Clone, Debug)]
-pub enum Holding {
+pub enum HoldOperation {
     Set { id: String, amount_micro: i64, ttl_ms: i64 },
     Settle { id: String, used_micro: i64 },
 }
 
-impl Holding {
+impl HoldOperation {
     pub fn words(&self, key: &str, limit: &Limit) -> String {
         let limit = &limit.words;
         match self {
@@ -46,9 +46,9 @@ impl Holding {
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     Operation(Operation),
-    Holding(&'a Holding),
+    Hold(&'a HoldOperation),
 }
-use Wanted::{Holding as Held, Operation as Plain};
+use Wanted::{Hold as Held, Operation as Plain};
 
 impl From<Operation> for Wanted<'_> {
     fn from(operation: Operation) -> Self {
@@ -56,9 +56,9 @@ impl From<Operation> for Wanted<'_> {
     }
 }
 
-impl<'a> From<&'a Holding> for Wanted<'a> {
-    fn from(holding: &'a Holding) -> Self {
-        Held(holding)
+impl<'a> From<&'a HoldOperation> for Wanted<'a> {
+    fn from(hold_operation: &'a HoldOperation) -> Self {
+        Held(hold_operation)
     }
 }
 
@@ -88,14 +88,14 @@ impl<'a> Call<'a> {
     pub fn new(model: &Model, limit: &'a Limit, wanted: Wanted<'a>, now_us: i64) -> Self {
         let (before, holds) = (model.level(limit, now_us), model.holds(now_us));
         let (mut others, mut held) = (holds.clone(), None);
-        if let Held(Holding::Set { id, .. } | Holding::Settle { id, .. }) = wanted {
+        if let Held(HoldOperation::Set { id, .. } | HoldOperation::Settle { id, .. }) = wanted {
             held = others.remove(id);
         }
         let mut holds_behind = others.clone();
         let amount = match wanted {
             Plain(operation) => most_moved(operation),
-            Held(Holding::Settle { used_micro, .. }) => whole(*used_micro),
-            Held(Holding::Set { id, amount_micro, ttl_ms }) => {
+            Held(HoldOperation::Settle { used_micro, .. }) => whole(*used_micro),
+            Held(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 let end = End { at_us: now_us + ttl_ms * 1000, micro: whole(*amount_micro) };
                 holds_behind.extend((*amount_micro > 0).then(|| (id.clone(), end)));
                 whole(*amount_micro)
@@ -107,8 +107,10 @@ impl<'a> Call<'a> {
 
     /// Whether there is no such hold, and none is to be made.
     pub fn is_void(&self) -> bool {
-        let needs_one =
-            matches!(self.wanted, Held(Holding::Settle { .. } | Holding::Set { amount_micro: 0, .. }));
+        let needs_one = matches!(
+            self.wanted,
+            Held(HoldOperation::Settle { .. } | HoldOperation::Set { amount_micro: 0, .. })
+        );
         needs_one && self.held.is_none()
     }
 
@@ -132,9 +134,9 @@ impl<'a> Call<'a> {
                 i64::from(in_time && is_possible)
             }
             Plain(Operation::Give { .. }) => 1,
-            Held(Holding::Set { .. }) => i64::from(!self.taken.is_positive() || !after.is_negative()),
-            Held(Holding::Settle { .. }) if self.is_void() => 0,
-            Plain(Operation::Charge { .. }) | Held(Holding::Settle { .. }) => {
+            Held(HoldOperation::Set { .. }) => i64::from(!self.taken.is_positive() || !after.is_negative()),
+            Held(HoldOperation::Settle { .. }) if self.is_void() => 0,
+            Plain(Operation::Charge { .. }) | Held(HoldOperation::Settle { .. }) => {
                 return (!self.taken.is_positive() || !is_too_deep(&after)).then_some(1)
             }
         })
@@ -182,11 +184,11 @@ impl<'a> Call<'a> {
     fn judge_retry(&self, stored: &Range, told: Decision) -> Judgement {
         let told_ms = told.retry_after_ms;
         match self.wanted {
-            Held(Holding::Settle { .. }) if told.allowed == 0 => judge_never(told_ms),
+            Held(HoldOperation::Settle { .. }) if told.allowed == 0 => judge_never(told_ms),
             Plain(Operation::Reserve { max_wait_ms, .. }) => {
                 self.judge_reserver(told.allowed, max_wait_ms, told_ms)
             }
-            Plain(Operation::Charge { .. }) | Held(Holding::Settle { .. }) => {
+            Plain(Operation::Charge { .. }) | Held(HoldOperation::Settle { .. }) => {
                 self.judge_wait(stored, &self.holds_behind, &Exact::zero(), told_ms)
             }
             Plain(Operation::TakeUpTo { .. }) if told.allowed == 0 => {

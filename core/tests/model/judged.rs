@@ -2,7 +2,7 @@
 
 use super::call::{self, Wanted};
 use super::operation::moved;
-use super::{whole, Bucket, End, Exact, Holding, Limit, Model, Trace};
+use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Trace};
 use num_traits::Zero;
 use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Outcome};
 use tokenbucket_core::expiry::ExpiryWindow;
@@ -74,12 +74,12 @@ impl Judged {
             Wanted::Operation(operation) => {
                 return module.decide_with(self.stored, &self.holds, operation, now_us)
             }
-            Wanted::Holding(Holding::Set { id, amount_micro, ttl_ms }) => (
+            Wanted::Hold(HoldOperation::Set { id, amount_micro, ttl_ms }) => (
                 module.hold(self.stored, &mut self.holds, id.as_bytes(), *amount_micro, now_us),
                 id.as_bytes(),
                 Hold::checked(id.as_bytes(), *amount_micro, now_us + ttl_ms * 1000),
             ),
-            Wanted::Holding(Holding::Settle { id, used_micro }) => (
+            Wanted::Hold(HoldOperation::Settle { id, used_micro }) => (
                 module.settle(self.stored, &self.holds, id.as_bytes(), *used_micro, now_us)?,
                 id.as_bytes(),
                 None,
@@ -91,10 +91,10 @@ impl Judged {
                 self.holds.drop_ended(now_us);
                 self.holds.remove(id);
                 hold.into_iter().for_each(|hold| self.holds.set(hold));
-                module.moved(bucket, &self.holds, taken_micro, now_us)
+                module.outcome_of_hold(bucket, &self.holds, taken_micro, now_us)
             }
         };
-        if matches!(wanted, Wanted::Holding(Holding::Set { .. })) && outcome.decision.allowed == 1 {
+        if matches!(wanted, Wanted::Hold(HoldOperation::Set { .. })) && outcome.decision.allowed == 1 {
             outcome.decision.retry_after_ms = 0;
         }
         Ok(outcome)

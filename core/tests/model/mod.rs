@@ -26,7 +26,7 @@ pub mod operation;
 pub mod throttle;
 
 pub use bucket::{Model, Trace};
-pub use call::Holding;
+pub use call::HoldOperation;
 pub use judged::Judged;
 pub use limit::{milliseconds, End, Flow, Limit};
 pub use tokenbucket_core::bucket::{Bucket, Operation};

@@ -8,7 +8,7 @@ use super::scenario::damaged;
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tokenbucket_core::bucket::{Bucket, Returns, MAX_TIME_US};
+use tokenbucket_core::bucket::{Bucket, Expiring, MAX_TIME_US};
 use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::hold::{Hold, Holds, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
@@ -129,7 +129,7 @@ proptest! {
         assert_same(&read, &list);
     }
 
-    /// What has come back by `counted_us` is in the level already.
+    /// What has come back by `included_until_us` is in the level already.
     #[test]
     fn a_level_is_reached_when_the_model_says(
         changes in changes(300, 600),
@@ -141,14 +141,14 @@ proptest! {
     ) {
         let (holds, list) = build(&changes);
         let now_us = counted.unwrap_or(0).max(refilled_at_us);
-        let counted_us = counted.map_or(i64::MIN, |_| now_us);
-        let held = outstanding(list.iter(), counted_us);
+        let included_until_us = counted.map_or(i64::MIN, |_| now_us);
+        let held = outstanding(list.iter(), included_until_us);
         let level = whole(level_micro) + ended(&held, refilled_at_us);
         let reached_in_us = limit.reaches_with_us(&level, refilled_at_us, &whole(wanted_micro), &ends(&held));
         let reached_in_us = reached_in_us.and_then(|us| us.ceil().to_integer().to_i64()).unwrap_or(i64::MAX);
         let reached_at_us = reached_in_us.saturating_add(refilled_at_us).clamp(now_us, MAX_TIME_US + 1);
         let bucket = Bucket { level_micro, refilled_at_us };
-        let told_us = holds.reaches_at_us(&rate, bucket, counted_us, wanted_micro);
+        let told_us = holds.reaches_at_us(&rate, bucket, included_until_us, wanted_micro);
         prop_assert_eq!(told_us.clamp(now_us, MAX_TIME_US + 1), reached_at_us);
     }
 

@@ -10,7 +10,7 @@ use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
-use tokenbucket_core::bucket::{Decision, NoReturns, MAX_TIME_US};
+use tokenbucket_core::bucket::{Decision, NoHolds, MAX_TIME_US};
 use tokenbucket_core::number::MAX_MICRO;
 
 /// So many milliseconds later a call is allowed, and a millisecond earlier it was not.
@@ -35,9 +35,9 @@ fn sights<W: Debug>(
         let levels = prop::option::weighted(0.9, (any_amounts(&limit), select(vec![1, 1, 1, -1])));
         let strategies = strategies(&limit);
         let sights = (Just(limit.clone()), levels, starts(), pauses(&limit, 1), strategies);
-        sights.prop_map(|(limit, level, refilled_at_us, pause, wish)| {
+        sights.prop_map(|(limit, level, refilled_at_us, pause, operation)| {
             let stored = level.map(|(micro, sign)| Bucket { level_micro: sign * micro, refilled_at_us });
-            (limit, stored, pause.after(refilled_at_us, 0), wish)
+            (limit, stored, pause.after(refilled_at_us, 0), operation)
         })
     })
 }
@@ -87,7 +87,7 @@ proptest! {
             let _ = Judged::found(stored).call(&limit, Operation::Give { amount_micro }, now_us);
         }
         let free = take(0);
-        let told = Decision { retry_after_ms: 0, ..limit.module().withhold(stored, NoReturns, now_us).decision };
+        let told = Decision { retry_after_ms: 0, ..limit.module().denied_by_another(stored, NoHolds, now_us).decision };
         let model = Model::found(stored);
         let is_in_debt = model.allowed(&limit, free, now_us)[0] == Some(0);
         if !is_in_debt {
@@ -141,7 +141,7 @@ proptest! {
         // Not so early that there is no time to date a rounding back to.
         let now_us = now_us.max(1_000_000_000_000);
         let full_at_us = until_full.after(now_us, 0);
-        let bucket = limit.module().full_at(full_at_us, now_us);
+        let bucket = limit.module().bucket_full_at(full_at_us, now_us);
         prop_assert_eq!(Bucket::checked(bucket.level_micro, bucket.refilled_at_us), Some(bucket));
         prop_assert!(bucket.refilled_at_us <= now_us, "{:?}", bucket);
         let level = &limit.capacity - limit.flow.between(now_us, full_at_us);

@@ -11,7 +11,7 @@ use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
 use tokenbucket_core::hold::{Hold, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
-use tokenbucket_core::request::{self, HoldWish};
+use tokenbucket_core::request::{self, HoldOperation};
 
 /// What a command on holds reads: of each bucket the key, the capacity, the name, and what is wanted.
 fn read_holds(line: &str) -> Result<String, Refusal> {
@@ -26,11 +26,11 @@ fn read_holds(line: &str) -> Result<String, Refusal> {
     let shown = requests.iter().map(|request| {
         let [key, id] = [*request.key, *request.id].map(|bytes| bytes.escape_ascii().to_string());
         let kind = if request.limit.is_pool() { "pool" } else { "bucket" };
-        let wish = match request.wish {
-            HoldWish::Set { amount_micro, ttl_ms } => format!("{amount_micro} for {ttl_ms}"),
-            HoldWish::Settle { used_micro } => format!("{used_micro} used"),
+        let operation = match request.operation {
+            HoldOperation::Set { amount_micro, ttl_ms } => format!("{amount_micro} for {ttl_ms}"),
+            HoldOperation::Settle { used_micro } => format!("{used_micro} used"),
         };
-        format!("{kind} {key} of {}: {id}, {wish}", request.limit.capacity_micro())
+        format!("{kind} {key} of {}: {id}, {operation}", request.limit.capacity_micro())
     });
     Ok(shown.collect::<Vec<_>>().join("; "))
 }

@@ -1,9 +1,9 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
 use super::model::operation::{moved, LONGEST_WAIT_MS};
-use super::model::{whole, Exact, Flow, Holding, Judged, Limit, Operation};
+use super::model::{whole, Exact, Flow, HoldOperation, Judged, Limit, Operation};
 use super::scenario::{any_amounts, pauses, rates, starts, whole_rates, Pause};
-use super::strategies::{holdings, limits, operations, spread};
+use super::strategies::{hold_operations, limits, operations, spread};
 use num_traits::{Signed, Zero};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::number::MAX_MICRO;
 
 /// What the clock does before a call, the limit that comes with it, and what is wanted: of a hold, or of the bucket.
-type Step = (Pause, Limit, Option<Holding>, Operation);
+type Step = (Pause, Limit, Option<HoldOperation>, Operation);
 
 /// Steps with these limits; so many quarters of them on holds, and so many on a clock that was set back.
 fn steps(
@@ -24,13 +24,13 @@ fn steps(
         let step = select(limits).prop_flat_map(move |limit| {
             // Of a pool tokens are held, but not taken.
             let on_holds = if limit.is_pool() { 3 } else { on_holds };
-            let holding = (0..4u8, holdings(&limit, any_amounts(&limit)))
-                .prop_map(move |(quarter, holding)| (quarter < on_holds).then_some(holding));
+            let hold_operation = (0..4u8, hold_operations(&limit, any_amounts(&limit)))
+                .prop_map(move |(quarter, hold_operation)| (quarter < on_holds).then_some(hold_operation));
             let operation = match limit.is_pool() {
                 true => Just(Operation::Give { amount_micro: 1 }).boxed(),
                 false => operations(&limit, any_amounts(&limit)).boxed(),
             };
-            (pauses(&limit, set_back), Just(limit), holding, operation)
+            (pauses(&limit, set_back), Just(limit), hold_operation, operation)
         });
         vec(step, 1..40)
     })
@@ -40,12 +40,12 @@ fn steps(
 fn walk(
     start_us: i64,
     steps: Vec<Step>,
-    mut call: impl FnMut(&Limit, Option<Holding>, Operation, i64) -> i64,
+    mut call: impl FnMut(&Limit, Option<HoldOperation>, Operation, i64) -> i64,
 ) {
     let (mut now_us, mut told_ms) = (start_us, 0);
-    for (pause, limit, holding, operation) in steps {
+    for (pause, limit, hold_operation, operation) in steps {
         now_us = pause.after(now_us, told_ms);
-        told_ms = call(&limit, holding, operation, now_us);
+        told_ms = call(&limit, hold_operation, operation, now_us);
     }
 }
 
@@ -61,16 +61,16 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
 fn make(
     judged: &mut Judged,
     limit: &Limit,
-    holding: Option<Holding>,
+    hold_operation: Option<HoldOperation>,
     operation: Operation,
     now_us: i64,
 ) -> i64 {
     let level = judged.model.level(limit, now_us);
     let is_rounded = !judged.holds.is_empty() && level.low != level.high;
-    let outcome = match (holding, operation) {
+    let outcome = match (hold_operation, operation) {
         // No hold could end any more.
-        (Some(Holding::Set { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
-        (Some(holding), _) => judged.call(limit, &holding, now_us),
+        (Some(HoldOperation::Set { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        (Some(hold_operation), _) => judged.call(limit, &hold_operation, now_us),
         // Nobody outside can tell whether it found the bucket full, so that nothing was written.
         (None, Operation::Give { .. }) if is_rounded => return 0,
         (None, operation) => judged.call(limit, operation, now_us),
@@ -94,8 +94,8 @@ proptest! {
     ) {
         let mut judged = Judged { expires_late, ..Judged::default() };
         let is_exact = steps.iter().all(|(_, limit, ..)| limit.is_whole());
-        walk(start_us, steps, |limit, holding, operation, now_us| {
-            let told_ms = make(&mut judged, limit, holding, operation, now_us);
+        walk(start_us, steps, |limit, hold_operation, operation, now_us| {
+            let told_ms = make(&mut judged, limit, hold_operation, operation, now_us);
             let level = judged.model.level(limit, now_us);
             assert!(!is_exact || level.low == level.high, "{level:?}");
             told_ms

@@ -2,7 +2,7 @@
 //! on servers draw from the same by `Random::draw`.
 
 use super::model::operation::LONGEST_WAIT_MS;
-use super::model::{Holding, Limit, Operation, MILLION};
+use super::model::{HoldOperation, Limit, Operation, MILLION};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tokenbucket_core::bucket::MAX_TIME_US;
@@ -57,17 +57,17 @@ pub fn operations(
 }
 
 /// All that can be wanted of a few holds.
-pub fn holdings(
+pub fn hold_operations(
     limit: &Limit,
     amounts: impl Strategy<Value = i64> + Clone,
-) -> impl Strategy<Value = Holding> {
+) -> impl Strategy<Value = HoldOperation> {
     let is_pool = limit.is_pool();
     let times_ms = prop_oneof![1 => Just(1), 3 => 1..=limit.refill_us().clamp(2, DAY_US) / 1000 + 2];
     let ids = (0..9u8).prop_map(|number| format!("hold:{number}"));
     (ids, amounts, prop::option::weighted(0.7, times_ms)).prop_map(
         move |(id, micro, time_ms)| match time_ms {
-            Some(ttl_ms) => Holding::Set { id, amount_micro: micro, ttl_ms },
-            None => Holding::Settle { id, used_micro: if is_pool { 0 } else { micro } },
+            Some(ttl_ms) => HoldOperation::Set { id, amount_micro: micro, ttl_ms },
+            None => HoldOperation::Settle { id, used_micro: if is_pool { 0 } else { micro } },
         },
     )
 }

@@ -21,7 +21,7 @@ proptest! {
         denials in prop::collection::vec(keys(), 1..400),
     ) {
         let (mut top, mut truth) = (Top::new(most), HashMap::new());
-        prop_assert_eq!(top.most(), most);
+        prop_assert_eq!(top.max_counters(), most);
         for (now_ms, key) in (1..).zip(&denials) {
             top.count(key, now_ms);
             let key = &key[..key.len().min(MAX_KEY_LEN)];
