@@ -2,7 +2,6 @@ package tokenbucket_test
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -105,19 +104,5 @@ func TestAServerThatComesBackWithTheModule(t *testing.T) {
 	must(t)(limiter.Take(ctx, "a", 1))
 	if server.Do("EXISTS", "tb:a") != int64(1) {
 		t.Fatal("the module does not decide")
-	}
-}
-
-func TestTheScriptIsTheOneOfAllClients(t *testing.T) {
-	own, err := os.ReadFile("fallback.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	common, err := os.ReadFile("../fallback.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(own) != string(common) {
-		t.Fatal("clients/go/fallback.lua is not clients/fallback.lua: make fallback.lua copies it")
 	}
 }

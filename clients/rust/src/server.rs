@@ -22,6 +22,7 @@ use crate::options::{Fallback, ServerOptions};
 use crate::request::{By, Request};
 
 const SOURCE: &str = include_str!("fallback.lua");
+const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
 static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
 const BETWEEN_LOOKS_FOR_THE_MODULE: Duration = Duration::from_secs(60);

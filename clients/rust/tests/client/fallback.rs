@@ -94,9 +94,3 @@ async fn a_server_that_comes_back_with_the_module_is_asked_for_it() {
     let kind: String = redis::cmd("TYPE").arg("tb:a").query(&mut server.connection()).unwrap();
     assert_eq!(kind, "tb-bucket");
 }
-
-#[test]
-fn the_script_is_the_one_of_all_clients() {
-    let own = std::fs::read("src/fallback.lua").unwrap();
-    assert!(own == std::fs::read("../fallback.lua").unwrap());
-}
