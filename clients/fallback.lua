@@ -413,7 +413,7 @@ local function operation(name)
         if micro == 0 then return untouched(view, 1, wait_for(view, 0)) end
         local level = view.level - micro
         if is_too_deep(level) then
-          refuse('ERR amount would put the bucket more than 1e9 tokens into debt, the deepest without the module')
+          refuse('ERR the bucket would be more than 1e9 tokens in debt, the deepest without the module')
         end
         return moved(view, 1, micro, wait_ms(view, level, view.at, 0))
       end

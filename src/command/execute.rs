@@ -68,7 +68,7 @@ pub(super) fn decide(key: &BucketKey, request: &Request<'_, Argument<'_>>) -> Re
 
 #[inline(always)]
 fn decide_alone(key: &BucketKey, request: &Request<'_, Argument<'_>>) -> Result<Outcome, Error> {
-    request.limit.decide(key.bucket(), request.operation, key.call().now_us()).map_err(|_| Error::DebtTooDeep)
+    Ok(request.limit.decide(key.bucket(), request.operation, key.call().now_us())?)
 }
 
 #[cold]
@@ -80,7 +80,7 @@ fn decide_with_holds(
     operation: Operation,
     now_us: i64,
 ) -> Result<Outcome, Error> {
-    limit.decide_with(stored, holds, operation, now_us).map_err(|_| Error::DebtTooDeep)
+    Ok(limit.decide_with(stored, holds, operation, now_us)?)
 }
 
 /// What becomes of a bucket that would have allowed what another denies.

@@ -112,7 +112,7 @@ fn decide(key: &mut BucketKey, request: &Request) -> Result<HoldPlan, Error> {
         HoldOperation::Settle { used_micro } => {
             let none = Holds::default();
             let holds = key.holds().unwrap_or(&none);
-            limit.settle(stored, holds, id, used_micro, now_us).map_err(|_| Error::UsedTooDeep)
+            Ok(limit.settle(stored, holds, id, used_micro, now_us)?)
         }
         HoldOperation::Set { amount_micro, .. } => {
             let mut none = Holds::default();
@@ -147,8 +147,7 @@ fn admit(key: &BucketKey, request: &Request, holding: &mut HoldPlan) -> Result<(
     let none = Holds::default();
     let take = Operation::Take { cost_micro: amount_micro };
     let (holds, now_us) = (key.holds().unwrap_or(&none), key.call().now_us());
-    let outcome = request.limit.decide_with(key.bucket(), holds, take, now_us);
-    let outcome = outcome.map_err(|_| Error::DebtTooDeep)?;
+    let outcome = request.limit.decide_with(key.bucket(), holds, take, now_us)?;
     let change = if is_stored { outcome.change } else { Change::Keep };
     *holding = HoldPlan::Keep(Outcome { change, ..outcome });
     Ok(())

@@ -136,7 +136,7 @@ fn decide(
     stored: Option<Bucket>,
     now_us: i64,
 ) -> Result<Outcome, Error> {
-    request.limit.decide(stored, request.operation, now_us).map_err(|_| Error::DebtTooDeep)
+    Ok(request.limit.decide(stored, request.operation, now_us)?)
 }
 
 /// The reply.

@@ -26,7 +26,7 @@ const WRONG: &[(Error, &str)] = &[
     (Error::MaxWait, "TB.RESERVE k 10 1 1 -1; TB.RESERVE n 10 1 1 0.5"),
     (Error::Amount, "TB.CHARGE n 10 1 -1; TB.GIVE k 10 1 all; TB.HOLD k 10 1 -1 5 b"),
     (Error::DebtTooDeep, "TB.CHARGE deep 10 1e12 1; TB.CHARGE deep 0 1e12 1e12"),
-    (Error::UsedTooDeep, "TB.SETTLE deep 10 1e12 id 5; TB.MSETTLE 2 id pool 10 0 0 deep 10 1e12 5"),
+    (Error::DebtTooDeep, "TB.SETTLE deep 10 1e12 id 5; TB.MSETTLE 2 id pool 10 0 0 deep 10 1e12 5"),
     (Error::Ttl, "TB.HOLD k 10 1 1 0 b; TB.HOLD k 10 1 1 2592000001 b; TB.HOLD k 10 1 1 1.5 b"),
     (Error::Used, "TB.SETTLE pool 10 1 id x"),
     (Error::UsedOfPool, "TB.SETTLE pool 10 0 id 1"),

@@ -44,8 +44,8 @@ TB.PEEK jobs 3 0 0 => [1 2 0 60000]
 # used may take the bucket into the deepest debt
 TB.HOLD k 10 1 4 60000 a => [1 6 0 4000]
 TB.CHARGE k 10 1 11 => [1 -5 5000 15000]
-TB.SETTLE k 10 1 a 1e12 => ERR used would put the bucket more than 1e12 tokens into debt
-TB.MSETTLE 2 a l 10 1 1 k 10 1 1e12 => ERR used would put the bucket more than 1e12 tokens into debt (bucket 2 of 2)
+TB.SETTLE k 10 1 a 1e12 => ERR the bucket would be more than 1e12 tokens in debt
+TB.MSETTLE 2 a l 10 1 1 k 10 1 1e12 => ERR the bucket would be more than 1e12 tokens in debt (bucket 2 of 2)
 TB.SETTLE k 10 1 a 999999999999 => [1 -1000000000000 1000000000000000 1000000000010000]
 
 # one hold over several buckets is all or nothing, can be set again, and is settled wherever it is there

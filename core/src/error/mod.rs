@@ -11,6 +11,7 @@ mod rate;
 
 pub use quote::MAX_QUOTED;
 
+use crate::bucket::DebtTooDeep;
 use std::fmt;
 use std::num::NonZeroU32;
 
@@ -43,10 +44,8 @@ pub enum Error {
     RateOutOfRange,
     /// Capacity and rate are fine, but not together.
     RefillTooSlow,
-    /// A charge beyond the deepest debt.
+    /// The call would put the bucket beyond the deepest debt.
     DebtTooDeep,
-    /// The same by what was used of a hold.
-    UsedTooDeep,
     /// The `numkeys` of a call is not a number of buckets.
     NumKeys,
     /// `numkeys` and the number of arguments behind it do not agree.
@@ -107,8 +106,7 @@ impl Error {
             Self::RefillTooSlow => {
                 "ERR refilling capacity from empty at this rate would take more than 100 years"
             }
-            Self::DebtTooDeep => "ERR amount would put the bucket more than 1e12 tokens into debt",
-            Self::UsedTooDeep => "ERR used would put the bucket more than 1e12 tokens into debt",
+            Self::DebtTooDeep => "ERR the bucket would be more than 1e12 tokens in debt",
             Self::NumKeys => "ERR numkeys must be a whole number from 1 to 1024",
             Self::NumKeysMismatch => "ERR numkeys must match the number of '",
             Self::Ttl => "ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000",
@@ -167,6 +165,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<DebtTooDeep> for Error {
+    fn from(_: DebtTooDeep) -> Self {
+        Self::DebtTooDeep
+    }
+}
 
 /// An error, and where it is in a call that may repeat a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
