@@ -375,20 +375,13 @@ fn micro(tokens: i64) -> i64 {
     tokens.saturating_mul(MICRO_PER_TOKEN)
 }
 
-/// Few keys are compared with each other, but only where a fingerprint says that two may be the same; many are
-/// sorted.
+/// Compares few keys with each other, and sorts many.
 fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result<(), Refusal> {
     const FEW: usize = 32;
     let sent = keys.clone();
     let mut keys: Vec<&[u8]> = keys.collect();
     let twice = if keys.len() <= FEW {
-        let mut seen = 0u64;
-        keys.iter().enumerate().any(|(index, key)| {
-            let fingerprint = fingerprint(key);
-            let maybe = seen & fingerprint != 0;
-            seen |= fingerprint;
-            maybe && keys.iter().take(index).any(|earlier| earlier == key)
-        })
+        keys.iter().enumerate().any(|(index, key)| keys.iter().take(index).any(|earlier| earlier == key))
     } else {
         keys.sort_unstable();
         keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
@@ -406,12 +399,6 @@ fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result
 fn first_repeated<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
     let mut seen = HashSet::new();
     keys.enumerate().find(|(_, key)| !seen.insert(*key)).map(|(place, _)| place)
-}
-
-/// One of 64 bits, by the end of a key, where keys differ most.
-fn fingerprint(key: &[u8]) -> u64 {
-    let byte = |from_end: usize| key.iter().nth_back(from_end).copied().map_or(0, u32::from);
-    1u64.rotate_left(byte(0).wrapping_add(byte(1).wrapping_mul(10)))
 }
 
 fn amount<A: AsRef<[u8]>>(
