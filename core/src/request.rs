@@ -60,17 +60,6 @@ pub enum HoldOperation {
     },
 }
 
-/// One bucket, its limit, and what a `CL.THROTTLE` takes from it.
-#[derive(Clone, Copy, Debug)]
-pub struct Throttle<'a, A> {
-    /// The argument that names the bucket.
-    pub key: &'a A,
-    /// The limit that came with the call.
-    pub limit: Limit,
-    /// What the call costs; 0 only looks.
-    pub cost_micro: i64,
-}
-
 /// What is asked of the keys that were denied most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopRequest {
@@ -335,11 +324,11 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Ref
 /// The longest period of `CL.THROTTLE`: 100 years, in seconds.
 pub const MAX_PERIOD_S: i64 = signed(CENTURY_S);
 
-/// `key max_burst count period [quantity]`, of `CL.THROTTLE`.
+/// `key max_burst count period [quantity]`, of `CL.THROTTLE`: an [`Operation::Take`].
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
-pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Throttle<'_, A>, Error> {
+pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, max_burst, count, period, quantity) = match arguments {
         [key, max_burst, count, period] => (key, max_burst, count, period, None),
         [key, max_burst, count, period, quantity] => (key, max_burst, count, period, Some(quantity)),
@@ -354,7 +343,7 @@ pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Throttle<'_, A>, Erro
     };
     let rate = Rate::per_seconds(count, period_s).ok_or(Error::Count)?;
     let limit = Limit::new(micro(capacity_tokens), rate).ok_or(Error::BurstTooSlow)?;
-    Ok(Throttle { key, limit, cost_micro: micro(quantity) })
+    Ok(Request { key, limit, operation: Operation::Take { cost_micro: micro(quantity) } })
 }
 
 /// What a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients that

@@ -41,15 +41,10 @@ impl Command for Throttle {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        let throttle = request::throttle(call.arguments())?;
-        let request = Request {
-            key: throttle.key,
-            limit: throttle.limit,
-            operation: Operation::Take { cost_micro: throttle.cost_micro },
-        };
-        let verdict = match throttle.cost_micro {
-            0 => look(call, &request)?,
-            cost_micro => take(call, &request, cost_micro)?,
+        let request = request::throttle(call.arguments())?;
+        let verdict = match request.operation {
+            Operation::Take { cost_micro } if cost_micro > 0 => take(call, &request, cost_micro)?,
+            _ => look(call, &request)?,
         };
         verdict.reply(&call);
         Ok(())
