@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use tokenbucket_core::bucket::{self, Operation};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::number::{Rounding, MAX_TOKENS};
-use tokenbucket_core::request::{self, Request, Throttle};
+use tokenbucket_core::request::{self, Request};
 
 /// The commands that read the words of an operation, without their `TB.` or `CL.`
 pub const COMMANDS: [&str; 8] =
@@ -142,10 +142,7 @@ pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request
         "CHARGE" => request::charge(arguments),
         "GIVE" => request::give(arguments),
         "MTAKE" => return request::multi_take(arguments),
-        "THROTTLE" => request::throttle(arguments).map(|Throttle { key, limit, cost_micro }| {
-            let operation = Operation::Take { cost_micro };
-            Request { key, limit, operation }
-        }),
+        "THROTTLE" => request::throttle(arguments),
         other => panic!("{other} is no command"),
     };
     Ok(vec![one?])
