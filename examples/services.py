@@ -20,6 +20,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 READY_WITHIN_S = 30
+# Kills a child with its parent, even if that was killed itself. On Linux, by util-linux; elsewhere, `stop` has to do.
+ENDS_WITH_PARENT = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
 # The node of a cluster talks to the others on a port so far above its own.
 CLUSTER_BUS = 10_000
 
@@ -74,7 +76,12 @@ class Service:
         with self.log.open("ab") as log:
             out = None if self.show else log
             self.process = subprocess.Popen(
-                self.command, cwd=self.folder, env=self.env, stdout=out, stderr=out
+                [*ENDS_WITH_PARENT, *self.command],
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def start(self, within_s: float = READY_WITHIN_S) -> None:
@@ -99,6 +106,17 @@ class Service:
     def signal(self, number: signal.Signals) -> None:
         assert self.process
         self.process.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        assert self.process
+        return self.process.pid
+
+    def kill(self) -> None:
+        """Ends it as a crash does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def stop(self) -> None:
         if self.process is None or self.ended():

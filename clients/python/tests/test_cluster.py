@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import Make
-from servers import Cluster, cluster
+from launch import Servers, ask
 from services import module, wait_for
 from tokenbucket import CrossSlot, Limit, ModuleMissing
 
@@ -19,37 +19,37 @@ LIMIT = Limit(10, STILL)
 
 
 @pytest.fixture(scope="module")
-def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with Servers(tmp_path_factory.mktemp("cluster"), cluster=True) as nodes:
         yield nodes
 
 
 @pytest.fixture
-def nodes(shared_nodes: Cluster) -> Cluster:
+def nodes(shared_nodes: Servers) -> Servers:
     """For the tests that change nothing but buckets; each starts without any."""
     for node in shared_nodes.nodes:
-        shared_nodes.ask(node, "FLUSHALL")
+        ask(node, "FLUSHALL")
     return shared_nodes
 
 
 @pytest.fixture
-def own_nodes(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(tmp_path) as nodes:
+def own_nodes(tmp_path: Path) -> Iterator[Servers]:
+    with Servers(tmp_path, cluster=True) as nodes:
         yield nodes
 
 
 @pytest.fixture
-def bare_nodes(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(tmp_path, with_module=False) as nodes:
+def bare_nodes(tmp_path: Path) -> Iterator[Servers]:
+    with Servers(tmp_path, cluster=True, with_module=False) as nodes:
         yield nodes
 
 
-def names(nodes: Cluster, prefix: str = "tb:") -> list[str]:
+def names(nodes: Servers, prefix: str = "tb:") -> list[str]:
     """One on each node."""
     return [nodes.name_on(node, prefix) for node in nodes.nodes]
 
 
-def test_each_node_decides_on_its_buckets(make_on_cluster: Make, nodes: Cluster) -> None:
+def test_each_node_decides_on_its_buckets(make_on_cluster: Make, nodes: Servers) -> None:
     limiter = make_on_cluster(nodes.nodes[0], LIMIT, on_error="raise")
     for name, node in zip(names(nodes), nodes.nodes, strict=True):
         assert limiter.take(name, 4).remaining == 6
@@ -60,10 +60,10 @@ def test_each_node_decides_on_its_buckets(make_on_cluster: Make, nodes: Cluster)
             hold.used = 1
         assert limiter.charge(name, 1).remaining == 1
         assert limiter.give(name, 3).remaining == 4
-        assert nodes.ask(node, "KEYS", "*") == [f"tb:{name}"]
+        assert ask(node, "KEYS", "*") == [f"tb:{name}"]
 
 
-def test_several_limits_of_one_name_share_a_node(make_on_cluster: Make, nodes: Cluster) -> None:
+def test_several_limits_of_one_name_share_a_node(make_on_cluster: Make, nodes: Servers) -> None:
     limits = {"requests": LIMIT, "inflight": Limit(1, 0)}
     limiter = make_on_cluster(nodes.nodes[0], limits, on_error="raise")
     for name in ("ada", "bob", "eve"):
@@ -72,7 +72,7 @@ def test_several_limits_of_one_name_share_a_node(make_on_cluster: Make, nodes: C
             assert hold.remaining == {"requests": 8, "inflight": 0}
 
 
-def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes: Cluster) -> None:
+def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes: Servers) -> None:
     limiter = make_on_cluster(nodes.nodes[0], {"user": LIMIT, "team": LIMIT}, on_error="open")
     one, other, _ = names(nodes)
     assert limiter.take_all({"user": one, "team": one}, {"user": 1, "team": 2}).remaining == 8
@@ -83,7 +83,7 @@ def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes
 
 
 def test_without_the_module_a_script_decides_on_every_node_that_lacks_it(
-    make_on_cluster: Make, bare_nodes: Cluster, caplog: Any
+    make_on_cluster: Make, bare_nodes: Servers, caplog: Any
 ) -> None:
     limits = {"requests": LIMIT, "tokens": LIMIT}
     first = bare_nodes.nodes[0]
@@ -103,18 +103,18 @@ def test_without_the_module_a_script_decides_on_every_node_that_lacks_it(
         joint.take_all({"requests": one, "tokens": other}, {"requests": 1, "tokens": 1})
     assert not any("cannot ask" in record.message for record in caplog.records)
 
-    bare_nodes.ask(first, "MODULE", "LOAD", str(module()))
-    bare_nodes.ask(first, "FLUSHALL")
+    ask(first, "MODULE", "LOAD", str(module()))
+    ask(first, "FLUSHALL")
     limiter = make_on_cluster(first, LIMIT, fallback="script", prefix="later:")
     for name in names(bare_nodes, "later:"):
         assert limiter.take(name).remaining == 9
-    [key] = bare_nodes.ask(first, "KEYS", "*")
+    [key] = ask(first, "KEYS", "*")
     assert not key.endswith(":script"), "this node has the module, and decides by it"
-    [key] = bare_nodes.ask(bare_nodes.nodes[1], "KEYS", "later:*")
+    [key] = ask(bare_nodes.nodes[1], "KEYS", "later:*")
     assert key.endswith(":script"), "the others do not"
 
 
-def test_a_slot_that_moved_is_followed(make_on_cluster: Make, own_nodes: Cluster) -> None:
+def test_a_slot_that_moved_is_followed(make_on_cluster: Make, own_nodes: Servers) -> None:
     limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="raise")
     joint = make_on_cluster(own_nodes.nodes[0], {"a": LIMIT, "b": LIMIT}, on_error="raise")
     names = [own_nodes.name_on(own_nodes.nodes[0]), "moves", "moves, too"]
@@ -124,15 +124,15 @@ def test_a_slot_that_moved_is_followed(make_on_cluster: Make, own_nodes: Cluster
         to = own_nodes.nodes[(own_nodes.nodes.index(own_nodes.node_of(f"tb:{name}")) + 1) % 3]
         own_nodes.move_slot_of(f"tb:{name}", to)
         assert limiter.take(name).remaining == 9
-        assert own_nodes.ask(to, "KEYS", "*") == [f"tb:{name}"]
-        own_nodes.ask(to, "FLUSHALL")
+        assert ask(to, "KEYS", "*") == [f"tb:{name}"]
+        ask(to, "FLUSHALL")
     owner = own_nodes.nodes.index(own_nodes.node_of("{moves}"))
     own_nodes.move_slot_of("{moves}", own_nodes.nodes[(owner + 1) % 3])
     assert joint.take_all("moves", {"a": 1, "b": 1}).remaining == 9
 
 
 def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone(
-    make_on_cluster: Make, own_nodes: Cluster, caplog: Any
+    make_on_cluster: Make, own_nodes: Servers, caplog: Any
 ) -> None:
     caplog.set_level(logging.WARNING, "tokenbucket")
     limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
@@ -155,13 +155,13 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone(
     assert own[1].endswith("is back, limiting again")
 
 
-def test_the_replica_of_a_node_that_died_goes_on(make_on_cluster: Make, own_nodes: Cluster) -> None:
+def test_the_replica_of_a_node_that_died_goes_on(make_on_cluster: Make, own_nodes: Servers) -> None:
     master = own_nodes.nodes[1]
     replica = own_nodes.add_replica_of(master)
     limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
     name = own_nodes.name_on(master)
     assert limiter.take(name, 4).remaining == 6
-    wait_for(lambda: own_nodes.ask(replica, "DBSIZE") == 1, "the replica")
+    wait_for(lambda: ask(replica, "DBSIZE") == 1, "the replica")
     master.stop()
     assert limiter.take(name).degraded
     own_nodes.take_over(replica)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tokenbucket
-from servers import PACKAGE
+from paths import PACKAGE
 from services import Service
 
 ROOT = PACKAGE.parents[1]

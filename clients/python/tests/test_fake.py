@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import subprocess
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -17,7 +16,7 @@ import redis
 
 import tokenbucket
 import tokenbucket.asyncio
-from servers import REPOSITORY
+from launch import fake_clock
 from services import redis_server
 from tokenbucket import BadArgument, Limit
 from tokenbucket.testing import FakeServer
@@ -47,12 +46,7 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def governed(tmp_path: Path, clock: Clock) -> Iterator[Any]:
-    library = tmp_path / "fakeclock.so"
-    source = REPOSITORY / "tests/common/fakeclock.c"
-    compile = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(compile, check=True)
-    env = {"LD_PRELOAD": str(library), "FAKECLOCK": str(clock.path)}
-    server = redis_server(tmp_path, env=env)
+    server = redis_server(tmp_path, env=fake_clock(clock.path))
     server.start()
     with redis.Redis(port=server.port) as client:
         yield client

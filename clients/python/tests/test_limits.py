@@ -26,7 +26,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import tokenbucket.limits
-from servers import cluster
+from launch import Servers
 from services import Service
 from serving import asgi, wsgi
 from tokenbucket import ServerAway
@@ -88,7 +88,7 @@ def test_storages_are_made_of_what_the_library_lets_one_say(own_server: Service)
 
 
 def test_a_cluster_is_a_storage(tmp_path: Path) -> None:
-    with cluster(tmp_path) as nodes:
+    with Servers(tmp_path, cluster=True) as nodes:
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes.nodes)
         storage: Any = storage_from_string(f"tokenbucket+cluster://{hosts}")
         limiter = limits.strategies.STRATEGIES["token-bucket"](storage)

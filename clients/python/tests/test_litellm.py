@@ -16,7 +16,7 @@ import httpx
 import pytest
 import redis
 
-from servers import PACKAGE
+from paths import PACKAGE
 from services import Service, free_port, redis_server, wait_for
 
 # Nothing flows in while a test runs.

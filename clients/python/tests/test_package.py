@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tokenbucket
-from servers import PACKAGE, REPOSITORY
+from paths import PACKAGE, REPOSITORY
 
 SCRIPT = "tokenbucket/fallback.lua"
 

@@ -12,7 +12,8 @@ import pytest
 from deviations import DEVIATIONS
 
 import tokenbucket
-from servers import PACKAGE, cluster
+from launch import Servers
+from paths import PACKAGE
 from services import Service
 
 README = (PACKAGE / "README.md").read_text()
@@ -28,7 +29,7 @@ def namespace() -> dict[str, Any]:
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
     """In one program from top to bottom, on the test's servers instead of the usual port."""
     assert len(BLOCKS) == 12
-    with cluster(tmp_path) as nodes:
+    with Servers(tmp_path, cluster=True) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
 
 
