@@ -208,7 +208,7 @@ func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testi
 	}
 	log.Expect(t, cluster.Nodes[1].Address())
 
-	cluster.TakeOver(replica, 1)
+	cluster.TakeOver(replica)
 	realserver.Eventually(t, "limiting again", func() bool {
 		decision, err := limiter.Peek(ctx, names[1], 0)
 		return err == nil && !decision.Degraded
