@@ -12,13 +12,11 @@ import {
   CLUSTER_LIBRARIES,
   clusterClientFor,
   clusterFor,
-  MAY_LOAD_MODULES,
   MODULE,
   patient,
   sharedCluster,
   STILL,
   until,
-  type Server,
 } from "./servers.js";
 
 const LIMIT = { capacity: 10, rate: STILL };
@@ -91,8 +89,8 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
 
   test(`${library}: a node that is away is an outage of its buckets alone, until a replica takes over`, async (t) => {
     const cluster = await clusterFor(t);
-    const [first, master, third] = cluster.nodes as [Server, Server, Server];
-    const replica = await cluster.replicaOf(t, master);
+    const master = cluster.nodes[1]!;
+    const replica = await cluster.replicaOf(master);
     const lines: string[] = [];
     const client = await clusterClientFor(t, cluster, library);
     const buckets = patient(client, { log: (line) => lines.push(line), retryEveryMs: 20, timeoutMs: 1000 });
@@ -108,7 +106,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
     }
     assert.equal(lines.filter((line) => line.includes("cannot ask the node")).length, 1, lines.join("\n"));
 
-    await cluster.takeOver(replica, [first, third]);
+    await cluster.takeOver(replica);
     await until(async () => !(await limiter.take(onMaster, 0)).degraded);
     assert.equal((await limiter.take(onMaster, 4)).remaining, 2, "what was taken before is known");
   });
@@ -171,7 +169,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES).filter((library) => !/\d/.t
   }
 
   test(`${library}: a node that gains the module decides by it, the others go on without`, async (t) => {
-    const cluster = await clusterFor(t, { module: false, args: MAY_LOAD_MODULES });
+    const cluster = await clusterFor(t, { module: false });
     await ask(cluster.nodes[0]!, "MODULE", "LOAD", MODULE);
     const limiter = new Limiter(scripted(await clusterClientFor(t, cluster, library)), LIMIT, STRICT);
     const names = await cluster.names();

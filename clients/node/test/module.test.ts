@@ -5,11 +5,10 @@ import { mock, test } from "node:test";
 
 import { JointLimiter, Limiter, ModuleMissing, type Client } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, MAY_LOAD_MODULES, MODULE, patient, serverFor, STILL, until } from "./servers.js";
+import { clientFor, LIBRARIES, MODULE, patient, serverFor, STILL, until } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
 const scripted = (client: Client) => patient(client, { fallback: "script" });
-const MAY_GAIN_IT = { module: false, args: MAY_LOAD_MODULES };
 
 test("without a fallback the error says what to do, whatever onError says", async (t) => {
   const server = await serverFor(t, { module: false });
@@ -69,7 +68,7 @@ test("holds need the module, and say so", async (t) => {
 });
 
 test("a server that gains the module is found after a reconnect", async (t) => {
-  const server = await serverFor(t, MAY_GAIN_IT);
+  const server = await serverFor(t, { module: false });
   const { client, send } = await clientFor(t, server);
   const lines: string[] = [];
   const log = (line: string) => lines.push(line);
@@ -95,7 +94,7 @@ test("a server that gains the module is found after a reconnect", async (t) => {
 });
 
 test("or after a minute; and the script found once costs no unknown command until then", async (t) => {
-  const server = await serverFor(t, MAY_GAIN_IT);
+  const server = await serverFor(t, { module: false });
   const { client, send } = await clientFor(t, server);
   const limiter = new Limiter(scripted(client), LIMIT);
   const errors = async () => /errorstat_ERR:count=(\d+)/.exec(String(await send("INFO", "errorstats")))?.[1];
@@ -112,7 +111,7 @@ test("or after a minute; and the script found once costs no unknown command unti
 });
 
 test("without a fallback, too, a server that gains the module is limiting at once", async (t) => {
-  const server = await serverFor(t, MAY_GAIN_IT);
+  const server = await serverFor(t, { module: false });
   const { client, send } = await clientFor(t, server);
   const limiter = new Limiter(patient(client), LIMIT);
   await assert.rejects(limiter.take("a"), ModuleMissing);

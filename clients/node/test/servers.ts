@@ -1,10 +1,10 @@
 /** Real servers whose clock a test sets, and clients of each library. */
 
-import { execFileSync, spawn, type ChildProcess } from "node:child_process";
-import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
-import { connect, createServer } from "node:net";
-import { tmpdir } from "node:os";
+import { spawn, type ChildProcess } from "node:child_process";
+import { once } from "node:events";
+import { writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { after, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -16,12 +16,8 @@ import * as redis4 from "redis-4";
 import * as redis5 from "redis-5";
 import { Server as Buckets, type Client, type ServerOptions as BucketsOptions } from "tokenbucket-redis";
 
-const HERE = resolve(import.meta.dirname, "..");
-const SERVER = resolve(HERE, process.env.SERVER ?? "../../target/engines/redis-7.0.15/server");
-export const MODULE = resolve(HERE, process.env.MODULE ?? "../../target/release/libtokenbucket.so");
-
-/** What lets a server load modules while it runs; older ones do so anyway. */
-export const MAY_LOAD_MODULES = majorVersion() < 7 ? [] : ["--enable-module-command", "yes"];
+const LAUNCHER = resolve(import.meta.dirname, "../../../examples/launch.py");
+export const MODULE = resolve(process.env.MODULE ?? "../../target/release/libtokenbucket.so");
 
 /** One token in six minutes: nothing flows in while a test runs. */
 export const STILL = "10/h";
@@ -29,58 +25,86 @@ export const STILL = "10/h";
 interface ServerOptions {
   module?: boolean;
   args?: string[];
-  /** Whether its time passes by itself, as the nodes of a cluster need it among themselves. */
-  realTime?: boolean;
 }
 
-/** What is left when a test program ends early ends with it. */
-const running = new Set<Server>();
-process.once("exit", () => running.forEach((server) => server.abandon()));
+interface Node {
+  node: number;
+  port: number;
+  pid: number;
+}
 
-/** A server on a port and in a folder of its own, on which the time stands still; ended by its own pid. */
-export class Server {
-  #child: ChildProcess | undefined;
-  #nowUs = 1_767_225_600_000_007n;
-  readonly #folder = mkdtempSync(join(tmpdir(), "tokenbucket-node-"));
-  readonly #clock = openSync(join(this.#folder, "clock"), "w");
+/** examples/launch.py, which says how it works: it starts servers, and ends them when its input ends. */
+class Launcher {
+  readonly #child: ChildProcess;
+  readonly #lines: AsyncIterator<string>;
+  #last: Promise<unknown> = Promise.resolve();
 
-  private constructor(
-    readonly port: number,
-    readonly args: string[],
-    readonly realTime: boolean,
-  ) {
-    this.advance(0);
-    running.add(this);
+  private constructor(options: string[]) {
+    this.#child = spawn("python3", [LAUNCHER, "serve", ...options], { stdio: ["pipe", "pipe", "inherit"] });
+    this.#lines = createInterface(this.#child.stdout!)[Symbol.asyncIterator]();
   }
 
-  static async start({ module = true, args = [], realTime = false }: ServerOptions = {}): Promise<Server> {
-    for (const needed of [SERVER, MODULE]) {
-      if (!existsSync(needed)) throw new Error(`there is no ${needed}: set SERVER and MODULE`);
-    }
-    return new Server(await freePort(), [...args, ...(module ? ["--loadmodule", MODULE] : [])], realTime).start();
+  static async start(kind: "--clock" | "--cluster", { module = true, args = [] }: ServerOptions) {
+    const launcher = new Launcher([kind, ...(module ? [] : ["--without-module"]), "--", ...args]);
+    const { folder, nodes } = (await launcher.#read()) as { folder: string; nodes: Omit<Node, "node">[] };
+    return { launcher, folder, nodes: nodes.map((one, node) => ({ node, ...one })) };
+  }
+
+  /** Its reply, in the order of the calls. */
+  tell(...words: unknown[]): Promise<unknown> {
+    this.#child.stdin!.write(`${JSON.stringify(words)}\n`);
+    const reply = this.#last.then(async () => {
+      const { reply, error } = (await this.#read()) as { reply?: unknown; error?: string };
+      if (error !== undefined) throw new Error(`${words.join(" ")}: ${error}`);
+      return reply;
+    });
+    this.#last = reply.catch(() => {});
+    return reply;
+  }
+
+  async #read(): Promise<unknown> {
+    const { value, done } = await this.#lines.next();
+    if (done) throw new Error("no server was started: run the tests with `make test`");
+    return JSON.parse(value);
+  }
+
+  async end(): Promise<void> {
+    this.#child.stdin!.end();
+    if (this.#child.exitCode === null) await once(this.#child, "exit");
+  }
+}
+
+/** A server on which the time stands still, or a node of a cluster. */
+export class Server {
+  #nowUs = 1_767_225_600_000_007n;
+  readonly #clock: string | undefined;
+  readonly port: number;
+  readonly node: number;
+  #pid: number;
+
+  constructor(
+    readonly launcher: Launcher,
+    { node, port, pid }: Node,
+    folder?: string,
+  ) {
+    [this.node, this.port, this.#pid] = [node, port, pid];
+    if (folder === undefined) return;
+    this.#clock = join(folder, "clock");
+    this.advance(0);
+  }
+
+  static async start(options: ServerOptions = {}): Promise<Server> {
+    const { launcher, folder, nodes } = await Launcher.start("--clock", options);
+    return new Server(launcher, nodes[0]!, folder);
   }
 
   get url(): string {
     return `redis://127.0.0.1:${this.port}`;
   }
 
-  /** Starts it, again if need be, on the same port and empty. */
-  async start(): Promise<this> {
-    const settings = { port: String(this.port), bind: "127.0.0.1", save: "", appendonly: "no" };
-    const args = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, value]);
-    const log = openSync(join(this.#folder, "log"), "a");
-    this.#child = spawn(SERVER, [...args, ...this.args], {
-      cwd: this.#folder,
-      env: this.realTime ? process.env : { ...process.env, ...fakeClock(join(this.#folder, "clock")) },
-      stdio: ["ignore", log, log],
-    });
-    closeSync(log);
-    this.#child.on("error", () => {});
-    await until(async () => {
-      if (this.#ended) throw new Error(`the server did not start\n${readFileSync(join(this.#folder, "log"), "utf8")}`);
-      return answers(this.port);
-    });
-    return this;
+  /** Starts it again, on the same port and empty. */
+  async start(): Promise<void> {
+    this.#pid = (await this.launcher.tell("start", this.node)) as number;
   }
 
   /** Its time, from a whole millisecond on. */
@@ -93,39 +117,20 @@ export class Server {
     this.#nowUs += BigInt(Math.round(ms * 1000));
     const bytes = Buffer.alloc(8);
     bytes.writeBigInt64BE(this.#nowUs);
-    writeSync(this.#clock, bytes, 0, 8, 0);
+    writeFileSync(this.#clock!, bytes, { flag: "r+" });
   }
 
   signal(signal: NodeJS.Signals): void {
-    this.#child?.kill(signal);
+    process.kill(this.#pid, signal);
   }
 
   async stop(): Promise<void> {
-    // Its time stands still, so it would wait for ever for what it wants to finish in time.
-    this.signal("SIGKILL");
-    await until(() => this.#ended);
+    await this.launcher.tell("stop", this.node);
   }
 
   async remove(): Promise<void> {
-    await this.stop();
-    this.abandon();
+    await this.launcher.end();
   }
-
-  /** As remove, but waits for nothing. */
-  abandon(): void {
-    this.signal("SIGKILL");
-    running.delete(this);
-    closeSync(this.#clock);
-    rmSync(this.#folder, { recursive: true, force: true });
-  }
-
-  get #ended(): boolean {
-    return !this.#child?.pid || this.#child.exitCode !== null || this.#child.signalCode !== null;
-  }
-}
-
-function fakeClock(path: string): Record<string, string> {
-  return { LD_PRELOAD: join(HERE, "build/fakeclock.so"), FAKECLOCK: path };
 }
 
 /** A server for one test. */
@@ -219,80 +224,28 @@ export async function until(condition: () => Promise<boolean> | boolean, withinM
   }
 }
 
-function majorVersion(): number {
-  const version = execFileSync(SERVER, ["--version"], { encoding: "utf8" });
-  return Number(/ v=(\d+)/.exec(version)?.[1]);
-}
-
-/** A port below those that connections get from the system; a node of a cluster also takes the one 10,000 above it. */
-async function freePort(): Promise<number> {
-  for (;;) {
-    const port = 10_000 + Math.floor(Math.random() * 12_000);
-    if ((await isFree(port)) && (await isFree(port + 10_000))) return port;
-  }
-}
-
-function isFree(port: number): Promise<boolean> {
-  return new Promise((done) => {
-    const server = createServer();
-    server.once("error", () => done(false));
-    server.listen({ port, host: "127.0.0.1" }, () => server.close(() => done(true)));
-  });
-}
-
-function answers(port: number): Promise<boolean> {
-  return new Promise((done) => {
-    const socket = connect({ port, host: "127.0.0.1" });
-    socket.once("error", () => done(false));
-    socket.once("connect", () => {
-      socket.destroy();
-      done(true);
-    });
-  });
-}
-
-const SLOTS = 16_384;
-const SHARE = Math.ceil(SLOTS / 3);
-// A node that is away takes its slots with it, and leaves the others at work.
-const NODE_OPTIONS = "--cluster-enabled yes --cluster-require-full-coverage no --repl-diskless-sync-delay 0".split(" ");
-
 /** Three masters, and whatever a test adds. */
 export class Cluster {
   private constructor(
+    readonly launcher: Launcher,
     readonly nodes: readonly Server[],
-    readonly options: ServerOptions,
   ) {}
 
-  static async start({ module = true, args = [] }: ServerOptions = {}): Promise<Cluster> {
-    const options = { module, args: [...NODE_OPTIONS, ...args], realTime: true };
-    const cluster = new Cluster(await Promise.all([1, 2, 3].map(() => Server.start(options))), options);
-    for (const [at, node] of cluster.nodes.entries()) {
-      await ask(node, "CLUSTER", "SET-CONFIG-EPOCH", String(at + 1));
-      const slots = Array.from({ length: Math.min(SHARE, SLOTS - at * SHARE) }, (_, slot) => String(at * SHARE + slot));
-      await ask(node, "CLUSTER", "ADDSLOTS", ...slots);
-      await cluster.#meet(node);
-    }
-    for (const node of cluster.nodes) {
-      await until(async () => {
-        const info = String(await ask(node, "CLUSTER", "INFO"));
-        return info.includes("cluster_state:ok") && info.includes(`cluster_slots_ok:${SLOTS}`);
-      });
-    }
-    return cluster;
-  }
-
-  async #meet(node: Server): Promise<void> {
-    await ask(node, "CLUSTER", "MEET", "127.0.0.1", String(this.nodes[0]!.port));
+  static async start(options: ServerOptions = {}): Promise<Cluster> {
+    const { launcher, nodes } = await Launcher.start("--cluster", options);
+    return new Cluster(
+      launcher,
+      nodes.map((node) => new Server(launcher, node)),
+    );
   }
 
   async remove(): Promise<void> {
-    await Promise.all(this.nodes.map((node) => node.remove()));
+    await this.launcher.end();
   }
 
   /** The node that has the key, as the slots were dealt. */
   async nodeOf(key: string): Promise<Server> {
-    const slot = Number(await ask(this.nodes[0]!, "CLUSTER", "KEYSLOT", key));
-    return this.nodes[Math.floor(slot / SHARE)]!;
+    return this.nodes[(await this.launcher.tell("node_of", key)) as number]!;
   }
 
   /** A name with a hash tag on each node. */
@@ -304,37 +257,17 @@ export class Cluster {
 
   /** Moves a slot in which there is nothing yet. */
   async moveSlotOf(key: string, to: Server): Promise<void> {
-    const slot = String(await ask(to, "CLUSTER", "KEYSLOT", key));
-    const owner = await this.nodeOf(key);
-    const set = async (node: Server, how: string, other: Server) =>
-      ask(node, "CLUSTER", "SETSLOT", slot, how, String(await ask(other, "CLUSTER", "MYID")));
-    // Else an owner of a later epoch might have it back.
-    await set(to, "IMPORTING", owner);
-    await set(owner, "MIGRATING", to);
-    for (const node of [to, ...this.nodes.filter((one) => one !== to)]) await set(node, "NODE", to);
+    await this.launcher.tell("move_slot", key, to.node);
   }
 
   /** A replica that has all that its master has. */
-  async replicaOf(t: TestContext, master: Server): Promise<Server> {
-    const replica = await serverFor(t, this.options);
-    await this.#meet(replica);
-    const id = String(await ask(master, "CLUSTER", "MYID"));
-    await until(async () => String(await ask(replica, "CLUSTER", "NODES")).includes(id));
-    await ask(replica, "CLUSTER", "REPLICATE", id);
-    await until(async () => String(await ask(replica, "INFO", "replication")).includes("master_link_status:up"));
-    // Or it would take over before it knows which slots its master has.
-    await until(async () => String(await ask(replica, "CLUSTER", "INFO")).includes(`cluster_slots_assigned:${SLOTS}`));
-    return replica;
+  async replicaOf(master: Server): Promise<Server> {
+    return new Server(this.launcher, (await this.launcher.tell("replica", master.node)) as Node);
   }
 
   /** Makes it a master in place of its own, and waits until those that are left know. */
-  async takeOver(replica: Server, left: readonly Server[]): Promise<void> {
-    await ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER");
-    for (const node of left) {
-      await until(async () =>
-        new RegExp(`:${replica.port}@.* master `).test(String(await ask(node, "CLUSTER", "NODES"))),
-      );
-    }
+  async takeOver(replica: Server): Promise<void> {
+    await this.launcher.tell("take_over", replica.node);
   }
 }
 
