@@ -19,7 +19,7 @@ impl Clock {
     /// A clock that stands at [`START_US`], kept in `folder`.
     pub fn new(folder: &Path) -> Self {
         let path = folder.join("clock");
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
         let clock = Self { file, path };
         clock.set_us(START_US);
         clock

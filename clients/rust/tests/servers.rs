@@ -1,138 +1,129 @@
-//! Processes and servers, all of them real: each test starts what it needs and ends it.
+//! Real servers, which examples/launch.py starts, and ends with each test.
 //!
 //! SERVER and MODULE say which server and which module.
 
 #![allow(dead_code)] // each test program uses its part
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpStream};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// A process that logs into a folder of its own; both are gone when this is dropped.
-pub struct Process {
-    name: String,
-    pub folder: PathBuf,
-    pub command: Command,
-    child: Option<Child>,
+/// A launcher and what it has started. It ends when its input does.
+struct Launcher {
+    child: Child,
+    lines: Mutex<Option<(ChildStdin, Lines<BufReader<ChildStdout>>)>>,
 }
 
-impl Process {
-    pub fn new(name: &str, program: impl AsRef<Path>) -> Self {
-        static COUNTER: AtomicU32 = AtomicU32::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tokenbucket-{}-{number}", std::process::id()));
-        fs::create_dir(&folder).expect("a temporary folder");
-        let mut command = Command::new(program.as_ref());
-        command.current_dir(&folder).stdin(Stdio::null());
-        Self { name: name.to_owned(), folder, command, child: None }
+impl Launcher {
+    /// The launcher, and the line that says where its servers are.
+    fn start(options: &[&str]) -> (Arc<Self>, String) {
+        let mut command = Command::new("python3");
+        command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/launch.py"), "serve"]);
+        command.args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python3, which runs examples/launch.py");
+        let input = child.stdin.take().expect("a pipe");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let first = lines.next().expect("a server that starts").expect("a line");
+        (Arc::new(Self { child, lines: Mutex::new(Some((input, lines))) }), first)
     }
 
-    pub fn spawn(&mut self) {
-        let log = File::options().create(true).append(true).open(self.log()).expect("a log");
-        self.command.stdout(log.try_clone().expect("a handle")).stderr(log);
-        self.child = Some(self.command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.name)));
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-
-    /// What it has written, of all its starts.
-    pub fn output(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
-    }
-
-    fn ended(&mut self) -> bool {
-        self.child.as_mut().is_none_or(|child| child.try_wait().expect("a child").is_some())
-    }
-
-    pub async fn until_ready<T>(&mut self, mut ready: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            if let Some(value) = ready(self) {
-                return value;
-            }
-            assert!(!self.ended(), "{} ended at its start:\n{}", self.name, self.output());
-            assert!(Instant::now() < deadline, "{} is not ready:\n{}", self.name, self.output());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Waits until it has ended by itself; whether it succeeded.
-    pub async fn exit_status(&mut self) -> bool {
-        wait_for("the end", READY_WITHIN, async || self.ended()).await;
-        self.child.as_mut().expect("started").wait().expect("a child").success()
-    }
-
-    /// Sends a signal, by the name that kill(1) has for it.
-    pub fn signal(&self, signal: &str) {
-        let pid = self.child.as_ref().expect("started").id();
-        let done = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status();
-        assert!(done.expect("kill").success());
-    }
-
-    /// Ends it without a word to anybody.
-    pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            child.wait().expect("a child");
-        }
+    /// Sends a line, and returns the reply.
+    fn tell(&self, line: &str) -> String {
+        let mut lines = self.lines.lock().expect("no panic");
+        let (input, output) = lines.as_mut().expect("a launcher that runs");
+        writeln!(input, "{line}").expect("a launcher that runs");
+        let reply = output.next().expect("a reply").expect("a line");
+        assert!(!reply.starts_with(r#"{"error""#), "{line}: {reply}");
+        reply
     }
 }
 
-impl Drop for Process {
+impl Drop for Launcher {
     fn drop(&mut self) {
-        self.kill();
-        let _ = fs::remove_dir_all(&self.folder);
+        *self.lines.lock().expect("no panic") = None;
+        let _ = self.child.wait();
     }
+}
+
+/// The numbers that follow a name in a line of JSON as the launcher writes it.
+fn numbers(line: &str, name: &str) -> Vec<u32> {
+    let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    line.split(&format!("\"{name}\": ")).skip(1).filter_map(digits).collect()
 }
 
 /// A server with the module, unless told otherwise.
 pub struct Server {
-    pub process: Process,
+    launcher: Arc<Launcher>,
+    node: usize,
+    pid: u32,
     pub port: u16,
+    /// Where its clock is, if it has one of its own.
+    pub folder: PathBuf,
 }
 
 impl Server {
-    pub async fn start() -> Self {
-        Self::new(&[], true).started().await
+    pub fn start() -> Self {
+        Self::started(&[])
     }
 
-    pub async fn start_without_module() -> Self {
-        Self::new(&[], false).started().await
+    pub fn start_without_module() -> Self {
+        Self::started(&["--without-module"])
     }
 
-    /// A server that is yet to be started.
-    pub fn new(options: &[&str], with_module: bool) -> Self {
-        let wanted = std::env::var("SERVER").unwrap_or("redis-server".to_owned());
-        // A relative path is relative to the package, not to the server's folder.
-        let server = if wanted.contains('/') { absolute(&wanted) } else { wanted.into() };
-        let port = free_port();
-        let mut process = Process::new("the server", server);
-        process.command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-        process.command.args(["--save", "", "--appendonly", "no"]).args(options);
-        if with_module {
-            process.command.arg("--loadmodule").arg(module());
-        }
-        Self { process, port }
+    /// One that starts at `start_again`.
+    pub fn away() -> Self {
+        let server = Self::start();
+        server.kill();
+        server
     }
 
-    /// Itself, once it is up.
-    pub async fn started(mut self) -> Self {
-        self.restart().await;
-        self
+    /// A server, by options of the launcher.
+    pub fn started(options: &[&str]) -> Self {
+        let (launcher, line) = Launcher::start(options);
+        Self::all(&launcher, &line).remove(0)
     }
 
-    /// Starts it, on the same port as ever. It keeps nothing.
-    pub async fn restart(&mut self) {
-        self.process.spawn();
-        let port = self.port;
-        self.process.until_ready(|_| answers(port).then_some(())).await;
+    fn all(launcher: &Arc<Launcher>, line: &str) -> Vec<Self> {
+        let folder = line.split(r#""folder": ""#).nth(1).and_then(|rest| rest.split('"').next());
+        let folder = Path::new(folder.unwrap_or_default());
+        let nodes = numbers(line, "port").into_iter().zip(numbers(line, "pid"));
+        let server = |(node, (port, pid))| Self {
+            launcher: launcher.clone(),
+            node,
+            pid,
+            port: u16::try_from(port).expect("a port"),
+            folder: folder.to_owned(),
+        };
+        nodes.enumerate().map(server).collect()
+    }
+
+    /// Starts it on the same port as ever. It keeps nothing.
+    pub fn start_again(&mut self) {
+        self.start_again_with("");
+    }
+
+    pub fn start_again_with_module(&mut self) {
+        self.start_again_with(&format!(r#", "--loadmodule", {:?}"#, module()));
+    }
+
+    fn start_again_with(&mut self, options: &str) {
+        let reply = self.launcher.tell(&format!(r#"["start", {}{options}]"#, self.node));
+        self.pid = numbers(&reply, "reply")[0];
+    }
+
+    /// Ends it without a word to anybody.
+    pub fn kill(&self) {
+        self.launcher.tell(&format!(r#"["stop", {}]"#, self.node));
+    }
+
+    /// Sends a signal, by the name that kill(1) has for it.
+    pub fn signal(&self, signal: &str) {
+        let done = Command::new("kill").arg(format!("-{signal}")).arg(self.pid.to_string()).status();
+        assert!(done.expect("kill").success());
     }
 
     pub fn url(&self) -> String {
@@ -147,31 +138,8 @@ impl Server {
 
 /// The built module.
 pub fn module() -> PathBuf {
-    absolute(&std::env::var("MODULE").unwrap_or("../../target/release/libtokenbucket.so".to_owned()))
-}
-
-/// Links are kept: where redis-server is one, its name decides what the program does.
-fn absolute(path: &str) -> PathBuf {
-    assert!(Path::new(path).exists(), "{path} does not exist: set SERVER and MODULE");
-    std::path::absolute(path).expect("a path")
-}
-
-/// A port that is free, as is the one of a cluster's bus, 10000 above it. Both are below those that
-/// the kernel hands out, so that they are still free for a restart.
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        // Spread by the process, because others may look for ports at the same time.
-        let number = std::process::id().wrapping_mul(97) + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 11_000 + (number % 10_000) as u16;
-        if !answers(port) && !answers(port + 10_000) {
-            return port;
-        }
-    }
-}
-
-fn answers(port: u16) -> bool {
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+    let module = std::env::var("MODULE").unwrap_or("../../target/release/libtokenbucket.so".to_owned());
+    std::path::absolute(module).expect("a path")
 }
 
 /// Fails when the condition does not hold although `within` had passed before it was looked at: an
@@ -188,93 +156,41 @@ pub async fn wait_for(what: &str, within: Duration, mut condition: impl AsyncFnM
     }
 }
 
-const SLOTS: u16 = 16384;
-const SHARE: u16 = SLOTS.div_ceil(3);
-
 /// Three masters, and whatever a test adds.
 pub struct Cluster {
+    launcher: Arc<Launcher>,
     pub nodes: Vec<Server>,
-    with_module: bool,
 }
 
 impl Cluster {
-    pub async fn start() -> Self {
-        Self::start_nodes(true).await
+    pub fn start() -> Self {
+        Self::started(&["--cluster"])
     }
 
-    pub async fn start_without_module() -> Self {
-        Self::start_nodes(false).await
+    pub fn start_without_module() -> Self {
+        Self::started(&["--cluster", "--without-module"])
     }
 
-    async fn start_nodes(with_module: bool) -> Self {
-        let mut nodes = Vec::new();
-        for _ in 0..3 {
-            nodes.push(node(with_module).await);
-        }
-        for (index, node) in nodes.iter().enumerate() {
-            let index = index as u16;
-            command(node, redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(index + 1));
-            let first = SHARE * index;
-            let slots: Vec<u16> = (first..(first + SHARE).min(SLOTS)).collect();
-            command(node, redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots));
-            meet(node, &nodes[0]);
-        }
-        let cluster = Self { nodes, with_module };
-        for node in &cluster.nodes {
-            wait_for("the cluster", READY_WITHIN, async || {
-                let info = info(node);
-                info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
-            })
-            .await;
-        }
-        cluster
+    fn started(options: &[&str]) -> Self {
+        let (launcher, line) = Launcher::start(options);
+        Self { nodes: Server::all(&launcher, &line), launcher }
     }
 
     /// A replica that has all that its master has.
-    pub async fn replica_of(&self, master: usize) -> Server {
-        let replica = node(self.with_module).await;
-        meet(&replica, &self.nodes[0]);
-        let id: String = ask(&self.nodes[master], &["CLUSTER", "MYID"]);
-        let nodes = || ask::<String>(&replica, &["CLUSTER", "NODES"]);
-        wait_for("the master's name", READY_WITHIN, async || nodes().contains(&id)).await;
-        command(&replica, redis::cmd("CLUSTER").arg("REPLICATE").arg(&id));
-        let link = || ask::<String>(&replica, &["INFO", "replication"]);
-        wait_for("the replica", READY_WITHIN, async || link().contains("master_link_status:up")).await;
-        // Or it would take over before it knows which slots its master has.
-        let slots = format!("cluster_slots_assigned:{SLOTS}");
-        wait_for("the slots", READY_WITHIN, async || info(&replica).contains(&slots)).await;
-        replica
+    pub fn replica_of(&self, master: usize) -> Server {
+        let line = self.launcher.tell(&format!(r#"["replica", {master}]"#));
+        let replica = Server::all(&self.launcher, &line).remove(0);
+        Server { node: numbers(&line, "node")[0] as usize, ..replica }
     }
 
-    /// Makes it the master in place of `gone`, and waits until the others know.
-    pub async fn take_over(&self, replica: &Server, gone: usize) {
-        command(replica, redis::cmd("CLUSTER").arg("FAILOVER").arg("TAKEOVER"));
-        let address = format!(":{}@", replica.port);
-        for (index, node) in self.nodes.iter().enumerate() {
-            let knows = || {
-                let nodes: String = ask(node, &["CLUSTER", "NODES"]);
-                nodes.lines().any(|line| line.contains(&address) && line.contains("master"))
-            };
-            if index != gone {
-                wait_for("the new master", READY_WITHIN, async || knows()).await;
-            }
-        }
+    /// Makes it the master in place of its own, and waits until the others know.
+    pub fn take_over(&self, replica: &Server) {
+        self.launcher.tell(&format!(r#"["take_over", {}]"#, replica.node));
     }
 
     /// Moves a slot in which there is nothing yet.
     pub fn move_slot_of(&self, key: &str, to: usize) {
-        let slot: u16 = ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", key]);
-        let owner = self.node_of(key);
-        let set = |node: usize, how: &str, other: usize| {
-            let id: String = ask(&self.nodes[other], &["CLUSTER", "MYID"]);
-            command(&self.nodes[node], redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(how).arg(id));
-        };
-        // Else an owner of a later epoch might have it back.
-        set(to, "IMPORTING", owner);
-        set(owner, "MIGRATING", to);
-        for step in 0..3 {
-            set((to + step) % 3, "NODE", to);
-        }
+        self.launcher.tell(&format!(r#"["move_slot", {key:?}, {to}]"#));
     }
 
     pub fn urls(&self) -> String {
@@ -284,24 +200,8 @@ impl Cluster {
 
     /// Which of the nodes has the bucket.
     pub fn node_of(&self, key: &str) -> usize {
-        let slot: u16 = ask(&self.nodes[0], &["CLUSTER", "KEYSLOT", key]);
-        usize::from(slot / SHARE)
+        numbers(&self.launcher.tell(&format!(r#"["node_of", {key:?}]"#)), "reply")[0] as usize
     }
-}
-
-async fn node(with_module: bool) -> Server {
-    // A node that is away takes its slots with it, and leaves the others at work.
-    let mut options = vec!["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
-    options.extend(["--repl-diskless-sync-delay", "0"]);
-    Server::new(&options, with_module).started().await
-}
-
-fn meet(node: &Server, other: &Server) {
-    command(node, redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(other.port));
-}
-
-fn command(node: &Server, command: &redis::Cmd) {
-    command.exec(&mut node.connection()).expect("CLUSTER");
 }
 
 /// A node's own answer.

@@ -8,7 +8,7 @@ use common::{burst, wait_for, App, Server, STILL};
 
 #[tokio::test]
 async fn a_burst_passes_and_the_next_request_is_told_when_to_come_back() {
-    let server = Server::start().await;
+    let server = Server::start();
     let app = App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", "3 1/2s")]).await;
     for remaining in [2, 1, 0] {
         let answer = app.get("/").await;
@@ -35,7 +35,7 @@ async fn a_burst_passes_and_the_next_request_is_told_when_to_come_back() {
 
 #[tokio::test]
 async fn parallel_requests_get_no_more_than_there_is_of_two_apps_together() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limit = format!("10 {STILL}");
     let environment = [("REDIS_URL", server.url().leak() as &str), ("IP_LIMIT", &limit)];
     let (one, other) = (App::start(&environment).await, App::start(&environment).await);
@@ -44,7 +44,7 @@ async fn parallel_requests_get_no_more_than_there_is_of_two_apps_together() {
 
 #[tokio::test]
 async fn each_route_and_each_address_has_a_bucket_of_its_own() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limit = format!("2 {STILL}");
     let app = App::start(&[("REDIS_URL", &server.url()), ("SEARCH_LIMIT", &limit)]).await;
     let first = app.get("/search").await;
@@ -58,7 +58,7 @@ async fn each_route_and_each_address_has_a_bucket_of_its_own() {
 
 #[tokio::test]
 async fn a_request_costs_what_its_cost_function_says() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limit = format!("1000 {STILL}");
     let app = App::start(&[("REDIS_URL", &server.url()), ("EXPORT_LIMIT", &limit)]).await;
     let first = app.get("/export?rows=600").await;
@@ -94,12 +94,12 @@ async fn failing_closed_refuses_requests_until_redis_is_back() {
 }
 
 async fn outage(on_error: &str, status: u16) {
-    let mut server = Server::start().await;
+    let mut server = Server::start();
     let limit = format!("3 {STILL}");
     let app = App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", &limit), ("ON_ERROR", on_error)]).await;
     assert_eq!(app.statuses(4, "/").await, [200, 200, 200, 429]);
 
-    server.process.kill();
+    server.kill();
     let began = Instant::now();
     for _ in 0..10 {
         let answer = app.get("/").await;
@@ -109,7 +109,7 @@ async fn outage(on_error: &str, status: u16) {
     }
     assert!(began.elapsed() < Duration::from_secs(5), "refused at once; nobody waits for the timeout");
 
-    server.restart().await;
+    server.start_again();
     let mut first = None;
     wait_for("limiting after its return", Duration::from_secs(1), async || {
         let answer = app.get("/").await;
@@ -136,18 +136,18 @@ async fn outage(on_error: &str, status: u16) {
 
 #[tokio::test]
 async fn a_server_that_hangs_costs_the_timeout_and_no_more() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limit = format!("3 {STILL}");
     let app =
         App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", &limit), ("REDIS_TIMEOUT_MS", "100")]).await;
-    server.process.signal("STOP");
+    server.signal("STOP");
     let began = Instant::now();
     assert_eq!(burst(&[&app], 50, "/").await, (3, 47), "this process limits alone");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     let warnings = app.warnings();
     assert!(warnings.len() == 1 && warnings[0].ends_with("no answer within 100 ms"), "{warnings:?}");
 
-    server.process.signal("CONT");
+    server.signal("CONT");
     wait_for("limiting after its return", Duration::from_secs(1), async || {
         app.get_as("/", [127, 0, 0, 2]).await.header("ratelimit").is_some()
     })
@@ -156,24 +156,24 @@ async fn a_server_that_hangs_costs_the_timeout_and_no_more() {
 
 #[tokio::test]
 async fn the_app_starts_while_redis_is_away_and_limits_when_it_comes() {
-    let mut server = Server::new(&[], true);
+    let mut server = Server::away();
     let limit = format!("1 {STILL}");
     let app = App::start(&[("REDIS_URL", &server.url()), ("IP_LIMIT", &limit)]).await;
     assert_eq!(app.statuses(2, "/").await, [200, 429], "this process limits alone");
-    server.restart().await;
+    server.start_again();
     wait_for("limiting", Duration::from_secs(1), async || app.get("/").await.header("ratelimit").is_some())
         .await;
 }
 
 #[tokio::test]
 async fn a_server_without_the_module_ends_the_app_with_an_error_that_says_so() {
-    let server = Server::start_without_module().await;
+    let server = Server::start_without_module();
     ends_with(&[("REDIS_URL", &server.url())], "127.0.0.1:").await;
 }
 
 #[tokio::test]
 async fn a_call_that_is_wrong_in_itself_does_not_pass_by_failing_open() {
-    let server = Server::start().await;
+    let server = Server::start();
     let app = App::start(&[("REDIS_URL", &server.url()), ("ON_ERROR", "open")]).await;
     redis::cmd("SET").arg("tb:ip:127.0.0.1").arg("something else").exec(&mut server.connection()).unwrap();
     assert_eq!(app.get("/").await.status, 500);
@@ -204,7 +204,7 @@ async fn a_wrong_setting_ends_the_app_with_a_clear_error() {
 
 #[tokio::test]
 async fn a_limit_that_the_server_refuses_ends_the_app_too() {
-    let server = Server::start().await;
+    let server = Server::start();
     let environment = [("REDIS_URL", server.url().leak() as &str), ("SEARCH_LIMIT", "2000000000000 1000/s")];
     ends_with(&environment, "SEARCH_LIMIT: ").await;
 }

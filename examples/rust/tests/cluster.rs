@@ -18,7 +18,7 @@ fn ip_bucket([a, b, c, d]: [u8; 4]) -> String {
 
 #[tokio::test]
 async fn buckets_are_spread_over_the_nodes_and_none_is_over_granted() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limit = format!("10 {STILL}");
     let environment = [("REDIS_CLUSTER_URLS", cluster.urls().leak() as &str), ("IP_LIMIT", &limit)];
     let (one, other) = (App::start(&environment).await, App::start(&environment).await);
@@ -35,7 +35,7 @@ async fn buckets_are_spread_over_the_nodes_and_none_is_over_granted() {
 
 #[tokio::test]
 async fn one_url_is_enough_to_find_the_others() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limit = format!("1 {STILL}");
     let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.nodes[2].url()), ("IP_LIMIT", &limit)]).await;
     for index in 0..3 {
@@ -47,7 +47,7 @@ async fn one_url_is_enough_to_find_the_others() {
 
 #[tokio::test]
 async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start();
     let limit = format!("3 {STILL}");
     let app =
         App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls()), ("IP_LIMIT", &limit), ("ON_ERROR", "closed")])
@@ -57,7 +57,7 @@ async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
         assert_eq!(app.get_as("/", client).await.rate_limit("r"), 2);
     }
 
-    cluster.nodes[1].process.kill();
+    cluster.nodes[1].kill();
     let began = Instant::now();
     assert_eq!(app.get_as("/", clients[1]).await.status, 503);
     assert!(began.elapsed() < Duration::from_secs(5), "at once; nobody waits for the timeout");
@@ -67,7 +67,7 @@ async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
     assert_eq!(app.get_as("/", clients[1]).await.status, 503);
     assert_eq!(app.warnings().len(), 1, "one outage, though others answered in between");
 
-    cluster.nodes[1].restart().await;
+    cluster.nodes[1].start_again();
     // A master that comes back waits a little before it takes writes: by its own word it is back.
     wait_for("the node", Duration::from_secs(30), async || info(&cluster.nodes[1]).contains("state:ok"))
         .await;
@@ -82,7 +82,7 @@ async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
 
 #[tokio::test]
 async fn a_node_that_hangs_does_not_hold_up_the_others() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limit = format!("30 {STILL}");
     let app = App::start(&[
         ("REDIS_CLUSTER_URLS", &cluster.urls()),
@@ -92,7 +92,7 @@ async fn a_node_that_hangs_does_not_hold_up_the_others() {
     ])
     .await;
     let [before, hanging, after] = [0, 1, 2].map(|node| client_of(&cluster, node));
-    cluster.nodes[1].process.signal("STOP");
+    cluster.nodes[1].signal("STOP");
     let others = async {
         for _ in 0..10 {
             assert_eq!(app.get_as("/", before).await.status, 200);
@@ -102,7 +102,7 @@ async fn a_node_that_hangs_does_not_hold_up_the_others() {
     let (answer, ()) = tokio::join!(app.get_as("/", hanging), others);
     assert_eq!(answer.status, 503);
 
-    cluster.nodes[1].process.signal("CONT");
+    cluster.nodes[1].signal("CONT");
     wait_for("limiting after its return", Duration::from_secs(1), async || {
         app.get_as("/", hanging).await.status == 200
     })
@@ -111,13 +111,13 @@ async fn a_node_that_hangs_does_not_hold_up_the_others() {
 
 #[tokio::test]
 async fn a_call_that_a_node_keeps_waiting_is_answered_within_the_timeout_all_the_same() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls())]).await;
     let client = client_of(&cluster, 0);
-    cluster.nodes[0].process.signal("STOP");
+    cluster.nodes[0].signal("STOP");
     let wake = async {
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        cluster.nodes[0].process.signal("CONT");
+        cluster.nodes[0].signal("CONT");
     };
     let (answer, ()) = tokio::join!(app.get_as("/", client), wake);
     assert!(answer.header("ratelimit").is_some(), "{answer:?}");
@@ -125,18 +125,18 @@ async fn a_call_that_a_node_keeps_waiting_is_answered_within_the_timeout_all_the
 
 #[tokio::test]
 async fn the_whole_cluster_can_go_and_come_back() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start();
     let limit = format!("3 {STILL}");
     let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls()), ("IP_LIMIT", &limit)]).await;
     assert_eq!(app.statuses(4, "/").await, [200, 200, 200, 429]);
 
-    cluster.nodes.iter_mut().for_each(|node| node.process.kill());
+    cluster.nodes.iter_mut().for_each(|node| node.kill());
     let began = Instant::now();
     assert_eq!(app.statuses(5, "/").await, [200, 200, 200, 429, 429], "this process limits alone");
     assert!(began.elapsed() < Duration::from_secs(5), "at once; nobody waits for the timeout");
 
     for node in &mut cluster.nodes {
-        node.restart().await;
+        node.start_again();
     }
     for node in &cluster.nodes {
         wait_for("the node", Duration::from_secs(30), async || info(node).contains("state:ok")).await;
@@ -149,7 +149,7 @@ async fn the_whole_cluster_can_go_and_come_back() {
 
 #[tokio::test]
 async fn a_bucket_that_moves_to_another_node_keeps_its_level() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limit = format!("3 {STILL}");
     let app = App::start(&[("REDIS_CLUSTER_URLS", &cluster.urls()), ("IP_LIMIT", &limit)]).await;
     let client = client_of(&cluster, 0);

@@ -10,15 +10,15 @@ use crate::{limit, limiter, limiter_with, logs, STILL};
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
     logs::listen();
-    let mut server = Server::start().await;
+    let mut server = Server::start();
     let limiter = limiter(&server, limit(2, STILL), Options::new().on_error(OnError::Open));
     assert!(limiter.take("a", 2).await.unwrap().allowed);
-    server.process.kill();
+    server.kill();
     for _ in 0..20 {
         assert!(limiter.take("a", 1).await.unwrap().degraded);
     }
     assert_eq!(limiter.take_up_to("a", 7).await.unwrap().granted, 7);
-    server.restart().await;
+    server.start_again();
     wait_for("limiting", Duration::from_secs(1), async || !limiter.take("a", 2).await.unwrap().degraded)
         .await;
     let (lines, address) = (logs::lines(), format!("127.0.0.1:{}", server.port));
@@ -29,7 +29,7 @@ async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
 
 #[tokio::test]
 async fn an_outage_may_be_an_error_that_names_the_server() {
-    let server = Server::new(&[], true);
+    let server = Server::away();
     let limiter = limiter(&server, limit(2, STILL), Options::new().on_error(OnError::Error));
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(matches!(&error, Error::ServerAway(text) if text.contains(&server.port.to_string())), "{error}");
@@ -38,7 +38,7 @@ async fn an_outage_may_be_an_error_that_names_the_server() {
 #[tokio::test]
 async fn a_server_that_hangs_costs_the_timeout_once() {
     logs::listen();
-    let server = Server::start().await;
+    let server = Server::start();
     let timeout = Duration::from_millis(200);
     let options = ServerOptions::new().timeout(timeout).retry_every(Duration::from_secs(3600));
     let limiter = limiter_with(&server, limit(2, STILL), Options::new(), options);
@@ -47,7 +47,7 @@ async fn a_server_that_hangs_costs_the_timeout_once() {
         .await;
     logs::lines();
 
-    server.process.signal("STOP");
+    server.signal("STOP");
     let began = Instant::now();
     assert!(limiter.take("a", 1).await.unwrap().degraded);
     assert!(began.elapsed() >= timeout);
@@ -58,16 +58,16 @@ async fn a_server_that_hangs_costs_the_timeout_once() {
     assert!(began.elapsed() < 50 * timeout, "nobody waits for it");
     let lines = logs::lines();
     assert!(lines.len() == 1 && lines[0].ends_with("no answer within 200 ms"), "{lines:?}");
-    server.process.signal("CONT");
+    server.signal("CONT");
 }
 
 #[tokio::test]
 async fn one_call_at_a_time_looks_whether_the_server_is_back() {
-    let server = Server::start().await;
+    let server = Server::start();
     let options = ServerOptions::new().timeout(Duration::from_secs(2)).retry_every(Duration::ZERO);
     let limiter = limiter_with(&server, limit(1, STILL), Options::new(), options);
     assert!(limiter.take("a", 1).await.unwrap().allowed);
-    server.process.signal("STOP");
+    server.signal("STOP");
     assert!(limiter.take("a", 1).await.unwrap().degraded);
     // The first asks and waits for the timeout, the second does not.
     let probe = limiter.take("a", 1);
@@ -81,7 +81,7 @@ async fn one_call_at_a_time_looks_whether_the_server_is_back() {
     assert!(probe.unwrap().degraded);
     assert!(waited < Duration::from_secs(1), "{waited:?}");
 
-    server.process.signal("CONT");
+    server.signal("CONT");
     wait_for("limiting", Duration::from_secs(5), async || !limiter.take("a", 1).await.unwrap().degraded)
         .await;
 }
@@ -89,7 +89,7 @@ async fn one_call_at_a_time_looks_whether_the_server_is_back() {
 #[tokio::test]
 async fn a_server_that_refuses_writes_is_not_away() {
     logs::listen();
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(2, STILL), Options::new());
     let mut connection = server.connection();
     let mut config = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).unwrap();

@@ -28,7 +28,7 @@ fn parts_of(name: &str) -> [Part; 2] {
 
 #[tokio::test]
 async fn buckets_are_spread_over_the_nodes_and_joint_calls_find_theirs() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limiter = cluster_limiter(&cluster, patient());
     for name in names(&cluster) {
         assert_eq!(limiter.take(&name, 4).await.unwrap().remaining, 6);
@@ -44,7 +44,7 @@ async fn buckets_are_spread_over_the_nodes_and_joint_calls_find_theirs() {
 
 #[tokio::test]
 async fn names_of_one_call_have_to_share_a_hash_tag() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limiter = cluster_limiter(&cluster, patient());
     let across = names(&cluster).map(|name| Part::new(name, &limit(10, STILL), 1));
     let error = limiter.take_all(&across).await.unwrap_err();
@@ -55,7 +55,7 @@ async fn names_of_one_call_have_to_share_a_hash_tag() {
 
 #[tokio::test]
 async fn without_the_module_the_script_decides_on_every_node() {
-    let cluster = Cluster::start_without_module().await;
+    let cluster = Cluster::start_without_module();
     let limiter = cluster_limiter(&cluster, patient().fallback(Fallback::Script));
     // Of those without a hash tag, the script's key may be on another node than the module's.
     let untagged = ["a", "b", "c", "d", "e", "f", "g", "h"].map(str::to_owned);
@@ -75,7 +75,7 @@ async fn without_the_module_the_script_decides_on_every_node() {
 
 #[tokio::test]
 async fn a_slot_that_moved_is_followed() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let limiter = cluster_limiter(&cluster, patient());
     for name in ["moves", "{moves, too}"] {
         assert_eq!(limiter.peek(name, 0).await.unwrap().remaining, 10);
@@ -92,8 +92,8 @@ async fn a_slot_that_moved_is_followed() {
 
 #[tokio::test]
 async fn the_replica_of_a_node_that_died_goes_on() {
-    let mut cluster = Cluster::start().await;
-    let replica = cluster.replica_of(1).await;
+    let cluster = Cluster::start();
+    let replica = cluster.replica_of(1);
     let limiter = cluster_limiter(&cluster, patient().retry_every(Duration::from_millis(20)));
     let [_, name, _] = names(&cluster);
     assert_eq!(limiter.take(&name, 4).await.unwrap().remaining, 6);
@@ -102,9 +102,9 @@ async fn the_replica_of_a_node_that_died_goes_on() {
             && ask::<u64>(&replica, &["DBSIZE"]) == 1
     })
     .await;
-    cluster.nodes[1].process.kill();
+    cluster.nodes[1].kill();
     assert!(limiter.take(&name, 1).await.unwrap().degraded);
-    cluster.take_over(&replica, 1).await;
+    cluster.take_over(&replica);
     wait_for("limiting", Duration::from_secs(10), async || !limiter.peek(&name, 0).await.unwrap().degraded)
         .await;
     assert_eq!(limiter.take(&name, 1).await.unwrap().remaining, 5, "what was taken before is known");
@@ -112,13 +112,13 @@ async fn the_replica_of_a_node_that_died_goes_on() {
 
 #[tokio::test]
 async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start();
     let limiter = cluster_limiter(&cluster, patient());
     let names = names(&cluster);
     for name in &names {
         assert!(limiter.take(name, 1).await.unwrap().allowed);
     }
-    cluster.nodes[1].process.kill();
+    cluster.nodes[1].kill();
     let began = Instant::now();
     for (node, name) in names.iter().enumerate() {
         assert_eq!(limiter.take(name, 1).await.unwrap().degraded, node == 1, "limiter, node {node}");
@@ -128,7 +128,7 @@ async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone() {
     }
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
-    cluster.nodes[1].restart().await;
+    cluster.nodes[1].start_again();
     wait_for("the node", Duration::from_secs(30), async || info(&cluster.nodes[1]).contains("state:ok"))
         .await;
     wait_for("limiting", Duration::from_secs(2), async || {

@@ -47,10 +47,8 @@ fn the_calendar_of_the_fake_begins_when_it_is_told() {
 
 /// Walks at random over both, and compares every decision.
 async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSES]) {
-    let mut server = Server::new(&[], true);
-    let clock = Clock::new(&server.process.folder);
-    clock.govern(&mut server.process.command, None);
-    server.restart().await;
+    let server = Server::started(&["--clock"]);
+    let clock = Clock::new(&server.folder);
     let fake = Fake::at(SystemTime::UNIX_EPOCH + Duration::from_micros(START_US as u64));
     let on_server = sync::Server::connect_with(server.url(), patient()).unwrap();
     let on_fake = fake.sync_server();

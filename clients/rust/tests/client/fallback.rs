@@ -13,7 +13,7 @@ fn with_script() -> ServerOptions {
 
 #[tokio::test]
 async fn without_a_fallback_it_is_an_error_that_says_what_to_do() {
-    let server = Server::start_without_module().await;
+    let server = Server::start_without_module();
     let limiter = limiter(&server, limit(2, STILL), Options::new());
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(matches!(error, Error::ModuleMissing(_)), "{error:?}");
@@ -23,7 +23,7 @@ async fn without_a_fallback_it_is_an_error_that_says_what_to_do() {
 #[tokio::test]
 async fn the_script_decides_in_place_of_the_module() {
     logs::listen();
-    let server = Server::start_without_module().await;
+    let server = Server::start_without_module();
     let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     decides(&limiter).await;
     let error = limiter.hold("a", 1, Duration::from_secs(1)).await.err().expect("an error");
@@ -56,7 +56,7 @@ async fn decides(limiter: &Limiter) {
 
 #[tokio::test]
 async fn where_there_is_the_module_the_fallback_changes_nothing() {
-    let server = Server::start().await;
+    let server = Server::start();
     decides(&limiter_with(&server, limit(10, STILL), Options::new(), with_script())).await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     assert!(keys.iter().all(|key| !key.ends_with(":script")), "{keys:?}");
@@ -65,7 +65,7 @@ async fn where_there_is_the_module_the_fallback_changes_nothing() {
 #[tokio::test]
 async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
     logs::listen();
-    let server = Server::new(&["--enable-module-command", "yes"], false).started().await;
+    let server = Server::start_without_module();
     let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
     let mut connection = server.connection();
@@ -84,13 +84,14 @@ async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
 
 #[tokio::test]
 async fn a_server_that_comes_back_with_the_module_is_asked_for_it() {
-    let mut server = Server::start_without_module().await;
+    let mut server = Server::start_without_module();
     let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
-    server.process.kill();
-    server.process.command.arg("--loadmodule").arg(module());
-    server.restart().await;
-    assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
-    let kind: String = redis::cmd("TYPE").arg("tb:a").query(&mut server.connection()).unwrap();
-    assert_eq!(kind, "tb-bucket");
+    server.kill();
+    server.start_again_with_module();
+    crate::servers::wait_for("the module", Duration::from_secs(5), async || {
+        limiter.take("a", 1).await.unwrap();
+        crate::servers::ask::<String>(&server, &["TYPE", "tb:a"]) == "tb-bucket"
+    })
+    .await;
 }

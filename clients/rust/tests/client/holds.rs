@@ -15,7 +15,7 @@ async fn remaining(limiter: &Limiter, name: &str) -> i64 {
 
 #[tokio::test]
 async fn what_was_not_used_comes_back() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10_000, "1/h"), Options::new());
     let hold = limiter.hold("a", 5000, LONG).await.unwrap();
     assert_eq!(hold.decision().binding.remaining, 5000);
@@ -32,7 +32,7 @@ async fn what_was_not_used_comes_back() {
 
 #[tokio::test]
 async fn a_hold_without_room_is_denied() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let first = limiter.hold("a", 8, LONG).await.unwrap();
     let Err(Error::Denied(decision)) = limiter.hold("a", 3, LONG).await else { panic!("denied") };
@@ -45,7 +45,7 @@ async fn a_hold_without_room_is_denied() {
 
 #[tokio::test]
 async fn a_hold_renews_itself_as_long_as_it_lives() {
-    let server = Server::start().await;
+    let server = Server::start();
     let ttl = Duration::from_secs(1);
     let limiter = limiter(&server, limit(10, "1/d"), Options::new());
     let hold = limiter.hold("a", 8, ttl).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_hold_renews_itself_as_long_as_it_lives() {
 
 #[tokio::test]
 async fn a_hold_whose_holder_is_gone_comes_back_by_itself() {
-    let server = Server::start().await;
+    let server = Server::start();
     let ttl = Duration::from_millis(500);
     let limiter = limiter(&server, limit(10, "1/d"), Options::new());
     // A runtime that ends in the middle of the work, as a process that is killed.
@@ -76,7 +76,7 @@ async fn a_hold_whose_holder_is_gone_comes_back_by_itself() {
 
 #[tokio::test]
 async fn a_hold_that_died_is_charged_what_was_used() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
     redis::cmd("DEL").arg("tb:a").exec(&mut server.connection()).unwrap();
@@ -87,12 +87,12 @@ async fn a_hold_that_died_is_charged_what_was_used() {
 
 #[tokio::test]
 async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
-    let mut server = Server::new(&[], true);
+    let mut server = Server::away();
     let options = patient().retry_every(Duration::from_secs(3600));
     let limiter = limiter_with(&server, limit(10, STILL), Options::new(), options);
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
     assert!(hold.decision().binding.degraded);
-    server.restart().await;
+    server.start_again();
     hold.set_used(3);
     hold.settle().await.unwrap();
     assert_eq!(remaining(&limiter, "a").await, 7, "and is no longer thought to be away");
@@ -100,7 +100,7 @@ async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
 
 #[tokio::test]
 async fn holds_all_or_none() {
-    let server = Server::start().await;
+    let server = Server::start();
     let requests = limit(10, STILL);
     let slots = limit(2, "0");
     let limiter = limiter(&server, requests.clone(), Options::new());

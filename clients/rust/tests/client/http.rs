@@ -59,7 +59,7 @@ async fn ask(app: SocketAddr, path: &str, user: &str) -> Answer {
 
 #[tokio::test]
 async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(2, STILL), Options::new());
     let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter).name("user"))).await;
     let first = ask(app, "/", "alice").await;
@@ -78,7 +78,7 @@ async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
 
 #[tokio::test]
 async fn a_request_costs_what_its_cost_function_says() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let layer = by_user(&limiter).cost(|request| {
         let rows = request.uri.query().and_then(|query| query.strip_prefix("rows="));
@@ -97,7 +97,7 @@ async fn a_request_costs_what_its_cost_function_says() {
 
 #[tokio::test]
 async fn the_limit_nearest_to_the_handler_speaks() {
-    let server = Server::start().await;
+    let server = Server::start();
     let outer = limiter(&server, limit(10, STILL), Options::new());
     let inner = limiter(&server, limit(5, STILL), Options::new().prefix("inner:"));
     let app =
@@ -109,12 +109,12 @@ async fn the_limit_nearest_to_the_handler_speaks() {
 #[tokio::test]
 async fn without_a_server_requests_pass_or_are_told_to_come_back() {
     for (on_error, status) in [(OnError::Open, 200), (OnError::Closed, 503)] {
-        let mut server = Server::start().await;
+        let server = Server::start();
         let options = Options::new().on_error(on_error);
         let limiter = limiter(&server, limit(10, STILL), options);
         let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
         assert_eq!(ask(app, "/", "alice").await.body, "9 left");
-        server.process.kill();
+        server.kill();
         let answer = ask(app, "/", "alice").await;
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("ratelimit"), None);
@@ -126,7 +126,7 @@ async fn without_a_server_requests_pass_or_are_told_to_come_back() {
 
 #[tokio::test]
 async fn what_is_wrong_in_itself_does_not_pass_by_failing_open() {
-    let server = Server::start().await;
+    let server = Server::start();
     redis::cmd("SET").arg("tb:alice").arg("hello").exec(&mut server.connection()).unwrap();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;

@@ -18,7 +18,7 @@ fn calls(server: &Server) -> u64 {
 
 #[tokio::test]
 async fn a_flood_is_refused_without_asking() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(5, STILL), Options::new().remember_denials(100));
     limiter.take("a", 3).await.unwrap();
     let denied = limiter.take("a", 3).await.unwrap();
@@ -69,7 +69,7 @@ async fn as_many_names_are_remembered_as_was_said() {
 
 #[tokio::test]
 async fn batches_grant_what_the_server_granted_and_no_more() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiters = [1, 2].map(|_| limiter(&server, limit(250, STILL), Options::new().batch(100)));
     let mut allowed = 0;
     let mut remaining = Vec::new();
@@ -91,7 +91,7 @@ async fn batches_grant_what_the_server_granted_and_no_more() {
 
 #[tokio::test]
 async fn what_a_batch_has_left_is_given_back() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(250, STILL), Options::new().batch(100));
     limiter.take("a", 30).await.unwrap();
     assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 150, "the others are here");

@@ -10,7 +10,7 @@ use crate::{limit, limiter, STILL};
 
 #[tokio::test]
 async fn a_take_takes_and_a_peek_does_not() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let first = limiter.take("a", 4).await.unwrap();
     assert_eq!((first.allowed, first.granted, first.remaining), (true, 1, 6));
@@ -29,7 +29,7 @@ async fn a_take_takes_and_a_peek_does_not() {
 
 #[tokio::test]
 async fn keys_are_the_prefix_and_the_name() {
-    let server = Server::start().await;
+    let server = Server::start();
     limiter(&server, limit(1, STILL), Options::new()).take("a", 1).await.unwrap();
     limiter(&server, limit(1, STILL), Options::new().prefix("search:")).take("a", 1).await.unwrap();
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
@@ -39,7 +39,7 @@ async fn keys_are_the_prefix_and_the_name() {
 
 #[tokio::test]
 async fn costs_may_be_fractions() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(1, STILL), Options::new());
     for _ in 0..10 {
         assert!(limiter.take("a", 0.1).await.unwrap().allowed);
@@ -49,7 +49,7 @@ async fn costs_may_be_fractions() {
 
 #[tokio::test]
 async fn takes_up_to_what_there_is() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     assert_eq!(limiter.take_up_to("a", 7).await.unwrap().granted, 7);
     let rest = limiter.take_up_to("a", 7).await.unwrap();
@@ -61,7 +61,7 @@ async fn takes_up_to_what_there_is() {
 
 #[tokio::test]
 async fn a_reservation_sleeps_until_its_turn() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(1, "10/s"), Options::new());
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     let began = Instant::now();
@@ -77,7 +77,7 @@ async fn a_reservation_sleeps_until_its_turn() {
 
 #[tokio::test]
 async fn charges_go_into_debt_and_gifts_out_of_it() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let charged = limiter.charge("a", 15).await.unwrap();
     assert_eq!((charged.allowed, charged.remaining), (true, -5));
@@ -89,7 +89,7 @@ async fn charges_go_into_debt_and_gifts_out_of_it() {
 
 #[tokio::test]
 async fn takes_from_all_or_from_none() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let parts = |requests: u32, tokens: u32| {
         [
@@ -109,7 +109,7 @@ async fn takes_from_all_or_from_none() {
 
 #[tokio::test]
 async fn a_call_may_have_a_limit_of_its_own() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(1, STILL), Options::new());
     let premium = limiter.with_limit(limit(5, STILL));
     assert_eq!(premium.take("a", 1).await.unwrap().remaining, 4);
@@ -118,7 +118,7 @@ async fn a_call_may_have_a_limit_of_its_own() {
 
 #[tokio::test]
 async fn a_quota_comes_back_at_a_boundary_of_the_calendar() {
-    let server = Server::start().await;
+    let server = Server::start();
     let limiter = limiter(&server, limit(2, "2@y"), Options::new());
     assert!(limiter.take("a", 2).await.unwrap().allowed);
     let denied = limiter.take("a", 1).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_quota_comes_back_at_a_boundary_of_the_calendar() {
 
 #[tokio::test]
 async fn a_callers_mistake_is_an_error_although_it_fails_open() {
-    let server = Server::start().await;
+    let server = Server::start();
     redis::cmd("SET").arg("tb:text").arg("hello").exec(&mut server.connection()).unwrap();
     let one = limiter(&server, limit(1, STILL), Options::new());
     let error = one.take("text", 1).await.unwrap_err();
@@ -143,7 +143,7 @@ async fn a_callers_mistake_is_an_error_although_it_fails_open() {
 
 #[tokio::test]
 async fn whoever_may_not_ask_is_told_so() {
-    let server = Server::start().await;
+    let server = Server::start();
     let mut connection = server.connection();
     let mut config = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).unwrap();
     config(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@connection", "+tb.peek"]);
@@ -165,7 +165,7 @@ async fn whoever_may_not_ask_is_told_so() {
 
 #[tokio::test]
 async fn the_hook_hears_of_every_decision() {
-    let server = Server::start().await;
+    let server = Server::start();
     let heard: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
     let hears = heard.clone();
     let options = Options::new().on_decision(move |name, limit, decision: &Decision, took| {

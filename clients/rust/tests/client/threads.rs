@@ -10,7 +10,7 @@ use crate::{limit, patient, servers, STILL};
 
 #[tokio::test]
 async fn every_operation() {
-    let server = servers::Server::start().await;
+    let server = servers::Server::start();
     let limiter = Limiter::new(&Server::connect_with(server.url(), patient()).unwrap(), limit(10, STILL));
     assert_eq!(limiter.take("a", 4).unwrap().remaining, 6);
     assert_eq!(limiter.peek("a", 1).unwrap().remaining, 5);
@@ -33,10 +33,10 @@ async fn every_operation() {
     assert_eq!(limiter.peek("a", 0).unwrap().remaining, 3);
     assert!(limiter.take("a", -1).is_err());
     assert_eq!(limiter.peek("a", 0).unwrap().remaining, 3);
-    server.process.signal("STOP");
+    server.signal("STOP");
     let hurried = limiter.within(Duration::from_millis(10)).take("a", 1);
     assert!(matches!(hurried, Err(Error::DeadlinePassed)), "{hurried:?}");
-    server.process.signal("CONT");
+    server.signal("CONT");
     // Late, and given back.
     servers::wait_for("the token", Duration::from_secs(5), async || {
         limiter.peek("a", 0).unwrap().remaining == 3

@@ -3,7 +3,12 @@
 #![allow(dead_code, unused_imports)] // each test binary uses its part
 
 use std::collections::HashMap;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
@@ -13,10 +18,89 @@ use tokio::task::JoinSet;
 mod servers;
 
 use servers::READY_WITHIN;
-pub use servers::{ask, info, wait_for, Cluster, Process, Server};
+pub use servers::{ask, info, wait_for, Cluster, Server};
 
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/1h";
+
+/// A process that logs into a folder of its own; both are gone when this is dropped.
+pub struct Process {
+    name: String,
+    pub folder: PathBuf,
+    pub command: Command,
+    child: Option<Child>,
+}
+
+impl Process {
+    pub fn new(name: &str, program: impl AsRef<Path>) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tokenbucket-{}-{number}", std::process::id()));
+        fs::create_dir(&folder).expect("a temporary folder");
+        let mut command = Command::new(program.as_ref());
+        command.current_dir(&folder).stdin(Stdio::null());
+        Self { name: name.to_owned(), folder, command, child: None }
+    }
+
+    pub fn spawn(&mut self) {
+        let log = File::options().create(true).append(true).open(self.log()).expect("a log");
+        self.command.stdout(log.try_clone().expect("a handle")).stderr(log);
+        self.child = Some(self.command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.name)));
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// What it has written, of all its starts.
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    fn ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| child.try_wait().expect("a child").is_some())
+    }
+
+    pub async fn until_ready<T>(&mut self, mut ready: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            if let Some(value) = ready(self) {
+                return value;
+            }
+            assert!(!self.ended(), "{} ended at its start:\n{}", self.name, self.output());
+            assert!(Instant::now() < deadline, "{} is not ready:\n{}", self.name, self.output());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until it has ended by itself; whether it succeeded.
+    pub async fn exit_status(&mut self) -> bool {
+        wait_for("the end", READY_WITHIN, async || self.ended()).await;
+        self.child.as_mut().expect("started").wait().expect("a child").success()
+    }
+
+    /// Sends a signal, by the name that kill(1) has for it.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.as_ref().expect("started").id();
+        let done = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status();
+        assert!(done.expect("kill").success());
+    }
+
+    /// Ends it without a word to anybody.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            child.wait().expect("a child");
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
 
 /// The app as a process of its own.
 pub struct App {
