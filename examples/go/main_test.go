@@ -257,7 +257,9 @@ func TestWorkerProgramStopsWhenInterrupted(t *testing.T) {
 
 func TestWrongInputIsOneClearLine(t *testing.T) {
 	s := startServer(t)
-	gone := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	away := startServer(t)
+	away.stop()
+	gone := away.address()
 	for _, wrong := range []struct {
 		args  []string
 		code  int

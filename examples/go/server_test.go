@@ -1,84 +1,60 @@
 package main
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
-	"time"
-
-	"github.com/gomodule/redigo/redis"
 )
 
-// server is a real server of the test's own, with the module loaded.
+// server is a real server of the test's own, with the module loaded. ../launch.py starts it, and ends it when its input ends.
 type server struct {
-	t       *testing.T
-	folder  string
-	port    int
-	process *exec.Cmd
-	exited  chan struct{}
+	t      *testing.T
+	input  io.Writer
+	output *bufio.Scanner
+	port   int
 }
 
-// startServer starts one on a free port and ends it with the test.
 func startServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{t: t, folder: t.TempDir(), port: freePort(t)}
-	s.start()
-	t.Cleanup(s.stop)
+	launcher := exec.Command("../launch.py", "serve")
+	launcher.Stderr = os.Stderr
+	input, _ := launcher.StdinPipe()
+	output, _ := launcher.StdoutPipe()
+	if err := launcher.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { input.Close(); _ = launcher.Wait() })
+	s := &server{t: t, input: input, output: bufio.NewScanner(output)}
+	var started struct{ Nodes []struct{ Port int } }
+	if err := json.Unmarshal(s.line(), &started); err != nil {
+		t.Fatal(err)
+	}
+	s.port = started.Nodes[0].Port
 	return s
 }
 
 func (s *server) address() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-func (s *server) start() {
+// start starts it again, on its port.
+func (s *server) start() { s.tell(`["start", 0]`) }
+
+// stop ends it at once, as a crash does.
+func (s *server) stop() { s.tell(`["stop", 0]`) }
+
+func (s *server) tell(line string) {
 	s.t.Helper()
-	logFile := filepath.Join(s.folder, "server.log")
-	s.process = exec.Command(os.Getenv("SERVER"), "--port", fmt.Sprint(s.port), "--bind", "127.0.0.1",
-		"--save", "", "--dir", s.folder, "--logfile", logFile, "--loadmodule", os.Getenv("MODULE"))
-	if err := s.process.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	process, exited := s.process, make(chan struct{})
-	s.exited = exited
-	go func() { _ = process.Wait(); close(exited) }()
-
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := redis.Dial("tcp", s.address())
-		if err == nil {
-			_, err = conn.Do("PING")
-			conn.Close()
-		}
-		if err == nil {
-			return
-		}
-		dead := false
-		select {
-		case <-exited:
-			dead = true
-		default:
-		}
-		if dead || time.Now().After(deadline) {
-			log, _ := os.ReadFile(logFile)
-			s.stop()
-			s.t.Fatalf("the server did not start: %v\n%s", err, log)
-		}
-	}
+	fmt.Fprintln(s.input, line)
+	s.line()
 }
 
-func (s *server) stop() {
-	_ = s.process.Process.Kill()
-	<-s.exited
-}
-
-// freePort is free now; nobody else on loopback is likely to take it before the server does.
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+func (s *server) line() []byte {
+	s.t.Helper()
+	if !s.output.Scan() {
+		s.t.Fatal("the launcher of the server has ended")
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	return s.output.Bytes()
 }
