@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 READY_WITHIN_S = 30
 # Kills a child with its parent, even if that was killed itself. On Linux, by util-linux; elsewhere, `stop` has to do.
 ENDS_WITH_PARENT = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
@@ -130,12 +132,14 @@ class Service:
             self.process.wait()
 
 
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = READY_WITHIN_S) -> None:
+def wait_for(condition: Callable[[], T], what: str, within_s: float = READY_WITHIN_S) -> T:
+    """The first value of the condition that counts as true."""
     deadline = time.monotonic() + within_s
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {within_s} s")
         time.sleep(0.02)
+    return value
 
 
 def module() -> Path:

@@ -6,136 +6,32 @@ import os
 import pathlib
 import re
 import shutil
-import signal
-import socket
-import subprocess
+import sys
 import tempfile
-import time
 
 EXAMPLE = pathlib.Path(__file__).resolve().parent.parent
-SERVER = os.environ.get("SERVER") or "redis-server"
-MODULE = pathlib.Path(os.environ.get("MODULE") or EXAMPLE / "../../target/release/libtokenbucket.so").resolve()
+sys.path.insert(0, str(EXAMPLE.parent))
+from launch import ask  # noqa: E402
+from services import Service, free_port, redis_server, wait_for  # noqa: E402
+
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 SECRET = "a secret of the tests, which is 32 bytes or more"
-START_DEADLINE_S = 20
+FOLDERS = tempfile.TemporaryDirectory(prefix="gateway-test-", ignore_cleanup_errors=True)
 
 
-def wait_until(condition, what, deadline_s=START_DEADLINE_S):
-    """Polls until the condition holds and returns its value."""
-    end = time.monotonic() + deadline_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s} s: {what}")
-        time.sleep(0.01)
+def new_folder():
+    return pathlib.Path(tempfile.mkdtemp(dir=FOLDERS.name))
 
 
-def free_port():
-    """A port that is free now, as is the one 10000 above it, which a cluster node wants for its bus."""
-    while True:
-        with socket.socket() as low, socket.socket() as high:
-            low.bind(("127.0.0.1", 0))
-            port = low.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                high.bind(("127.0.0.1", port + 10000))
-                return port
+def start_server(*options, module=True):
+    server = redis_server(new_folder(), *options, with_module=module)
+    server.start()
+    return server
 
 
-class Process:
-    """A child process with its own temporary folder and a log, ended by its pid."""
-
-    def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gateway-test-"))
-        self.log_path = self.folder / "log"
-        self.process = None
-
-    def launch(self, command, environment=None):
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
-
-    def log(self):
-        return self.log_path.read_text(errors="replace")
-
-    def send(self, number):
-        self.process.send_signal(number)
-
-    def end(self, number=signal.SIGTERM):
-        if self.process and self.process.poll() is None:
-            self.send(signal.SIGCONT)
-            self.send(number)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.process = None
-
-    def close(self):
-        self.end()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class RedisError(Exception):
-    pass
-
-
-class Server(Process):
-    """A Redis or Valkey, with the module unless told otherwise. It can be ended and started again on its port."""
-
-    def __init__(self, *options, module=True):
-        super().__init__()
-        self.port = free_port()
-        self.options = [*options, *(("--loadmodule", MODULE) if module else ())]
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def start(self):
-        self.launch(
-            [SERVER, "--port", self.port, "--bind", "127.0.0.1", "--save", "", "--dir", self.folder, *self.options]
-        )
-        wait_until(self.answers, f"{SERVER} answers PING")
-
-    def answers(self):
-        if self.process.poll() is not None:
-            raise AssertionError(f"{SERVER} did not start:\n{self.log()}")
-        try:
-            return self.command("PING") == "PONG"
-        except RedisError as error:
-            return str(error).startswith("NOAUTH")
-        except OSError:
-            return False
-
-    def command(self, *arguments):
-        parts = [str(argument).encode() for argument in arguments]
-        request = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-            connection.sendall(request)
-            with connection.makefile("rb") as replies:
-                return self.read(replies)
-
-    def read(self, replies):
-        line = replies.readline().rstrip(b"\r\n").decode()
-        kind, rest = line[:1], line[1:]
-        if kind == "+":
-            return rest
-        if kind == ":":
-            return int(rest)
-        if kind == "$":
-            return None if rest == "-1" else replies.read(int(rest) + 2)[:-2].decode()
-        if kind == "*":
-            return None if rest == "-1" else [self.read(replies) for _ in range(int(rest))]
-        raise RedisError(rest or "connection closed")
-
-    def keys(self):
-        return sorted(self.command("KEYS", "*"))
+def keys(server):
+    return sorted(ask(server, "KEYS", "*"))
 
 
 class Answer:
@@ -149,21 +45,21 @@ class Answer:
         return int(self.headers[name])
 
 
-class Gateway(Process):
+class Gateway(Service):
     """The example's own nginx.conf and Lua, on a free port, with the given rules."""
 
     def __init__(self, rules, redis_port, behind_proxy=False, **environment):
-        super().__init__()
-        self.port = free_port()
-        self.environment = {
-            "PATH": os.environ["PATH"],
+        environment = {
             "JWT_SECRET": SECRET,
             "REDIS_NODES": f"127.0.0.1:{redis_port}",
             # The machine that runs the tests may be busy; what the default does is tested where it matters.
             "REDIS_TIMEOUT_MS": "5000",
             **environment,
         }
-        self.environment = {name: value for name, value in self.environment.items() if value is not None}
+        environment = {name: value for name, value in environment.items() if value is not None}
+        folder = new_folder()
+        command = [NGINX, "-p", f"{folder}/", "-c", "nginx.conf", "-g", "daemon off;"]
+        super().__init__("nginx", command, free_port(), folder, environment)
         (self.folder / "tmp").mkdir()
         (self.folder / "lua").symlink_to(EXAMPLE / "lua")
         self.write_rules(rules)
@@ -174,7 +70,7 @@ class Gateway(Process):
         if behind_proxy:
             conf = re.sub(r"#((set_real_ip_from|real_ip_header|real_ip_recursive) )", r"\1", conf)
         (self.folder / "nginx.conf").write_text(conf)
-        self.launch([NGINX, "-p", f"{self.folder}/", "-c", "nginx.conf", "-g", "daemon off;"], self.environment)
+        self.launch()
 
     @staticmethod
     def replaced(text, old, new):
@@ -187,12 +83,13 @@ class Gateway(Process):
 
     def wait_ready(self):
         def ready():
-            if self.process.poll() is not None:
-                raise AssertionError(f"nginx did not start:\n{self.log()}")
+            if self.ended():
+                raise AssertionError(f"nginx did not start:\n{self.output()}")
             with contextlib.suppress(OSError):
                 return self.get("/metrics").status == 200
+            return False
 
-        wait_until(ready, "the gateway answers")
+        wait_for(ready, "the gateway answers")
         return self
 
     def get(self, path="/", headers=None, source="127.0.0.1", token=None):

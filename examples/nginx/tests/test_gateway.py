@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ import time
 import unittest
 
 import harness
-from harness import SECRET, Gateway, Server, wait_until
+from harness import SECRET, Gateway, ask, keys, start_server, wait_for
 
 sys.path.insert(0, str(harness.EXAMPLE))
 from make_token import signed_token  # noqa: E402
@@ -35,15 +34,15 @@ class GatewayTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
-        cls.addClassCleanup(cls.server.close)
+        cls.server = start_server()
+        cls.addClassCleanup(cls.server.stop)
 
     def setUp(self):
-        self.server.command("FLUSHALL")
+        ask(self.server, "FLUSHALL")
 
     def gateway(self, *rules, server=None, **options):
         gateway = Gateway(list(rules), (server or self.server).port, **options)
-        self.addCleanup(gateway.close)
+        self.addCleanup(gateway.stop)
         return gateway.wait_ready()
 
     def assert_statuses(self, expected, answers):
@@ -115,7 +114,7 @@ class Answers(GatewayTest):
         # Half a second until the next token, so three quarters with all of the jitter.
         gateway = self.gateway(rule(rate=2, burst=2))
         self.assertEqual('"limit";r=1;t=1', gateway.get()["RateLimit"])
-        denied = wait_until(lambda: (answer := gateway.get()).status == 429 and answer, "a rejection")
+        denied = wait_for(lambda: (answer := gateway.get()).status == 429 and answer, "a rejection")
         self.assertEqual(("1", "1"), (denied["Retry-After"], denied["RateLimit-Reset"]))
 
     def test_cost_above_burst_promises_no_retry(self):
@@ -164,7 +163,7 @@ class Rules(GatewayTest):
         gateway.get("/a?user=ann%7Bx%7D,b", headers={"X-Api-Key": "k1:=%"})
         self.assertEqual([
             "tb:per-address:127.0.0.1", "tb:per-key:k1:%3D%25", "tb:per-user:ann%7Bx%7D%2Cb,/a",
-        ], self.server.keys())
+        ], keys(self.server))
 
     def test_each_kind_of_key_has_its_own_buckets(self):
         gateway = self.gateway(rule("k", ["header:X-Api-Key"], burst=1), rule("q", ["query:user"], burst=1),
@@ -186,7 +185,7 @@ class Rules(GatewayTest):
         gateway = self.gateway(rule(keys=["header:X-Api-Key"], burst=1))
         a, b = "k" * 4000 + "a", "k" * 4000 + "b"
         self.assert_statuses([200, 429, 200], [gateway.get(headers={"X-Api-Key": key}) for key in (a, a, b)])
-        for key in self.server.keys():
+        for key in keys(self.server):
             self.assertRegex(key, r"^tb:limit:sha256=[0-9a-f]{64}$")
 
     def test_a_forged_forwarded_for_gets_no_new_bucket(self):
@@ -217,7 +216,7 @@ class Rules(GatewayTest):
             ("query:tokens", lambda gateway, cost: gateway.get("/" if cost is None else f"/?tokens={cost}")),
         ):
             with self.subTest(source):
-                self.server.command("FLUSHALL")
+                ask(self.server, "FLUSHALL")
                 gateway = self.gateway(rule(burst=1000, rate=0.001, cost_source=source, default_cost=100))
                 expected = 1000
                 for cost, taken in (("30", 30), ("0.5", 0.5), ("2e1", 20), (None, 100), ("many", 100), ("", 100),
@@ -259,7 +258,7 @@ class Tokens(GatewayTest):
         self.assert_statuses([200] * 2 + [429], [gateway.get(token=free) for _ in range(3)])
         self.assertEqual('"api";q=5;w=500', self.policy(gateway, enterprise))
         self.assertEqual('"api";q=2;w=200', self.policy(gateway, free))
-        self.assertEqual(["tb:api:alice", "tb:api:bob"], self.server.keys())
+        self.assertEqual(["tb:api:alice", "tb:api:bob"], keys(self.server))
 
     def test_a_token_that_does_not_verify_chooses_neither_tier_nor_identity(self):
         gateway = self.gateway(*self.TIERS)
@@ -286,7 +285,7 @@ class Tokens(GatewayTest):
         for name, token in wrong.items():
             with self.subTest(name):
                 self.assertEqual('"api";q=2;w=200', self.policy(gateway, token))
-        self.assertEqual(["tb:api:ip=127.0.0.1"], self.server.keys())
+        self.assertEqual(["tb:api:ip=127.0.0.1"], keys(self.server))
         # All of them together had one caller's two requests.
         self.assertEqual(2, gateway.count("allowed"))
         self.assertEqual(200, gateway.get(token=good).status)
@@ -299,7 +298,7 @@ class Tokens(GatewayTest):
         # Two numbers that a double does not tell apart must not share a bucket: they are no identity.
         for sub in (2**53 + 1, 1.5, ["a"], {"a": 1}, None, ""):
             gateway.get(token=signed_token({"sub": sub}, SECRET))
-        self.assertEqual(["tb:api:42", "tb:api:carol", "tb:api:ip=127.0.0.1", "tb:api:true"], self.server.keys())
+        self.assertEqual(["tb:api:42", "tb:api:carol", "tb:api:ip=127.0.0.1", "tb:api:true"], keys(self.server))
 
 
 class RedisAway(unittest.TestCase):
@@ -307,11 +306,11 @@ class RedisAway(unittest.TestCase):
     QUICK_S = 1.0
 
     def setUp(self):
-        self.server = Server()
-        self.addCleanup(self.server.close)
+        self.server = start_server()
+        self.addCleanup(self.server.stop)
         # The default timeout.
         self.gateway = Gateway([rule(burst=1)], self.server.port, REDIS_TIMEOUT_MS=None)
-        self.addCleanup(self.gateway.close)
+        self.addCleanup(self.gateway.stop)
         self.gateway.wait_ready()
 
     def assert_lets_through(self, requests=5):
@@ -322,61 +321,61 @@ class RedisAway(unittest.TestCase):
             self.assertLess(time.monotonic() - start, self.QUICK_S)
             self.assertEqual((200, None), (answer.status, answer["RateLimit"]))
         self.assertEqual(before + requests, self.gateway.count("failed_open"))
-        self.assertIn("rate limits are not enforced", self.gateway.log())
+        self.assertIn("rate limits are not enforced", self.gateway.output())
 
     def assert_limits_within_a_second(self):
-        wait_until(lambda: self.gateway.get().status == 429, "limiting again", deadline_s=1)
+        wait_for(lambda: self.gateway.get().status == 429, "limiting again", within_s=1)
 
     def test_killed_and_back(self):
         self.assertEqual([200, 429], [self.gateway.get().status for _ in range(2)])
-        self.server.end(signal.SIGKILL)
+        self.server.kill()
         self.assert_lets_through()
         # One line a second at most, not one a request.
-        self.assertLess(self.gateway.log().count("rate limits are not enforced"), 5)
+        self.assertLess(self.gateway.output().count("rate limits are not enforced"), 5)
         self.server.start()
         self.assert_limits_within_a_second()
 
     def test_frozen_and_back(self):
         self.assertEqual([200, 429], [self.gateway.get().status for _ in range(2)])
-        self.server.send(signal.SIGSTOP)
+        self.server.signal(signal.SIGSTOP)
         self.assert_lets_through()
-        self.server.send(signal.SIGCONT)
+        self.server.signal(signal.SIGCONT)
         self.assert_limits_within_a_second()
 
     def test_error_replies_let_through_too(self):
-        without_module = Server(module=False)
-        self.addCleanup(without_module.close)
-        self.gateway.close()
+        without_module = start_server(module=False)
+        self.addCleanup(without_module.stop)
+        self.gateway.stop()
         self.gateway = Gateway([rule(burst=1)], without_module.port)
-        self.addCleanup(self.gateway.close)
+        self.addCleanup(self.gateway.stop)
         self.gateway.wait_ready()
         self.assert_lets_through()
-        self.assertIn("unknown command", self.gateway.log())
+        self.assertIn("unknown command", self.gateway.output())
 
     def test_password_and_a_second_node(self):
-        locked = Server("--requirepass", "open sesame")
-        self.addCleanup(locked.close)
+        locked = start_server("--requirepass", "open sesame")
+        self.addCleanup(locked.stop)
         nodes = f"127.0.0.1:{self.server.port},127.0.0.1:{locked.port}"
-        self.gateway.close()
-        self.server.end()
+        self.gateway.stop()
+        self.server.stop()
         self.gateway = Gateway([rule(burst=1)], None, REDIS_NODES=nodes, REDIS_PASSWORD="open sesame")
-        self.addCleanup(self.gateway.close)
+        self.addCleanup(self.gateway.stop)
         self.gateway.wait_ready()
         self.assert_limits_within_a_second()
 
 
 class Cluster(unittest.TestCase):
     def setUp(self):
-        self.nodes = [Server("--cluster-enabled", "yes") for _ in range(2)]
+        self.nodes = [start_server("--cluster-enabled", "yes") for _ in range(2)]
         for node, slots in zip(self.nodes, (range(8192), range(8192, 16384))):
-            self.addCleanup(node.close)
-            node.command("CLUSTER", "ADDSLOTS", *slots)
-        self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port)
+            self.addCleanup(node.stop)
+            ask(node, "CLUSTER", "ADDSLOTS", *slots)
+        ask(self.nodes[0], "CLUSTER", "MEET", "127.0.0.1", self.nodes[1].port)
         for node in self.nodes:
-            wait_until(lambda: "cluster_state:ok" in node.command("CLUSTER", "INFO"), "the cluster is up")
+            wait_for(lambda: "cluster_state:ok" in ask(node, "CLUSTER", "INFO"), "the cluster is up")
         rules = [rule("api", ["header:X-Caller"], burst=2), rule("per-path", ["header:X-Caller", "path"], burst=2)]
         self.gateway = Gateway(rules, self.nodes[0].port, REDIS_CLUSTER="yes")
-        self.addCleanup(self.gateway.close)
+        self.addCleanup(self.gateway.stop)
         self.gateway.wait_ready()
 
     def statuses(self, caller):
@@ -387,10 +386,10 @@ class Cluster(unittest.TestCase):
         for caller in callers:
             self.assertEqual([200, 200, 429], self.statuses(caller))
         self.assertEqual(0, self.gateway.count("failed_open"))
-        keys = [node.keys() for node in self.nodes]
-        self.assertTrue(all(keys))
+        found = [keys(node) for node in self.nodes]
+        self.assertTrue(all(found))
         expected = [key for caller in callers for key in (f"tb:api:{{{caller}}}", f"tb:per-path:{{{caller}}},/p")]
-        self.assertEqual(sorted(expected), sorted(sum(keys, [])))
+        self.assertEqual(sorted(expected), sorted(sum(found, [])))
 
     def test_a_redirection_is_learnt_for_its_slot(self):
         names = (f"c{number}" for number in itertools.count())
@@ -399,7 +398,7 @@ class Cluster(unittest.TestCase):
         for caller in itertools.islice(same_slot, 8):
             self.assertEqual([200, 200, 429], self.statuses(caller))
         # Servers before 6.2 do not count their errors.
-        redirections = re.search(r"errorstat_MOVED:count=(\d+)", self.nodes[0].command("INFO", "errorstats"))
+        redirections = re.search(r"errorstat_MOVED:count=(\d+)", ask(self.nodes[0], "INFO", "errorstats"))
         self.assertLessEqual(int(redirections[1]) if redirections else 0, 2, "one for each worker of nginx")
         self.assertEqual(0, self.gateway.count("failed_open"))
 
@@ -408,10 +407,10 @@ class Validation(unittest.TestCase):
     def refusal(self, rules, **environment):
         """What nginx says when it refuses to start with these rules."""
         gateway = Gateway(rules, 1, **environment)
-        self.addCleanup(gateway.close)
-        wait_until(lambda: gateway.process.poll() is not None, "nginx refuses to start")
+        self.addCleanup(gateway.stop)
+        wait_for(lambda: gateway.process.poll() is not None, "nginx refuses to start")
         self.assertNotEqual(0, gateway.process.returncode)
-        return gateway.log()
+        return gateway.output()
 
     def test_wrong_rules_name_the_rule_and_the_field(self):
         def config(**fields):
@@ -491,19 +490,19 @@ class Reload(GatewayTest):
         gateway = self.gateway(rule(burst=2))
         self.assertEqual('"limit";q=2;w=200', gateway.get()["RateLimit-Policy"])
         gateway.write_rules([rule(burst=0)])
-        gateway.send(signal.SIGHUP)
-        wait_until(lambda: 'rule 1 "limit": algorithm_config.burst: must be' in gateway.log(), "the error is logged")
+        gateway.signal(signal.SIGHUP)
+        wait_for(lambda: 'rule 1 "limit": algorithm_config.burst: must be' in gateway.output(), "the error is logged")
         self.assertEqual('"limit";q=2;w=200', gateway.get()["RateLimit-Policy"])
         gateway.write_rules([rule(burst=7)])
-        gateway.send(signal.SIGHUP)
+        gateway.signal(signal.SIGHUP)
         # The limit travels with each call: the bucket that exists counts under the new one at once.
-        wait_until(lambda: gateway.get()["RateLimit-Policy"] == '"limit";q=7;w=700', "the new rules hold")
+        wait_for(lambda: gateway.get()["RateLimit-Policy"] == '"limit";q=7;w=700', "the new rules hold")
 
 
 class ShippedRules(GatewayTest):
     def test_the_rules_of_the_example(self):
         gateway = Gateway((harness.EXAMPLE / "rules.json").read_text(), self.server.port)
-        self.addCleanup(gateway.close)
+        self.addCleanup(gateway.stop)
         gateway.wait_ready()
         alice = signed_token({"sub": "alice", "plan": "enterprise"}, SECRET)
         chat = gateway.get("/v1/chat/completions", {"X-Estimated-Tokens": "2500"}, token=alice)
@@ -516,8 +515,4 @@ class ShippedRules(GatewayTest):
 if __name__ == "__main__":
     if not harness.NGINX:
         sys.exit("nginx is not installed; `make test` installs it")
-    if not harness.MODULE.exists():
-        sys.exit(f"MODULE: there is no {harness.MODULE}")
-    if not shutil.which(harness.SERVER):
-        sys.exit(f"SERVER: there is no {harness.SERVER}")
     unittest.main()
