@@ -3,13 +3,15 @@
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from launch import Servers, ask  # noqa: E402
+from services import free_port  # noqa: E402
 
 # Each tested file, by language: how it is started.
 PROGRAMS = {
@@ -32,45 +34,6 @@ PROGRAMS = {
 }
 
 
-class Server:
-    """A real server with the module, on a free port, in a folder that goes away with it."""
-
-    def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.port = free_port()
-        log = pathlib.Path(self.folder.name, "log")
-        self.process = subprocess.Popen(
-            [os.environ["SERVER"], "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", self.folder.name, "--logfile", str(log), "--loadmodule", os.environ["MODULE"]],
-        )
-        deadline = time.monotonic() + 20
-        while subprocess.run(["redis-cli", "-p", str(self.port), "PING"], capture_output=True, text=True).stdout != "PONG\n":
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                text = log.read_text() if log.exists() else ""
-                self.__exit__()
-                sys.exit(f"the server did not start:\n{text}")
-            time.sleep(0.02)
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.folder.cleanup()
-
-    def call(self, *args):
-        """The reply, line by line; integers as such."""
-        done = subprocess.run(["redis-cli", "-e", "-p", str(self.port), *map(str, args)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise AssertionError(f"{args}: {done.stdout}{done.stderr}")
-        return [int(line) if re.fullmatch(r"-?\d+", line) else line for line in done.stdout.splitlines()]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def start(command, port):
     return subprocess.run(
         command, cwd=HERE, env={**os.environ, "REDIS_PORT": str(port)}, capture_output=True, text=True, timeout=60,
@@ -88,12 +51,12 @@ def decision(command, port):
 
 def test_program(command, server):
     """5 per 10 s, that is 5 tokens and one more every 2 s."""
-    server.call("FLUSHALL")
+    ask(server, "FLUSHALL")
     assert decision(command, server.port) == [1, 4, 0, 2000], "the first of five"
 
     # A debt that outlasts any slowness of this machine: 1000 tokens are 2000 s.
     charged_at = time.monotonic()
-    _, remaining, _, reset_after_ms = server.call("TB.CHARGE", "user:42", 5, "5/10s", 1000)
+    _, remaining, _, reset_after_ms = ask(server, "TB.CHARGE", "user:42", 5, "5/10s", 1000)
     denied = decision(command, server.port)
     passed_ms = (time.monotonic() - charged_at) * 1000 + 1
     assert denied[0] == 0 and remaining <= denied[1] < 0, denied
@@ -102,11 +65,11 @@ def test_program(command, server):
     assert reset_after_ms - passed_ms <= denied[3] <= reset_after_ms, denied
 
     # After the reset the same line passes again.
-    server.call("DEL", "user:42")
+    ask(server, "DEL", "user:42")
     assert decision(command, server.port)[0] == 1, "after a reset"
 
     # A key that holds something else, and no server at all, are errors and not decisions.
-    server.call("SET", "user:42", "not a bucket")
+    ask(server, "SET", "user:42", "not a bucket")
     wrong = start(command, server.port)
     assert wrong.returncode != 0 and "WRONGTYPE" in wrong.stdout + wrong.stderr, f"{wrong.stdout}{wrong.stderr}"
     nobody = start(command, free_port())
@@ -143,10 +106,10 @@ def test_intervals(server):
         capacity, rate = arguments.strip("`").split()
         unit = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
         number, name = full_after.split()
-        server.call("FLUSHALL")
-        burst = server.call("TB.TAKE", "user:42", capacity, rate, capacity)
+        ask(server, "FLUSHALL")
+        burst = ask(server, "TB.TAKE", "user:42", capacity, rate, capacity)
         assert burst == [1, 0, 0, round(float(number) * unit[name])], f"{wish}: {burst}"
-        too_much = server.call("TB.PEEK", "user:43", capacity, rate, int(capacity) + 1)
+        too_much = ask(server, "TB.PEEK", "user:43", capacity, rate, int(capacity) + 1)
         assert too_much[0] == 0 and too_much[2] == -1, f"{wish}: {too_much}"
 
 
@@ -154,12 +117,12 @@ def test_two_intervals(server):
     """The TB.MTAKE of the README, as it stands."""
     readme = (HERE / "README.md").read_text()
     [line] = re.findall(r"^    (TB\.MTAKE .*)$", readme, re.MULTILINE)
-    server.call("FLUSHALL")
-    assert server.call(*line.split())[0] == 1, "both buckets are full"
+    ask(server, "FLUSHALL")
+    assert ask(server, *line.split())[0] == 1, "both buckets are full"
     # In debt for a day, so that the second is denied on the slowest machine.
-    server.call("TB.CHARGE", "{user:42}:distance", 1, "1/100ms", 864_000)
-    assert server.call(*line.split())[0] == 0, "one of the buckets is empty"
-    _, remaining, _, _ = server.call("TB.PEEK", "{user:42}:interval", 5, "5@10s", 0)
+    ask(server, "TB.CHARGE", "{user:42}:distance", 1, "1/100ms", 864_000)
+    assert ask(server, *line.split())[0] == 0, "one of the buckets is empty"
+    _, remaining, _, _ = ask(server, "TB.PEEK", "{user:42}:interval", 5, "5@10s", 0)
     assert remaining >= 4, "denied, but it took from the other bucket"
 
 
@@ -180,7 +143,8 @@ def main():
         if language not in PROGRAMS:
             sys.exit(f"no language {language!r}, there are: {' '.join(PROGRAMS)}")
 
-    with Server() as server:
+    with tempfile.TemporaryDirectory() as folder, Servers(pathlib.Path(folder)) as servers:
+        [server] = servers.nodes
         if mode == "run":
             for language in languages:
                 for file, command in PROGRAMS[language]:
