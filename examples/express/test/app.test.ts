@@ -8,18 +8,18 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import type { Redis } from "ioredis";
 
-import { appService, redisService, waitFor, type Service } from "../dev/services.js";
+import { appService, RedisServer, waitFor, type Service } from "./services.js";
 import { connect } from "../src/redis.js";
 
 // One token in six minutes: nothing flows in while a test runs.
 const STILL = "10/h";
 
 /** The server that most tests share; each test starts with it empty. */
-let sharedRedis: Service;
+let sharedRedis: RedisServer;
 let client: Redis;
 
 before(async () => {
-  sharedRedis = await (await redisService()).start();
+  sharedRedis = await RedisServer.launch();
   client = connect(redisUrl(sharedRedis));
   client.on("error", () => {});
   await waitFor("the test's own client", 10_000, () => client.status === "ready");
@@ -27,7 +27,7 @@ before(async () => {
 beforeEach(() => client.flushall());
 after(async () => {
   client.disconnect();
-  await sharedRedis.remove();
+  sharedRedis.remove();
 });
 
 interface Answer {
@@ -41,7 +41,7 @@ interface App {
   get(path: string, headers?: Record<string, string>, from?: { port?: number; address?: string }): Promise<Answer>;
 }
 
-const redisUrl = (redis: Service) => `redis://127.0.0.1:${redis.port}`;
+const redisUrl = ({ port }: RedisServer) => `redis://127.0.0.1:${port}`;
 const statuses = (answers: Answer[]) => answers.map((answer) => answer.status);
 
 function get(port: number, path: string, headers = {}, localAddress = "127.0.0.1"): Promise<Answer> {
@@ -65,7 +65,7 @@ function get(port: number, path: string, headers = {}, localAddress = "127.0.0.1
  * Starts the app. Five seconds are plenty for a loaded machine to ask Redis, so that no test passes
  * or fails by the policy for errors unless it is about that.
  */
-async function startApp(t: TestContext, redis: Service, settings: NodeJS.ProcessEnv): Promise<App> {
+async function startApp(t: TestContext, redis: RedisServer, settings: NodeJS.ProcessEnv): Promise<App> {
   const service = await appService({
     REDIS_URL: redisUrl(redis),
     REDIS_TIMEOUT_MS: "5000",
@@ -77,10 +77,10 @@ async function startApp(t: TestContext, redis: Service, settings: NodeJS.Process
   return { service, get: (path, headers, from) => get(from?.port ?? service.port, path, headers, from?.address) };
 }
 
-async function ownRedis(t: TestContext): Promise<Service> {
-  const redis = await redisService();
+async function ownRedis(t: TestContext, ...options: string[]): Promise<RedisServer> {
+  const redis = await RedisServer.launch(...options);
   t.after(() => redis.remove());
-  return redis.start();
+  return redis;
 }
 
 async function several(times: number, ask: (i: number) => Promise<Answer>): Promise<Answer[]> {
@@ -242,8 +242,8 @@ test("a server that hangs costs the timeout and no more", async (t) => {
 });
 
 test("the app starts while Redis is away, and limits when it comes", async (t) => {
-  const redis = await redisService();
-  t.after(() => redis.remove());
+  const redis = await ownRedis(t);
+  await redis.stop();
   const app = await startApp(t, redis, { IP_LIMIT: `1 ${STILL}`, REDIS_TIMEOUT_MS: "1000" });
   assert.deepEqual(statuses(await several(2, () => app.get("/"))), [200, 429]);
   assert.match(app.service.output(), /cannot ask the server .*: connect ECONNREFUSED/);
@@ -252,9 +252,7 @@ test("the app starts while Redis is away, and limits when it comes", async (t) =
 });
 
 test("a server without the module is an error under each policy, and the log says what to do", async (t) => {
-  const redis = await redisService({ withModule: false });
-  t.after(() => redis.remove());
-  await redis.start();
+  const redis = await ownRedis(t, "--without-module");
   const app = await startApp(t, redis, { ON_ERROR: "open" });
   assert.equal((await app.get("/")).status, 500);
   await waitFor("the error in the log", 5000, () => /no tokenbucket module: load it/.test(app.service.output()));

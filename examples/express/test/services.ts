@@ -1,14 +1,11 @@
-/**
- * The processes that the example is made of: a Redis with the module, and the app.
- *
- * SERVER and MODULE say which server and which module.
- */
+/** The processes that the example is made of: a Redis with the module, and the app. */
 
 import { spawn, type ChildProcess } from "node:child_process";
-import { accessSync, constants, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
-import { delimiter, join, resolve } from "node:path";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -33,12 +30,11 @@ export class Service {
     readonly port: number,
     private readonly command: string,
     private readonly args: string[],
-    private readonly env: NodeJS.ProcessEnv = {},
-    private readonly show = false,
+    private readonly env: NodeJS.ProcessEnv,
   ) {}
 
   async start(): Promise<this> {
-    const out = this.show ? "inherit" : openSync(this.#log, "a");
+    const out = openSync(this.#log, "a");
     this.#child = spawn(this.command, this.args, {
       cwd: this.#folder,
       env: { ...process.env, ...this.env },
@@ -110,39 +106,58 @@ export async function waitFor(
   }
 }
 
-export async function redisService({ withModule = true } = {}): Promise<Service> {
-  const server = findServer(process.env.SERVER || "redis-server");
-  const module = resolve(HERE, process.env.MODULE || "../../target/release/libtokenbucket.so");
-  if (!existsSync(module)) {
-    throw new Error(`no module at ${module}: run \`cargo build --release\`, or set MODULE=/path/to/it`);
+/** A Redis with the module, which ../launch.py starts, and ends when its input ends. */
+export class RedisServer {
+  readonly #launcher: ChildProcess;
+  readonly #lines: AsyncIterator<string>;
+  #pid = 0;
+  port = 0;
+
+  private constructor(options: string[]) {
+    this.#launcher = spawn("../launch.py", ["serve", ...options], { cwd: HERE, stdio: ["pipe", "pipe", "inherit"] });
+    this.#lines = createInterface(this.#launcher.stdout!)[Symbol.asyncIterator]();
   }
+
+  static async launch(...options: string[]): Promise<RedisServer> {
+    const redis = new RedisServer(options);
+    const { nodes } = (await redis.#read()) as { nodes: [{ port: number; pid: number }] };
+    [redis.port, redis.#pid] = [nodes[0].port, nodes[0].pid];
+    return redis;
+  }
+
+  /** Starts it again, on its port and empty. */
+  async start(): Promise<void> {
+    this.#pid = await this.#tell("start", 0);
+  }
+
+  async stop(): Promise<void> {
+    await this.#tell("stop", 0);
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    process.kill(this.#pid, signal);
+  }
+
+  remove(): void {
+    this.#launcher.stdin!.end();
+  }
+
+  async #tell(...words: unknown[]): Promise<number> {
+    this.#launcher.stdin!.write(`${JSON.stringify(words)}\n`);
+    return ((await this.#read()) as { reply: number }).reply;
+  }
+
+  async #read(): Promise<unknown> {
+    const { value, done } = await this.#lines.next();
+    if (done) throw new Error("no server was started: run the tests with `make test`");
+    return JSON.parse(value);
+  }
+}
+
+export async function appService(env: NodeJS.ProcessEnv): Promise<Service> {
   const port = await freePort();
-  const args = ["--bind", "127.0.0.1", "--port", String(port), "--save", "", "--appendonly", "no"];
-  return new Service("redis", port, server, withModule ? [...args, "--loadmodule", module] : args);
-}
-
-export async function appService(env: NodeJS.ProcessEnv, { show = false } = {}): Promise<Service> {
-  const port = Number(env.PORT) || (await freePort());
-  // Somebody else's answer would look like the app's.
-  if (env.PORT && (await answers(port))) throw new Error(`port ${port} is in use: set PORT to another`);
   const main = join(HERE, "dist/src/main.js");
-  return new Service("app", port, process.execPath, [main], { PORT: String(port), ...env }, show);
-}
-
-/** Absolute, because the server starts in a folder of its own. */
-function findServer(server: string): string {
-  const candidates = server.includes("/")
-    ? [resolve(HERE, server)]
-    : (process.env.PATH ?? "").split(delimiter).map((folder) => join(folder, server));
-  for (const path of candidates) {
-    try {
-      accessSync(path, constants.X_OK);
-      return path;
-    } catch {
-      // the next one
-    }
-  }
-  throw new Error(`no ${server}: install redis-server, or set SERVER=/path/to/redis-server`);
+  return new Service("app", port, process.execPath, [main], { PORT: String(port), ...env });
 }
 
 /** A port below those that the kernel gives to clients, so that it is still free for a restart. */
