@@ -22,7 +22,7 @@ for name in "${names[@]}"; do
     export SERVER NATIVE_SERVER=$engines/$name/server
     began=$SECONDS
     printf '\n\033[1m== testing on %s for %s\033[0m\n' "$name" "$target"
-    cargo test --test machines -- --quiet
+    cargo test --test portability -- --quiet
     cargo test --test server -- --quiet "$@"
     echo "$name for $target: passed in $((SECONDS - began)) s"
 done

@@ -4,10 +4,10 @@
 #[allow(dead_code, unused_imports)] // tests/server uses all of it.
 mod common;
 
+use common::judged_calls::{pause_us, stored};
 use common::model::throttle::{follow as follow_by_model, limit, Reply};
 use common::model::{self, Model};
 use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
-use common::walk::{pause_us, stored};
 use common::{integers, text, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 

@@ -1,6 +1,6 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
-use super::books::{hear, is_error, Books};
+use super::possible_states::{is_error, judge_reply, PossibleStates};
 use super::step::{self, draw, look, Act, Step};
 use super::world::{Memory, Now, World};
 use crate::common::{Connection, Random};
@@ -30,15 +30,15 @@ enum Wrapping {
 pub struct Client<'a> {
     name: String,
     world: &'a World,
-    books: &'a Mutex<Books>,
+    states: &'a Mutex<PossibleStates>,
     random: Random,
     connection: Option<Connection>,
 }
 
 impl<'a> Client<'a> {
-    pub fn new(world: &'a World, books: &'a Mutex<Books>, number: u64) -> Self {
+    pub fn new(world: &'a World, states: &'a Mutex<PossibleStates>, number: u64) -> Self {
         let (name, random) = (format!("client {number}"), Random::new(number));
-        Self { name, world, books, random, connection: None }
+        Self { name, world, states, random, connection: None }
     }
 
     /// Makes calls until all is over.
@@ -57,29 +57,29 @@ impl<'a> Client<'a> {
         if self.connection.is_none() {
             self.connection = Connection::try_open(world.port).ok();
         }
-        let mut books = self.books.lock().unwrap();
-        let is_ready = self.connection.is_some() && books.is_settled();
+        let mut states = self.states.lock().unwrap();
+        let is_ready = self.connection.is_some() && states.is_settled();
         if is_ready {
-            self.call(&mut books, &now);
+            self.call(&mut states, &now);
         }
         is_ready
     }
 
-    fn call(&mut self, books: &mut Books, now: &Now) {
-        let (steps, wrapping) = self.plan(books, now);
+    fn call(&mut self, states: &mut PossibleStates, now: &Now) {
+        let (steps, wrapping) = self.plan(states, now);
         let looks_first = now.memory != Memory::Free
             || matches!(steps[0].act, Act::Decide(Some(_), _))
             || self.random.once_in(8);
         let places = steps.iter().flat_map(|step| &step.places).filter(|_| looks_first);
-        let looks: Vec<Step> = places.map(|place| look(books.page(), *place)).collect();
-        if looks.into_iter().all(|look| self.make(books, &[look], Wrapping::None, now)) {
-            self.make(books, &steps, wrapping, now);
+        let looks: Vec<Step> = places.map(|place| look(states.buckets(), *place)).collect();
+        if looks.into_iter().all(|look| self.make(states, &[look], Wrapping::None, now)) {
+            self.make(states, &steps, wrapping, now);
         }
     }
 
-    fn plan(&mut self, books: &mut Books, now: &Now) -> (Vec<Step>, Wrapping) {
-        let (page, random) = (books.page(), &mut self.random);
-        let new_limit = if random.once_in(25) { step::new_limit(random, page) } else { None };
+    fn plan(&mut self, states: &mut PossibleStates, now: &Now) -> (Vec<Step>, Wrapping) {
+        let (buckets, random) = (states.buckets(), &mut self.random);
+        let new_limit = if random.once_in(25) { step::new_limit(random, buckets) } else { None };
         if let Some(step) = new_limit {
             return (vec![step], Wrapping::None);
         }
@@ -88,11 +88,11 @@ impl<'a> Client<'a> {
         // While memory is full, whether a bucket has a key decides, and only one look is taken.
         let several = wrapping != Wrapping::None && now.memory == Memory::Free;
         let count = if several { random.between(1, 4) } else { 1 };
-        ((0..count).map(|_| draw(random, page)).collect(), wrapping)
+        ((0..count).map(|_| draw(random, buckets)).collect(), wrapping)
     }
 
     /// Sends steps as one, and judges what comes back. False if nothing did.
-    fn make(&mut self, books: &mut Books, steps: &[Step], wrapping: Wrapping, now: &Now) -> bool {
+    fn make(&mut self, states: &mut PossibleStates, steps: &[Step], wrapping: Wrapping, now: &Now) -> bool {
         let Some(connection) = &mut self.connection else { return false };
         let words: Vec<&str> = steps.iter().map(|step| step.words.as_str()).collect();
         let (packed, count) = pack(&words, wrapping);
@@ -104,14 +104,14 @@ impl<'a> Client<'a> {
             Err(error) => {
                 assert!(error.is_io_error() && !error.is_timeout(), "no reply: {error}");
                 self.connection = None;
-                books.doubt(steps, now);
+                states.fork(steps, now);
                 return false;
             }
         };
         let Some(replies) = unwrap(replies, wrapping, now) else { return false };
         assert_eq!(replies.len(), steps.len());
         for (step, reply) in steps.iter().zip(&replies) {
-            hear(books.page(), step, now, reply);
+            judge_reply(states.buckets(), step, now, reply);
             self.world.count(&kind(&step.words, reply));
         }
         true

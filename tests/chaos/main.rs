@@ -11,20 +11,20 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod books;
 mod client;
+mod faults;
+mod possible_states;
 mod step;
-mod storm;
 mod world;
 
-use books::Books;
 use client::Client;
 use common::{environment, Random};
+use faults::Faults;
+use possible_states::PossibleStates;
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use storm::Storm;
 use world::World;
 
 const CLIENTS: u64 = 8;
@@ -44,24 +44,25 @@ fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice
     println!("CHAOS_SEED={seed} CHAOS_SECONDS={}", duration.as_secs());
     // All streams of numbers begin with it.
     std::env::set_var("SEED", seed.to_string());
-    let master = storm::master();
+    let master = faults::master();
     let world = World::new(master.port(), master.clock().now_us());
     let mut random = Random::new(CLIENTS);
-    let books: Vec<Mutex<Books>> =
-        (0..CLIENTS).map(|client| Mutex::new(Books::new(step::new_page(&mut random, client)))).collect();
+    let states: Vec<Mutex<PossibleStates>> = (0..CLIENTS)
+        .map(|client| Mutex::new(PossibleStates::new(step::new_buckets(&mut random, client))))
+        .collect();
     thread::scope(|scope| {
-        for (books, number) in books.iter().zip(0..) {
+        for (states, number) in states.iter().zip(0..) {
             let world = &world;
-            scope.spawn(move || Client::new(world, books, number).work());
+            scope.spawn(move || Client::new(world, states, number).work());
         }
         // Lets everything happen, and then nothing that ends a process, so that its memory can be watched.
-        let mut storm = Storm::new(&world, &books, master);
+        let mut faults = Faults::new(&world, &states, master);
         let calm = duration / CALM_PART;
-        storm.go_on(duration - calm, |_| true);
-        let (before, after) = storm.calm(calm);
+        faults.go_on(duration - calm, |_| true);
+        let (before, after) = faults.calm(calm);
         println!("an empty server used {before} bytes, and {after} bytes later");
         assert!(after - before < MEMORY_SLACK, "the server grew from {before} to {after} bytes");
-        storm.assert_well();
+        faults.assert_well();
         world.is_over.store(true, Ordering::SeqCst);
     });
     println!("{}\n{}", world.progress(), world.summary());

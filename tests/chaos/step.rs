@@ -1,17 +1,17 @@
 //! What clients do: one command on a bucket, or on several.
 
-use super::books::{Bucket, Page};
+use super::possible_states::{Bucket, Buckets};
+use crate::common::judged_calls::{self, RATES};
 use crate::common::model::call::Wanted;
 use crate::common::model::operation::{arguments, words};
 use crate::common::model::{throttle, HoldOperation, Limit, Model, Operation};
-use crate::common::walk::{self, RATES};
 use crate::common::{Random, HOUR_MS};
 
 /// One command of a client.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub words: String,
-    /// Of its buckets, on the client's page.
+    /// Of its buckets, among the client's.
     pub places: Vec<usize>,
     pub act: Act,
 }
@@ -49,7 +49,7 @@ impl Want {
 }
 
 /// The buckets of a client, all of them full; some are throttled: of these redis-cell's command takes too.
-pub fn new_page(random: &mut Random, client: u64) -> Page {
+pub fn new_buckets(random: &mut Random, client: u64) -> Buckets {
     const BUCKETS: usize = 12;
     const THROTTLED: usize = 3;
     let bucket = |place| {
@@ -57,7 +57,7 @@ pub fn new_page(random: &mut Random, client: u64) -> Page {
             let [max_burst, count, period_s] = [30, 100, 3600].map(|most| random.between(1, most));
             (throttle::limit(max_burst, count, period_s), Some(format!("{max_burst} {count} {period_s}")))
         } else {
-            (walk::limit(random, RATES), None)
+            (judged_calls::limit(random, RATES), None)
         };
         let key = format!("client:{client}:{place}");
         Bucket { key, limit, throttle, model: Model::default(), has_key: false }
@@ -66,9 +66,9 @@ pub fn new_page(random: &mut Random, client: u64) -> Page {
 }
 
 /// Any step.
-pub fn draw(random: &mut Random, page: &Page) -> Step {
-    let place = random.below(page.len() as u64) as usize;
-    let Bucket { key, limit, throttle, .. } = &page[place];
+pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
+    let place = random.below(buckets.len() as u64) as usize;
+    let Bucket { key, limit, throttle, .. } = &buckets[place];
     let decide = |words, want| (words, Act::Decide(None, want));
     let (words, act) = match (random.below(33), throttle) {
         (0..=10, Some(limit)) => {
@@ -76,11 +76,11 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
             decide(format!("CL.THROTTLE {key} {limit} {quantity}"), Want::Throttle(quantity))
         }
         (0..=16, _) => {
-            let operation = walk::any_operation(random, limit);
+            let operation = judged_calls::any_operation(random, limit);
             decide(words(operation, key, limit), Want::Operation(operation))
         }
         (17..=23, _) => {
-            let mut hold_operation = walk::any_hold_operation(random, limit);
+            let mut hold_operation = judged_calls::any_hold_operation(random, limit);
             // Some last until the clock has leapt a few times.
             if let (HoldOperation::Set { ttl_ms, .. }, true) = (&mut hold_operation, random.once_in(2)) {
                 *ttl_ms = random.between(1, 6 * HOUR_MS);
@@ -88,27 +88,27 @@ pub fn draw(random: &mut Random, page: &Page) -> Step {
             decide(hold_operation.words(key, limit), Want::Hold(hold_operation))
         }
         (24..=25, _) => {
-            let take = walk::take(random, limit);
+            let take = judged_calls::take(random, limit);
             (format!("TB.PEEK {}", arguments(take, key, limit)), Act::Peek(take))
         }
-        (26..=29, _) => return take_together(random, page),
-        (30, _) => return look(page, place),
+        (26..=29, _) => return take_together(random, buckets),
+        (30, _) => return look(buckets, place),
         (31, _) => (format!("TB.HOLDS {key}"), Act::LookAtHolds),
         _ => (format!("{} {key}", random.pick(&["DEL", "UNLINK"])), Act::Reset),
     };
     Step { words, places: vec![place], act }
 }
 
-pub fn look(page: &Page, place: usize) -> Step {
-    Step { words: format!("TB.STATE {}", page[place].key), places: vec![place], act: Act::Look }
+pub fn look(buckets: &Buckets, place: usize) -> Step {
+    Step { words: format!("TB.STATE {}", buckets[place].key), places: vec![place], act: Act::Look }
 }
 
-fn take_together(random: &mut Random, page: &Page) -> Step {
-    let mut places = random.shuffled(&(0..page.len()).collect::<Vec<_>>());
+fn take_together(random: &mut Random, buckets: &Buckets) -> Step {
+    let mut places = random.shuffled(&(0..buckets.len()).collect::<Vec<_>>());
     places.truncate(random.between(1, 4) as usize);
     let (mut words, mut takes) = (format!("TB.MTAKE {}", places.len()), vec![]);
-    for Bucket { key, limit, .. } in places.iter().map(|place| &page[*place]) {
-        let take = walk::take(random, limit);
+    for Bucket { key, limit, .. } in places.iter().map(|place| &buckets[*place]) {
+        let take = judged_calls::take(random, limit);
         words += &format!(" {}", arguments(take, key, limit));
         takes.push(take);
     }
@@ -119,11 +119,11 @@ fn take_together(random: &mut Random, page: &Page) -> Step {
 ///
 /// Only between rates at which nothing is rounded. At others a level is known to a micro-token, and whether a smaller
 /// charge that was cut off was made is not: at another rate the moment of the last write would show.
-pub fn new_limit(random: &mut Random, page: &Page) -> Option<Step> {
-    let place = random.below(page.len() as u64) as usize;
-    let Bucket { key, limit, throttle, .. } = &page[place];
-    let new_limit = walk::limit(random, RATES);
-    let amount_micro = walk::amount_micro(random, &new_limit);
+pub fn new_limit(random: &mut Random, buckets: &Buckets) -> Option<Step> {
+    let place = random.below(buckets.len() as u64) as usize;
+    let Bucket { key, limit, throttle, .. } = &buckets[place];
+    let new_limit = judged_calls::limit(random, RATES);
+    let amount_micro = judged_calls::amount_micro(random, &new_limit);
     let are_whole = limit.is_whole() && new_limit.is_whole();
     let charge = Operation::Charge { amount_micro };
     let words = words(charge, key, &new_limit);

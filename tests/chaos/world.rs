@@ -24,7 +24,7 @@ pub struct Now {
 }
 
 /// Who makes things happen to the server.
-pub const STORM: &str = "the storm";
+pub const FAULTS: &str = "the faults";
 
 /// Shared by the clients, the clock and the chaos.
 pub struct World {
@@ -97,9 +97,9 @@ impl World {
         if thread::panicking() && !self.is_over.swap(true, Ordering::SeqCst) {
             let mut history = self.history.lock().unwrap();
             let mut last = |who| history.entry(who).or_default().make_contiguous().join("\n");
-            let [own, storm] = [who, STORM].map(|who| last(who.to_owned()));
+            let [own, faults] = [who, FAULTS].map(|who| last(who.to_owned()));
             println!(
-                "{who} failed:\n{own}\nwhat happened to the server:\n{storm}\nin all: {}",
+                "{who} failed:\n{own}\nwhat happened to the server:\n{faults}\nin all: {}",
                 self.summary()
             );
         }

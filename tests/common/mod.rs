@@ -7,6 +7,7 @@
 pub mod calls;
 pub mod clock;
 pub mod engine;
+pub mod judged_calls;
 #[path = "../../core/tests/model/mod.rs"]
 pub mod model;
 pub mod patience;
@@ -18,7 +19,6 @@ pub mod server;
 pub mod stored;
 #[path = "../../core/tests/pure/strategies.rs"]
 pub mod strategies;
-pub mod walk;
 
 pub use clock::Clock;
 pub use engine::{is_before, Engine};

@@ -46,7 +46,7 @@ pub struct ServerBuilder(Server);
 
 impl ServerBuilder {
     /// Makes it a server for this machine, with a module for it, rather than the one under test, which may be foreign.
-    #[allow(dead_code)] // For tests/machines.
+    #[allow(dead_code)] // For tests/portability.
     pub fn native(mut self, server: &Path, module: &Path) -> Self {
         self.0.program = Program { server: server.into(), module: module.into(), compiler: None };
         self

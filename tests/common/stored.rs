@@ -1,7 +1,7 @@
 //! What a server stores of its buckets, in memory and in its files, as tests compare it.
 
+use super::judged_calls::{shown_holds, ShownHolds};
 use super::server::copy_data_files;
-use super::walk::{shown_holds, ShownHolds};
 use super::{text, wait_until, Clock, Connection, Server, ServerBuilder};
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,8 @@
 
 use super::stories::play_all;
 use crate::common::clock::START_US;
+use crate::common::judged_calls::{self, JudgedCalls};
 use crate::common::model::{Limit, Operation};
-use crate::common::walk::{self, Walk};
 use crate::common::{Decision, Random, Server, HOUR_MS};
 use std::ops::Range;
 
@@ -92,18 +92,18 @@ fn stories_of_decisions() {
 
 #[test]
 fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
-    judge_any_calls(&Server::with_clock(), Walk::new, 0..8, any_limit);
+    judge_any_calls(&Server::with_clock(), JudgedCalls::new, 0..8, any_limit);
 }
 
 pub fn any_limit(random: &mut Random) -> Limit {
-    walk::limit(random, walk::RATES)
+    judged_calls::limit(random, judged_calls::RATES)
 }
 
 /// Any call of any limit, in some kinds of walks on holds too, while limits change, or while the clock steps back: each
 /// judged by the exact model. A denied take is allowed when it was told, and not a millisecond before.
 pub fn judge_any_calls<'a>(
     server: &'a Server,
-    walk: fn(&'a Server, u64) -> Walk<'a>,
+    walk: fn(&'a Server, u64) -> JudgedCalls<'a>,
     kinds: Range<u64>,
     any_limit: fn(&mut Random) -> Limit,
 ) {
@@ -119,8 +119,8 @@ pub fn judge_any_calls<'a>(
             if changes_limits && random.once_in(4) {
                 limit = any_limit(&mut random);
             }
-            let hold_operation = walk::any_hold_operation(&mut random, &limit);
-            let operation = walk::any_operation(&mut random, &limit);
+            let hold_operation = judged_calls::any_hold_operation(&mut random, &limit);
+            let operation = judged_calls::any_operation(&mut random, &limit);
             let is_of_hold = is_pool || has_holds && random.once_in(2);
             let mut call =
                 || if is_of_hold { walk.hold(&limit, &hold_operation) } else { walk.call(&limit, operation) };
@@ -133,7 +133,7 @@ pub fn judge_any_calls<'a>(
                 retry(server, told.retry_after_ms, call, &shown);
             }
             // After more than a year the newest Redis is busy for seconds.
-            let pause_us = walk::pause_us(&mut random, &limit).min(YEAR_US);
+            let pause_us = judged_calls::pause_us(&mut random, &limit).min(YEAR_US);
             let steps_back = (has_holds && random.once_in(12)) || (changes_limits && random.once_in(6));
             // No further than to 1970.
             let steps_back = steps_back && pause_us < server.clock().now_us();

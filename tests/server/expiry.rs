@@ -1,9 +1,9 @@
-//! A bucket that is full again needs no key. Its key goes then, never before, and little later: `common/walk.rs` judges
+//! A bucket that is full again needs no key. Its key goes then, never before, and little later: `common/judged_calls.rs` judges
 //! that of every write; here is what a user has done to the key meanwhile.
 
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::model::{Bucket, Limit, Model, Operation};
-use crate::common::{walk, Connection, Server};
+use crate::common::{judged_calls, Connection, Server};
 
 /// The model of a bucket that has just been written, on a key that was not there.
 pub fn written(limit: &Limit, Bucket { level_micro, refilled_at_us }: Bucket) -> Model {
@@ -15,7 +15,7 @@ pub fn written(limit: &Limit, Bucket { level_micro, refilled_at_us }: Bucket) ->
 /// Holds the expiry of `k`, which was just written, against the promise. `before_ms` is the one that it had: it is only
 /// ever lengthened.
 fn assert_expires_in_time(client: &mut Connection, limit: &Limit, before_ms: Option<i64>) {
-    let bucket = walk::stored(client.state("k")).unwrap();
+    let bucket = judged_calls::stored(client.state("k")).unwrap();
     let window_ms = written(limit, bucket).expires_ms().unwrap();
     let [earliest_ms, latest_ms] = [window_ms.0, window_ms.1].map(|ms| ms.max(before_ms.unwrap_or(0)));
     let expires_at_ms = client.expires_at_ms("k");

@@ -5,10 +5,10 @@ use super::decisions::{any_limit, judge_any_calls, YEAR_US};
 use super::multi_take::judge_takes_from_several;
 use super::stories::{play_each, tell};
 use crate::common::calls::{Call, CALLS};
+use crate::common::judged_calls::{self, Backend, JudgedCalls};
 use crate::common::model::{Limit, MILLION};
 use crate::common::script::{self, connect, stored, with_clock_and_client, without_module};
 use crate::common::stored::{begin_to_follow, wait_until_replicated};
-use crate::common::walk::{self, Walk, Way};
 use crate::common::{Connection, Random, Server, HOUR_MS};
 
 /// Sends the words of a command to the script; its reply, or its error line, as it is shown.
@@ -56,8 +56,8 @@ fn several_buckets_are_taken_from_together_or_not_at_all() {
     judge_takes_from_several(&server, walk, limit);
 }
 
-fn walk(server: &Server, number: u64) -> Walk<'_> {
-    Walk::by(Way::SCRIPT, server, number)
+fn walk(server: &Server, number: u64) -> JudgedCalls<'_> {
+    JudgedCalls::on(Backend::SCRIPT, server, number)
 }
 
 /// One that fills within a year: doubles count microseconds up to the year 2255, and a walk is long.
@@ -100,7 +100,7 @@ fn assert_same(client: &mut Connection, command: &str) {
         tell(client.attempt(&ask(command)))
     });
     assert_answers_like(&answers[1], &answers[0], command);
-    assert_eq!(stored(client, "script"), walk::stored(client.state("module")), "{command}");
+    assert_eq!(stored(client, "script"), judged_calls::stored(client.state("module")), "{command}");
 }
 
 const AMOUNTS: &str = "10 +10 0 00 0.0 .5 5. . + - -1 +-1 1e2 1E-2 1e+1 1e 1e- e1 1.5e1.5 0x10 inf nan ten 1,5 1_0 ١ 1e400 \

@@ -2,9 +2,9 @@
 
 use super::memory::send_all;
 use super::stories::{play, play_all};
+use crate::common::judged_calls::{self, JudgedCalls};
 use crate::common::model::{HoldOperation, Limit};
 use crate::common::stored::{self, append_only_bytes, with_append_only_file};
-use crate::common::walk::{self, Walk};
 use crate::common::{is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS};
 
 /// What is one bucket's own, holds that are renewed, denied, settled and in debt, is judged by the walks in `decisions.rs`.
@@ -184,7 +184,7 @@ fn decisions_are_right_while_ended_holds_are_freed() {
     let server = Server::with_clock();
     let mut random = Random::new(12);
     let limit = Limit::new("2000", "1");
-    let mut walk = Walk::new(&server, 0);
+    let mut walk = JudgedCalls::new(&server, 0);
     let hold =
         |id: u64, ttl_ms| HoldOperation::Set { id: format!("hold:{id}"), amount_micro: 1_500_000, ttl_ms };
     for id in 0..700 {
@@ -194,7 +194,7 @@ fn decisions_are_right_while_ended_holds_are_freed() {
     for step in 0..40 {
         // Some of those that have ended are set again.
         walk.hold(&limit, &hold(random.below(710), random.between(1, 9000)));
-        walk.call(&limit, walk::take(&mut random, &limit));
+        walk.call(&limit, judged_calls::take(&mut random, &limit));
         server.clock().advance_ms(if step % 8 == 7 { -3000 } else { random.between(0, 900) });
     }
 }

@@ -3,8 +3,8 @@
 use super::acl::limited;
 use super::decisions::any_limit;
 use crate::common::clock::START_US;
+use crate::common::judged_calls::{pause_us, take, JudgedCalls};
 use crate::common::model::{Limit, Operation};
-use crate::common::walk::{pause_us, take, Walk};
 use crate::common::{multi_decision, texts, Connection, Decision, Random, Server};
 use tokenbucket_core::error::Error;
 
@@ -24,14 +24,14 @@ fn many(count: usize, group: &str) -> Vec<String> {
 
 #[test]
 fn several_buckets_are_taken_from_together_or_not_at_all() {
-    judge_takes_from_several(&Server::with_clock(), Walk::new, any_limit);
+    judge_takes_from_several(&Server::with_clock(), JudgedCalls::new, any_limit);
 }
 
 /// Whenever all buckets allow: as one take after the other. Otherwise nothing, but that each of them counts on from a
 /// clock that stepped back.
 pub fn judge_takes_from_several<'a>(
     server: &'a Server,
-    walk: fn(&'a Server, u64) -> Walk<'a>,
+    walk: fn(&'a Server, u64) -> JudgedCalls<'a>,
     any_limit: fn(&mut Random) -> Limit,
 ) {
     const ROUNDS: u64 = 50;
@@ -52,7 +52,7 @@ pub fn judge_takes_from_several<'a>(
                     false => Operation::Take { cost_micro: limit.capacity_micro() / 20 },
                 })
                 .collect();
-            times_allowed += u64::from(Walk::take_together(&mut walks, &limits, &takes));
+            times_allowed += u64::from(JudgedCalls::take_together(&mut walks, &limits, &takes));
             let pause_us = pause_us(&mut random, &limits[0]);
             server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });
         }

@@ -10,7 +10,7 @@ use crate::common::stored::{
     append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
     with_append_only_file,
 };
-use crate::common::{integers, text, walk, Connection, Random, Server};
+use crate::common::{integers, judged_calls, text, Connection, Random, Server};
 use num_traits::ToPrimitive;
 use redis_cell_rs::{Cmd, Policy, Verdict};
 use std::fs;
@@ -160,7 +160,7 @@ impl Left {
             model::throttle::follow(&mut model, &self.limit, quantity, now_us, told);
         }
         if is_stored {
-            model.see(&self.limit, now_us, walk::stored(client.state("k")));
+            model.see(&self.limit, now_us, judged_calls::stored(client.state("k")));
             model.see_expiry(client.expires_at_ms("k"));
         }
     }

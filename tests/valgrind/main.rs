@@ -10,11 +10,11 @@ mod common;
 mod reports;
 
 use common::calls::{prepare, CALLS};
+use common::judged_calls::{self, JudgedCalls, RATES};
 use common::payload::{Payload, ENCODING};
 use common::stored::{
     buckets, buckets_alive, fill, follow, is_writing_files, wait_until_replicated, wait_while_time_passes,
 };
-use common::walk::{self, Walk, RATES};
 use common::{multi_decision, wait_until, Connection, Random, Server, ServerBuilder};
 use reports::Reports;
 
@@ -73,11 +73,11 @@ fn decisions(server: &Server, client: &mut Connection) {
 fn walk_at_random(server: &Server) {
     let mut random = Random::new(6);
     for number in 0..20 {
-        let limit = walk::limit(&mut random, RATES);
-        let mut walk = Walk::new(server, number);
+        let limit = judged_calls::limit(&mut random, RATES);
+        let mut walk = JudgedCalls::new(server, number);
         for _ in 0..20 {
-            walk.call(&limit, walk::any_operation(&mut random, &limit));
-            server.clock().advance_us(walk::pause_us(&mut random, &limit));
+            walk.call(&limit, judged_calls::any_operation(&mut random, &limit));
+            server.clock().advance_us(judged_calls::pause_us(&mut random, &limit));
         }
     }
 }

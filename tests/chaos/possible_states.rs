@@ -3,11 +3,11 @@
 
 use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
+use crate::common::judged_calls::{as_decision, holds_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
 use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
 use crate::common::stored::Stored;
-use crate::common::walk::{holds_to_show, shown_holds, stored, told};
 use crate::common::{decision, integer, integers, is_before, multi_decision, reply};
 use num_traits::Signed;
 use redis::Value;
@@ -25,57 +25,57 @@ pub struct Bucket {
 }
 
 /// The buckets of one client.
-pub type Page = Vec<Bucket>;
+pub type Buckets = Vec<Bucket>;
 
-/// All that the buckets of a client may hold: one page, unless a call was cut off.
-pub struct Books {
-    possible: Vec<Page>,
+/// All that the buckets of a client may hold: one state, unless a call was cut off.
+pub struct PossibleStates {
+    possible: Vec<Buckets>,
 }
 
-impl Books {
-    pub fn new(page: Page) -> Self {
-        Self { possible: vec![page] }
+impl PossibleStates {
+    pub fn new(buckets: Buckets) -> Self {
+        Self { possible: vec![buckets] }
     }
 
     pub fn is_settled(&self) -> bool {
         self.possible.len() == 1
     }
 
-    /// What the buckets hold, when there is no doubt.
-    pub fn page(&mut self) -> &mut Page {
-        assert!(self.is_settled(), "unsettled books");
+    /// What the buckets hold, where only one state is possible.
+    pub fn buckets(&mut self) -> &mut Buckets {
+        assert!(self.is_settled(), "several states are possible");
         &mut self.possible[0]
     }
 
     /// The server is empty: every bucket is full.
     pub fn reset(&mut self) {
         self.possible.truncate(1);
-        self.page().iter_mut().for_each(|bucket| bucket.model = Model::default());
+        self.buckets().iter_mut().for_each(|bucket| bucket.model = Model::default());
     }
 
     /// The steps may have been done as one, or none of them.
-    pub fn doubt(&mut self, steps: &[Step], now: &Now) {
-        let mut done = vec![self.page().clone()];
+    pub fn fork(&mut self, steps: &[Step], now: &Now) {
+        let mut done = vec![self.buckets().clone()];
         for step in steps {
-            done = done.iter().flat_map(|page| outcomes(page, step, now)).collect();
+            done = done.iter().flat_map(|buckets| outcomes(buckets, step, now)).collect();
         }
         self.possible.extend(done);
     }
 
-    /// Ends all doubt by what is stored, which must be one of the possibilities as a whole. Says what became of what
-    /// was cut off, if anything was.
+    /// Keeps the one state that is stored, and panics if it is none of them. Returns what became of a call that was cut
+    /// off.
     pub fn settle(
         &mut self,
         now: &Now,
         found: impl FnMut(&Bucket) -> Option<Stored>,
     ) -> Option<&'static str> {
         let found: Vec<_> = self.possible[0].iter().map(found).collect();
-        let misfits = |page: &Page| -> Vec<_> {
-            let pairs = page.iter().zip(&found);
+        let misfits = |buckets: &Buckets| -> Vec<_> {
+            let pairs = buckets.iter().zip(&found);
             let misfits = pairs.filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
             misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
-        let Some(fitting) = self.possible.iter().position(|page| misfits(page).is_empty()) else {
+        let Some(fitting) = self.possible.iter().position(|buckets| misfits(buckets).is_empty()) else {
             let all: Vec<_> = self.possible.iter().map(misfits).collect();
             panic!("what is stored at {} is none of the {} that may be: {all:#?}", now.us, all.len());
         };
@@ -156,7 +156,7 @@ impl Bucket {
     }
 
     /// Judges a decision, and follows it if there was memory to store it.
-    fn hear(&mut self, want: &Want, now: &Now, reply: &Value) {
+    fn judge_reply(&mut self, want: &Want, now: &Now, reply: &Value) {
         match self.without_memory(want, now) {
             None => follow(&mut self.model, &self.limit, want, now, reply),
             Some((instead, Lacking::Stored)) => follow(&mut self.model, &self.limit, &instead, now, reply),
@@ -181,20 +181,20 @@ fn follow(model: &mut Model, limit: &Limit, want: &Want, now: &Now, reply: &Valu
         let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("{reply:?}"));
         throttle::follow(model, limit, *quantity, now.us, fields);
     } else {
-        model.follow(limit, want.wanted(), now.us, told(decision(reply)));
+        model.follow(limit, want.wanted(), now.us, as_decision(decision(reply)));
     }
 }
 
 /// Judges the reply to one step, and does what it says.
-pub fn hear(page: &mut Page, Step { places, act, .. }: &Step, now: &Now, reply: &Value) {
-    let bucket = &mut page[places[0]];
+pub fn judge_reply(buckets: &mut Buckets, Step { places, act, .. }: &Step, now: &Now, reply: &Value) {
+    let bucket = &mut buckets[places[0]];
     match act {
         Act::Decide(new_limit, want) => {
             bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
-            bucket.hear(want, now, reply);
+            bucket.judge_reply(want, now, reply);
         }
-        Act::TakeTogether(takes) => hear_together(page, places, takes, now, reply),
-        Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, told(decision(reply))),
+        Act::TakeTogether(takes) => judge_joint_reply(buckets, places, takes, now, reply),
+        Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, as_decision(decision(reply))),
         Act::Look => bucket.see(now, stored(reply::state(reply))),
         Act::LookAtHolds => {
             let held = holds_to_show(&bucket.model, now.us);
@@ -210,24 +210,25 @@ pub fn hear(page: &mut Page, Step { places, act, .. }: &Step, now: &Now, reply: 
     }
 }
 
-fn hear_together(page: &mut Page, places: &[usize], takes: &[Operation], now: &Now, reply: &Value) {
+fn judge_joint_reply(buckets: &mut Buckets, places: &[usize], takes: &[Operation], now: &Now, reply: &Value) {
     let takes = || places.iter().copied().zip(takes.iter().copied());
-    let lacks_memory =
-        |(place, take): (usize, Operation)| page[place].without_memory(&Want::Operation(take), now).is_some();
+    let lacks_memory = |(place, take): (usize, Operation)| {
+        buckets[place].without_memory(&Want::Operation(take), now).is_some()
+    };
     let lacking: Vec<bool> = takes().map(lacks_memory).collect();
     let is_impossible = now.memory == Memory::FullAndDenying && lacking.contains(&true);
     if is_impossible && is_error(reply, "OOM") {
-        let grants = |(place, take): (usize, _)| page[place].most_allowed(&Want::Operation(take), now) > 0;
+        let grants = |(place, take): (usize, _)| buckets[place].most_allowed(&Want::Operation(take), now) > 0;
         return assert!(takes().all(grants), "a denial needs no memory");
     }
     let (binding, own) = multi_decision(reply);
-    let own: Vec<_> = own.into_iter().map(told).collect();
+    let own: Vec<_> = own.into_iter().map(as_decision).collect();
     assert_eq!(own.len(), lacking.len());
-    assert_binding(told(binding), &own);
+    assert_binding(as_decision(binding), &own);
     let all_allow = binding.allowed == 1;
     assert!(!all_allow || !is_impossible, "a bucket was made without memory");
     for (((place, take), told), lacks_memory) in takes().zip(own).zip(lacking) {
-        let Bucket { model, limit, .. } = &mut page[place];
+        let Bucket { model, limit, .. } = &mut buckets[place];
         let mut after = model.clone();
         after.follow_together(limit, take, now.us, told, all_allow);
         if !lacks_memory {
@@ -236,9 +237,9 @@ fn hear_together(page: &mut Page, places: &[usize], takes: &[Operation], now: &N
     }
 }
 
-/// All that a step may make of a page. What is told does not matter to what is stored, only what is granted does.
-fn outcomes(page: &Page, Step { places, act, .. }: &Step, now: &Now) -> Vec<Page> {
-    let mut bucket = page[places[0]].clone();
+/// Every state that a step may lead to. Only what it grants matters to what is stored, not what it replies.
+fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Vec<Buckets> {
+    let mut bucket = buckets[places[0]].clone();
     let models = match act {
         Act::Decide(new_limit, want) => {
             bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
@@ -250,30 +251,30 @@ fn outcomes(page: &Page, Step { places, act, .. }: &Step, now: &Now) -> Vec<Page
                 Some(_) => vec![bucket.model.clone()],
             }
         }
-        Act::TakeTogether(takes) => return none_or_all(page, places, takes, now),
+        Act::TakeTogether(takes) => return none_or_all(buckets, places, takes, now),
         Act::Reset => vec![Model::default()],
         Act::Peek(_) | Act::Look | Act::LookAtHolds => vec![bucket.model.clone()],
     };
     let with = |model| {
-        let mut page = page.clone();
-        page[places[0]] = Bucket { model, ..bucket.clone() };
-        page
+        let mut buckets = buckets.clone();
+        buckets[places[0]] = Bucket { model, ..bucket.clone() };
+        buckets
     };
     models.into_iter().map(with).collect()
 }
 
 /// None of the takes, or all of them for which there is memory.
-fn none_or_all(page: &Page, places: &[usize], takes: &[Operation], now: &Now) -> Vec<Page> {
-    let mut after = page.clone();
+fn none_or_all(buckets: &Buckets, places: &[usize], takes: &[Operation], now: &Now) -> Vec<Buckets> {
+    let mut after = buckets.clone();
     for (place, take) in places.iter().zip(takes) {
         let (bucket, want) = (&mut after[*place], Want::Operation(*take));
         let lacks_memory = bucket.without_memory(&want, now).is_some();
         if bucket.most_allowed(&want, now) == 0 || (lacks_memory && now.memory == Memory::FullAndDenying) {
-            return vec![page.clone()];
+            return vec![buckets.clone()];
         }
         if !lacks_memory {
             bucket.model.apply(&bucket.limit, *take, now.us, 1, false);
         }
     }
-    vec![page.clone(), after]
+    vec![buckets.clone(), after]
 }

@@ -1,7 +1,7 @@
 //! What happens to the server while its clients call.
 
-use super::books::{Books, Bucket};
-use super::world::{Memory, Now, World, STORM};
+use super::possible_states::{Bucket, PossibleStates};
+use super::world::{Memory, Now, World, FAULTS};
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, buckets_alive, is_writing_files, tells_of_a_crash,
     wait_until_replicated, wait_while_time_passes,
@@ -16,32 +16,32 @@ use std::time::{Duration, Instant};
 
 /// Something that happens: its name, how often in a round, and whether it leaves the process alone, so that its memory can
 /// be watched.
-pub type Event = (&'static str, usize, bool, fn(&mut Storm));
+pub type Event = (&'static str, usize, bool, fn(&mut Faults));
 
 /// Why a server does not begin to write a file.
 const BUSY: &[&str] = &["in progress", "is active"];
 
 /// What happens in one round, in any order.
 const EVENTS: [Event; 16] = [
-    ("kill", 4, false, |storm| storm.kill()),
-    ("disconnect", 2, false, |storm| storm.try_say("CLIENT KILL TYPE normal", &[])),
-    ("a replica comes", 2, false, |storm| storm.add_a_replica()),
-    ("a replica goes", 1, false, |storm| drop(storm.replicas.pop())),
-    ("a replica is cut off", 1, false, |storm| storm.try_say("CLIENT KILL TYPE replica", &[])),
-    ("a replica is a master for a moment", 1, false, |storm| storm.promote_for_a_moment()),
-    ("compare", 2, false, |storm| storm.compare()),
-    ("snapshot", 2, true, |storm| storm.try_say("BGSAVE", BUSY)),
-    ("rewrite", 2, true, |storm| storm.try_say("BGREWRITEAOF", BUSY)),
-    ("setting", 3, true, |storm| storm.change_a_setting()),
-    ("squeeze", 2, true, |storm| storm.squeeze()),
-    ("flush", 1, true, |storm| {
-        let _now = storm.world.now.write().unwrap();
-        storm.empty();
+    ("kill", 4, false, |faults| faults.kill()),
+    ("disconnect", 2, false, |faults| faults.try_say("CLIENT KILL TYPE normal", &[])),
+    ("a replica comes", 2, false, |faults| faults.add_a_replica()),
+    ("a replica goes", 1, false, |faults| drop(faults.replicas.pop())),
+    ("a replica is cut off", 1, false, |faults| faults.try_say("CLIENT KILL TYPE replica", &[])),
+    ("a replica is a master for a moment", 1, false, |faults| faults.promote_for_a_moment()),
+    ("compare", 2, false, |faults| faults.compare()),
+    ("snapshot", 2, true, |faults| faults.try_say("BGSAVE", BUSY)),
+    ("rewrite", 2, true, |faults| faults.try_say("BGREWRITEAOF", BUSY)),
+    ("setting", 3, true, |faults| faults.change_a_setting()),
+    ("squeeze", 2, true, |faults| faults.squeeze()),
+    ("flush", 1, true, |faults| {
+        let _now = faults.world.now.write().unwrap();
+        faults.empty();
     }),
-    ("purge", 1, true, |storm| storm.try_say("MEMORY PURGE", &[])),
-    ("reload", 1, true, |storm| storm.try_say("DEBUG RELOAD", &[])),
-    ("reload of the append-only file", 1, true, |storm| storm.try_say("DEBUG LOADAOF", &[])),
-    ("audit", 1, true, |storm| storm.audit(&storm.world.now.write().unwrap())),
+    ("purge", 1, true, |faults| faults.try_say("MEMORY PURGE", &[])),
+    ("reload", 1, true, |faults| faults.try_say("DEBUG RELOAD", &[])),
+    ("reload of the append-only file", 1, true, |faults| faults.try_say("DEBUG LOADAOF", &[])),
+    ("audit", 1, true, |faults| faults.audit(&faults.world.now.write().unwrap())),
 ];
 
 /// How often the clock leaps.
@@ -51,9 +51,9 @@ const TICK: Duration = Duration::from_millis(15);
 const MOST_TICKS: u64 = 60;
 
 /// The server that is called, its replicas, and what its clients believe to be in it.
-pub struct Storm<'a> {
+pub struct Faults<'a> {
     world: &'a World,
-    books: &'a [Mutex<Books>],
+    states: &'a [Mutex<PossibleStates>],
     random: Random,
     master: Server,
     /// A chain: none, a replica, or that and a replica of it.
@@ -76,9 +76,9 @@ pub fn master() -> Server {
         .start()
 }
 
-impl<'a> Storm<'a> {
-    pub fn new(world: &'a World, books: &'a [Mutex<Books>], master: Server) -> Self {
-        Self { world, books, random: Random::new(u64::MAX), master, replicas: vec![] }
+impl<'a> Faults<'a> {
+    pub fn new(world: &'a World, states: &'a [Mutex<PossibleStates>], master: Server) -> Self {
+        Self { world, states, random: Random::new(u64::MAX), master, replicas: vec![] }
     }
 
     /// One event after the other until the time is over, each at least once.
@@ -119,12 +119,12 @@ impl<'a> Storm<'a> {
 
     fn happen(&mut self, (name, _, _, happen): Event) {
         self.pause();
-        let is_settled = |books: &Mutex<Books>| books.lock().unwrap().is_settled();
+        let is_settled = |states: &Mutex<PossibleStates>| states.lock().unwrap().is_settled();
         // Half of the time more happens before anybody looks at what became of a call that was cut off.
-        if self.random.once_in(2) && !self.books.iter().all(is_settled) {
+        if self.random.once_in(2) && !self.states.iter().all(is_settled) {
             self.audit(&self.world.now.write().unwrap());
         }
-        self.world.remember(STORM, name);
+        self.world.remember(FAULTS, name);
         self.world.count(name);
         happen(self);
     }
@@ -155,12 +155,12 @@ impl<'a> Storm<'a> {
         }
     }
 
-    /// Compares every bucket of every client with what is stored, and ends all doubt.
+    /// Compares every bucket of every client with what is stored, and keeps the one possible state.
     fn audit(&self, now: &Now) {
         let mut client = self.master.connect();
         let mut all_stored = buckets(&mut client);
-        for books in self.books {
-            let fate = books.lock().unwrap().settle(now, |Bucket { key, .. }| {
+        for states in self.states {
+            let fate = states.lock().unwrap().settle(now, |Bucket { key, .. }| {
                 let stored = all_stored.remove(key);
                 if stored.is_none() {
                     let left = (client.run(&["TB.HOLDS", key]), client.expires_at_ms(key));
@@ -235,7 +235,7 @@ impl<'a> Storm<'a> {
             "repl-diskless-sync yes", "repl-diskless-sync no", "aof-use-rdb-preamble yes", "aof-use-rdb-preamble no",
             "lazyfree-lazy-expire yes", "lazyfree-lazy-user-del yes",
         ]);
-        self.world.remember(STORM, setting);
+        self.world.remember(FAULTS, setting);
         // Not every server has been built with an allocator that can, and the oldest have no events of modules.
         let excuses = ["Active defragmentation cannot be enabled", "DISABLED", "Invalid argument 'Ed'"];
         self.try_say(&format!("CONFIG SET {setting}"), &excuses);
@@ -265,7 +265,7 @@ impl<'a> Storm<'a> {
     /// To be called while nobody has a call in flight.
     fn empty(&self) {
         self.master.connect().say("FLUSHALL ASYNC");
-        self.books.iter().for_each(|books| books.lock().unwrap().reset());
+        self.states.iter().for_each(|states| states.lock().unwrap().reset());
     }
 
     /// Bytes, without what belongs to connections, scripts, slow calls and statistics.
@@ -286,10 +286,10 @@ impl<'a> Storm<'a> {
     }
 }
 
-impl Drop for Storm<'_> {
+impl Drop for Faults<'_> {
     fn drop(&mut self) {
-        self.world.remember(STORM, &format!("the log ends with:\n{}", end_of(&self.master.log())));
-        self.world.leave(STORM);
+        self.world.remember(FAULTS, &format!("the log ends with:\n{}", end_of(&self.master.log())));
+        self.world.leave(FAULTS);
     }
 }
 

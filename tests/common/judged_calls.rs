@@ -50,7 +50,7 @@ pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
     random.draw(&strategies::pauses_us(limit)).min(YEAR_US)
 }
 
-pub fn told(decision: Decision) -> bucket::Decision {
+pub fn as_decision(decision: Decision) -> bucket::Decision {
     let Decision { allowed, remaining, retry_after_ms, reset_after_ms } = decision;
     bucket::Decision { allowed, remaining, retry_after_ms, reset_after_ms }
 }
@@ -103,36 +103,42 @@ pub fn holds_to_show(model: &Model, now_us: i64) -> ShownHolds {
 
 /// How buckets are asked and looked at.
 #[derive(Clone, Copy)]
-pub struct Way {
+pub struct Backend {
     /// What is sent instead of the words of a command.
     words: fn(&str) -> String,
     stored: fn(&mut Connection, &str) -> Option<Bucket>,
 }
 
-impl Way {
+impl Backend {
     pub const MODULE: Self = Self { words: str::to_owned, stored: |client, key| stored(client.state(key)) };
     /// On a server that has the script.
     pub const SCRIPT: Self = Self { words: script::words, stored: script::stored };
 }
 
 /// One bucket of a server with a controlled clock, and its model.
-pub struct Walk<'a> {
-    way: Way,
+pub struct JudgedCalls<'a> {
+    backend: Backend,
     server: &'a Server,
     client: Connection,
     key: String,
     pub model: Model,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> JudgedCalls<'a> {
     /// A bucket of its own for each `number`.
     pub fn new(server: &'a Server, number: u64) -> Self {
-        Self::by(Way::MODULE, server, number)
+        Self::on(Backend::MODULE, server, number)
     }
 
-    /// The same, asked in some way.
-    pub fn by(way: Way, server: &'a Server, number: u64) -> Self {
-        Self { way, server, client: server.connect(), key: format!("walk:{number}"), model: Model::default() }
+    /// The same on the module or on the script.
+    pub fn on(backend: Backend, server: &'a Server, number: u64) -> Self {
+        Self {
+            backend,
+            server,
+            client: server.connect(),
+            key: format!("walk:{number}"),
+            model: Model::default(),
+        }
     }
 
     /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, and when the
@@ -147,8 +153,8 @@ impl<'a> Walk<'a> {
         self.model.see_trace(limit, self.now_us(), Trace::None, [before, peeked]);
         let decision = self.decide(&operation::words(operation, &self.key, limit));
         assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
-        let trace = self.model.follow(limit, operation, self.now_us(), told(decision));
-        self.look_behind(limit, trace, peeked);
+        let trace = self.model.follow(limit, operation, self.now_us(), as_decision(decision));
+        self.check_after(limit, trace, peeked);
         decision
     }
 
@@ -156,7 +162,7 @@ impl<'a> Walk<'a> {
     pub fn hold(&mut self, limit: &Limit, hold_operation: &HoldOperation) -> Decision {
         let (before, words) = (self.look(limit), hold_operation.words(&self.key, limit));
         let decision = self.decide(&words);
-        let trace = self.model.follow(limit, hold_operation, self.now_us(), told(decision));
+        let trace = self.model.follow(limit, hold_operation, self.now_us(), as_decision(decision));
         // The same call again, now as then, takes nothing more.
         if matches!(hold_operation, HoldOperation::Set { .. })
             && decision.allowed == 1
@@ -167,7 +173,7 @@ impl<'a> Walk<'a> {
         // A renewal moves the end alone.
         match self.stored() == before && trace == Trace::Written {
             true => self.see_expiry(limit),
-            false => self.look_behind(limit, trace, before),
+            false => self.check_after(limit, trace, before),
         }
         let listed = self.client.run(&["TB.HOLDS", &self.key]);
         let now_us = self.now_us();
@@ -182,26 +188,26 @@ impl<'a> Walk<'a> {
         for ((walk, limit), take) in walks.iter().zip(limits).zip(takes) {
             words += &format!(" {}", operation::arguments(*take, &walk.key, limit));
         }
-        let words = (walks[0].way.words)(&words);
+        let words = (walks[0].backend.words)(&words);
         let (binding, own) = multi_decision(&walks[0].client.say(&words));
-        let own: Vec<_> = own.into_iter().map(told).collect();
+        let own: Vec<_> = own.into_iter().map(as_decision).collect();
         assert_eq!(own.len(), walks.len(), "{words}");
-        assert_binding(told(binding), &own);
+        assert_binding(as_decision(binding), &own);
         for (place, walk) in walks.iter_mut().enumerate() {
             let (limit, now_us) = (&limits[place], walk.now_us());
             let allowed = binding.allowed == 1;
             let trace = walk.model.follow_together(limit, takes[place], now_us, own[place], allowed);
-            walk.look_behind(limit, trace, before[place]);
+            walk.check_after(limit, trace, before[place]);
         }
         binding.allowed == 1
     }
 
     fn decide(&mut self, words: &str) -> Decision {
-        self.client.decide(&(self.way.words)(words))
+        self.client.decide(&(self.backend.words)(words))
     }
 
     fn stored(&mut self) -> Option<Bucket> {
-        (self.way.stored)(&mut self.client, &self.key)
+        (self.backend.stored)(&mut self.client, &self.key)
     }
 
     fn now_us(&self) -> i64 {
@@ -214,7 +220,7 @@ impl<'a> Walk<'a> {
         state
     }
 
-    fn look_behind(&mut self, limit: &Limit, trace: Trace, before: Option<Bucket>) {
+    fn check_after(&mut self, limit: &Limit, trace: Trace, before: Option<Bucket>) {
         let after = self.stored();
         self.model.see_trace(limit, self.now_us(), trace, [before, after]);
         self.see_expiry(limit);
