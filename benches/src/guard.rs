@@ -87,7 +87,7 @@ fn dearer_than_promised(measured: &[Ceiling]) -> usize {
 
 /// How many calls are too dear by this line.
 fn judge(line: &str, holds: bool) -> usize {
-    println!("{line}  {}", if holds { "ok" } else { "DEARER" });
+    println!("{line}  {}", if holds { "ok" } else { "SLOWER" });
     usize::from(!holds)
 }
 

@@ -38,7 +38,7 @@ pub fn measure(bench: &Bench) -> Table {
 /// Microseconds of a call at each number of keys, the median of several rounds: in the command, by the server's own
 /// count; and for a take without pipelining of the server's process, reading and sending included.
 fn costs_us(bench: &Bench, sizes: &[u64], call: &Call) -> (Vec<f64>, Vec<f64>) {
-    let server = tidy(Module::Own);
+    let server = dedicated_server(Module::Own);
     let mut client = server.connect();
     let (mut filled, mut random) = (0, Rng::with_seed(1));
     let duration = Some(Duration::from_millis(bench.pick(1000, 300)));

@@ -56,7 +56,7 @@ fn speeds(bench: &mut Bench, rounds: usize) -> Vec<f64> {
 }
 
 fn bytes_a_hold(way: &Approach) -> f64 {
-    let server = tidy(way.module);
+    let server = dedicated_server(way.module);
     let mut control = server.connect();
     block_on(async {
         let mut client = Client::open(server.port(), 0, pool(HOLDS, LONG_S)).await;

@@ -61,9 +61,9 @@ pub fn run_commandstats(is_quick: bool, folder: &Path) {
 impl Bench {
     /// With what is to be said below plots.
     fn new(is_quick: bool) -> (Self, String) {
-        let haste = if is_quick { " A quick run: expect noise." } else { "" };
+        let quick_note = if is_quick { " A quick run: expect noise." } else { "" };
         let rounds = if is_quick { 3 } else { 7 };
-        (Self { is_quick, rounds, fleet: HashMap::new() }, machine::caption() + haste)
+        (Self { is_quick, rounds, fleet: HashMap::new() }, machine::caption() + quick_note)
     }
 
     /// How long or how much is measured, thoroughly or quickly.
@@ -128,6 +128,6 @@ fn apart<T>(start: impl FnOnce() -> T) -> T {
 }
 
 /// A server of its own, which keeps its hash tables in order busily.
-fn tidy(module: Module) -> Server {
+fn dedicated_server(module: Module) -> Server {
     start_apart(module.server().option("hz", 100))
 }

@@ -15,7 +15,7 @@ pub fn memory(bench: &Bench, approaches: &[Approach]) -> Table {
     );
     for approach in [INTEGER_WITH_EXPIRY].iter().chain(approaches) {
         note(format_args!("memory of {shown} keys: {}", approach.name));
-        let server = tidy(approach.module);
+        let server = dedicated_server(approach.module);
         let mut client = server.connect();
         let before = client.used_memory();
         run_load(&server, approach, Load { clients: 16, buckets, limit, duration: None });
