@@ -15,7 +15,7 @@ MODULE=$(scripts/cross.sh build "$target" | tail -1)
 SERVER_CC=$(scripts/cross.sh cc "$target" | tail -1)
 export MODULE SERVER_CC NATIVE_MODULE=$PWD/target/release/libtokenbucket.so
 # What a processor does at once, an emulator may take minutes for.
-export PATIENCE_S=300
+export TIMEOUT_S=300
 scripts/engines.sh "$engines" "${names[@]}"
 for name in "${names[@]}"; do
     SERVER=$(scripts/cross.sh server "$target" "$name" | tail -1)

@@ -34,9 +34,9 @@ mod throttlecrab;
 mod common {
     pub mod clock;
     pub mod engine;
-    pub mod patience;
     pub mod reply;
     pub mod server;
+    pub mod wait;
 
     pub use server::{Connection, Server, ServerBuilder};
 }

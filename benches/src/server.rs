@@ -1,6 +1,6 @@
 //! The servers of the measurements: those of the tests, with one rate limiter or another.
 
-use crate::common::patience::wait_longer;
+use crate::common::wait::wait_longer;
 use crate::common::{Connection, Server, ServerBuilder};
 use crate::template::{FALLBACK, SEMAPHORE, TOKEN_BUCKET};
 use std::sync::LazyLock;

@@ -10,7 +10,6 @@ pub mod engine;
 pub mod judged_calls;
 #[path = "../../core/tests/model/mod.rs"]
 pub mod model;
-pub mod patience;
 pub mod payload;
 pub mod random;
 pub mod reply;
@@ -19,13 +18,14 @@ pub mod server;
 pub mod stored;
 #[path = "../../core/tests/pure/strategies.rs"]
 pub mod strategies;
+pub mod wait;
 
 pub use clock::Clock;
 pub use engine::{is_before, Engine};
-pub use patience::{patience, wait_until};
 pub use random::Random;
 pub use reply::{array, decision, integer, integers, multi_decision, shown, text, texts, unix_us, Decision};
 pub use server::{Connection, Server, ServerBuilder};
+pub use wait::{timeout, wait_until};
 
 pub const HOUR_MS: i64 = 3_600_000;
 

@@ -2,8 +2,8 @@
 
 use super::clock::{self, Clock};
 use super::engine::{executable, foreign_compiler, is_before};
-use super::patience::{patience, wait_for};
 use super::reply::{self, array, decision, integer, text, unix_us, Decision};
+use super::wait::{timeout, wait_for};
 use redis::{ConnectionLike, Value};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -365,7 +365,7 @@ impl Connection {
         let connection =
             redis::Client::open(url).unwrap().get_connection_with_timeout(Duration::from_secs(5));
         let connection = connection.map_err(|error| error.to_string())?;
-        connection.set_read_timeout(Some(2 * patience())).unwrap();
+        connection.set_read_timeout(Some(2 * timeout())).unwrap();
         Ok(Self(connection))
     }
 

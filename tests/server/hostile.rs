@@ -7,7 +7,7 @@ use super::info::counters;
 use crate::common::calls::{Call, CALLS, COMMANDS};
 use crate::common::clock::START_US;
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
-use crate::common::{array, environment, patience, text, wait_until, Connection, Random, Server};
+use crate::common::{array, environment, text, timeout, wait_until, Connection, Random, Server};
 use redis::Value;
 use std::time::Instant;
 use tokenbucket_core::bucket::Bucket;
@@ -101,7 +101,7 @@ fn a_number_of_a_megabyte_is_refused_at_once() {
             assert!(is_short && !repeats && is_own(&error), "{number:.40}: {error:.1000}");
         }
     }
-    assert!(started.elapsed() < patience(), "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < timeout(), "it took {:?}", started.elapsed());
     assert_well(&server, &mut client);
 }
 
