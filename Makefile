@@ -1,4 +1,4 @@
-# The token bucket module for Redis and Valkey. `make` alone lists what there is.
+# The token bucket module for Redis and Valkey. `make` lists the targets.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,22 +10,22 @@ SERVER ?=
 MODULE := $(CURDIR)/target/release/libtokenbucket.so
 ENGINES := $(CURDIR)/target/engines
 
-# The servers of `make test`: what Debian installs, the newest Redis, the newest Valkey.
+# `make test` runs on these: Debian's Redis, the newest Redis, the newest Valkey.
 NEWEST_REDIS := redis-8.10.2
 NEWEST_VALKEY := valkey-9.1.2
 DEBIAN_REDIS := redis-7.0.15
 TEST_ENGINES := $(DEBIAN_REDIS) $(NEWEST_REDIS) $(NEWEST_VALKEY)
-# Chaos runs on the oldest too: it has no absolute expiries, and does its periodic work by the clock that the test moves.
+# Chaos also runs on the oldest Redis. It has no absolute expiries, and its periodic work follows the clock that the test moves.
 CHAOS_ENGINES := redis-6.0.16 $(TEST_ENGINES)
 ALL_ENGINES = $(shell scripts/engines.sh --list)
 
 CORE := -p tokenbucket-core
-# cargo says what it compiles, and the tests show a dot each.
+# Shows what cargo compiles, and a dot for each test.
 cargo_test = cargo test $(1) -- --quiet $(2)
-# Most tests wait for servers rather than compute.
+# Most tests wait for servers and use little CPU.
 TEST_THREADS ?= 6
 
-# bindgen finds the compiler's own headers by this where only the library of clang is installed.
+# bindgen needs the compiler's headers where only libclang is installed, without clang.
 export BINDGEN_EXTRA_CLANG_ARGS ?= -isystem $(shell cc -print-file-name=include 2>/dev/null)
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
@@ -44,7 +44,7 @@ run: check-run build-tools ## Build the module and start a server with it in the
 	@$(MAKE) --no-print-directory build
 	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
 
-# Before anything is installed or built: a typing error should not take a minute to show.
+# Runs before anything is installed or built, so that a typo fails at once.
 .PHONY: check-run
 check-run: check-server
 	@scripts/check.sh port '$(PORT)'
@@ -53,8 +53,7 @@ check-run: check-server
 check-server:
 	@$(if $(SERVER),scripts/check.sh server '$(SERVER)')
 
-# To go before every target that builds, or has another make build: what is exported above is looked up when a target
-# begins, and by then cc has to be there.
+# Every target that builds depends on this. make evaluates the export above when it starts a recipe, and needs cc by then.
 .PHONY: build-tools
 build-tools:
 	@scripts/install.sh cargo cc libclang
@@ -81,7 +80,7 @@ else
 endif
 	$(call say,'all tests passed')
 
-# Beside two minutes of chaos, which mostly waits; one after the other, as both compute.
+# Runs beside two minutes of chaos, which mostly waits. Guard and fuzz both use the CPU, so they run in sequence.
 .PHONY: guard-and-fuzz
 guard-and-fuzz:
 	@$(MAKE) --no-print-directory guard
@@ -130,7 +129,7 @@ cluster-test: build ## Test clusters and Sentinel: resharding under load, failov
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test cluster' $(TEST_ENGINES)
 
-# `cross` with a target of Rust and the servers that it is tested on.
+# $(call cross,RUST-TARGET,SERVERS): tests that target on those servers.
 cross = @scripts/install.sh engines redis && scripts/test-cross.sh $(1) $(2) -- --test-threads $(TEST_THREADS) $(TESTS)
 
 .PHONY: test-arm64
@@ -192,9 +191,9 @@ mutants: build-tools ## Change the core in 800 small ways; the pure tests must n
 	@command -v cargo-mutants >/dev/null || cargo install --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
 	@PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants $(CORE) --jobs 2 --output target $(MUTANTS)
-# Each change waits for so many cases of every property. That is enough to notice all that can be noticed.
+# Cases of each property per mutant. More cases find no more mutants.
 MUTANT_CASES ?= 16
-# Which of them: MUTANTS='--file core/src/top.rs', or --shard 0/8.
+# Selects mutants: MUTANTS='--file core/src/top.rs', or --shard 0/8.
 MUTANTS ?=
 
 .PHONY: examples
@@ -270,7 +269,7 @@ lint: build-tools ## Check format, lints, docs and dependencies
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --log-level warn check licenses bans sources
 
-# Tests and benchmarks may panic: that is how they fail.
+# Tests and benchmarks fail by panicking.
 TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_slicing arithmetic_side_effects \
 	cast_possible_truncation cast_possible_wrap cast_sign_loss undocumented_unsafe_blocks unreachable) -A missing_docs -A unsafe_code
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bare.sh SUITE   In a fresh Debian with nothing but make and git: clones the last commit of this project, runs `make run`, calls the
-# server that it starts, and runs `make test`. As root.
+# bare.sh SUITE   Clones the last commit in a fresh Debian with only make and git, runs `make run`, calls that server, and
+# runs `make test`. Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=target/bare/$1

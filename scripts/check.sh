@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check.sh   Refuses what nothing can be started with, before anything is built:
-#   port NUMBER   a TCP port that no program listens on
-#   server PROGRAM   a redis-server or valkey-server, by its path or by its name in PATH
+# check.sh   Checks the arguments of make before anything is built:
+#   port NUMBER      must be a free TCP port
+#   server PROGRAM   must be a redis-server or valkey-server: a path, or a name in PATH
 set -euo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }

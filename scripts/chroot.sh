@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# chroot.sh   A Debian in a folder, to try there what this machine has too much for. As root; nothing of this machine's is changed.
-#   make FOLDER SUITE [PACKAGE...]   makes FOLDER that Debian, with these packages; the network is needed
-#   run FOLDER [--bind SOURCE TARGET]... COMMAND...   runs COMMAND in it. What it started ends with it
+# chroot.sh   A clean Debian in a folder. Needs root, and changes nothing else on this machine.
+#   make FOLDER SUITE [PACKAGE...]   installs Debian with these packages; needs the network
+#   run FOLDER [--bind SOURCE TARGET]... COMMAND...   runs COMMAND in it, and ends its children with it
 set -euo pipefail
 
 # shellcheck source=scripts/debian.sh
@@ -22,12 +22,12 @@ make_root() { # FOLDER SUITE [PACKAGE...]
     mmdebstrap --quiet --variant=apt --skip=cleanup/apt/lists ${1:+--include="$(IFS=, && echo "$*")"} \
         "$suite" "$folder" "$mirror"
     cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
-    # Whom this machine trusts, beside whom Debian does.
+    # The certificates that this machine trusts, which may include a proxy's.
     cp -L /etc/ssl/certs/ca-certificates.crt "$folder/etc/machine.crt"
 }
 
-# A namespace of its own for mounts, which vanish with it, and for processes, which end with it. The folder is a mount
-# itself, as some programs want of their root.
+# Mounts and processes get namespaces that end with the command. The folder is a mount point because some programs require
+# one as their root.
 run() { # FOLDER [--bind SOURCE TARGET]... COMMAND...
     # shellcheck disable=SC2016 # for the inner shell
     exec unshare --mount --pid --fork --kill-child bash -euc '

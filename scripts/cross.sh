@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# cross.sh WHAT TARGET [NAME]   For other processors and C libraries than this machine's. Prints, on the last line, a path:
+# cross.sh WHAT TARGET [NAME]   Builds for another processor or C library. Prints a path on the last line:
 #   build TARGET         the module: target/cross/TARGET/libtokenbucket.so
-#   server TARGET NAME   a server that runs here, by an emulator if need be: target/cross/TARGET/NAME/server
+#   server TARGET NAME   a server that runs here, in an emulator if needed: target/cross/TARGET/NAME/server
 #   cc TARGET            a C compiler: target/cross/TARGET/cc
 # TARGET: aarch64-unknown-linux-gnu, s390x-unknown-linux-gnu, x86_64-unknown-linux-gnu or x86_64-unknown-linux-musl.
-# NAME: one that Debian 13 has for the processor, as in scripts/engines.sh; for musl redis-7.0.15 or valkey-8.1.1.
+# NAME: a server that Debian 13 has for the processor, as in scripts/engines.sh; for musl redis-7.0.15 or valkey-8.1.1.
 #
-# The module is built by the Rust of Debian 13, with Debian's standard library of each target or, for musl, with one
-# built from Debian's source of it. Compiler and linker for C is zig, from PyPI: it knows the symbols of every glibc,
-# so that the module asks for none newer than GLIBC, and it knows musl. All of that is unpacked under target/cross,
-# 3 GB: nothing is installed, and no root is needed where a user may have a namespace of mounts.
+# Uses the Rust of Debian 13 with Debian's standard library for each target. For musl it builds the standard library from
+# Debian's source. zig, from PyPI, compiles C and links: it can link against an old glibc (GLIBC) and against musl.
+# Unpacks everything under target/cross (3 GB), installs nothing, and needs no root where users may create mount namespaces.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +26,7 @@ EMULATORS=$CROSS/emulators/usr/bin
 fail() { echo "error: $*" >&2; exit 1; }
 say() { echo "cross: $*" >&2; }
 
-# What the words for a target are elsewhere, and where its headers are in zig, of its own kind first.
+# Sets the names that zig and Debian have for a target, and the folders of its headers in zig, the most specific first.
 know() { # TARGET
     target=$1 builds_std=
     case "$target" in
@@ -45,7 +44,7 @@ know() { # TARGET
     mkdir -p "$CROSS/$target"
 }
 
-# The newest Rust of Debian 13, with the standard libraries of other processors, and what compiles for this one.
+# Unpacks the newest Rust of Debian 13, the standard libraries for other processors, and a C compiler for this one.
 prepare_tools() {
     [ -e "$TOOLS/ready" ] && return
     say "fetching Rust from Debian 13 (600 MB, unpacked 2 GB)"
@@ -57,7 +56,7 @@ prepare_tools() {
         cp -r "$CROSS"/std/usr/lib/rustlib/* "$TOOLS/usr/lib/rustlib/"
         rm -rf "$CROSS/std"
     done
-    # What the packages' own scripts would have done.
+    # The maintainer scripts would have done this.
     ln -sf bash "$TOOLS/usr/bin/sh"
     ln -sf gcc "$TOOLS/usr/bin/cc"
     mkdir -p "$TOOLS"/{project,cross,cargo,etc/ssl/certs}
@@ -75,7 +74,7 @@ prepare_zig() {
     touch "$CROSS/zig/ready"
 }
 
-# What makes the module name the crates that it was made of, for cargo audit and scanners like it: 1 kB.
+# cargo-auditable adds the list of crates to the module (1 kB), for cargo audit and other scanners.
 prepare_auditable() {
     [ -x "$CROSS/auditable/bin/cargo-auditable" ] && return
     say "building cargo-auditable"
@@ -91,8 +90,8 @@ prepare_emulators() {
     find "$EMULATORS" -type f ! -name qemu-aarch64 ! -name qemu-s390x -delete
 }
 
-# zig under the names that cargo and make call: cc, which links too, and ar. What rustc and the cc crate say in words
-# that zig does not know is said in its own. It works from wherever target/cross is seen.
+# Wraps zig as cc and ar for cargo and make, and translates options that zig does not know. Works wherever target/cross is
+# mounted.
 prepare_compiler() {
     prepare_zig
     cat >"$CROSS/$target/cc" <<CC
@@ -103,7 +102,7 @@ arguments=()
 for argument in "\$@"; do
     case "\$argument" in
         --target=*) continue ;;
-        # The unwinder becomes part of the module: not every image of a server has it.
+        # Links the unwinder statically, because not every server image has libgcc_s.
         -lgcc_s | -lgcc_eh) argument=-lunwind ;;
     esac
     arguments+=("\$argument")
@@ -117,7 +116,7 @@ AR
     chmod +x "$CROSS/$target"/{cc,ar}
 }
 
-# Runs a command in the tree of tools, with the project as /project: the same paths whoever builds it, and wherever.
+# Runs a command in the tree of tools with the project as /project, so that every build sees the same paths.
 inside() { # VARIABLE=value... COMMAND ARGUMENT...
     local cargo_home=${CARGO_HOME:-$HOME/.cargo} proxies
     mkdir -p "$cargo_home"
@@ -149,7 +148,7 @@ build() {
         BINDGEN_EXTRA_CLANG_ARGS="-nostdinc -isystem $includes/include")
     for folder in $headers any-linux-any; do variables[4]+=" -isystem $includes/libc/include/$folder"; done
     if [ -n "$builds_std" ]; then
-        # A module is linked to the C library of its server, not to one of its own.
+        # A module uses the C library of its server.
         variables+=(RUSTC_BOOTSTRAP=1 RUSTFLAGS='-C target-feature=-crt-static -C link-self-contained=no')
         options=(-Zbuild-std=std,panic_abort)
     fi
@@ -159,9 +158,8 @@ build() {
     echo "$CROSS/$target/libtokenbucket.so"
 }
 
-# A server for musl, compiled from the source in Debian's archive, on the loader and C library of Debian's musl. Like
-# Alpine's, it uses libc's allocator. musl's cannot tell the size of a block well enough for the server, which then puts a
-# size before each block: a module gets blocks aligned to 8 bytes, not to 16.
+# Compiles a server for musl from Debian's source. Like Alpine's it uses libc's allocator. musl does not report block sizes
+# precisely enough, so the server stores a size before each block, and modules get blocks aligned to 8 bytes, not to 16.
 musl_server() { # NAME
     local folder=$CROSS/$target/$1 program=${1%-*}-server suite
     local loader=$CROSS/$target/.libraries/usr/lib/x86_64-linux-musl/libc.so
@@ -177,9 +175,8 @@ musl_server() { # NAME
     say "compiling $1 for musl"
     rm -rf "$folder"
     source_from_debian "$folder/source" "$suite" "${1%-*}"
-    # By default zig links programs for musl statically. That suits what configure tries, but a static server loads no
-    # modules. Redis and Valkey have a name each for what the server is linked with. Without -fPIC what musl's library
-    # has, like environ, would be copied to where something else is.
+    # zig links statically for musl by default, but a static server loads no modules. Redis and Valkey name the linker flags
+    # differently. Without -fPIC, the linker would copy symbols of musl, like environ, to addresses that are in use.
     make -s -j "$(nproc)" -C "$folder/source/src" CC="$CROSS/$target/cc -fPIC" REDIS_LDFLAGS=-dynamic SERVER_LDFLAGS=-dynamic \
         MALLOC=libc OPTIMIZATION=-O2 "$program" >"$folder/log" 2>&1 ||
         fail "$1 could not be compiled: see $folder/log"
@@ -197,7 +194,7 @@ server() { # NAME
         x86_64-*) TREES=$TREES scripts/engines.sh "$CROSS/$target" "$1" >&2 ;;
         *)
             prepare_emulators
-            # A plain processor: some of what the newest one can is slow to emulate.
+            # A simple processor, because newer features are slow to emulate.
             local emulator="$EMULATORS/qemu-$machine"
             [ "$machine" != aarch64 ] || emulator+=" -cpu cortex-a72"
             MACHINE=$machine EMULATOR=$emulator TREES=$TREES scripts/engines.sh "$CROSS/$target" "$1" >&2 ;;

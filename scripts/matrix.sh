@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# matrix.sh ENGINES MODULE "CARGO TEST ARGUMENTS" NAME...   Runs the integration tests on each server, shows how far
-# it is, and ends with a table. Fails if any test failed on any server.
+# matrix.sh ENGINES MODULE "CARGO TEST ARGUMENTS" NAME...   Runs the tests on each server and prints a
+# table. Fails if any test failed on any server.
 set -uo pipefail
 engines=$1 module=$2 arguments=$3
 shift 3

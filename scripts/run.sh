@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# run.sh PORT MODULE [SERVER]   Becomes a server with the module, in the foreground.
+# run.sh PORT MODULE [SERVER]   Runs a server with the module in the foreground.
 set -euo pipefail
 port=$1 module=$2 server=${3:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 if [ -z "$server" ] && ! server=$(command -v redis-server); then
-    # Debian's redis-tools has the server under another name; what it is called by decides what it does.
+    # Debian's redis-tools has the server under another name. The program acts by the name it is called by.
     mkdir -p "$here/target"
     ln -sf "$(command -v redis-check-rdb)" "$here/target/redis-server"
     server=$here/target/redis-server

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""sbom.py EPOCH_S FILE   What cargo-cyclonedx wrote, the same whoever writes it: its serial number is drawn from the contents,
-and its time is EPOCH_S."""
+"""sbom.py EPOCH_S FILE   Makes the SBOM of cargo-cyclonedx reproducible: derives its serial number from its contents, and
+sets its time to EPOCH_S."""
 
 import datetime
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# smoke.sh CLI...   Asks a server whether the module in it decides and stores. CLI is redis-cli or valkey-cli, with what it needs to
-# reach the server. Waits for the server to answer, for a minute at most. The server is to have no key smoke.
+# smoke.sh CLI...   Checks that the module of a server decides and stores. CLI is redis-cli or valkey-cli with its connection
+# options. Waits up to a minute for the server. Uses and deletes the key smoke.
 set -euo pipefail
 
 fail() { echo "error: $*" >&2; exit 1; }
@@ -13,7 +13,7 @@ expect() { # PATTERN COMMAND...
 }
 
 CLI=("$@")
-# The number that servers show: two digits each for major, minor and patch.
+# MODULE LIST shows two digits each for major, minor and patch.
 IFS=. read -r major minor patch < <(sed -n 's/^version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
 for _ in $(seq 600); do
     if [ "$("${CLI[@]}" PING 2>/dev/null </dev/null)" = PONG ]; then break; fi

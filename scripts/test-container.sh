@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-container.sh   Builds what the Dockerfile describes and starts the servers in it, by buildah in a Debian 13. The images that
-# it starts from are made of Debian's packages: no registry of images is asked. As root.
+# test-container.sh   Builds the images of the Dockerfile with buildah in a Debian 13, and starts their servers. Makes the base
+# images from Debian packages, so it needs no image registry. Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=target/test-container
@@ -14,7 +14,7 @@ mkdir -p "$root/project"
 git archive HEAD | tar -x -C "$root/project"
 # shellcheck disable=SC2016 # for the inner shell
 scripts/chroot.sh run "$root" STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot bash -euc '
-    # What buildah would ask for on its own is more than a machine may allow.
+    # The defaults of buildah may be above what this machine allows.
     limits=(--ulimit nofile=20000:20000 --ulimit nproc=90000:90000)
     image() { # FOLDER NAME
         local container

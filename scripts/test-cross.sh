@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test-cross.sh TARGET NAME... [-- ARGUMENT...]   Tests the module for another processor or C library on these servers, which
-# run here, by an emulator if need be; and that they and this machine's own write the same bytes and read each other's.
-# The arguments go to the test program. Needs target/release/libtokenbucket.so, this machine's own module.
+# test-cross.sh TARGET NAME... [-- ARGUMENT...]   Tests the module for another processor or C library on these servers, in an
+# emulator if needed, and checks that both platforms write the same bytes. ARGUMENTs go to the test program. Needs
+# target/release/libtokenbucket.so, the module for this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${1:?a target is needed}
@@ -14,7 +14,7 @@ engines=$PWD/target/engines
 MODULE=$(scripts/cross.sh build "$target" | tail -1)
 SERVER_CC=$(scripts/cross.sh cc "$target" | tail -1)
 export MODULE SERVER_CC NATIVE_MODULE=$PWD/target/release/libtokenbucket.so
-# What a processor does at once, an emulator may take minutes for.
+# An emulator may take minutes for what a processor does at once.
 export TIMEOUT_S=300
 scripts/engines.sh "$engines" "${names[@]}"
 for name in "${names[@]}"; do

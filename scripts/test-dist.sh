@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# test-dist.sh FOLDER   Tests what dist.sh wrote to FOLDER: builds it once more elsewhere, which has to give the same bytes; reads which
-# symbols the modules ask for; and installs it in an old and in a new Debian. As root.
+# test-dist.sh FOLDER   Tests the files that dist.sh wrote to FOLDER: builds them again elsewhere and compares the bytes, checks
+# the symbols of the modules, and installs them in an old and a new Debian. Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dist=$(realpath "$1")
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-# The oldest C library that a module for glibc has to do with.
+# Modules for glibc must load with this version.
 GLIBC=2.17
-# Debian 11, the oldest that the mirrors have: glibc 2.31 and Redis 6.0.
+# Debian 11, the oldest on the mirrors: glibc 2.31 and Redis 6.0.
 OLDEST=bullseye
 MODULE=/usr/lib/redis/modules/libtokenbucket.so
 
@@ -21,7 +21,7 @@ builds_again_to_the_same_bytes() {
     say 'building again in another folder'
     git clone --quiet . "$work/again"
     mkdir -p "$work/again/target/cross"
-    # What was fetched is not fetched again; what was built is.
+    # Keeps downloads, and builds everything again.
     for kept in apt tools zig auditable; do cp -a "target/cross/$kept" "$work/again/target/cross/"; done
     if [ -e target/tools ]; then cp -a target/tools "$work/again/target/"; fi
     (cd "$work/again" && scripts/dist.sh "$version" "$work/dist")
@@ -50,7 +50,7 @@ asks_for_no_glibc() { # MODULE
     echo "$(basename "$(dirname "$1")") asks for no glibc"
 }
 
-# What cargo audit and other scanners read, at less than 10 kB.
+# cargo audit and other scanners read the crates from this section, which must be below 10 kB.
 names_its_crates() { # MODULE
     local offset size
     read -r offset size < <(readelf --wide --sections "$1" |
@@ -67,7 +67,7 @@ sys.exit(not {"tokenbucket", "redis-module"} <= names)
 PYTHON
 }
 
-# Installs the package, reads the line that it says, and starts a server with it.
+# Installs the package, reads the loadmodule line that it prints, and starts a server with it.
 works_in() { # SUITE SERVER...
     local suite=$1 root=$work/$1 server
     shift
@@ -79,7 +79,7 @@ works_in() { # SUITE SERVER...
     scripts/chroot.sh run "$root" dpkg -i "/tmp/tokenbucket_${version}_amd64.deb" | tee "$root/tmp/said"
     grep -q "^    loadmodule $MODULE\$" "$root/tmp/said" || fail "the package does not say its loadmodule line"
     for server in "$@"; do
-        # The unit of the server lets it map programs from there, and from few other folders.
+        # The systemd unit must let the server load from there.
         unit=$root/lib/systemd/system/$server.service
         [ ! -e "$unit" ] || ! grep -q '^NoExecPaths=' "$unit" || grep -qE '^ExecPaths=.*/usr/lib( |$)' "$unit" ||
             fail "$server of $suite may not load from /usr/lib"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-loading.sh SERVER CLI MODULE   What docs/start/install.md says of loading, on a server from 7.0 on.
+# test-loading.sh SERVER CLI MODULE   Checks what docs/start/install.md says about loading, on a server from 7.0 on.
 set -euo pipefail
 server=$1 cli=$2 module=$3
 here=$(realpath "$(dirname "$0")")
