@@ -1,6 +1,6 @@
 //! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
 
-use super::execute::execute;
+use super::pipeline::execute;
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;

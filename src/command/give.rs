@@ -1,7 +1,7 @@
 //! `TB.GIVE key capacity rate amount`: what was not used, never above the capacity.
 
 use super::charge::Charge;
-use super::execute::execute;
+use super::pipeline::execute;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;

@@ -1,21 +1,20 @@
 //! The commands, one file each, and what they share.
 //!
 //! A command says what it is and what it does with one call ([`Command`](crate::redis::spec::Command)); [`ALL`] is
-//! where it is registered. Whatever decides on buckets does it through [`execute`], so that opening, storing,
+//! where it is registered. Whatever decides on buckets does it through [`pipeline`], so that opening, storing,
 //! expiring, replicating and announcing are written once.
 
 #![forbid(unsafe_code)]
 
 mod charge;
-mod execute;
 mod give;
 mod hold;
-mod holding;
 mod holds;
 mod multi_hold;
 mod multi_settle;
 mod multi_take;
 mod peek;
+mod pipeline;
 mod reserve;
 mod restore;
 mod settle;

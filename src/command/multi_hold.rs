@@ -1,6 +1,6 @@
 //! `TB.MHOLD numkeys ttl_ms id key capacity rate amount […]`: one hold over several buckets, all or nothing.
 
-use super::holding::execute_together;
+use super::pipeline::run_together;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, AMOUNT, CAPACITY, ID, KEY, NUMKEYS, RATE,
     TTL_MS,
@@ -30,6 +30,6 @@ impl Command for MultiHold {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        execute_together(call, &request::multi_hold(call.arguments())?)
+        run_together(call, &request::multi_hold(call.arguments())?)
     }
 }

@@ -1,7 +1,7 @@
 //! `TB.MSETTLE numkeys id key capacity rate used […]`: ends a hold over several buckets.
 
-use super::holding::execute_together;
 use super::multi_hold::MultiHold;
+use super::pipeline::run_together;
 use crate::redis::spec::{ArgumentSpec, Command, Keys, Kind, Spec, CAPACITY, ID, KEY, NUMKEYS, RATE, USED};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
@@ -24,6 +24,6 @@ impl Command for MultiSettle {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        execute_together(call, &request::multi_settle(call.arguments())?)
+        run_together(call, &request::multi_settle(call.arguments())?)
     }
 }

@@ -1,6 +1,6 @@
 //! `TB.PEEK key capacity rate [cost]`: what `TB.TAKE` would reply, and no trace of the question.
 
-use super::execute;
+use super::pipeline;
 use super::take::Take;
 use crate::redis::spec::{Audience, Command, Spec};
 use crate::redis::Call;
@@ -20,7 +20,7 @@ impl Command for Peek {
     #[inline]
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::peek(call.arguments())?;
-        let decision = execute::peek(call, &request)?;
+        let decision = pipeline::peek(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

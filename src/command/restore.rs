@@ -7,7 +7,6 @@ use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
 use tokenbucket_core::effect::{self, Effect, HoldChanges};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::hold::Holds;
 use tokenbucket_core::request;
 
 pub(crate) struct Restore;
@@ -65,13 +64,19 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
             expire_at_ms
         }
         Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { dropped, changes, len } } => {
-            let apply = |holds: &mut Holds| changes.into_iter().for_each(|change| change.apply(holds));
-            key.change_holds(dropped as usize, apply);
-            if key.holds().map_or(0, Holds::len) != len as usize {
+            let existed = !key.is_empty();
+            let (_, is_complete) = key.update_holds(dropped as usize, |holds| {
+                changes.into_iter().for_each(|change| change.apply(holds));
+                let is_complete = holds.len() == len as usize;
+                (is_complete.then_some(bucket), is_complete)
+            });
+            if !is_complete {
                 // Some were lost here, as an eviction forgets them: the bucket stays forgotten.
-                return clear(key);
+                if existed {
+                    announce_deleted(&key);
+                }
+                return;
             }
-            key.store_with_holds(bucket);
             expire_at_ms
         }
         Effect::Cleared => return clear(key),
@@ -87,6 +92,10 @@ fn clear(mut key: BucketKey) {
         return;
     }
     key.delete();
+    announce_deleted(&key);
+}
+
+fn announce_deleted(key: &BucketKey) {
     key.call().notify_deleted(key.name());
     key.signal_modified();
 }

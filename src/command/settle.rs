@@ -1,7 +1,7 @@
 //! `TB.SETTLE key capacity rate id used`: what a hold was for is done, and cost so much.
 
 use super::hold::Hold;
-use super::holding::execute;
+use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
@@ -20,7 +20,7 @@ impl Command for Settle {
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::settle(call.arguments())?;
-        let decision = execute(call, &request)?;
+        let decision = run_one(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

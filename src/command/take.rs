@@ -1,6 +1,6 @@
 //! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
 
-use super::execute::execute;
+use super::pipeline::execute;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
 };

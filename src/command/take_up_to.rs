@@ -1,6 +1,6 @@
 //! `TB.TAKEUPTO key capacity rate max`: as many whole tokens as there are.
 
-use super::execute::execute;
+use super::pipeline::execute;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
 };

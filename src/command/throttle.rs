@@ -7,9 +7,10 @@
 //! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
-use super::execute;
+use super::pipeline::{run, Decide, Written};
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
+use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use tokenbucket_core::bucket::{Bucket, Change, Expiring, Limit, NoHolds, Operation, Outcome};
 use tokenbucket_core::cast::signed;
@@ -42,67 +43,98 @@ impl Command for Throttle {
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::throttle(call.arguments())?;
-        let verdict = match request.operation {
-            Operation::Take { cost_micro } if cost_micro > 0 => take(call, &request, cost_micro)?,
-            _ => look(call, &request)?,
+        let cost_micro = match request.operation {
+            Operation::Take { cost_micro } => cost_micro,
+            _ => 0,
+        };
+        // A call of cost 0 leaves no trace, not even on what redis-cell left.
+        let access = if cost_micro > 0 { Access::Write } else { Access::Read };
+        let (mut key, inherited) = open(call, &request, access)?;
+        let throttled = Throttled { request, cost_micro, inherited };
+        let Plan { verdict, .. } = match access {
+            Access::Read => throttled.decide(&mut key)?,
+            Access::Write => run(key, &throttled, Replication::Effect)?.0,
         };
         verdict.reply(&call);
         Ok(())
     }
 }
 
-/// Decides without leaving a trace, not even on what redis-cell left.
-fn look<'call>(call: Call<'call>, request: &Request<'call, Argument<'call>>) -> Result<Verdict, Error> {
-    match BucketKey::open(call, *request.key, Access::Read) {
-        Ok(key) => {
-            let outcome = execute::decide(&key, request)?;
-            Ok(Verdict::of(&key, &request.limit, 0, &outcome))
-        }
+/// Opens a bucket, or what redis-cell left: a bucket of the same level.
+fn open<'call>(
+    call: Call<'call>,
+    request: &Request<'call, Argument<'call>>,
+    access: Access,
+) -> Result<(BucketKey<'call>, Option<Bucket>), Error> {
+    match BucketKey::open(call, *request.key, access) {
+        Ok(key) => Ok((key, None)),
         Err(Error::WrongType) => {
-            let stored = Some(inherit(call, request, Access::Read)?.1);
-            let outcome = decide(request, stored, call.now_us())?;
-            Ok(Verdict::new(&request.limit, stored, NoHolds, 0, &outcome, call.now_us()))
+            let (key, bucket) = inherit(call, request, access)?;
+            Ok((key, Some(bucket)))
         }
         Err(error) => Err(error),
     }
 }
 
-/// Decides, and stores what was decided.
-fn take<'call>(
-    call: Call<'call>,
-    request: &Request<'call, Argument<'call>>,
+/// A take, with redis-cell's reply.
+struct Throttled<'call> {
+    request: Request<'call, Argument<'call>>,
     cost_micro: i64,
-) -> Result<Verdict, Error> {
-    let key = match BucketKey::open(call, *request.key, Access::Write) {
-        Ok(key) => key,
-        Err(Error::WrongType) => return take_over(call, request, cost_micro),
-        Err(error) => return Err(error),
-    };
-    let mut outcome = execute::decide(&key, request)?;
-    let verdict = Verdict::of(&key, &request.limit, cost_micro, &outcome);
-    execute::admit(&key, &mut outcome)?;
-    execute::apply::<true>(request, key, &outcome, Replication::Effect);
-    Ok(verdict)
+    /// What redis-cell left in the key.
+    inherited: Option<Bucket>,
 }
 
-/// The same on what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
-/// is not one of the limit that the key was used with, and leaves it alone.
-#[cold]
-fn take_over<'call>(
-    call: Call<'call>,
-    request: &Request<'call, Argument<'call>>,
-    cost_micro: i64,
-) -> Result<Verdict, Error> {
-    let (key, bucket) = inherit(call, request, Access::Write)?;
-    let now_us = call.now_us();
-    let mut outcome = decide(request, Some(bucket), now_us)?;
-    let verdict = Verdict::new(&request.limit, Some(bucket), NoHolds, cost_micro, &outcome, now_us);
-    if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
-        let full_in_us = request.limit.wait_us(Some(bucket), request.limit.capacity_micro(), now_us);
-        outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
+#[derive(Clone, Copy)]
+struct Plan {
+    outcome: Outcome,
+    verdict: Verdict,
+}
+
+impl<'call> Decide<'call> for Throttled<'call> {
+    type Plan = Plan;
+
+    fn key(&self) -> &Argument<'call> {
+        self.request.key
     }
-    execute::apply::<true>(request, key, &outcome, Replication::Effect);
-    Ok(verdict)
+
+    fn decide(&self, key: &mut BucketKey<'call>) -> Result<Plan, Error> {
+        if let Some(bucket) = self.inherited {
+            return self.take_over(bucket, key.call().now_us());
+        }
+        let outcome = self.request.decide(key)?;
+        let verdict = Verdict::of(key, &self.request.limit, self.cost_micro, &outcome);
+        Ok(Plan { outcome, verdict })
+    }
+
+    fn admit(&self, key: &BucketKey<'call>, plan: &mut Plan) -> Result<(), Error> {
+        match self.inherited {
+            Some(_) => Ok(()),
+            None => self.request.admit(key, &mut plan.outcome),
+        }
+    }
+
+    fn store(&self, key: &mut BucketKey<'call>, plan: &Plan) -> (Outcome, Option<Written>) {
+        self.request.store(key, &plan.outcome)
+    }
+
+    fn event(&self, plan: &Plan, outcome: &Outcome) -> Option<&'static CStr> {
+        self.request.event(&plan.outcome, outcome)
+    }
+}
+
+impl Throttled<'_> {
+    /// Decides on what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
+    /// is not one of the limit that the key was used with, and leaves it alone.
+    fn take_over(&self, bucket: Bucket, now_us: i64) -> Result<Plan, Error> {
+        let Request { limit, operation, .. } = &self.request;
+        let mut outcome = limit.decide(Some(bucket), *operation, now_us)?;
+        let verdict = Verdict::new(limit, Some(bucket), NoHolds, self.cost_micro, &outcome, now_us);
+        if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
+            let full_in_us = limit.wait_us(Some(bucket), limit.capacity_micro(), now_us);
+            outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
+        }
+        Ok(Plan { outcome, verdict })
+    }
 }
 
 /// What redis-cell left, as a bucket of the same level; a full one if that moment is past.
@@ -126,15 +158,8 @@ fn full_at_ns(string: &[u8]) -> Option<i64> {
     (is_plain && number >= YEAR_2001_NS).then_some(number)
 }
 
-fn decide(
-    request: &Request<'_, Argument<'_>>,
-    stored: Option<Bucket>,
-    now_us: i64,
-) -> Result<Outcome, Error> {
-    Ok(request.limit.decide(stored, request.operation, now_us)?)
-}
-
 /// The reply.
+#[derive(Clone, Copy)]
 struct Verdict {
     limited: i64,
     limit: i64,

@@ -96,17 +96,10 @@ impl WithHolds {
 
 /// Puts a bucket and its holds on the server's heap.
 pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucket> {
-    let mut value = allocate_to_be_stored(holds);
-    // SAFETY: the value has just been made, and nothing else refers to it.
-    unsafe { value.as_mut() }.store(bucket);
-    value.cast()
-}
-
-/// The same without a bucket: [`WithHolds::store`] has to follow.
-pub(super) fn allocate_to_be_stored(holds: Holds) -> NonNull<WithHolds> {
-    let bucket = Bucket { refilled_at_us: WITH_HOLDS, ..Bucket::EMPTY };
+    let mut value = WithHolds { bucket, holds, counted: (0, 0) };
+    value.store(bucket);
     info::counters().bucket_with_holds_allocated();
-    allocator::block_of(WithHolds { bucket, holds, counted: (0, 0) })
+    allocator::block_of(value).cast()
 }
 
 /// Whether holds follow the bucket.

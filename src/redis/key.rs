@@ -210,36 +210,38 @@ impl<'call> BucketKey<'call> {
         self.holds().map_or(0, |holds| holds.ended(self.call.now_us()))
     }
 
-    /// Drops the first holds, so many of them, and changes the others. [`store_with_holds`](Self::store_with_holds)
-    /// has to follow. If there is nothing to change, that is a new bucket too.
+    /// Drops the first `dropped` holds and lets `change` change the others, then stores the bucket that it returns, or
+    /// removes the key if it returns none. Returns how many holds there are, and what else `change` returns.
     #[cold]
-    pub(crate) fn change_holds(&mut self, dropped: usize, change: impl FnOnce(&mut Holds)) {
-        if let Some(holds) = self.holds_mut() {
-            info::counters().holds_expired(dropped.min(holds.len()));
-            holds.drop_first(dropped);
-            holds.free_dropped(FREED_A_CALL);
-            return change(holds);
+    pub(crate) fn update_holds<T>(
+        &mut self,
+        dropped: usize,
+        change: impl FnOnce(&mut Holds) -> (Option<Bucket>, T),
+    ) -> (usize, T) {
+        let mut new = Holds::default();
+        let holds = self.holds_mut().unwrap_or(&mut new);
+        info::counters().holds_expired(dropped.min(holds.len()));
+        holds.drop_first(dropped);
+        holds.free_dropped(FREED_A_CALL);
+        let (bucket, result) = change(holds);
+        let (len, is_stored) = (holds.len(), holds.stored() > 0);
+        match (bucket, self.with_holds()) {
+            (None, _) => self.delete(),
+            // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
+            (Some(bucket), Some(mut value)) if is_stored => unsafe { value.as_mut() }.store(bucket),
+            (Some(bucket), None) if is_stored => self.put(data_type::allocate_with_holds(bucket, new)),
+            (Some(bucket), _) => self.store_alone(bucket),
         }
-        let mut holds = Holds::default();
-        change(&mut holds);
-        let value = data_type::allocate_to_be_stored(holds).cast();
+        (len, result)
+    }
+
+    /// Puts a value where there is one, or none.
+    #[cold]
+    fn put(&mut self, value: NonNull<Bucket>) {
         match self.value {
             Some(_) => self.replace(value),
             None => self.set(value),
         }
-    }
-
-    /// Stores the bucket of holds that were changed, and returns how many they are. If none of them is left to free, it
-    /// is a bucket without holds.
-    #[cold]
-    pub(crate) fn store_with_holds(&mut self, bucket: Bucket) -> usize {
-        let (len, stored) = self.holds().map_or((0, 0), |holds| (holds.len(), holds.stored()));
-        match self.with_holds() {
-            // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
-            Some(mut value) if stored > 0 => unsafe { value.as_mut() }.store(bucket),
-            _ => self.store_alone(bucket),
-        }
-        len
     }
 
     #[inline] // So that the key stays in registers.
