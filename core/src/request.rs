@@ -414,9 +414,12 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
 }
 
-/// The same where the rate may be 0.
+/// A limit whose rate may be 0.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::RefillTooSlow`].
 #[inline]
-fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
+pub fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     match limit(capacity, rate) {
         Err(Error::RateOfPool) => {
             let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;

@@ -27,6 +27,7 @@
 //! Waits are solved from the state that the next call will find: the stored one when nothing was taken, the new
 //! one otherwise. The smallest time at which the level *as computed then* suffices is an exact integer ceiling.
 
+mod binding;
 pub(crate) mod decide;
 
 use crate::number::MAX_MICRO;
@@ -48,7 +49,7 @@ pub struct Bucket {
 }
 
 /// How much a bucket holds and how fast it refills. It comes with every call and is stored nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     capacity_micro: i64,
     rate: Rate,
@@ -205,6 +206,12 @@ impl Limit {
     #[must_use]
     pub fn is_pool(&self) -> bool {
         self.rate == Rate::NOTHING
+    }
+
+    /// How fast it refills.
+    #[must_use]
+    pub fn rate(&self) -> &Rate {
+        &self.rate
     }
 
     /// The capacity in micro-tokens.

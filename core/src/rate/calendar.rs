@@ -20,7 +20,7 @@ const MONDAY_US: i64 = 4 * DAY_US;
 const MAX_OFFSET_MIN: i16 = 14 * 60;
 
 /// Tokens that come at the boundaries of a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
     /// What comes at each, in micro-tokens: at least 1.
     count_micro: u64,
@@ -32,7 +32,7 @@ pub struct Calendar {
 }
 
 /// From where boundaries are counted, and in which unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Anchor {
     /// Microseconds since the first moment of 1970.
     Epoch,

@@ -17,7 +17,7 @@ use calendar::Calendar;
 /// How fast tokens flow in.
 ///
 /// Nearly always it is a ratio, and all arithmetic fits machine words. The other kinds are kept out of its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rate {
     /// Tokens flow all the time.
     Ratio(Ratio),

@@ -14,7 +14,7 @@ pub struct Flow {
 /// `numerator / denominator` tokens per second, which is also micro-tokens per microsecond.
 ///
 /// Its methods count in machine words, and return `None` where these are too short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ratio {
     pub(super) numerator: u64,
     pub(super) denominator: u64,
@@ -64,7 +64,7 @@ impl Ratio {
 }
 
 /// A [`Ratio`] times a power of ten: rates like `2.10000000001e-9/ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scaled {
     ratio: Ratio,
     exponent: i32,

@@ -35,7 +35,7 @@ pub(in crate::command) fn run_together<'call, D: DecideTogether<'call>>(
     for ((request, plan), outcome) in requests.iter().zip(&plans).zip(&outcomes) {
         announce(&call, request, plan, outcome);
     }
-    let mut binding = binding(&outcomes);
+    let mut binding = Decision::binding(outcomes.iter().map(|outcome| outcome.decision));
     if !is_possible {
         binding.retry_after_ms = -1;
     }
@@ -118,33 +118,4 @@ fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
     for outcome in outcomes {
         call.reply_decision(&outcome.decision);
     }
-}
-
-/// The decision that binds the caller: the tightest of each field over all buckets.
-fn binding(outcomes: &[Outcome]) -> Decision {
-    let decisions = outcomes.iter().map(|outcome| outcome.decision);
-    decisions.reduce(tighter).unwrap_or(Decision {
-        allowed: 1,
-        remaining: 0,
-        retry_after_ms: 0,
-        reset_after_ms: 0,
-    })
-}
-
-/// The tighter of two decisions, field by field.
-fn tighter(one: Decision, other: Decision) -> Decision {
-    Decision {
-        allowed: one.allowed.min(other.allowed),
-        remaining: one.remaining.min(other.remaining),
-        retry_after_ms: longer(one.retry_after_ms, other.retry_after_ms),
-        reset_after_ms: longer(one.reset_after_ms, other.reset_after_ms),
-    }
-}
-
-/// The longer of two waits. One of -1 never ends.
-fn longer(one_ms: i64, other_ms: i64) -> i64 {
-    if one_ms.min(other_ms) < 0 {
-        return -1;
-    }
-    one_ms.max(other_ms)
 }

@@ -1,0 +1,34 @@
+//! The decision that binds the caller of several buckets.
+
+use super::Decision;
+
+impl Decision {
+    /// The tightest of each field over the decisions of several buckets.
+    #[must_use]
+    pub fn binding(decisions: impl Iterator<Item = Self>) -> Self {
+        decisions.reduce(tighter).unwrap_or(Self {
+            allowed: 1,
+            remaining: 0,
+            retry_after_ms: 0,
+            reset_after_ms: 0,
+        })
+    }
+}
+
+/// The tighter of two decisions, field by field.
+fn tighter(one: Decision, other: Decision) -> Decision {
+    Decision {
+        allowed: one.allowed.min(other.allowed),
+        remaining: one.remaining.min(other.remaining),
+        retry_after_ms: longer(one.retry_after_ms, other.retry_after_ms),
+        reset_after_ms: longer(one.reset_after_ms, other.reset_after_ms),
+    }
+}
+
+/// The longer of two waits. One of -1 never ends.
+fn longer(one_ms: i64, other_ms: i64) -> i64 {
+    if one_ms.min(other_ms) < 0 {
+        return -1;
+    }
+    one_ms.max(other_ms)
+}
