@@ -327,14 +327,14 @@ fn fills_in(limit: &Limit, reply: Decision) -> Duration {
         return Duration::from_millis(reply.reset_after_ms.try_into().unwrap_or(0));
     }
     let us = limit.lasts_us(limit.capacity_micro()).unwrap_or(0);
-    Duration::from_micros(us.try_into().unwrap_or(u64::MAX))
+    Duration::from_micros(us)
 }
 
 /// The denial of a cost above the `tokens` that are here, when the bucket is empty but for what `peeked` says.
 fn denial(limit: &Limit, peeked: Decision, cost: u64, tokens: u64) -> Decision {
     let remaining = peeked.remaining.saturating_add_unsigned(tokens);
-    let more = u128::from(cost.saturating_sub(tokens).saturating_sub(1)) * 1_000_000;
-    let retry_after_ms = if u128::from(cost) * 1_000_000 > limit.capacity_micro() {
+    let more = micro(cost.saturating_sub(tokens).saturating_sub(1));
+    let retry_after_ms = if micro(cost) > limit.capacity_micro() {
         -1
     } else if limit.is_calendar() || more == 0 {
         peeked.retry_after_ms
@@ -346,4 +346,8 @@ fn denial(limit: &Limit, peeked: Decision, cost: u64, tokens: u64) -> Decision {
     // They may have flowed in since.
     let retry_after_ms = if retry_after_ms == 0 { 1 } else { retry_after_ms };
     Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..peeked }
+}
+
+fn micro(tokens: u64) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX).saturating_mul(1_000_000)
 }

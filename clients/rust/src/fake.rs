@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use redis::{Cmd, Value};
 
 use crate::error::Failure;
-use crate::local::{words_of, Buckets};
+use crate::local::Buckets;
 use crate::options::ServerOptions;
 use crate::server::Server;
 
@@ -50,7 +50,7 @@ impl Fake {
     /// The same, whose time begins at this moment, kept to the microsecond.
     pub fn at(now: SystemTime) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now_us = i128::try_from(since_1970.as_micros()).unwrap_or(0);
+        let now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
         let mut buckets = Buckets::unbounded();
         buckets.now_us = now_us;
         Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
@@ -74,7 +74,9 @@ impl Fake {
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
     pub fn advance(&self, time: Duration) {
-        self.state().buckets.now_us += i128::try_from(time.as_micros()).unwrap_or(0);
+        let us = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        let mut state = self.state();
+        state.buckets.now_us = state.buckets.now_us.saturating_add(us);
     }
 
     /// Makes it answer nobody, or everybody again.
@@ -105,7 +107,7 @@ impl Fake {
             let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(Failure::NotConnected(refused.into()));
         }
-        let replies = commands.iter().map(|command| state.buckets.run(&words_of(command)));
+        let replies = commands.iter().map(|command| state.buckets.run(command));
         replies.collect::<Result<_, _>>().map_err(Failure::Replied)
     }
 

@@ -3,7 +3,6 @@
 
 mod batches;
 mod cluster;
-mod decimal;
 mod decision;
 mod denials;
 mod detached;
@@ -17,7 +16,6 @@ mod limiter;
 mod link;
 mod local;
 mod options;
-mod refill;
 mod request;
 mod server;
 #[cfg(feature = "sync")]

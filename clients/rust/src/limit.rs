@@ -4,21 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::decimal::Decimal;
-
-const MICRO: u128 = 1_000_000;
-
-/// Each unit in microseconds; of a calendar's months and years the average that headers speak of.
-const UNITS_US: [(&str, u128); 8] = [
-    ("ms", 1_000),
-    ("s", MICRO),
-    ("m", 60 * MICRO),
-    ("h", 3_600 * MICRO),
-    ("d", 86_400 * MICRO),
-    ("w", 7 * 86_400 * MICRO),
-    ("mo", 30 * 86_400 * MICRO),
-    ("y", 365 * 86_400 * MICRO),
-];
+use tokenbucket_core::bucket;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::rate::Rate;
+use tokenbucket_core::request::limit_or_pool;
 
 /// How many tokens a bucket holds, and how fast they come back.
 ///
@@ -37,15 +26,9 @@ const UNITS_US: [(&str, u128); 8] = [
 pub struct Limit {
     capacity: Arc<str>,
     rate: Arc<str>,
-    capacity_micro: u128,
-    flow: Flow,
-}
-
-/// So many micro-tokens in so many microseconds, in lowest terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Flow {
-    pub(crate) gain_micro: u128,
-    pub(crate) time_us: u128,
+    terms: bucket::Limit,
+    /// What flows in a long time: of a calendar the average. None of a pool.
+    average: Option<Rate>,
 }
 
 impl Limit {
@@ -54,18 +37,18 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// What is no limit. How large one may be, the server knows, and says at the first call.
+    /// What the module would refuse, in its words.
     pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, LimitError> {
-        let (capacity, rate) = (capacity.to_string(), rate.to_string());
-        let capacity_micro = Decimal::parse(&capacity).and_then(|number| number.millionths(false));
-        let capacity_micro = capacity_micro.ok_or_else(|| LimitError::capacity(&capacity))?;
-        let flow = Flow::parse(&rate).ok_or_else(|| LimitError::rate(&rate))?;
-        Ok(Self { capacity: capacity.into(), rate: rate.into(), capacity_micro, flow })
+        let words = [capacity.to_string(), rate.to_string()];
+        let terms = limit_or_pool(&words[0], &words[1])
+            .map_err(|error| LimitError::of(&Refusal::from(error).line("limit capacity rate", &words)))?;
+        let average = if terms.is_pool() { None } else { average(&words[1]) };
+        let [capacity, rate] = words.map(Arc::from);
+        Ok(Self { capacity, rate, terms, average })
     }
 
     pub(crate) fn none() -> Self {
-        let flow = Flow { gain_micro: 0, time_us: 1 };
-        Self { capacity: "0".into(), rate: "0".into(), capacity_micro: 0, flow }
+        Self { capacity: "0".into(), rate: "0".into(), terms: bucket::Limit::pool(0), average: None }
     }
 
     /// The largest number of tokens in the bucket, as it was given.
@@ -78,23 +61,18 @@ impl Limit {
         &self.rate
     }
 
-    pub(crate) fn capacity_micro(&self) -> u128 {
-        self.capacity_micro
-    }
-
-    pub(crate) fn flow(&self) -> Flow {
-        self.flow
+    pub(crate) fn capacity_micro(&self) -> i64 {
+        self.terms.capacity_micro()
     }
 
     /// Whether tokens come at boundaries of the calendar, and not all the time.
     pub(crate) fn is_calendar(&self) -> bool {
-        self.rate.contains('@')
+        matches!(self.terms.rate(), Rate::Calendar(_))
     }
 
     /// In what time so much flows in, rounded up; None if nothing ever does.
-    pub(crate) fn lasts_us(&self, micro: u128) -> Option<u128> {
-        let Flow { gain_micro, time_us } = self.flow;
-        (gain_micro > 0).then(|| micro.saturating_mul(time_us).div_ceil(gain_micro))
+    pub(crate) fn lasts_us(&self, micro: i64) -> Option<u64> {
+        self.average.map(|rate| rate.reaches_at_us(0, micro).unsigned_abs())
     }
 }
 
@@ -116,72 +94,16 @@ impl fmt::Display for Limit {
     }
 }
 
-impl Flow {
-    fn parse(rate: &str) -> Option<Self> {
-        let (count, period) = match rate.split_once(['/', '@']) {
-            Some((count, period)) => (count, Some(period)),
-            None => (rate, None),
-        };
-        let count = Decimal::parse(count)?.with_12_digits();
-        let Some(period) = period else { return Self::per(count, Decimal::ONE, MICRO) };
-        let is_calendar = rate.contains('@');
-        let (period, offset) = period.split_at(period.find(['+', '-']).unwrap_or(period.len()));
-        // `1e-3s` has a sign that is not an offset's, and no unit before it.
-        let (period, offset) = if is_calendar {
-            (period, offset)
-        } else {
-            (&rate[rate.len() - period.len() - offset.len()..], "")
-        };
-        let digits = period.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
-        let (number, unit) = period.split_at(digits.len());
-        let (_, unit_us) = UNITS_US.iter().find(|(name, _)| *name == unit)?;
-        let fits = if is_calendar { is_offset(offset) && is_whole(number) } else { !is_only_calendars(unit) };
-        let number = if number.is_empty() { Decimal::ONE } else { Decimal::parse(number)?.with_12_digits() };
-        (fits && !count.is_zero() && !number.is_zero()).then(|| Self::per(count, number, *unit_us))?
-    }
-
-    fn per(count: Decimal, number: Decimal, unit_us: u128) -> Option<Self> {
-        let (gain, time) = count.over(number)?;
-        let gain_micro = gain.checked_mul(MICRO)?;
-        let time_us = time.checked_mul(unit_us)?;
-        let common = greatest_common_divisor(gain_micro, time_us);
-        Some(Self { gain_micro: gain_micro / common, time_us: time_us / common })
-    }
-}
-
-/// Of `1000@15m+09:00` its count, number, unit and offset; None of a rate that does not go by the calendar.
-pub(crate) fn calendar_words(rate: &str) -> Option<(&str, &str, &str, &str)> {
-    let (count, period) = rate.split_once('@')?;
-    let (period, offset) = period.split_at(period.find(['+', '-']).unwrap_or(period.len()));
-    let unit = period.trim_start_matches(|letter: char| letter.is_ascii_digit());
-    Some((count, &period[..period.len() - unit.len()], unit, offset))
-}
-
-fn is_only_calendars(unit: &str) -> bool {
-    matches!(unit, "w" | "mo" | "y")
-}
-
-fn is_whole(number: &str) -> bool {
-    number.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// Nothing, or `+HH:MM`.
-fn is_offset(text: &str) -> bool {
-    match text.as_bytes() {
-        [] => true,
-        [b'+' | b'-', hours @ .., b':', _, _] if hours.len() == 2 => {
-            text.bytes().skip(1).all(|byte| byte == b':' || byte.is_ascii_digit())
-        }
-        _ => false,
-    }
-}
-
-pub(crate) fn greatest_common_divisor(a: u128, b: u128) -> u128 {
-    if b == 0 {
-        a
-    } else {
-        greatest_common_divisor(b, a % b)
-    }
+/// A rate without its calendar; months and years are of 30 and 365 days, as headers speak of them.
+fn average(rate: &str) -> Option<Rate> {
+    let Some((count, period)) = rate.split_once('@') else { return Rate::parse(rate.as_bytes()).ok() };
+    let period = match period.split(['+', '-']).next()? {
+        "w" => "7d",
+        "mo" => "30d",
+        "y" => "365d",
+        period => period,
+    };
+    Rate::parse(format!("{count}/{period}").as_bytes()).ok()
 }
 
 /// What is no limit.
@@ -189,12 +111,9 @@ pub(crate) fn greatest_common_divisor(a: u128, b: u128) -> u128 {
 pub struct LimitError(String);
 
 impl LimitError {
-    fn capacity(text: &str) -> Self {
-        Self(format!("capacity: {text:?} is not a decimal number of tokens of at least 0"))
-    }
-
-    fn rate(text: &str) -> Self {
-        Self(format!("rate: {text:?} is neither tokens per second nor like 100/m or 1000@d"))
+    /// From the line that the module would reply.
+    fn of(line: &str) -> Self {
+        Self(line.strip_prefix("ERR ").unwrap_or(line).to_owned())
     }
 }
 

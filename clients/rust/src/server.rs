@@ -17,7 +17,7 @@ use crate::error::{Error, Failure, Fault};
 #[cfg(feature = "fake")]
 use crate::fake::Fake;
 use crate::link::{broken, settings, Link, Live};
-use crate::local::{words_of, Buckets};
+use crate::local::Buckets;
 use crate::options::{Fallback, ServerOptions};
 use crate::request::{By, Request};
 
@@ -241,9 +241,8 @@ impl Server {
             Clock::Fake(fake) => fake.since_1970(),
         };
         let mut local = locked(&self.0.local);
-        local.now_us = i128::try_from(now.as_micros()).unwrap_or(i128::MAX);
-        let mut replies =
-            request.to_commands(By::Module).into_iter().map(|command| local.run(&words_of(&command)));
+        local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
     }
 

@@ -52,6 +52,9 @@ fn limits_are_what_the_commands_take() {
         "10 inf",
         "10 nan",
         "0x10 5",
+        "1e13 5",
+        "10 2e12",
+        "1000000 1/d",
         ". 5",
     ] {
         let limit = text.parse::<Limit>();
@@ -63,11 +66,11 @@ fn limits_are_what_the_commands_take() {
 fn what_is_wrong_with_a_limit_is_said() {
     assert_eq!(
         Limit::new("ten", 5).unwrap_err().to_string(),
-        r#"capacity: "ten" is not a decimal number of tokens of at least 0"#
+        "capacity must be a decimal number of tokens from 0 to 1e12, not 'ten'"
     );
     assert_eq!(
         Limit::new(10, "5/fortnight").unwrap_err().to_string(),
-        r#"rate: "5/fortnight" is neither tokens per second nor like 100/m or 1000@d"#
+        "rate: unknown unit 'fortnight' in '5/fortnight', use ms, s, m, h or d"
     );
 }
 
