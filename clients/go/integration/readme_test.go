@@ -70,15 +70,6 @@ func program(code string) string {
 	return fmt.Sprintf(frame, &imports, code)
 }
 
-func withoutGoRedis(blocks [][][]byte) (rest [][][]byte) {
-	for _, found := range blocks {
-		if !strings.Contains(string(found[1]), "goredis.") {
-			rest = append(rest, found)
-		}
-	}
-	return rest
-}
-
 // Programs have to lie inside the module, or they would not find it. Folders that begin with a dot are not the module's packages.
 func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
@@ -94,9 +85,6 @@ func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
 	blocks := block.FindAllSubmatch(readme, -1)
 	binaries := t.TempDir()
 	build := []string{"build", "-o", binaries}
-	if doers["go-redis"] == nil {
-		blocks = withoutGoRedis(blocks)
-	}
 	for i, found := range blocks {
 		name := filepath.Join(folder, fmt.Sprint("block", i))
 		code := strings.ReplaceAll(program(string(found[1])), "localhost:6379", server.Address())

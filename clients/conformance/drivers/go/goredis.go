@@ -1,5 +1,3 @@
-//go:build !nogoredis
-
 package main
 
 import (
