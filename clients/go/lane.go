@@ -158,6 +158,7 @@ func (l *lane) do(c *call) (wasDropped bool) {
 	if c.released {
 		l.remove(c)
 		l.mutex.Unlock()
+		l.circuit.abandoned(c.probing)
 		return false
 	}
 	c.phase, c.since = sent, l.awake.Load()
