@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,15 +25,39 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 		one := &single{}
 		options.Dialer = listen(options.Dialer, &one.heard)
 		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
-		one.client = redis.NewClient(&options)
+		one.client = redis.NewClient(separate(&options))
 		return one, nil
 	case *redis.ClusterClient:
 		options := *client.Options()
 		options.Dialer = listen(orDialer(options), nil)
 		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
+		options.NewClient = separately(options.NewClient)
 		return cluster{redis.NewClusterClient(&options)}, nil
 	}
 	return nil, fmt.Errorf("%w: goredis.From takes a *redis.Client or a *redis.ClusterClient, not a %T", tokenbucket.ErrBadArgument, client)
+}
+
+// separate sets options that not every version of go-redis 9 has: a client dials once, because the circuit decides when to
+// dial again, and shares no handler of notifications with the client that it was copied from.
+func separate(options *redis.Options) *redis.Options {
+	fields := reflect.ValueOf(options).Elem()
+	for name, value := range map[string]int64{"DialerRetries": 1, "DialerRetryTimeout": 1} {
+		if field := fields.FieldByName(name); field.IsValid() {
+			field.SetInt(value)
+		}
+	}
+	if field := fields.FieldByName("PushNotificationProcessor"); field.IsValid() {
+		field.Set(reflect.Zero(field.Type()))
+	}
+	return options
+}
+
+// separately does so for the clients of a cluster's nodes.
+func separately(newClient func(*redis.Options) *redis.Client) func(*redis.Options) *redis.Client {
+	if newClient == nil {
+		newClient = redis.NewClient
+	}
+	return func(options *redis.Options) *redis.Client { return newClient(separate(options)) }
 }
 
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)

@@ -3,6 +3,8 @@ package goredis_test
 import (
 	"context"
 	"errors"
+	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,7 +15,15 @@ import (
 	"tokenbucket/internal/realserver"
 )
 
+// quiet fails the test when go-redis logs.
+type quiet struct{ t *testing.T }
+
+func (q quiet) Printf(_ context.Context, format string, words ...interface{}) {
+	q.t.Errorf(format, words...)
+}
+
 func TestALimiterOnGoRedis(t *testing.T) {
+	redis.SetLogger(quiet{t})
 	doer, err := goredis.From(redis.NewClient(&redis.Options{Addr: realserver.Start(t).Address()}))
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +44,32 @@ func TestALimiterOnGoRedis(t *testing.T) {
 		t.Fatal("the client's own error:", err)
 	}
 }
+
+func TestAnAttemptToReachTheServerIsOneDial(t *testing.T) {
+	dials := 0
+	refuse := func(context.Context, string, string) (net.Conn, error) {
+		dials++
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	redis.SetLogger(unheard{})
+	for _, client := range []redis.UniversalClient{
+		redis.NewClient(&redis.Options{Dialer: refuse}),
+		redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse}),
+	} {
+		doer, err := goredis.From(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dials = 0
+		if reply, err := doer.Do(context.Background(), "PING"); err == nil || dials != 1 {
+			t.Errorf("%T: %v, %v after %d dials", client, reply, err, dials)
+		}
+	}
+}
+
+type unheard struct{}
+
+func (unheard) Printf(context.Context, string, ...interface{}) {}
 
 func TestAClientOfUnknownShapeIsAnError(t *testing.T) {
 	if _, err := goredis.From(redis.NewRing(&redis.RingOptions{})); !errors.Is(err, tokenbucket.ErrBadArgument) {

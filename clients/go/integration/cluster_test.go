@@ -110,7 +110,10 @@ func TestSeveralLimitsOfOneNameShareANode(t *testing.T) {
 
 func severalLimitsOfOneNameShareANode(t *testing.T, cluster setup) {
 	joint := tokenbucket.NewJointLimiter(cluster.limits(), map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
-	for _, name := range []string{"ada", "bob", "eve"} {
+	names := []string{"ada", "bob", "eve"}
+	left(t, 10)(cluster.closed().Peek(ctx, names[0], 0)) // the client learns where the slots are
+	before := cluster.redirections()
+	for _, name := range names {
 		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 1, "t": 2})
 		left(t, 8)(decision.Decision, err)
 		hold, err := joint.Hold(ctx, name, map[string]float64{"r": 1, "t": 2}, time.Minute)
@@ -121,6 +124,22 @@ func severalLimitsOfOneNameShareANode(t *testing.T, cluster setup) {
 			t.Fatal(err)
 		}
 	}
+	if redirected := cluster.redirections() - before; redirected != 0 {
+		t.Fatalf("%d calls went to the wrong node first", redirected)
+	}
+}
+
+// redirections is how often nodes have answered MOVED.
+func (s setup) redirections() (count int) {
+	for _, node := range s.Nodes {
+		for _, line := range strings.Split(fmt.Sprintf("%s", node.Do("INFO", "errorstats")), "\r\n") {
+			var one int
+			if _, err := fmt.Sscanf(line, "errorstat_MOVED:count=%d", &one); err == nil {
+				count += one
+			}
+		}
+	}
+	return count
 }
 
 func TestBucketsOfOneCallHaveToShareAHashTag(t *testing.T) {
