@@ -61,6 +61,8 @@ type request struct {
 	DeadlineUs *float64           `json:"deadline_us"`
 
 	Framework   string   `json:"framework"`
+	Command     []string `json:"command"`
+	Bare        bool     `json:"bare"`
 	Count       int64    `json:"count"`
 	Concurrency int      `json:"concurrency"`
 	ForMs       *float64 `json:"for_ms"`
@@ -81,8 +83,14 @@ func (l *limit) UnmarshalJSON(text []byte) error {
 
 type object = map[string]any
 
-// clients make a Doer each, by the name of the client library.
-var clients = map[string]func(request) (tokenbucket.Doer, error){"redigo": redigoDoer}
+// client is a Doer, and the client library alone where a single server is asked.
+type client struct {
+	doer tokenbucket.Doer
+	bare func(words ...any) error
+}
+
+// clients are made by the name of the client library.
+var clients = map[string]func(request) (client, error){"redigo": redigoClient, "go-redis": goredisClient}
 
 var errUnsupported = errors.New("not supported")
 
@@ -90,14 +98,15 @@ var errUnsupported = errors.New("not supported")
 type driver struct {
 	mutex    sync.Mutex
 	servers  map[string]*tokenbucket.Server
+	bare     map[string]func(words ...any) error
 	limiters map[string]*tokenbucket.Limiter
 	joints   map[string]*tokenbucket.JointLimiter
 	holds    map[string]*tokenbucket.Hold
 }
 
 func main() {
-	d := &driver{servers: map[string]*tokenbucket.Server{}, limiters: map[string]*tokenbucket.Limiter{},
-		joints: map[string]*tokenbucket.JointLimiter{}, holds: map[string]*tokenbucket.Hold{}}
+	d := &driver{servers: map[string]*tokenbucket.Server{}, bare: map[string]func(...any) error{},
+		limiters: map[string]*tokenbucket.Limiter{}, joints: map[string]*tokenbucket.JointLimiter{}, holds: map[string]*tokenbucket.Hold{}}
 	var output sync.Mutex
 	write := func(reply object) {
 		output.Lock()
@@ -157,6 +166,8 @@ func (d *driver) do(r request) (object, error) {
 		return d.holdCancelled(r)
 	case "many", "second_runtime": // goroutines have one runtime
 		return d.many(r)
+	case "cost":
+		return d.cost(r)
 	case "http":
 		return d.http(r)
 	case "degraded":
@@ -181,11 +192,11 @@ func (d *driver) serverOf(name string) *tokenbucket.Server {
 func ms(number float64) time.Duration { return time.Duration(number * float64(time.Millisecond)) }
 
 func (d *driver) server(r request) (object, error) {
-	client, ok := clients[r.Client]
+	newClient, ok := clients[r.Client]
 	if !ok {
 		return nil, fmt.Errorf("%w: client %q", errUnsupported, r.Client)
 	}
-	doer, err := client(r)
+	client, err := newClient(r)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +217,7 @@ func (d *driver) server(r request) (object, error) {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	d.servers[r.Name] = tokenbucket.NewServer(doer, options...)
+	d.servers[r.Name], d.bare[r.Name] = tokenbucket.NewServer(client.doer, options...), client.bare
 	return object{}, nil
 }
 
@@ -529,6 +540,45 @@ func (d *driver) many(r request) (object, error) {
 	return object{"calls": total.calls, "allowed": total.allowed, "denied": total.denied, "degraded": total.degraded,
 		"cancelled": total.cancelled, "errors": total.errors, "slowest_ms": float64(total.slowest.Microseconds()) / 1000,
 		"elapsed_ms": float64(elapsed.Microseconds()) / 1000, "per_call_us": perCall}, nil
+}
+
+// cost times takes, or the same command by the client library alone.
+func (d *driver) cost(r request) (object, error) {
+	limiter, _, err := d.on(r)
+	if err != nil {
+		return nil, err
+	}
+	d.mutex.Lock()
+	bare := d.bare[r.Server]
+	d.mutex.Unlock()
+	words := make([]any, len(r.Command))
+	for i, word := range r.Command {
+		words[i] = word
+	}
+	call := func() error {
+		_, err := limiter.Take(context.Background(), "user", 1)
+		return err
+	}
+	if r.Bare {
+		call = func() error { return bare(words...) }
+	}
+	failures := make(chan error, r.Concurrency)
+	began := time.Now()
+	for i := 0; i < r.Concurrency; i++ {
+		go func() {
+			var err error
+			for left := r.Count / int64(r.Concurrency); left > 0 && err == nil; left-- {
+				err = call()
+			}
+			failures <- err
+		}()
+	}
+	for i := 0; i < r.Concurrency; i++ {
+		if err := <-failures; err != nil {
+			return nil, err
+		}
+	}
+	return object{"per_call_us": float64(time.Since(began).Nanoseconds()) / 1000 / float64(r.Count)}, nil
 }
 
 func (d *driver) http(r request) (object, error) {

@@ -13,14 +13,22 @@ import (
 	"tokenbucket/redigo"
 )
 
-func redigoDoer(r request) (tokenbucket.Doer, error) {
-	switch {
-	case r.Cluster != nil:
-		return redigoCluster(r.Cluster)
-	case r.Sentinel != nil:
-		return redigo.From(redigoPool(func(ctx context.Context) (redis.Conn, error) { return dialMaster(ctx, *r.Sentinel) })), nil
+func redigoClient(r request) (client, error) {
+	if r.Cluster != nil {
+		doer, err := redigoCluster(r.Cluster)
+		return client{doer: doer}, err
 	}
-	return redigo.From(redigoPool(func(context.Context) (redis.Conn, error) { return redis.DialURL(r.URL) })), nil
+	dial := func(context.Context) (redis.Conn, error) { return redis.DialURL(r.URL) }
+	if r.Sentinel != nil {
+		dial = func(ctx context.Context) (redis.Conn, error) { return dialMaster(ctx, *r.Sentinel) }
+	}
+	pool := redigoPool(dial)
+	return client{redigo.From(pool), func(words ...any) error {
+		conn := pool.Get()
+		defer conn.Close()
+		_, err := conn.Do(words[0].(string), words[1:]...)
+		return err
+	}}, nil
 }
 
 func redigoPool(dial func(context.Context) (redis.Conn, error)) *redis.Pool {
