@@ -233,8 +233,8 @@ func (l *Limiter) fetchFor(b *batch, served []*waiter, wanted int64, asked time.
 		away.call.decide(undone) // who waits is decided without it
 	}
 	heard := l.server.clock.Now()
+	denied := map[int64][]*waiter{} // by what each lacks
 	b.mutex.Lock()
-	defer b.mutex.Unlock()
 	if err == nil {
 		b.add(fetched, l.limit, asked)
 	}
@@ -249,10 +249,19 @@ func (l *Limiter) fetchFor(b *batch, served []*waiter, wanted int64, asked time.
 		case b.tokens >= w.cost: // whatever the round trip took
 			w.decision = b.spend(w.cost, heard)
 		default:
-			w.decision = l.lacking(w.cost-b.tokens, fetched)
-			l.denials.remember(b.of, denial{float64(w.cost - b.tokens), w.decision, asked, heard})
+			denied[w.cost-b.tokens] = append(denied[w.cost-b.tokens], w)
+			continue
 		}
 		close(w.ready)
+	}
+	b.mutex.Unlock()
+	for tokensLacking, waiters := range denied {
+		decision := l.lacking(b.of.name, tokensLacking, fetched)
+		l.denials.remember(b.of, denial{float64(tokensLacking), decision, asked, l.server.clock.Now()})
+		for _, w := range waiters {
+			w.decision = decision
+			close(w.ready)
+		}
 	}
 }
 
@@ -274,7 +283,7 @@ func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
 }
 
 // lacking denies, and tells when what is lacking has flowed in. Fetching left less than one token in the bucket.
-func (l *Limiter) lacking(tokensLacking int64, fetched Decision) Decision {
+func (l *Limiter) lacking(name string, tokensLacking int64, fetched Decision) Decision {
 	denied := Decision{Remaining: fetched.Remaining, RetryAfter: fetched.RetryAfter, ResetAfter: fetched.ResetAfter}
 	if float64(tokensLacking) > l.limit.Capacity {
 		denied.RetryAfter = Never
@@ -282,10 +291,8 @@ func (l *Limiter) lacking(tokensLacking int64, fetched Decision) Decision {
 	}
 	switch {
 	case l.limit.IsCalendar():
-		count, _, _ := strings.Cut(l.limit.Rate, "@")
-		atOnce, _ := strconv.ParseFloat(count, 64)
-		if fetched.Allowed || float64(tokensLacking) > atOnce {
-			denied.RetryAfter = fetched.ResetAfter // the boundaries before that are not known
+		if l.takesMoreThanOneBoundary(tokensLacking, fetched) {
+			denied.RetryAfter = l.retryAfter(name, tokensLacking, fetched.ResetAfter)
 		}
 	case fetched.Allowed:
 		// Back from the time at which the bucket is full.
@@ -300,6 +307,31 @@ func (l *Limiter) lacking(tokensLacking int64, fetched Decision) Decision {
 		denied.RetryAfter = time.Millisecond
 	}
 	return denied
+}
+
+// takesMoreThanOneBoundary also of a fetch that was granted something: its reply does not tell the next boundary.
+func (l *Limiter) takesMoreThanOneBoundary(tokensLacking int64, fetched Decision) bool {
+	count, _, _ := strings.Cut(l.limit.Rate, "@")
+	atOnce, _ := strconv.ParseFloat(count, 64)
+	var debt int64
+	if fetched.Remaining < 0 {
+		debt = -fetched.Remaining
+	}
+	return fetched.Allowed || float64(tokensLacking+debt) > atOnce
+}
+
+// retryAfter asks for it: only the server's calendar tells when a later boundary is.
+func (l *Limiter) retryAfter(name string, tokensLacking int64, atMost time.Duration) time.Duration {
+	c := l.command("TB.PEEK", name, tokensWord(float64(tokensLacking)))
+	reply, err := l.server.ask(context.Background(), c)
+	if err != nil {
+		return atMost
+	}
+	decision, err := parseDecision(reply)
+	if err != nil {
+		return atMost
+	}
+	return decision.RetryAfter
 }
 
 func upToMs(duration time.Duration) time.Duration {
