@@ -16,10 +16,28 @@ import (
 	"tokenbucket"
 )
 
-// From makes a Doer of a pool. Its connections stay the pool's: callers wait for one where MaxActive bounds their number.
-func From(pool *redis.Pool) tokenbucket.Doer { return doer{pool} }
+// Option is a setting of From.
+type Option func(*doer)
 
-type doer struct{ pool *redis.Pool }
+// Address is the server's name in errors and in the log: a pool does not tell where it dials.
+func Address(address string) Option { return func(d *doer) { d.address = address } }
+
+// From makes a Doer of a pool. Its connections stay the pool's: callers wait for one where MaxActive bounds their number.
+func From(pool *redis.Pool, options ...Option) tokenbucket.Doer {
+	d := doer{pool: pool}
+	for _, option := range options {
+		option(&d)
+	}
+	return d
+}
+
+type doer struct {
+	pool    *redis.Pool
+	address string
+}
+
+// Address is for errors.
+func (d doer) Address() string { return d.address }
 
 // Connections bounds how many commands are sent at a time.
 func (d doer) Connections() int { return d.pool.MaxActive }

@@ -2,6 +2,7 @@ package redigo_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,15 @@ func TestAPoolThatIsShortOfConnectionsIsNoOutage(t *testing.T) {
 	}
 	wait.Wait()
 	taken.Close()
+}
+
+func TestErrorsNameTheAddress(t *testing.T) {
+	server := realserver.Start(t)
+	limits := tokenbucket.NewServer(redigo.From(poolOf(server), redigo.Address(server.Address())), tokenbucket.Timeout(5*time.Second))
+	_, err := tokenbucket.NewLimiter(limits, hourly).Take(context.Background(), "a", -1)
+	if err == nil || !strings.Contains(err.Error(), server.Address()) {
+		t.Fatal(err)
+	}
 }
 
 // A connection that read too late would hand its reply to the next caller.

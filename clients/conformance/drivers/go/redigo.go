@@ -22,8 +22,12 @@ func redigoClient(r request) (client, error) {
 	if r.Sentinel != nil {
 		dial = func(ctx context.Context) (redis.Conn, error) { return dialMaster(ctx, *r.Sentinel) }
 	}
+	address := ""
+	if parsed, err := url.Parse(r.URL); err == nil {
+		address = parsed.Host
+	}
 	pool := redigoPool(dial)
-	return client{redigo.From(pool), func(words ...any) error {
+	return client{redigo.From(pool, redigo.Address(address)), func(words ...any) error {
 		conn := pool.Get()
 		defer conn.Close()
 		_, err := conn.Do(words[0].(string), words[1:]...)
