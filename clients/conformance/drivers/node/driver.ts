@@ -108,6 +108,17 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     return {};
   },
   many,
+  async cost({ on, server, command, bare, count, concurrency }) {
+    const limiter = find(limiters, on);
+    const client = find(clients, server) as any;
+    const execute = client.sendCommand && !client.call ? () => client.sendCommand(command) : () => client.call(...command);
+    async function calls() {
+      for (let i = 0; i < count / concurrency; i++) await (bare ? execute() : limiter.take("user"));
+    }
+    const began = performance.now();
+    await Promise.all(Array.from({ length: concurrency }, calls));
+    return { per_call_us: ((performance.now() - began) * 1000) / count };
+  },
   second_runtime: unsupported,
   fork: unsupported,
   async http({ on, framework, name }) {

@@ -54,7 +54,7 @@ STACK_BYTES = 256 * 1024
 
 servers: dict[str, Any] = {}
 limiters: dict[str, Any] = {}
-clients: list[Any] = []
+clients: dict[str, Any] = {}
 holds: dict[str, Any] = {}
 apps: list[Any] = []
 
@@ -108,7 +108,7 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
     client = make() if asynchronous else await asyncio.to_thread(make)
     options = {name: asked[name] for name in ("timeout_ms", "retry_every_ms", "fallback") if name in asked}
     package = tokenbucket.asyncio if asynchronous else tokenbucket
-    clients.append(client)
+    clients[asked["name"]] = client
     servers[asked["name"]] = package.Server(client, **options)
     return {}
 
@@ -329,6 +329,33 @@ def call_in_turn_by_thread(on: Any, asked: dict[str, Any], turns: Turns, tally: 
         tally.add(began, getattr(decision, "decision", decision), error)
 
 
+async def cost(asked: dict[str, Any]) -> dict[str, Any]:
+    """So many takes, or commands of the bare client in their place, in a loop without anything else."""
+    on, client, words = limiters[asked["on"]], clients[asked["server"]], asked["command"]
+    each, workers = asked["count"] // asked["concurrency"], asked["concurrency"]
+    if is_asynchronous(on):
+        execute = client.execute_command
+
+        async def calls_async() -> None:
+            for _ in range(each):
+                await (execute(*words) if asked["bare"] else on.take("user"))
+
+        began = time.perf_counter()
+        await asyncio.gather(*(calls_async() for _ in range(workers)))
+        return {"per_call_us": (time.perf_counter() - began) * 1e6 / (each * workers)}
+
+    def calls() -> None:
+        for _ in range(each):
+            if asked["bare"]:
+                client.execute_command(*words)
+            else:
+                on.take("user")
+
+    began = time.perf_counter()
+    await asyncio.gather(*(in_thread(calls) for _ in range(workers)))
+    return {"per_call_us": (time.perf_counter() - began) * 1e6 / (each * workers)}
+
+
 async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
     """Looks by one event loop, which then ends, and takes by another."""
     at_once = {"concurrency": asked["count"]}
@@ -423,7 +450,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     one.__name__: one
     for one in (server, limiter, joint, hold, settle, hold_cancelled, many, second_runtime, fork, http)
-} | {one.__name__: one for one in (degraded, memory, close)}
+} | {one.__name__: one for one in (cost, degraded, memory, close)}
 DO |= dict.fromkeys(
     ("take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset", "take_all"), operation
 )

@@ -1,5 +1,6 @@
 //! Does with this package what the conformance suite says: one JSON object per line in, one per line out.
 
+mod bare;
 mod client;
 mod heap;
 mod load;
@@ -18,6 +19,7 @@ use client::{Held, Joint, Limiter, Server};
 #[derive(Default)]
 struct State {
     servers: Mutex<HashMap<String, Server>>,
+    urls: Mutex<HashMap<String, String>>,
     limiters: Mutex<HashMap<String, Limiter>>,
     joints: Mutex<HashMap<String, Joint>>,
     holds: Mutex<HashMap<String, Arc<Held>>>,
@@ -136,6 +138,10 @@ impl State {
                 Ok(json!({}))
             }
             "many" => Ok(load::many(&found(&self.limiters, on)?, request).await),
+            "cost" => {
+                let url = found(&self.urls, text(request, "server"))?;
+                Ok(bare::cost(&found(&self.limiters, on)?, &url, request).await)
+            }
             "second_runtime" => {
                 let (limiter, request) = (found(&self.limiters, on)?, request.clone());
                 let second = std::thread::spawn(move || {
@@ -183,6 +189,7 @@ impl State {
             let urls = urls.iter().filter_map(Value::as_str);
             Server::cluster(is_sync, urls.map(str::to_owned).collect(), options)
         } else if let Some(url) = request["url"].as_str() {
+            self.urls.lock().unwrap().insert(text(request, "name").to_owned(), url.to_owned());
             Server::single(is_sync, url, options)
         } else {
             return Err(Wrong("Unsupported", "no such server".to_owned()));
