@@ -9,8 +9,8 @@ const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.
 /** Those that must not happen twice. */
 const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.SETTLE", "TB.MSETTLE"]);
 
-export function mustHappenOnce([name = ""]: Command): boolean {
-  return ONCE.has(name);
+export function mustHappenOnce(command: Command): boolean {
+  return ONCE.has(command[0] ?? "");
 }
 
 /** The key by which a cluster finds the node. */
