@@ -20,7 +20,7 @@ import redis
 
 from drivers import Driver, DriverError
 from proxy import Proxy
-from services import Service, redis_server, wait_for
+from services import Service, free_port, redis_server, wait_for
 
 # As Ctrl-C does, so that the processes of a test still end with it.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -36,10 +36,20 @@ CLIENTS = {
     "go": ["go-redis", "redigo"],
     "rust": ["redis-rs", "redis-rs-sync"],
 }
+# More shapes and older releases, for the scenarios that name them.
+OTHERS = {
+    "python": ["valkey-py", "valkey-py-asyncio"],
+    "node": [
+        *("node-redis-pool", "node-redis-5", "node-redis-5-pool", "node-redis-4"),
+        *("ioredis-5", "iovalkey"),
+    ],
+    "go": [],
+    "rust": [],
+}
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
 
-StartDriver = Callable[[str], Driver]
+StartDriver = Callable[..., Driver]
 StartServer = Callable[..., Service]
 StartProxy = Callable[..., Proxy]
 
@@ -63,9 +73,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     clients = [
         Client(language, library, in_cluster)
         for language in LANGUAGES
-        for library in CLIENTS[language]
+        for library in CLIENTS[language] + OTHERS[language]
         for in_cluster in shapes
-        if not only or language in only.args or library in only.args
+        if (only and library in only.args)
+        or (library in CLIENTS[language] and (not only or language in only.args))
     ]
     metafunc.parametrize("client", clients, ids=str)
 
@@ -73,10 +84,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Package:
     """One package with one client library: a driver process, and what it has made."""
 
-    def __init__(self, start: StartDriver, client: Client) -> None:
+    def __init__(self, start: StartDriver, client: Client, **env: str) -> None:
         self.client = client
         self._start = start
-        self.driver = start(client.language)
+        self.driver = start(client.language, **env)
         if client.library not in self.driver.clients:
             pytest.skip(f"the driver was built without {client.library}")
 
@@ -120,8 +131,8 @@ class Package:
 def start_driver(tmp_path: Path) -> Iterator[StartDriver]:
     started: list[Driver] = []
 
-    def start(language: str) -> Driver:
-        started.append(Driver(language, tmp_path / f"driver-{len(started)}.log"))
+    def start(language: str, **env: str) -> Driver:
+        started.append(Driver(language, tmp_path / f"driver-{len(started)}.log", env))
         return started[-1]
 
     yield start
@@ -165,6 +176,27 @@ def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service
 
 
 @pytest.fixture
+def start_sentinel(tmp_path: Path) -> Iterator[Callable[[Service], Service]]:
+    """Starts a Sentinel for a master, which it calls "tokens" and replaces half a second after its end."""
+    started: list[Service] = []
+
+    def start(master: Service) -> Service:
+        port, config = free_port(), tmp_path / "sentinel.conf"
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\nsentinel monitor tokens 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds tokens 500\nsentinel failover-timeout tokens 2000\n"
+        )
+        command = [master.command[0], str(config), "--sentinel"]
+        started.append(Service("sentinel", command, port, tmp_path))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.stop()
+
+
+@pytest.fixture
 def start_proxy() -> Iterator[StartProxy]:
     started: list[Proxy] = []
 
@@ -190,6 +222,13 @@ def admin(server: Service) -> Iterator[redis.Redis]:
     """A client that no package knows of."""
     with redis.Redis(port=server.port, decode_responses=True) as client:
         yield client
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What scenarios measured beside what they assert."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, measured in report.user_properties:
+            terminalreporter.write_line(f"{name}: {measured}")
 
 
 class Witness:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -38,11 +39,15 @@ class DriverError(Exception):
 class Driver:
     """One process of one package."""
 
-    def __init__(self, language: str, log: Path) -> None:
+    def __init__(self, language: str, log: Path, env: Mapping[str, str]) -> None:
         self.language, self.log = language, log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                COMMANDS[language], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+                COMMANDS[language],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, **env},
             )
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -113,6 +114,30 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
     package.many(name="meanwhile", concurrency=4, for_ms=1000, per_second=100)
     done = package.many(count=500, concurrency=10)
     assert (done["allowed"], done["degraded"]) == (10, 0)
+
+
+@pytest.mark.only("python", "node", "node-redis-5", "ioredis-5", "valkey-py", "valkey-py-asyncio", "go")
+def test_a_master_that_sentinel_replaced_decides(
+    package: Package,
+    start_server: StartServer,
+    start_sentinel: Callable[[Service], Service],
+) -> None:
+    old, new = start_server("--repl-diskless-sync-delay", "0"), start_server()
+    sentinel = start_sentinel(old)
+    with redis.Redis(port=new.port) as admin, redis.Redis(port=sentinel.port) as watch:
+        admin.execute_command("REPLICAOF", "127.0.0.1", old.port)
+        eventually(lambda: admin.info("replication")["master_link_status"] == "up", within_s=30)
+        eventually(lambda: len(watch.sentinel_slaves("tokens")) == 1, within_s=30)
+    master = {"nodes": [f"127.0.0.1:{sentinel.port}"], "master": "tokens"}
+    package.server(old, sentinel=master, retry_every_ms=100)
+    package.limiter(capacity=10, rate="10/h")
+    assert package.many(name="before", count=20)["degraded"] == 0
+    old.signal(signal.SIGKILL)
+    eventually(lambda: not package.take("meanwhile")["degraded"], within_s=30)
+    done = package.many(count=50, concurrency=10)
+    assert (done["allowed"], done["degraded"]) == (10, 0)
+    with redis.Redis(port=new.port) as admin:
+        assert admin.exists("tb:user")
 
 
 def test_a_cold_start_far_away_connects(package: Package, server: Service, start_proxy: StartProxy) -> None:

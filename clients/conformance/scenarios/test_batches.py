@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from conftest import WITH_DEADLINES, Package, StartProxy, ask, eventually, level
+from conftest import WITH_DEADLINES, Package, StartProxy, ask, eventually, executed, level
 from services import Service
 
 PER_S, BATCH, SECONDS = 2000, 100, 8
@@ -81,9 +81,29 @@ def test_batches_of_600_000_names_take_bounded_memory(package: Package, server: 
 
 @pytest.mark.only("python")
 def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, server: Service) -> None:
-    package.server(server)
+    # A timeout that nine processes at once keep to: each one that is late would grant a bucket of its own.
+    package.server(server, timeout_ms=5000)
     package.limiter(capacity=100, rate="1/h", batch=100)
-    assert package.driver.do("fork", on="l", name="user", processes=8, count=100)["allowed"] == 100
+    done = package.driver.do("fork", on="l", name="user", processes=8, count=100)
+    assert (done["allowed"], done["degraded"]) == (100, 0)
+
+
+@pytest.mark.only("python")
+def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
+    package: Package, server: Service, start_proxy: StartProxy, admin: redis.Redis
+) -> None:
+    package.server(start_proxy(server, delay_s=0.3), timeout_ms=5000)
+    package.limiter(capacity=100, rate="1/h", batch=100)
+    before = executed(admin, "tb.takeupto")
+    fetching = package.driver.begin("many", op="take", on="l", name="user", count=50, concurrency=10)
+    # The server has granted, and the reply is on its way.
+    eventually(lambda: executed(admin, "tb.takeupto") > before)
+    forked = package.driver.do("fork", on="l", name="user", processes=8, count=20, at_once=True)
+    fetched = fetching.result()
+    assert (forked["degraded"], fetched["degraded"], fetched["errors"]) == (0, 0, {})
+    assert (fetched["allowed"], forked["allowed"]) == (50, 0)
+    # What the parent fetched and did not take is still there.
+    assert package.many(count=100)["allowed"] == 50
 
 
 @pytest.mark.only(*WITH_DEADLINES)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+
 import pytest
 import redis
 
@@ -23,6 +26,34 @@ def test_holds_that_are_cancelled_together_are_all_settled(
     package.limiter(capacity=1000, rate="1/h")
     package.driver.do("hold_cancelled", on="l", name="user", amount=10, ttl_ms=60_000, count=30)
     assert executed(admin, "tb.hold") + executed(admin, "tb.mhold") == 30
+    eventually(lambda: is_settled(admin))
+
+
+@pytest.mark.only("python", "node", "redis-rs", "redis-rs-sync")
+def test_a_hold_that_is_settled_inside_its_block_is_settled_once(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1000, rate="1/h")
+    package.driver.do("settle_inside", on="l", name="user", amount=100, ttl_ms=60_000, used=30)
+    assert executed(admin, "tb.settle") + executed(admin, "tb.msettle") == 1
+    assert executed(admin, "tb.hold") + executed(admin, "tb.mhold") == 1
+    assert (ask(admin, "TB.HOLDS", "tb:user"), level(admin, "tb:user")) == ([], 970)
+
+
+@pytest.mark.only("redis-py-asyncio")
+def test_holds_of_callers_who_hang_up_are_settled(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1000, rate="1/h")
+    words = {"framework": "starlette that holds", "name": "user", "amount": 10, "ttl_ms": 60_000}
+    port = package.driver.do("http", on="l", **words)["port"]
+    with ExitStack() as hang_up:
+        for _ in range(20):
+            caller = hang_up.enter_context(socket.create_connection(("127.0.0.1", port)))
+            caller.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        eventually(lambda: len(ask(admin, "TB.HOLDS", "tb:user")) == 20)
     eventually(lambda: is_settled(admin))
 
 

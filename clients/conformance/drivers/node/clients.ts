@@ -55,16 +55,22 @@ export const CLIENTS: Record<string, (place: Place) => Promise<unknown> | unknow
   },
   iovalkey: (place) => quiet(new Valkey(place.url!)),
   "node-redis-pool": (place) => connected(createClientPool({ url: place.url })),
-  "node-redis-5": (place) =>
-    connected(
-      place.cluster ? redis5.createCluster({ rootNodes: nodes(place) }) : redis5.createClient({ url: place.url }),
-    ),
+  "node-redis-5": (place) => {
+    if (place.cluster) return connected(redis5.createCluster({ rootNodes: nodes(place) }));
+    if (!place.sentinel) return connected(redis5.createClient({ url: place.url }));
+    const { master } = place.sentinel;
+    return connected(redis5.createSentinel({ name: master, sentinelRootNodes: sentinels(place.sentinel) }));
+  },
   "node-redis-5-pool": (place) => connected(redis5.createClientPool({ url: place.url })),
   "node-redis-4": (place) =>
     connected(
       place.cluster ? redis4.createCluster({ rootNodes: nodes(place) }) : redis4.createClient({ url: place.url }),
     ),
-  "ioredis-5": (place) => quiet(place.cluster ? new ioredis5.Cluster(place.cluster) : new ioredis5.Redis(place.url!)),
+  "ioredis-5": (place) => {
+    if (place.cluster) return quiet(new ioredis5.Cluster(place.cluster));
+    if (!place.sentinel) return quiet(new ioredis5.Redis(place.url!));
+    return quiet(new ioredis5.Redis({ sentinels: sentinels(place.sentinel), name: place.sentinel.master }));
+  },
 };
 
 export async function clientFor(library: string, place: Place): Promise<Client> {

@@ -6,7 +6,11 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 
 import express from "express";
+// It has no types of its own.
+// @ts-expect-error
+import express4 from "express-4";
 import Fastify from "fastify";
+import Fastify4 from "fastify-4";
 import { RateLimiterRedis } from "rate-limiter-flexible";
 import {
   Decision,
@@ -25,6 +29,8 @@ import { rateLimit as byFastify } from "tokenbucket-redis/fastify";
 
 import { CLIENTS, clientFor } from "./clients.js";
 
+// Replies alone go to stdout; a library may have more to say.
+console.log = console.error;
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
 
@@ -82,6 +88,12 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   async settle({ hold, used }) {
     return told(await find(holds, hold).settle(used ?? 0));
   },
+  async settle_inside({ on, name, amount, ttl_ms, used }) {
+    const settled: Decision[] = [];
+    const work = async (hold: Hold) => void settled.push(await hold.settle(used), await hold.settle(used));
+    await find(limiters, on).withHold(name, amount, work, { ttlMs: ttl_ms });
+    return told(settled[0]);
+  },
   async hold_cancelled({ on, name, amount, ttl_ms, count }) {
     const hangUp = new AbortController();
     const entered: Promise<void>[] = [];
@@ -111,7 +123,8 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   async cost({ on, server, command, bare, count, concurrency }) {
     const limiter = find(limiters, on);
     const client = find(clients, server) as any;
-    const execute = client.sendCommand && !client.call ? () => client.sendCommand(command) : () => client.call(...command);
+    // Words of its own for each call, as an application has them.
+    const execute = client.call ? () => client.call(...command) : () => client.sendCommand([...command]);
     async function calls() {
       for (let i = 0; i < count / concurrency; i++) await (bare ? execute() : limiter.take("user"));
     }
@@ -158,7 +171,12 @@ async function call(request: Request) {
   }
 }
 
-function ask(op: string, request: Request, name: string, signal?: AbortSignal): Promise<Decision | JointDecision | void> {
+function ask(
+  op: string,
+  request: Request,
+  name: string,
+  signal?: AbortSignal,
+): Promise<Decision | JointDecision | void> {
   const { on, cost = 1, amount, most, max_wait_ms } = request;
   const options = { signal };
   const joint = joints.get(on);
@@ -189,7 +207,10 @@ function ask(op: string, request: Request, name: string, signal?: AbortSignal): 
 }
 
 /** A caller's own deadline. Timers count milliseconds, so that of microseconds is looked at in each turn. */
-function within(deadlineUs: number | null | undefined): { signal?: AbortSignal; stop(): void } {
+function within(deadlineUs: number | null | undefined): {
+  signal?: AbortSignal;
+  stop(): void;
+} {
   if (deadlineUs === null || deadlineUs === undefined) return { stop() {} };
   const controller = new AbortController();
   const abort = () => controller.abort(Object.assign(new Error("the caller's deadline"), { name: "Cancelled" }));
@@ -255,36 +276,47 @@ async function many(request: Request) {
 }
 
 /** Apps with one route, limited by the package's own middleware; and by another's, to compare. */
-const FRAMEWORKS: Record<string, (on: string, name: string) => Promise<number>> = {
-  express: (on, name) => expressApp(byExpress(find(limiters, on), { key: () => name })),
+const FRAMEWORKS: Record<string, (on: string, name?: string) => Promise<number>> = {
+  express: (on, name) => expressApp(express, byExpress(find(limiters, on), keyed(name))),
+  "express-4": (on, name) => expressApp(express4, byExpress(find(limiters, on), keyed(name))),
   "express with rate-limiter-flexible"(on, name) {
     const storeClient = find(clients, "s");
-    const { capacity } = find(limiters, on).limit;
-    const limiter = new RateLimiterRedis({ storeClient, points: Number(capacity), duration: 1 });
-    return expressApp((_request, response, next) => {
-      limiter.consume(name).then(
+    const { capacity, rate } = find(limiters, on).limit;
+    const duration = Number(capacity) / parseFloat(String(rate));
+    const limiter = new RateLimiterRedis({ storeClient, points: Number(capacity), duration });
+    return expressApp(express, (_request, response, next) => {
+      limiter.consume(name!).then(
         () => next(),
         (reason) => void response.status(reason instanceof Error ? 500 : 429).end(),
       );
     });
   },
-  async fastify(on, name) {
-    const app = Fastify();
-    app.addHook("onRequest", byFastify(find(limiters, on), { key: () => name }));
-    app.get("/", async () => "passed");
-    const listening = await app.listen({ port: 0, host: "127.0.0.1", backlog: 8192 });
-    return Number(new URL(listening).port);
-  },
+  fastify: (on, name) => fastifyApp(Fastify, byFastify(find(limiters, on), keyed(name))),
+  "fastify-4": (on, name) => fastifyApp(Fastify4 as never, byFastify(find(limiters, on), keyed(name))),
 };
 
-function expressApp(limit: express.RequestHandler): Promise<number> {
-  const app = express();
+/** Without a name, the default: by the address that the proxy on this machine tells. */
+function keyed(name?: string): { key?: () => string } {
+  return name === undefined ? {} : { key: () => name };
+}
+
+function expressApp(make: typeof express, limit: express.RequestHandler): Promise<number> {
+  const app = make();
+  app.set("trust proxy", "loopback");
   app.use(limit);
   app.get("/", (_request, response) => void response.send("passed"));
   return new Promise((ready) => {
     const listening = app.listen({ port: 0, host: "127.0.0.1", backlog: 8192 } as never);
     listening.once("listening", () => ready((listening.address() as AddressInfo).port));
   });
+}
+
+async function fastifyApp(make: typeof Fastify, limit: ReturnType<typeof byFastify>): Promise<number> {
+  const app = make({ trustProxy: "loopback" });
+  app.addHook("onRequest", limit);
+  app.get("/", async () => "passed");
+  const listening = await app.listen({ port: 0, host: "127.0.0.1", backlog: 8192 });
+  return Number(new URL(listening).port);
 }
 
 function unsupported(): never {
@@ -294,7 +326,15 @@ function unsupported(): never {
 function told(decision: Decision | void): object {
   if (!decision) return {};
   const { allowed, granted, remaining, retryAfterMs, resetAfterMs, degraded, lost } = decision;
-  const own = { allowed, granted, remaining, retry_after_ms: retryAfterMs, reset_after_ms: resetAfterMs, degraded, lost };
+  const own = {
+    allowed,
+    granted,
+    remaining,
+    retry_after_ms: retryAfterMs,
+    reset_after_ms: resetAfterMs,
+    degraded,
+    lost,
+  };
   if (!(decision instanceof JointDecision)) return own;
   return { ...own, each: Object.fromEntries(Object.entries(decision.each).map(([which, one]) => [which, told(one)])) };
 }
@@ -325,7 +365,10 @@ async function answer(line: string): Promise<void> {
     const command = COMMANDS[request.do] ?? unsupported;
     say({ id: request.id, ok: await command(request) });
   } catch (error) {
-    say({ id: request.id, error: { kind: kindOf(error), text: error instanceof Error ? error.message : String(error) } });
+    say({
+      id: request.id,
+      error: { kind: kindOf(error), text: error instanceof Error ? error.message : String(error) },
+    });
   }
 }
 

@@ -16,11 +16,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
+import limits
+import limits.aio.storage
+import limits.aio.strategies
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
@@ -33,7 +36,7 @@ import valkey
 import valkey.asyncio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 import tokenbucket
@@ -193,6 +196,25 @@ async def settle(asked: dict[str, Any]) -> dict[str, Any]:
     if is_asynchronous(one):
         return told(await one.settle(asked.get("used")))
     return told(await in_thread(lambda: one.settle(asked.get("used"))))
+
+
+async def settle_inside(asked: dict[str, Any]) -> dict[str, Any]:
+    """Settles a hold twice inside its block, whose end settles it too."""
+    on = limiters[asked["on"]]
+    held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
+    if is_asynchronous(on):
+        async with held:
+            first = await held.settle(asked["used"])
+            assert await held.settle(asked["used"]) == first
+        return told(first)
+
+    def work() -> Any:
+        with held:
+            first = held.settle(asked["used"])
+            assert held.settle(asked["used"]) == first
+        return first
+
+    return told(await in_thread(work))
 
 
 async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
@@ -368,60 +390,104 @@ async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def fork(asked: dict[str, Any]) -> dict[str, Any]:
-    """Takes once, forks, and takes in every child, then here; how many were allowed in all."""
+    """Takes once, unless `at_once`, and in every child of a fork, then here; how many were allowed."""
     on = limiters[asked["on"]]
+    seen: Counter[str] = Counter()
 
-    async def takes_async() -> int:
-        return sum([(await on.take(asked["name"])).allowed for _ in range(asked["count"])])
+    def see(decision: Any) -> None:
+        seen.update(allowed=int(decision.allowed), degraded=int(decision.degraded))
 
-    def takes() -> int:
+    async def takes_async() -> None:
+        for _ in range(asked["count"]):
+            see(await on.take(asked["name"]))
+
+    def takes() -> None:
         if is_asynchronous(on):
-            return asyncio.run(takes_async())
-        return sum(on.take(asked["name"]).allowed for _ in range(asked["count"]))
+            asyncio.run(takes_async())
+        for _ in range(0 if is_asynchronous(on) else asked["count"]):
+            see(on.take(asked["name"]))
 
-    allowed = int((await call(on, "take", asked["name"], asked)).allowed)
-    children = []
-    for _ in range(asked["processes"]):
+    def in_child() -> int:
         reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
+            seen.clear()
             try:
-                os.write(writing, str(takes()).encode())
+                takes()
             finally:
+                os.write(writing, json.dumps(seen).encode())
                 os._exit(0)
         os.close(writing)
-        children.append((child, reading))
-    for child, reading in children:
-        said = await asyncio.to_thread(os.read, reading, 64)
+        return reading
+
+    if not asked.get("at_once"):
+        see(await call(on, "take", asked["name"], asked))
+    for reading in [in_child() for _ in range(asked["processes"])]:
+        seen.update(json.loads(await asyncio.to_thread(os.read, reading, 64)))
         os.close(reading)
-        os.waitpid(child, 0)
-        allowed += int(said)
-    return {
-        "allowed": allowed
-        + sum([(await call(on, "take", asked["name"], asked)).allowed for _ in range(asked["count"])])
-    }
+        os.wait()
+    for _ in range(asked["count"] if not asked.get("at_once") else 0):
+        see(await call(on, "take", asked["name"], asked))
+    return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
+
+
+def answer(allowed: bool, headers: dict[str, str] | None = None) -> PlainTextResponse:
+    return PlainTextResponse("ok" if allowed else "slow down", 200 if allowed else 429, headers)
+
+
+def limited(asked: dict[str, Any]) -> Callable[[Request], Any]:
+    on, name = limiters[asked["on"]], asked.get("name", "all")
+
+    async def limited_by_task(request: Request) -> PlainTextResponse:
+        decision = await on.take(name)
+        return answer(decision.allowed, on.headers(decision))
+
+    def limited_by_thread(request: Request) -> PlainTextResponse:
+        decision = on.take(name)
+        return answer(decision.allowed, on.headers(decision))
+
+    return limited_by_task if is_asynchronous(on) else limited_by_thread
+
+
+def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
+    """Holds as long as it sends, which is until the caller hangs up."""
+    on, name = limiters[asked["on"]], asked["name"]
+
+    async def work() -> AsyncIterator[str]:
+        async with on.hold(name, asked["amount"], ttl_ms=asked["ttl_ms"]):
+            while True:
+                yield "more\n"
+                await anyio.sleep(0.05)
+
+    async def stream(request: Request) -> StreamingResponse:
+        return StreamingResponse(work())
+
+    return stream
+
+
+def limited_by_limits(asked: dict[str, Any]) -> Callable[[Request], Any]:
+    """By the library of that name, to compare."""
+    pool = clients["s"].connection_pool
+    storage = limits.aio.storage.RedisStorage(
+        f"async+redis://127.0.0.1:{pool.connection_kwargs['port']}", implementation="redispy"
+    )
+    strategy = limits.aio.strategies.MovingWindowRateLimiter(storage)
+    limit, name = limiters[asked["on"]].limit, asked["name"]
+    item = limits.RateLimitItemPerSecond(int(limit.capacity), int(limit.capacity / limit.tokens_per_s))
+
+    async def limited_by_task(request: Request) -> PlainTextResponse:
+        return answer(await strategy.hit(item, name))
+
+    return limited_by_task
+
+
+FRAMEWORKS = {"starlette": limited, "starlette that holds": held, "starlette with limits": limited_by_limits}
 
 
 async def http(asked: dict[str, Any]) -> dict[str, Any]:
-    """An application of Starlette whose one route is limited, served by uvicorn."""
-    if asked["framework"] != "starlette":
+    """An application of Starlette with one route, served by uvicorn."""
+    if asked["framework"] not in FRAMEWORKS:
         raise Unsupported(asked["framework"])
-    on, name = limiters[asked["on"]], asked.get("name", "all")
-
-    def answer(decision: Any) -> PlainTextResponse:
-        return PlainTextResponse(
-            "ok" if decision.allowed else "slow down",
-            200 if decision.allowed else 429,
-            on.headers(decision),
-        )
-
-    async def limited(request: Request) -> PlainTextResponse:
-        return answer(await on.take(name))
-
-    def limited_by_thread(request: Request) -> PlainTextResponse:
-        return answer(on.take(name))
-
-    app = Starlette(routes=[Route("/", limited if is_asynchronous(on) else limited_by_thread)])
+    app = Starlette(routes=[Route("/", FRAMEWORKS[asked["framework"]](asked))])
     served = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="error", access_log=False, lifespan="off", backlog=4096)
     )
@@ -449,14 +515,14 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
 
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     one.__name__: one
-    for one in (server, limiter, joint, hold, settle, hold_cancelled, many, second_runtime, fork, http)
-} | {one.__name__: one for one in (cost, degraded, memory, close)}
+    for one in (server, limiter, joint, hold, settle, settle_inside, hold_cancelled, many, fork, http)
+} | {one.__name__: one for one in (second_runtime, cost, degraded, memory, close)}
 DO |= dict.fromkeys(
     ("take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset", "take_all"), operation
 )
 
 
-async def answer(asked: dict[str, Any]) -> None:
+async def reply_to(asked: dict[str, Any]) -> None:
     asked = {name: value for name, value in asked.items() if value is not None or name == "name"}
     try:
         said = {"id": asked["id"], "ok": await DO[asked["do"]](asked)}
@@ -481,7 +547,7 @@ async def main() -> None:
     print(json.dumps({"ready": True, "clients": [*CLIENTS]}), flush=True)
     answering = set()
     while line := await lines.get():
-        task = asyncio.create_task(answer(json.loads(line)))
+        task = asyncio.create_task(reply_to(json.loads(line)))
         answering.add(task)
         task.add_done_callback(answering.discard)
     os._exit(0)

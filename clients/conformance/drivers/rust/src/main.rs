@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::http::request::Parts;
 use serde_json::{json, Value};
-use tokenbucket_client::tower::RateLimitLayer;
+use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
 use tokenbucket_client::{Error, Fallback, Limit, OnError, Options, ServerOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -130,6 +131,13 @@ impl State {
                 let hold = found(&self.holds, text(request, "hold"))?;
                 Ok(hold.settle(&request["used"]).await?)
             }
+            "settle_inside" => {
+                let hold = self.held(request).await?;
+                let first = hold.settle(&request["used"]).await?;
+                hold.settle(&request["used"]).await?;
+                tokio::task::block_in_place(|| drop(hold));
+                Ok(first)
+            }
             "hold_cancelled" => {
                 let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
                 let count = request["count"].as_u64().unwrap_or(30);
@@ -209,25 +217,29 @@ impl State {
     }
 
     async fn hold(&self, request: &Value) -> Done {
-        let (on, name) = (text(request, "on"), text(request, "name"));
-        let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
-        let hold = if request["amount"].is_object() {
-            found(&self.joints, on)?.hold(name, amounts(&request["amount"]), ttl).await?
-        } else {
-            let hold = found(&self.limiters, on)?.hold(name, number(request, "amount"), ttl).await?;
-            Held { hold, of: Vec::new() }
-        };
+        let hold = self.held(request).await?;
         let decision = hold.hold.decision();
         self.holds.lock().unwrap().insert(text(request, "as").to_owned(), Arc::new(hold));
         Ok(decision)
     }
 
+    async fn held(&self, request: &Value) -> Result<Held, Wrong> {
+        let (on, name) = (text(request, "on"), text(request, "name"));
+        let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
+        if request["amount"].is_object() {
+            return Ok(found(&self.joints, on)?.hold(name, amounts(&request["amount"]), ttl).await?);
+        }
+        let hold = found(&self.limiters, on)?.hold(name, number(request, "amount"), ttl).await?;
+        Ok(Held { hold, of: Vec::new() })
+    }
+
     async fn http(&self, request: &Value) -> Done {
-        let (limiter, name) = (found(&self.limiters, text(request, "on"))?, text(request, "name").to_owned());
+        let limiter = found(&self.limiters, text(request, "on"))?;
         let Limiter::Tasks(limiter) = limiter else {
             return Err(Wrong("Unsupported", "the layer is for tasks".to_owned()));
         };
-        let layer = RateLimitLayer::new(limiter, move |_| name.clone());
+        let name = request["name"].as_str().map(str::to_owned);
+        let layer = RateLimitLayer::new(limiter, move |parts| name.clone().unwrap_or_else(|| caller(parts)));
         let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello\n" })).layer(layer);
         let socket = tokio::net::TcpSocket::new_v4().map_err(bad)?;
         socket.bind("127.0.0.1:0".parse().map_err(bad)?).map_err(bad)?;
@@ -236,6 +248,12 @@ impl State {
         tokio::spawn(async move { axum::serve(listener, app).await });
         Ok(json!({"port": port}))
     }
+}
+
+/// By the address that the proxy on this machine tells.
+fn caller(parts: &Parts) -> String {
+    let told = parts.headers.get("x-forwarded-for").and_then(|address| address.to_str().ok()?.parse().ok());
+    name_of_address(told.expect("an address"))
 }
 
 fn amounts(object: &Value) -> HashMap<String, f64> {
