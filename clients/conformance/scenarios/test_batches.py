@@ -92,12 +92,14 @@ def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, s
 def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
     package: Package, server: Service, start_proxy: StartProxy, admin: redis.Redis
 ) -> None:
-    package.server(start_proxy(server, delay_s=0.3), timeout_ms=5000)
+    far = start_proxy(server, delay_s=0.3)
+    package.server(far, timeout_ms=5000)
     package.limiter(capacity=100, rate="1/h", batch=100)
     before = executed(admin, "tb.takeupto")
     fetching = package.driver.begin("many", op="take", on="l", name="user", count=50, concurrency=10)
     # The server has granted, and the reply is on its way.
     eventually(lambda: executed(admin, "tb.takeupto") > before)
+    far.delay_s = 0  # of what follows
     forked = package.driver.do("fork", on="l", name="user", processes=8, count=20, at_once=True)
     fetched = fetching.result()
     assert (forked["degraded"], fetched["degraded"], fetched["errors"]) == (0, 0, {})
