@@ -1,7 +1,7 @@
 //! throttlecrab-server: a rate limiter that is a server of its own, and reads the protocol of Redis.
 
-use crate::common::wait::wait_until;
 use crate::common::server::free_port;
+use crate::common::wait::wait_until;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
