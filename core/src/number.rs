@@ -104,7 +104,7 @@ impl Decimal {
         (u64::try_from(mantissa).unwrap_or(0), exponent, inexact)
     }
 
-    /// The whole micro-token that it is meant to be, if it is as near to one other than 0 as clients' floats are.
+    /// The nearest non-zero micro-token, if within float error of it.
     pub(crate) fn snapped_to_micro(self) -> Option<Self> {
         let (mantissa, is_more) = self.floor_micro()?;
         (!is_more && mantissa != 0).then_some(Self { mantissa, exponent: -6, inexact: false })

@@ -19,7 +19,7 @@ pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
 /// The longest time that a hold lasts: 30 days, in milliseconds.
 pub const MAX_TTL_MS: i64 = 2_592_000_000;
 
-/// One bucket, its limit, and what is wanted of it.
+/// One bucket, its limit, and the operation on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a, A> {
     /// The argument that names the bucket.
@@ -30,7 +30,7 @@ pub struct Request<'a, A> {
     pub operation: Operation,
 }
 
-/// One bucket, its limit, and what is wanted of one of its holds.
+/// One bucket, its limit, and the operation on one of its holds.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldRequest<'a, A> {
     /// The argument that names the bucket.
@@ -43,17 +43,17 @@ pub struct HoldRequest<'a, A> {
     pub operation: HoldOperation,
 }
 
-/// What a caller wants of a hold.
+/// An operation on a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldOperation {
-    /// That there is one of this amount.
+    /// Sets it to this amount.
     Set {
         /// What is to be held; 0 ends the hold.
         amount_micro: i64,
         /// For how long from now: 1 to [`MAX_TTL_MS`].
         ttl_ms: i64,
     },
-    /// That it ends.
+    /// Ends it.
     Settle {
         /// What the work cost.
         used_micro: i64,
@@ -72,7 +72,7 @@ pub struct TopRequest {
 /// The most keys that denials are counted of.
 pub const MAX_TOP_KEYS: i64 = 100_000;
 
-/// How many are replied to who does not say.
+/// Default `COUNT`.
 const DEFAULT_TOP_COUNT: usize = 10;
 
 /// `key capacity rate [cost]`, of `TB.TAKE`.

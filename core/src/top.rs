@@ -1,7 +1,7 @@
-//! Who is denied most: the heaviest of any number of keys, in a fixed number of counters.
+//! The keys that are denied most, of any number of keys, in a fixed number of counters.
 //!
 //! Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams",
-//! 2005). A key that has no counter takes over the smallest, and counts on from what that one had reached. So a count
+//! 2005). A key that has no counter takes over the smallest counter and continues from its count. So a count
 //! is never below the truth. All counts add up to all denials, so the smallest is at most their total over the number
 //! of counters; that is how much any count can be above the truth, and a key denied more often has a counter for certain.
 
@@ -9,16 +9,16 @@ use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 use std::mem::replace;
 
-/// Of a longer key the first bytes count.
+/// Longer keys are cut to this many bytes.
 pub const MAX_KEY_LEN: usize = 1024;
 
 /// The counters of one server.
 pub struct Top {
     max_counters: usize,
-    /// A quick one: whoever chose keys that meet could do no worse than have the few that there are compared.
+    /// A quick one: colliding keys cost at most one comparison with every counter.
     hasher: DefaultHashBuilder,
     counters: Vec<Counter>,
-    /// From hashes to counters, each the first of a chain. Of a number that is a power of two.
+    /// From hashes to counters, each the first of a chain. Their number is a power of two.
     chains: Vec<u32>,
     /// The counters by what they have counted, the largest first.
     order: Vec<Place>,
@@ -57,7 +57,7 @@ pub struct Denied<'top> {
 }
 
 impl Top {
-    /// With `max_counters` counters, none of which is used yet.
+    /// With up to `max_counters` counters, none of which is used yet.
     #[must_use]
     pub fn new(max_counters: usize) -> Self {
         Self {
@@ -203,7 +203,7 @@ impl Top {
         }
     }
 
-    /// Tells the counter at a place in the order that it is there.
+    /// Updates the position that a counter remembers to its place in the order.
     fn update_position(&mut self, place: usize) {
         let counter = self.order.get(place).and_then(|at| self.counters.get_mut(at.counter as usize));
         if let (Some(counter), Ok(place)) = (counter, u32::try_from(place)) {

@@ -1,4 +1,4 @@
-//! Deciding: what an operation makes of a bucket at a moment, and how long to wait for what is lacking.
+//! Deciding: applies an operation to a bucket at a moment, and computes how long to wait for missing tokens.
 
 use super::{
     Bucket, Change, DebtTooDeep, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
@@ -47,8 +47,8 @@ impl Limit {
         }
     }
 
-    /// What becomes of a bucket that would have allowed its part of a call which another bucket denies: it is told
-    /// as it is and nothing is taken, but it counts on from the new time after a step back, like the one that denies.
+    /// The outcome for a bucket that allows its part of a call which another bucket denies. It takes nothing and describes
+    /// the bucket as it is, but after a clock that stepped back it stores the new time, as a denial does.
     #[must_use]
     pub fn denied_by_another(&self, stored: Option<Bucket>, expiring: impl Expiring, now_us: i64) -> Outcome {
         let denied = View::new(self, stored, expiring, now_us).denied(0);
@@ -81,24 +81,24 @@ impl Limit {
     }
 }
 
-/// From which moment on returns count that are in no level yet: all of them.
+/// The level includes no hold that has ended.
 const NOTHING_INCLUDED: i64 = i64::MIN;
 
 /// A bucket as one call sees it.
 pub(crate) struct View<'limit, R> {
     limit: &'limit Limit,
-    /// What comes back by itself.
+    /// Its holds.
     expiring: R,
-    /// The part of it that has come back by now, and is in no stored level yet.
+    /// What the holds that have ended bring, which the stored level does not include yet.
     expired_micro: i64,
     pub(crate) now_us: i64,
     /// The clock is behind the last refill: a denial has to write, or the bucket would stand still until then.
     stepped_back: bool,
-    /// What the next call finds if this one writes nothing (or nothing but the new time after a step back).
+    /// What the next call finds if this one writes nothing but perhaps the new time after a step back.
     stored: Bucket,
-    /// The same brought up to now: what can be taken from.
+    /// The same, refilled up to now.
     pub(crate) current: Bucket,
-    /// What is stored, whatever this limit makes of it.
+    /// The stored level, which may be above this limit's capacity.
     stored_level_micro: i64,
 }
 
@@ -187,7 +187,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: self.filled(), granted_micro: 0 }
     }
 
-    /// What becomes of a bucket that is full now: no bucket, unless something is held that comes back.
+    /// The write for a bucket that is full now: none is stored, unless holds have still to end.
     #[inline]
     pub(crate) fn filled(&self) -> Change {
         let last_end_us = self.expiring.last_end_us();
@@ -197,7 +197,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Change::Store { bucket: self.limit.full(self.now_us), full_at_us: last_end_us }
     }
 
-    /// What would be stored if `micro` were taken now.
+    /// The bucket after taking `micro` now.
     #[inline]
     pub(crate) fn after(&self, micro: i64) -> Bucket {
         let level_micro = self.current.level_micro.wrapping_sub(micro);
@@ -223,7 +223,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: Change::Store { bucket, full_at_us }, granted_micro: micro }
     }
 
-    /// An outcome that leaves everything as it is.
+    /// An outcome that changes nothing.
     #[inline(always)]
     pub(crate) fn unchanged(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
         let full_at_us = self.full_at_us(self.stored, NOTHING_INCLUDED);

@@ -1,10 +1,10 @@
-//! The algorithm: a bucket, its limit, what can be done to it, and what is decided.
+//! The algorithm: a bucket, its limit, the operations on it, and decisions.
 //!
 //! A bucket is two numbers: how many tokens it held when it was last refilled, and when that was. Nothing runs in
-//! the background; whoever looks adds what has flowed in since. Everything here is integer arithmetic on
+//! the background; each call adds what has flowed in since. Everything here is integer arithmetic on
 //! micro-tokens and microseconds, with the time as an argument: no clock, no Redis, no allocation, no failure but
-//! [`DebtTooDeep`]. What comes back by itself, the holds of a bucket, is a parameter ([`Expiring`]): most buckets have
-//! none, and pay nothing for those that do.
+//! [`DebtTooDeep`]. The holds of a bucket are a parameter ([`Expiring`]): most buckets
+//! have none, and pay nothing for those that do.
 //!
 //! # Why no token is ever lost or won by rounding
 //!
@@ -39,7 +39,7 @@ pub const MAX_TIME_US: i64 = 1 << 60;
 /// The level of the deepest debt, in micro-tokens: -10^12 tokens.
 pub const DEEPEST_DEBT_MICRO: i64 = -MAX_MICRO;
 
-/// What one key holds.
+/// The state of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Micro-tokens at the last refill; negative while in debt: [`DEEPEST_DEBT_MICRO`] to [`MAX_MICRO`].
@@ -55,7 +55,7 @@ pub struct Limit {
     rate: Rate,
 }
 
-/// What a caller wants of one bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`].
+/// An operation on one bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// All of the cost, or nothing.
@@ -65,7 +65,7 @@ pub enum Operation {
     },
     /// As many whole tokens as there are.
     TakeUpTo {
-        /// The most that is wanted, in whole tokens: 1 to [`MAX_TOKENS`](crate::number::MAX_TOKENS).
+        /// The largest grant, in whole tokens: 1 to [`MAX_TOKENS`](crate::number::MAX_TOKENS).
         max_tokens: i64,
     },
     /// All of the cost, into debt if need be, unless paying it off takes too long.
@@ -87,7 +87,7 @@ pub enum Operation {
     },
 }
 
-/// What a caller is told.
+/// The reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// 1 or 0; for [`Operation::TakeUpTo`] the number of tokens granted.
@@ -103,7 +103,7 @@ pub struct Decision {
 /// What a decision does to the stored bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing was written, and nothing may leave a trace.
+    /// Write nothing, and leave no trace.
     Keep,
     /// Store this bucket, which is full at `full_at_us` Unix microseconds if nobody takes any more.
     Store {
@@ -112,7 +112,7 @@ pub enum Change {
         /// When the bucket is the same as no bucket.
         full_at_us: i64,
     },
-    /// The bucket is full: forget it.
+    /// Delete the bucket, because it is full.
     Clear,
 }
 
@@ -131,20 +131,20 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DebtTooDeep;
 
-/// What comes back to a bucket by itself, at moments that are known.
+/// The holds of a bucket: tokens that return by themselves at known moments.
 pub trait Expiring: Copy {
-    /// What has come back by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
+    /// Tokens returned by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
     fn ended_micro(self, now_us: i64) -> i64;
 
-    /// When the last of it comes back, in Unix microseconds; the smallest number if nothing does.
+    /// When the last hold ends, in Unix microseconds; the smallest number if there is none.
     fn last_end_us(self) -> i64;
 
-    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past. What has come back by
-    /// `included_until_us` is in its level already.
+    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past. Its level already
+    /// includes the holds that ended by `included_until_us`.
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64;
 }
 
-/// Nothing is held, and nothing comes back.
+/// A bucket without holds.
 #[derive(Clone, Copy, Debug)]
 pub struct NoHolds;
 
@@ -167,7 +167,7 @@ impl Expiring for NoHolds {
 }
 
 impl Bucket {
-    /// A bucket that is not decided about yet.
+    /// An empty bucket at the beginning of time.
     pub const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
 
     /// Takes over a state from outside, or `None` if no bucket can be in it.
@@ -196,7 +196,7 @@ impl Limit {
         rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
     }
 
-    /// A bucket that holds at most `capacity_micro`, into which nothing flows but what was held.
+    /// A bucket that holds at most `capacity_micro`, and that only ending holds refill.
     #[must_use]
     pub fn pool(capacity_micro: i64) -> Self {
         Self { capacity_micro, rate: Rate::NOTHING }

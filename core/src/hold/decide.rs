@@ -1,29 +1,29 @@
-//! Deciding about holds: whether one may be set, and what becomes of the bucket as it ends.
+//! Deciding about holds: whether one may be set, and what the bucket is after one has ended.
 
 use super::list::Holds;
 use crate::bucket::decide::{is_too_deep, View, NEVER_MS};
 use crate::bucket::{Bucket, Change, DebtTooDeep, Expiring, Limit, Outcome};
 
-/// What a call is to do to a hold and its bucket.
+/// What a call will do to a hold and its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldPlan {
-    /// The level is to be this, and the hold what it was asked to be.
+    /// Change the hold as requested, and store this bucket.
     Change {
-        /// The level without what is held from now on; what has come back by now is in it.
+        /// Its level excludes what is held from now on, and includes the holds that have ended.
         bucket: Bucket,
         /// Micro-tokens that leave the bucket; negative if they come back.
         taken_micro: i64,
     },
-    /// No hold changes.
+    /// Change no hold.
     Keep(Outcome),
 }
 
 impl Limit {
     /// Decides whether the hold `id` may be of `amount_micro` from now on. Leaves `holds` as they are.
     ///
-    /// What it holds already need not be taken again. Denied, the wait is until there is what is lacking, whether or
-    /// not the hold itself ends before: then the whole amount is needed, and what was held is there too. But a hold of
-    /// more than the capacity (which was larger) can only grow while it lasts.
+    /// Only the difference to the present amount is taken. If that is denied, the wait is until the difference is
+    /// available, whether or not the hold ends before: the whole amount is needed then, and the ended hold has brought its
+    /// part. But a hold above the capacity (which was larger before) can only grow while it lasts.
     #[must_use]
     pub fn hold(
         &self,
@@ -53,7 +53,7 @@ impl Limit {
         HoldPlan::Keep(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
     }
 
-    /// Decides what becomes of a bucket when the hold `id` ends and `used_micro` of it were used.
+    /// Decides about ending the hold `id`, of which `used_micro` were used.
     ///
     /// # Errors
     /// [`DebtTooDeep`] if much more was used.
@@ -76,8 +76,8 @@ impl Limit {
         Ok(changed(&view, lacking_micro))
     }
 
-    /// What there is to say and to store once the holds have been changed: `bucket` is what [`HoldPlan::Change`] told,
-    /// and of `holds` none has ended. The wait told is until the bucket is out of debt.
+    /// The outcome once the holds have been changed: `bucket` is that of [`HoldPlan::Change`], and no hold in `holds` has
+    /// ended. `retry_after_ms` is the time until the bucket is out of debt.
     #[must_use]
     pub fn outcome_of_hold(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
         let view = View::new(self, Some(bucket), holds, now_us);
@@ -89,7 +89,7 @@ impl Limit {
         Outcome { decision, change, granted_micro: taken_micro.max(0) }
     }
 
-    /// When a hold of `amount_micro` can no longer be had: as it ends, if it is of more than the capacity.
+    /// Until when the hold `id` can grow to `amount_micro`: until it ends, if that is above the capacity.
     #[must_use]
     pub fn holdable_until_us(&self, holds: &Holds, id: &[u8], amount_micro: i64, now_us: i64) -> i64 {
         let own = holds.outstanding_of(id, now_us).filter(|_| amount_micro > self.capacity_micro());

@@ -1,11 +1,11 @@
-//! The holds of one bucket: amounts under names, each of which comes back at a moment.
+//! The holds of one bucket: amounts under ids, each of which returns at a moment.
 //!
 //! # Why nobody has to sweep
 //!
 //! Between two writes everything only flows in: the refill, and the holds that end. What only grows and is cut off at
 //! the capacity at each step is the same as what grows without bounds and is cut off once, at the end. So the level at
 //! any moment is that of the last write, plus what flowed since, plus the amounts of all stored holds that have ended
-//! by then, and never more than the capacity. A hold that has ended may lie there until the next write.
+//! by then, and never more than the capacity. A hold that has ended may stay in the list until the next write.
 //!
 //! # When a level is reached
 //!
@@ -17,7 +17,7 @@
 //!
 //! The order is kept in chunks of up to `CHUNK` holds, with the sum of each. Ids are found by a hash table, once
 //! there are more than `FEW`. Holds that end in the same microsecond are ordered by id: so the order, and with it
-//! what is saved and replied, does not depend on how it came about.
+//! what is saved and replied, does not depend on the history.
 //!
 //! # Why no call takes long
 //!

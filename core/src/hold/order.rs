@@ -19,7 +19,7 @@ pub(super) struct Order {
     /// None is empty.
     chunks: SmallVec<[Chunk; 1]>,
     pub(super) len: usize,
-    /// How many entries the chunks have room for on the heap.
+    /// How many entries fit into the chunks on the heap.
     heap_capacity: usize,
     /// The total of all holds.
     sum: Sum,
@@ -360,8 +360,8 @@ impl Chunk {
         self.last_end_us = self.entries.last().map_or(i64::MIN, |last| slots.ends_at_us(last.slot));
     }
 
-    /// The first hold whose end completes what is asked for, with `before` and the holds in front of it: what those
-    /// bring together, and its end.
+    /// The first hold whose end covers what is missing, given `before` and the holds in front of it: returns the sum of
+    /// those, and its end.
     fn first_covering(
         &self,
         slots: &Slots,

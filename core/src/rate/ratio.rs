@@ -13,7 +13,7 @@ pub struct Flow {
 
 /// `numerator / denominator` tokens per second, which is also micro-tokens per microsecond.
 ///
-/// Its methods count in machine words, and return `None` where these are too short.
+/// Its methods compute in machine words, and return `None` on overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ratio {
     pub(super) numerator: u64,
