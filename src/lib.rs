@@ -11,11 +11,13 @@
 //! | room | what is done there |
 //! |---|---|
 //! | [`tokenbucket_core`] | all that needs no server: requests, arithmetic, holds, effects, errors |
+//! | `cast` | 32-bit integers as signed or unsigned |
 //! | `command` | one file per command, and what they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
 //! What users rely on are the commands, which the README and `docs/reference/commands` describe.
 
+mod cast;
 mod command;
 mod redis;
 

@@ -2,12 +2,12 @@
 
 use super::api::server;
 use super::clock::now_us;
+use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_int, c_long, CStr, CString};
 use std::marker::PhantomData;
 use std::{ptr, slice};
 use tokenbucket_core::bucket::Decision;
-use tokenbucket_core::cast::unsigned_32;
 
 /// An argument where the server put it.
 #[derive(Clone, Copy)]

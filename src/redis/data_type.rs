@@ -8,6 +8,7 @@
 use super::api::server;
 use super::clock::system_now_us;
 use super::{allocator, info};
+use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
@@ -15,7 +16,6 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::cast::unsigned_32;
 use tokenbucket_core::effect::{self, Effect, HoldChange, HoldChanges};
 use tokenbucket_core::hold::Holds;
 

@@ -26,10 +26,10 @@
 
 use super::api::server;
 use super::call::Call;
+use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use tokenbucket_core::cast::unsigned_32;
 
 /// Cron loops between two looks at whether the last listener has gone; ten make a second by default.
 const LOOPS_BETWEEN_LOOKS: u32 = 10;

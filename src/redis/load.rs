@@ -15,10 +15,10 @@ use super::api::{missing, server};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register};
+use crate::cast::signed_32;
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
-use tokenbucket_core::cast::signed_32;
 
 const NAME: &CStr = c"tokenbucket";
 

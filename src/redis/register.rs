@@ -4,13 +4,13 @@ use super::api::server;
 use super::call::Call;
 use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use super::{info, listeners, log};
+use crate::cast::signed_32;
 use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
-use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::numkeys;
 
