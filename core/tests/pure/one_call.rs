@@ -1,12 +1,13 @@
 //! One call, from any state that a bucket may be in.
 
-use super::model::bucket::LONGEST_TOLD_MS;
+use super::model::bucket::{assert_binding, LONGEST_TOLD_MS};
 use super::model::operation::LONGEST_WAIT_MS;
 use super::model::{whole, Bucket, Judged, Limit, Model, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts};
 use super::strategies::{amounts, limits, operations};
 use super::take;
 use num_traits::ToPrimitive;
+use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
@@ -61,6 +62,17 @@ fn extremes() -> impl Strategy<Value = Sight<Operation>> {
 
 fn calls() -> impl Strategy<Value = Sight<Operation>> {
     prop_oneof![extremes(), sights(|limit| operations(limit, any_amounts(limit)).boxed())]
+}
+
+fn decisions() -> impl Strategy<Value = Decision> {
+    (0..=1i64, -2..3i64, -1..3i64, -1..3i64).prop_map(
+        |(allowed, remaining, retry_after_ms, reset_after_ms)| Decision {
+            allowed,
+            remaining,
+            retry_after_ms,
+            reset_after_ms,
+        },
+    )
 }
 
 proptest! {
@@ -150,5 +162,10 @@ proptest! {
         let at_the_bottom = bucket.level_micro == -MAX_MICRO;
         prop_assert!(made <= level || at_the_bottom, "{:?} holds {} of {}", bucket, made, level);
         prop_assert!(&level - &made <= limit.flow.loss(), "{:?} holds {} of {}", bucket, made, level);
+    }
+    /// Several buckets bind their caller by the tightest of each field.
+    #[test]
+    fn the_tightest_of_each_field_binds(own in vec(decisions(), 1..5)) {
+        assert_binding(Decision::binding(own.iter().copied()), &own);
     }
 }
