@@ -191,6 +191,7 @@ pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
 }
 
 /// `tokens` and a fraction of at most 6 digits.
+#[inline]
 fn short_micro(tokens: u64, fraction: &[u8]) -> Option<i64> {
     let (parts, power, rest) = short_fraction(fraction)?;
     let micro_per_token = MICRO_PER_TOKEN.unsigned_abs();

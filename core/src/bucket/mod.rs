@@ -191,30 +191,35 @@ impl Limit {
     /// A bucket that holds at most `capacity_micro` (0 to [`MAX_MICRO`]) and refills at `rate`.
     ///
     /// `None` if refilling it from empty would take more than 100 years.
+    #[inline]
     #[must_use]
     pub fn new(capacity_micro: i64, rate: Rate) -> Option<Self> {
         rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
     }
 
     /// A bucket that holds at most `capacity_micro`, and that only ending holds refill.
+    #[inline]
     #[must_use]
     pub fn pool(capacity_micro: i64) -> Self {
         Self { capacity_micro, rate: Rate::NOTHING }
     }
 
     /// Whether it is a [`pool`](Self::pool).
+    #[inline]
     #[must_use]
     pub fn is_pool(&self) -> bool {
         self.rate == Rate::NOTHING
     }
 
     /// How fast it refills.
+    #[inline]
     #[must_use]
     pub fn rate(&self) -> &Rate {
         &self.rate
     }
 
     /// The capacity in micro-tokens.
+    #[inline]
     #[must_use]
     pub fn capacity_micro(&self) -> i64 {
         self.capacity_micro
