@@ -76,7 +76,7 @@ else
 		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
 	done
 	@$(MAKE) --no-print-directory test-redis-cell
-	@$(MAKE) --no-print-directory -j2 chaos-briefly guard-and-fuzz
+	@$(MAKE) --no-print-directory -j2 chaos guard-and-fuzz CHAOS_SECONDS=120 FUZZ_SECONDS=10
 endif
 	$(call say,'all tests passed')
 
@@ -84,7 +84,7 @@ endif
 .PHONY: guard-and-fuzz
 guard-and-fuzz:
 	@$(MAKE) --no-print-directory guard
-	@$(MAKE) --no-print-directory fuzz-briefly
+	@$(MAKE) --no-print-directory fuzz
 
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
@@ -154,10 +154,6 @@ chaos: build ## Run random commands, crashes, failovers and settings for 30 minu
 	done
 CHAOS_SECONDS ?= 1800
 
-.PHONY: chaos-briefly
-chaos-briefly:
-	@$(MAKE) --no-print-directory chaos CHAOS_SECONDS=120
-
 .PHONY: engines
 engines:
 	@scripts/install.sh engines
@@ -181,10 +177,6 @@ fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECO
 	$(call say,'fuzzing')
 	@fuzz/run.sh $(FUZZ_SECONDS)
 FUZZ_SECONDS ?= 60
-
-.PHONY: fuzz-briefly
-fuzz-briefly:
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 .PHONY: mutants
 mutants: build-tools ## Change the core in 800 small ways; the pure tests must notice each (an hour or two)
