@@ -35,7 +35,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from services import Service, redis_server, wait_for
 
@@ -101,7 +101,7 @@ class Servers:
             self.stop()
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Servers:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Processes that the examples and the tests in Python start and end: servers with the module or without, and others.
+"""Starts and ends processes for the examples and the tests in Python: servers and others.
 
 SERVER and MODULE say which server and which module.
 """
@@ -22,8 +22,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 READY_WITHIN_S = 30
-# Kills a child with its parent, even if that was killed itself. On Linux, by util-linux; elsewhere, `stop` has to do.
-ENDS_WITH_PARENT = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
+# Kills a child when its parent was killed. Needs Linux, and util-linux rather than busybox.
+SETPRIV = os.path.realpath(shutil.which("setpriv") or "")
+ENDS_WITH_PARENT = [SETPRIV, "--pdeathsig", "KILL"] if SETPRIV.endswith("/setpriv") else []
 # The node of a cluster talks to the others on a port so far above its own.
 CLUSTER_BUS = 10_000
 
