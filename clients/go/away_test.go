@@ -220,15 +220,16 @@ func TestACallerWhoGoesAwaySaysNothingAboutTheServer(t *testing.T) {
 
 func TestWhatServersSay(t *testing.T) {
 	for line, degraded := range map[string]bool{
-		"LOADING Redis is loading the dataset in memory": true,
-		"CLUSTERDOWN The cluster is down":                true,
-		"ERR max number of clients reached":              true,
-		"READONLY You can't write against a read only":   true,
-		"OOM command not allowed":                        true,
-		"MOVED 7 127.0.0.1:7001":                         false,
-		"NOPERM this user has no permissions":            false,
-		"WRONGPASS invalid username-password pair":       false,
-		"ERR cost must be a decimal number":              false,
+		"LOADING Redis is loading the dataset in memory":  true,
+		"CLUSTERDOWN The cluster is down":                 true,
+		"ERR max number of clients reached":               true,
+		"READONLY You can't write against a read only":    true,
+		"OOM command not allowed":                         true,
+		"TRYAGAIN Multiple keys request during rehashing": true,
+		"MOVED 7 127.0.0.1:7001":                          false,
+		"NOPERM this user has no permissions":             false,
+		"WRONGPASS invalid username-password pair":        false,
+		"ERR cost must be a decimal number":               false,
 	} {
 		fake := tokenbuckettest.NewServer()
 		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), hourly)

@@ -166,8 +166,11 @@ const tooManyClients = "ERR max number of clients"
 
 func (s *Server) faultOf(err error) fault {
 	line, _ := serverLine(err)
-	if s.settings.isCluster && (strings.HasPrefix(line, "MOVED ") || strings.HasPrefix(line, "ASK ")) {
+	switch first, _, _ := strings.Cut(line, " "); {
+	case s.settings.isCluster && first == "MOVED":
 		return faultOfServer
+	case s.settings.isCluster && first == "ASK": // a client that does not follow it while the slot moves
+		return faultOfWrite
 	}
 	return faultOf(err)
 }
@@ -220,6 +223,11 @@ func isUnknownCommand(err error) bool {
 func isUnknownScript(err error) bool {
 	line, _ := serverLine(err)
 	return strings.HasPrefix(line, "NOSCRIPT ")
+}
+
+func isSplitSlot(err error) bool {
+	line, _ := serverLine(err)
+	return strings.HasPrefix(line, "TRYAGAIN ")
 }
 
 // isBroken tells a connection that was there and ended from a server that cannot be reached.

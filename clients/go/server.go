@@ -219,8 +219,24 @@ func (s *Server) perform(c *call) (any, error) {
 	return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript()", ErrModuleMissing)
 }
 
-// send repeats a command whose connection had ended, unless it must happen once.
+// triesOfSplitSlot is how often a call is sent within the timeout while its slot moves and some of its keys have gone ahead.
+// No node does anything then.
+const triesOfSplitSlot = 10
+
 func (s *Server) send(c *call, args ...any) (any, error) {
+	for try := 1; ; try++ {
+		reply, err := s.sendRepeatably(c, args)
+		if !isSplitSlot(err) || try == triesOfSplitSlot {
+			return reply, err
+		}
+		if err := s.clock.Sleep(c, s.settings.timeout/triesOfSplitSlot); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sendRepeatably repeats a command whose connection had ended, unless it must happen once.
+func (s *Server) sendRepeatably(c *call, args []any) (any, error) {
 	reply, err := s.sendOnce(c, args)
 	if isBroken(err) {
 		c.lane.script.lookForModule() // the server may be another
