@@ -591,9 +591,21 @@ func (d *driver) http(r request) (object, error) {
 		return nil, err
 	}
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-	named := httplimit.Name(func(*http.Request) string { return r.Name })
-	go func() { _ = http.Serve(listener, httplimit.New(limiter, named)(hello)) }()
+	if r.Name == "" {
+		go func() { _ = http.Serve(listener, forwarded(httplimit.New(limiter)(hello))) }()
+	} else {
+		named := httplimit.Name(func(*http.Request) string { return r.Name })
+		go func() { _ = http.Serve(listener, httplimit.New(limiter, named)(hello)) }()
+	}
 	return object{"port": listener.Addr().(*net.TCPAddr).Port}, nil
+}
+
+// forwarded trusts the header that tells the caller's address, as an application behind its own proxy does.
+func forwarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.RemoteAddr = net.JoinHostPort(r.Header.Get("X-Forwarded-For"), "0")
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (d *driver) close(r request) (object, error) {
