@@ -66,7 +66,8 @@ class Client:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs a scenario with every client of every language, or with those that its marks name."""
-    if "client" not in metafunc.fixturenames:
+    by_itself = any("client" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "client" not in metafunc.fixturenames or by_itself:
         return
     only = metafunc.definition.get_closest_marker("only")
     shapes = [False, True] if metafunc.definition.get_closest_marker("also_in_clusters") else [False]

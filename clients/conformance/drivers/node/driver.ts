@@ -283,7 +283,7 @@ const FRAMEWORKS: Record<string, (on: string, name?: string) => Promise<number>>
     const storeClient = find(clients, "s");
     const { capacity, rate } = find(limiters, on).limit;
     const duration = Number(capacity) / parseFloat(String(rate));
-    const limiter = new RateLimiterRedis({ storeClient, points: Number(capacity), duration });
+    const limiter = new RateLimiterRedis({ storeClient, useRedisPackage: true, points: Number(capacity), duration });
     return expressApp(express, (_request, response, next) => {
       limiter.consume(name!).then(
         () => next(),

@@ -1,0 +1,100 @@
+"""Older releases, and every shape of client that people have: a few calls of each. `make test-versions`."""
+
+from __future__ import annotations
+
+import subprocess
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from conftest import LANGUAGES, OTHERS, Client, Package, StartDriver, ask, eventually
+from services import Service
+
+pytestmark = pytest.mark.versions
+
+HERE = Path(__file__).resolve().parents[1]
+# As `make test-versions` has installed them, each in a folder of its own.
+REDIS_PY = sorted((HERE / ".venv/versions").glob("redis-py-*"))
+# Each of them before something that the drop-in relies on came or changed.
+RATE_LIMITER_FLEXIBLE = ["2.4.2", "5.0.5", "9.1.1"]
+CLUSTERS = ["node-redis-4", "node-redis-5", "ioredis-5"]
+
+
+def of(language: str, library: str, in_cluster: bool = False, **env: str) -> Any:
+    name = "-".join([*env.get("PYTHONPATH", "").split("/")[-1:], library, *["cluster"] * in_cluster])
+    return pytest.param(Client(language, library, in_cluster), env, id=name.strip("-"))
+
+
+RELEASES = [
+    *(of(language, library) for language in LANGUAGES for library in OTHERS[language]),
+    *(of("node", library, in_cluster=True) for library in CLUSTERS if "node" in LANGUAGES),
+    *(
+        of("python", library, in_cluster, PYTHONPATH=str(folder))
+        for folder in REDIS_PY
+        for library in ("redis-py", "redis-py-asyncio")
+        for in_cluster in (False, True)
+        if "python" in LANGUAGES
+    ),
+]
+
+
+@pytest.mark.parametrize(("client", "env"), RELEASES)
+def test_it_limits_as_the_newest_does(
+    start_driver: StartDriver, client: Client, env: dict[str, str], server: Service, admin: redis.Redis
+) -> None:
+    package = Package(start_driver, client, **env)
+    package.server(server, retry_every_ms=100, timeout_ms=1000)
+    package.limiter(capacity=10, rate="10/h")
+    done = package.many(count=50, concurrency=10)
+    assert (done["allowed"], done["denied"], done["degraded"], done["errors"]) == (10, 40, 0, {})
+
+    package.driver.do("hold", on="l", **{"as": "h"}, name="held", amount=4, ttl_ms=60_000)
+    assert len(ask(admin, "TB.HOLDS", "tb:held")) == 1
+    package.driver.do("settle", hold="h", used=1)
+    assert (ask(admin, "TB.HOLDS", "tb:held"), package.take("held", cost=9)["allowed"]) == ([], True)
+
+    package.limiter("b", capacity=100, rate="100/h", batch=10, prefix="b:")
+    done = package.many(on="b", count=200, concurrency=10)
+    assert (done["allowed"], done["degraded"], done["errors"]) == (100, 0, {})
+
+    server.stop()
+    eventually(lambda: package.take("away")["degraded"])
+    done = package.many(name="away", count=50, concurrency=10)
+    assert (done["allowed"] <= 10, done["degraded"]) == (True, 50)
+
+
+@pytest.mark.parametrize("framework", ["express", "express-4", "fastify", "fastify-4"])
+@pytest.mark.only("node-redis")
+def test_a_framework_answers_429(package: Package, server: Service, framework: str) -> None:
+    package.server(server)
+    package.limiter(capacity=2, rate="1/h")
+    port = package.driver.do("http", on="l", framework=framework, name="all")["port"]
+
+    def get() -> tuple[int, str | None]:
+        connection = HTTPConnection("127.0.0.1", port)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Retry-After")
+
+    assert [get()[0], get()[0]] == [200, 200]
+    status, retry_after = get()
+    assert (status, int(retry_after or 0) > 0) == (429, True)
+
+
+@pytest.mark.skipif("node" not in LANGUAGES, reason="a package of Node")
+@pytest.mark.parametrize("version", RATE_LIMITER_FLEXIBLE)
+def test_the_drop_in_for_rate_limiter_flexible_works(version: str, server: Service, tmp_path: Path) -> None:
+    driver = HERE / "drivers/node"
+
+    def run(*command: str, at: Path = tmp_path) -> str:
+        return subprocess.run(command, cwd=at, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    quietly = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+    packed = run("npm", "pack", *quietly, "--pack-destination", str(tmp_path), at=HERE.parent / "node")
+    (tmp_path / "package.json").write_text('{"private": true, "type": "module"}')
+    run("npm", "install", *quietly, packed.split()[-1], f"rate-limiter-flexible@{version}", "ioredis@5.8.2")
+    (tmp_path / "flexible.js").write_text((driver / "flexible.js").read_text())
+    assert run("node", "flexible.js", str(server.port)) == "as its own"
