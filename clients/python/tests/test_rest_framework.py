@@ -85,6 +85,16 @@ def test_who_is_not_known_is_limited_by_address(client: httpx.Client) -> None:
     assert codes(client, "/anon", 9, **{"X-User": "7"}) == [200] * 9, "users have another limit"
 
 
+def test_callers_from_one_network_of_ipv6_share_a_bucket(client: httpx.Client) -> None:
+    callers = [f"2001:db8::{host}" for host in range(9)]
+    told = [codes(client, "/anon", 1, **{"X-Forwarded-For": caller})[0] for caller in callers]
+    assert told == [200] * 3 + [429] * 6
+    assert codes(client, "/anon", 1, **{"X-Forwarded-For": "2001:db8:0:1::"}) == [200]
+    assert codes(client, "/anon", 4, **{"X-Forwarded-For": "::ffff:192.0.2.1"}) == [200] * 3 + [429]
+    assert codes(client, "/anon", 1, **{"X-Forwarded-For": "192.0.2.1"}) == [429]
+    assert codes(client, "/anon", 1, **{"X-Forwarded-For": "192.0.2.2"}) == [200]
+
+
 def test_each_user_has_a_bucket(client: httpx.Client) -> None:
     assert codes(client, "/user", 6, **{"X-User": "1"}) == [200] * 5 + [429]
     assert codes(client, "/user", 1, **{"X-User": "2"}) == [200]

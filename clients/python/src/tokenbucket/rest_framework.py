@@ -14,6 +14,7 @@ and `tokenbucket.Limiter`: `"TIMEOUT_MS": 50`, `"ON_ERROR": "closed"`.
 from __future__ import annotations
 
 from functools import cache
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from django.conf import settings
@@ -51,6 +52,17 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
             requests, seconds = super().parse_rate(rate)
             self.limit = Limit(requests, f"{requests}/{seconds}s" if requests else 1)
         return int(float(self.limit.capacity)), self.limit.window_s
+
+    def get_ident(self, request: Any) -> str:
+        """The framework's; of an IPv6 address the /64, because one host has all of it to choose from."""
+        ident: str = super().get_ident(request)
+        try:
+            address = ip_address(ident)
+        except ValueError:  # several addresses, or what a proxy wrote instead
+            return ident
+        if not isinstance(address, IPv6Address):
+            return ident
+        return str(address.ipv4_mapped or IPv6Network((int(address) >> 64 << 64, 64)))
 
     def allow_request(self, request: Any, view: Any) -> bool:
         if self.rate is None:
