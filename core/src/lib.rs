@@ -14,10 +14,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`bucket`] | the algorithm: a bucket, a limit, an operation, a decision |
+//! | [`bucket`] | the algorithm: a bucket, a limit, an operation; `bucket/decide.rs` decides |
 //! | [`hold`] | the holds of a bucket: their list, its order, its bytes, and deciding about one |
 //! | [`number`] | amounts of tokens: bytes to exact integers, and back |
-//! | [`rate`] | rates: bytes to an exact ratio or a calendar, what flows at it, and when an amount has flowed |
+//! | [`rate`] | rates: how they are read (`rate/read.rs`), exact ratios, the calendar, what flows in a time, and when an amount has flowed |
 //! | [`numkeys`] | the number of buckets in a call of several |
 //! | [`request`] | the arguments of each command to one typed request |
 //! | [`effect`] | what replicas and files are sent instead of the call |
