@@ -175,3 +175,35 @@ def test_one_node_of_a_cluster_is_an_error_that_names_the_cluster(
     name = next(name for name, slot in slots.items() if slot >= 8192)
     with pytest.raises(DriverError, match=r"(?i)cluster"):
         eventually(lambda: not package.take(name)["degraded"])
+
+
+@pytest.mark.only("python", "node", "rust")
+def test_a_joint_call_waits_while_its_slot_moves(package: Package, start_server: StartServer) -> None:
+    old, new = (start_server("--cluster-enabled", "yes") for _ in range(2))
+    with (
+        redis.Redis(port=old.port, decode_responses=True) as here,
+        redis.Redis(port=new.port, decode_responses=True) as there,
+    ):
+        if here.info("server")["redis_version"].startswith("6.0."):
+            pytest.skip("it does not count errors")
+        ask(here, "CLUSTER", "ADDSLOTS", *range(16_384))
+        ask(here, "CLUSTER", "MEET", "127.0.0.1", new.port)
+        eventually(lambda: is_whole(here) and is_whole(there), within_s=30)
+        package.server(old, cluster=[f"redis://127.0.0.1:{old.port}"], timeout_ms=5000)
+        limits = {"a": [10, "10/h"], "b": [10, "10/h"]}
+        package.driver.do("joint", name="j", server="s", limits=limits)
+        words = {"on": "j", "name": "ada", "costs": {"a": 1, "b": 1}}
+        eventually(lambda: not package.driver.do("take_all", **words)["degraded"])
+
+        slot = ask(here, "CLUSTER", "KEYSLOT", "{ada}")
+        ids = [ask(one, "CLUSTER", "MYID") for one in (here, there)]
+        ask(there, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        ask(here, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        ask(here, "MIGRATE", "127.0.0.1", new.port, "tb:{ada}:a", 0, 5000)
+        taken = package.driver.begin("take_all", **words)
+        # One key is here and one is there.
+        eventually(lambda: "errorstat_TRYAGAIN" in here.info("errorstats"))
+        ask(here, "MIGRATE", "127.0.0.1", new.port, "tb:{ada}:b", 0, 5000)
+        for one in (there, here):
+            ask(one, "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+        assert (taken.result()["allowed"], taken.result()["degraded"]) == (True, False)

@@ -91,6 +91,11 @@ export function isReadOnly(error: unknown): boolean {
   return codeOf(error) === "READONLY";
 }
 
+/** Whether the keys of a call are on two nodes, because their slot moves. */
+export function isSplitSlot(error: unknown): boolean {
+  return codeOf(error) === "TRYAGAIN";
+}
+
 /** Where the node says that the slot is. */
 export function redirectionOf(error: unknown): { isMoved: boolean; slot: number; address: string } | undefined {
   const [, kind, slot, address = ""] = /^(MOVED|ASK) (\d+) (\S+)/.exec(textOf(error)) ?? [];

@@ -12,6 +12,7 @@ import {
   faultOf,
   isCrossSlot,
   isReadOnly,
+  isSplitSlot,
   isUnknownCommand,
   isUnknownScript,
   ModuleMissing,
@@ -55,6 +56,8 @@ export interface How {
 }
 
 const MOST_REDIRECTIONS = 5;
+/** How often a joint call is sent again within the timeout while its slot is on two nodes. */
+const TRIES_OF_A_SPLIT_SLOT = 10;
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 const defaultLog: Log = (line) => console.warn(line);
 
@@ -72,7 +75,7 @@ export class Server {
   readonly local: Buckets = localBuckets();
   readonly #route: Route;
   readonly #nodes = new Map<string, Node>();
-  readonly #timeoutMs: number;
+  readonly timeoutMs: number;
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
@@ -83,7 +86,7 @@ export class Server {
       throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
     }
     this.#route = routeOf(client);
-    this.#timeoutMs = timeoutMs;
+    this.timeoutMs = timeoutMs;
     this.retryEveryMs = retryEveryMs;
     this.log = log;
     this.canScript = fallback === "script";
@@ -111,8 +114,8 @@ export class Server {
   nodeAt(address: string): Node {
     const known = this.#nodes.get(address);
     if (known) return known;
-    const { retryEveryMs, log } = this;
-    const node = new Node(address, this.#route, { timeoutMs: this.#timeoutMs, retryEveryMs, log });
+    const { timeoutMs, retryEveryMs, log } = this;
+    const node = new Node(address, this.#route, { timeoutMs, retryEveryMs, log });
     if (this.#route.isCluster) node.onAway = () => this.#lookForSlots(node);
     this.#nodes.set(address, node);
     return node;
@@ -158,6 +161,7 @@ class Call implements Message {
   #loadsScript = false;
   #isAsking = false;
   #redirections = 0;
+  #tries = 0;
   #hasLeft = false;
 
   constructor(server: Server, command: Command, listener: Listener, how: How | undefined) {
@@ -197,6 +201,7 @@ class Call implements Message {
   }
 
   failed(error: unknown): void {
+    if (isSplitSlot(error) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
     if (this.#isRepeatable(error)) return this.#node.send(this);
     const fault = faultOf(error);
     if (fault === "caller") return this.#listener.failed(this.#asOurs(error));
@@ -206,6 +211,14 @@ class Call implements Message {
 
   get #canScript(): boolean {
     return this.#server.canScript && isOfModule(this.#command) && !needsModule(this.#command);
+  }
+
+  /** The slot moves, and some of the keys have gone ahead: neither node has done anything. */
+  #tryAgain(): void {
+    const key = keyOf(this.#command);
+    this.#node = this.#server.nodeOf(this.#isByScript ? scriptKey(key) : key);
+    this.#redirections = 0;
+    setTimeout(() => this.#node.send(this), this.#server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
   }
 
   #useScript(): void {

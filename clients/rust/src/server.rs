@@ -37,6 +37,8 @@ const LATE: Duration = Duration::from_millis(5);
 /// Between such timers, when a wait is over.
 const CHECK: Duration = Duration::from_millis(1);
 const MOST_REDIRECTIONS: usize = 4;
+/// How often a joint call is sent again within the timeout while its slot is on two nodes.
+const TRIES_OF_A_SPLIT_SLOT: u32 = 10;
 
 /// A server or a cluster, for the tasks of tokio runtimes; clones share its connections, and what is known about
 /// whether it is there. For threads, see [`sync::Server`](crate::sync::Server).
@@ -418,8 +420,27 @@ impl Server {
         }
     }
 
-    /// Sends to the node or where it redirects to; once more where that does no harm.
+    /// Sends to the node or where it redirects to; again while the slot moves and some of the keys have gone ahead, which is
+    /// when neither node does anything.
     async fn send_to(
+        &self,
+        node: Arc<Node>,
+        commands: &[Cmd],
+        is_repeatable: bool,
+        is_probe: bool,
+    ) -> (Arc<Node>, Result<Vec<Value>, Failure>) {
+        for _ in 0..TRIES_OF_A_SPLIT_SLOT {
+            let (last, result) = self.follow(node.clone(), commands, is_repeatable, is_probe).await;
+            if !result.as_ref().is_err_and(|failure| failure.has_code("TRYAGAIN")) {
+                return (last, result);
+            }
+            self.sleep(self.0.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
+        }
+        self.follow(node, commands, is_repeatable, is_probe).await
+    }
+
+    /// Sends to the node or where it redirects to; once more where that does no harm.
+    async fn follow(
         &self,
         mut node: Arc<Node>,
         commands: &[Cmd],

@@ -121,6 +121,8 @@ class Lane:
         self._heard_tick = 0
 
     async def exchange(self, call: Call) -> Any:
+        if call.pause_s:
+            await asyncio.sleep(call.pause_s)
         future = call.future = self.loop.create_future()
         call.tick = self.tick
         self._unsent.append(call)

@@ -37,6 +37,8 @@ from ._resp import pack
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
 _MOST_REDIRECTIONS = 16
+# How often a joint call is sent again within the timeout while its slot is on two nodes.
+_TRIES_OF_A_SPLIT_SLOT = 10
 
 T = TypeVar("T")
 
@@ -52,6 +54,7 @@ class Call:
         "late",
         "node",
         "once",
+        "pause_s",
         "replies",
         "tick",
         "undo",
@@ -65,6 +68,8 @@ class Call:
         self.replies = len(words)
         self.once = False
         """Whether it must not be sent a second time: a connection that was idle is tried before."""
+        self.pause_s = 0.0
+        """How long to wait before it is sent."""
         self.undo = False
         """Whether what it took goes back: its caller is gone, or was denied in the meantime."""
         self.late: Callable[[Any], None] | None = None
@@ -296,11 +301,13 @@ class BaseServer:
     ) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
-        for _ in range(_MOST_REDIRECTIONS):
+        first_node, tries, pause_s = node, 0, 0.0
+        for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
             if node.circuit.is_away and not (options.always or sure or node.circuit.admits()):
                 raise Unanswered(f"{node.name} is away")
             call = Call(node, commands, _asking(words) if asking else words)
-            call.once, call.late = options.once, options.late
+            call.once, call.late, call.pause_s = options.once, options.late, pause_s
+            pause_s = 0.0
             if options.calls is not None:
                 options.calls.append(call)
             try:
@@ -320,6 +327,10 @@ class BaseServer:
                 return reply
             if first.word in ("MOVED", "ASK") and self._slots is not None:
                 node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"
+            elif first.word == "TRYAGAIN" and tries < _TRIES_OF_A_SPLIT_SLOT:
+                # The slot moves, and some of the keys have gone ahead: neither node has done anything.
+                node, sure, tries = first_node, True, tries + 1
+                pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif first.word == "READONLY" and not sure:
                 self._drop_connections(call)  # the endpoint has moved, and the master is behind it again
                 sure = True

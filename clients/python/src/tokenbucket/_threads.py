@@ -147,6 +147,8 @@ class Lines:
             connection.close()
 
     def exchange(self, call: Call) -> Any:
+        if call.pause_s:
+            time.sleep(call.pause_s)
         connection = self._acquire()
         if call.once:
             connection = self._alive(connection)
