@@ -21,9 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
-import limits
-import limits.aio.storage
-import limits.aio.strategies
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
@@ -465,7 +462,10 @@ def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
 
 
 def limited_by_limits(asked: dict[str, Any]) -> Callable[[Request], Any]:
-    """By the library of that name, to compare."""
+    """By the library of that name, to compare; no other scenario waits until it is loaded."""
+    import limits
+    import limits.aio
+
     pool = clients["s"].connection_pool
     storage = limits.aio.storage.RedisStorage(
         f"async+redis://127.0.0.1:{pool.connection_kwargs['port']}", implementation="redispy"
