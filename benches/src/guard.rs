@@ -8,8 +8,8 @@
 use crate::calls::*;
 use crate::instructions::{count, countable, APPEND_ONLY_FILE, NOBODY, UNCOUNTED};
 use crate::machine::server_release;
-use crate::plot::Plot;
-use crate::report::Table;
+use crate::table::Plot;
+use crate::table::Table;
 use std::path::Path;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ceilings.csv");

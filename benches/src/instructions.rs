@@ -7,8 +7,9 @@
 use crate::callgrind::{self, CountingServer};
 use crate::calls::{Call, Shape, ALLOWED, CALLS, INCR, INCREX};
 use crate::machine;
-use crate::plot::Plot;
-use crate::report::{note, sorted, times, whole, write, Table};
+use crate::report::{note, write};
+use crate::table::Plot;
+use crate::table::{sorted, times, whole, Table};
 use fastrand::Rng;
 use std::path::Path;
 use std::thread;

@@ -11,7 +11,7 @@
 //! | `server` | servers with one rate limiter or another, started as the tests start theirs |
 //! | `throttlecrab` | throttlecrab-server, which is not Redis |
 //! | `template` | commands with places for keys and limits |
-//! | `report`, `plot`, `machine` | what comes out; `docs/benchmarks` says how it was measured |
+//! | `table`, `report`, `plot`, `machine` | what comes out; `docs/benchmarks` says how it was measured |
 
 mod approaches;
 mod callgrind;
@@ -25,6 +25,7 @@ mod machine;
 mod plot;
 mod report;
 mod server;
+mod table;
 mod template;
 mod throttlecrab;
 

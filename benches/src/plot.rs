@@ -1,14 +1,14 @@
 //! Plots of tables as SVG.
 
-use crate::report::{whole, Table};
+use crate::table::{whole, Plot, Table};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
 /// Colours that people with any colour vision can tell apart (Okabe and Ito), the module's own first.
-const COLOURS: [u32; 9] =
-    [0x0072b2, 0xe69f00, 0x009e73, 0xcc79a7, 0x56b4e9, 0xd55e00, 0x7f7f7f, 0x8c6d31, 0x000000];
+const COLOURS: [u32; 10] =
+    [0x0072b2, 0xe69f00, 0x009e73, 0xcc79a7, 0x56b4e9, 0xd55e00, 0x7f7f7f, 0x8c6d31, 0x000000, 0x882255];
 const OTHERS: RGBColor = RGBColor(0x9a, 0xa5, 0xb1);
 const FAINT: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
 const WIDTH: u32 = 960;
@@ -18,15 +18,6 @@ const BAR_STEP: u32 = 32;
 /// Only what cannot be written fails.
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-/// Under which title a column of a table is drawn, and how.
-pub enum Plot {
-    None,
-    /// Bars below each other, of the rows that begin with these cells.
-    Bars(&'static str, &'static [&'static str], &'static str),
-    /// Panels beside each other, for each first cell one; in each, lines over the second cells, for each third cell one.
-    Lines(&'static str, &'static str),
-}
 
 /// Writes a file, with the title above and the caption below.
 pub fn draw(file: &Path, title: &str, plot: &Plot, table: &Table, caption: &str) -> Drawn {

@@ -1,103 +1,12 @@
-//! Settings: as `loadmodule` arguments everywhere, as `tokenbucket.*` in the server's configuration from 7.0 on.
-//!
-//! A setting is a row in [`SETTINGS`]: its name, its values, the default, and whether it may change while the server
-//! runs.
+//! How settings are set: as `loadmodule` arguments everywhere, as `tokenbucket.*` in the server's configuration from 7.0 on.
 
 use super::call::Argument;
 use super::denials;
+use super::settings::{Kind, Setting, SETTINGS};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::ptr;
-use std::sync::atomic::{AtomicI64, Ordering};
-use tokenbucket_core::number::whole;
-use tokenbucket_core::request::MAX_TOP_KEYS;
-
-/// What becomes of a bucket that would have to be created over `maxmemory`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnOom {
-    /// An error.
-    Deny,
-    /// The decision of a full bucket, with nothing stored.
-    Allow,
-}
-
-struct Setting {
-    name: &'static CStr,
-    kind: Kind,
-    flags: u32,
-    /// The number of a choice, or the number itself; the default at first.
-    current: AtomicI64,
-    /// Called behind each change.
-    changed: fn(),
-}
-
-/// What a setting may be.
-#[derive(Clone, Copy)]
-enum Kind {
-    /// One of two words, which count from 0.
-    Choice([&'static CStr; 2]),
-    /// A whole number within bounds.
-    Whole { min: i64, max: i64 },
-}
-
-static SETTINGS: [Setting; 4] = [
-    Setting {
-        name: c"on-oom",
-        kind: Kind::Choice([c"deny", c"allow"]),
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(0),
-        changed: || (),
-    },
-    Setting {
-        name: c"cl-throttle",
-        kind: Kind::Choice([c"yes", c"no"]),
-        flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
-        current: AtomicI64::new(0),
-        changed: || (),
-    },
-    Setting {
-        name: c"max-holds",
-        kind: Kind::Whole { min: 1, max: 1_000_000 },
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(10_000),
-        changed: || (),
-    },
-    Setting {
-        name: c"top-keys",
-        kind: Kind::Whole { min: 0, max: MAX_TOP_KEYS },
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(128),
-        changed: denials::resized,
-    },
-];
-
-/// `tokenbucket.on-oom`.
-pub(crate) fn on_oom() -> OnOom {
-    let [on_oom, ..] = &SETTINGS;
-    match on_oom.current.load(Ordering::Relaxed) {
-        0 => OnOom::Deny,
-        _ => OnOom::Allow,
-    }
-}
-
-/// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Asked once, when the module is loaded.
-pub(super) fn cl_throttle() -> bool {
-    let [_, cl_throttle, ..] = &SETTINGS;
-    cl_throttle.current.load(Ordering::Relaxed) == 0
-}
-
-/// `tokenbucket.max-holds`: how many holds a bucket may have.
-pub(crate) fn max_holds() -> usize {
-    let [_, _, max_holds, _] = &SETTINGS;
-    usize::try_from(max_holds.current.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
-}
-
-/// `tokenbucket.top-keys`: in how many counters denials are counted by key.
-#[inline]
-pub(super) fn top_keys() -> usize {
-    let [.., top_keys] = &SETTINGS;
-    usize::try_from(top_keys.current.load(Ordering::Relaxed)).unwrap_or(0)
-}
+use std::sync::atomic::Ordering;
 
 /// Takes the arguments of `loadmodule`, in pairs of a setting and its value, with or without the module's name in
 /// front, in any case.
@@ -134,25 +43,6 @@ fn find(name: &[u8]) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name.to_bytes() == name)
 }
 
-impl Kind {
-    fn read(self, value: &[u8]) -> Option<i64> {
-        match self {
-            Self::Choice(words) => {
-                let is_it = |word: &&CStr| word.to_bytes().eq_ignore_ascii_case(value);
-                i64::try_from(words.iter().position(is_it)?).ok()
-            }
-            Self::Whole { min, max } => whole(value, max).filter(|number| *number >= min),
-        }
-    }
-
-    fn describe(self) -> String {
-        match self {
-            Self::Choice(words) => words.map(CStr::to_string_lossy).join(" or "),
-            Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
-        }
-    }
-}
-
 impl Setting {
     fn of<'a>(setting: *mut c_void) -> &'a Self {
         // SAFETY: the server hands back the pointer that `register` gave it, to an element of a static.
@@ -161,7 +51,7 @@ impl Setting {
 
     fn set(&self, number: i64) {
         self.current.store(number, Ordering::Relaxed);
-        (self.changed)();
+        denials::follow_setting();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The keys that this server has denied most.
 
 use super::call::{Argument, Call};
-use super::config::top_keys;
+use super::settings::top_keys;
 use std::sync::{Mutex, PoisonError};
 use tokenbucket_core::top::Top;
 
@@ -13,8 +13,8 @@ pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
     look(&mut TOP.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Follows a change of the setting: with another number of counters than before they start anew.
-pub(super) fn resized() {
+/// Starts anew if the setting of the number of counters has changed.
+pub(super) fn follow_setting() {
     with_top(|top| {
         if top.as_ref().is_some_and(|top| top.max_counters() != top_keys()) {
             *top = None;

@@ -14,7 +14,7 @@
 use super::api::{missing, server};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
-use super::{config, data_type, info, listeners, register};
+use super::{config, data_type, info, listeners, register, settings};
 use crate::cast::signed_32;
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
@@ -84,7 +84,7 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     }
     // Settings first: the configuration file has a say in which commands there are.
     config::register(context)?;
-    let drop_ins = if config::cl_throttle() { crate::COMMANDS.drop_ins } else { &[] };
+    let drop_ins = if settings::cl_throttle() { crate::COMMANDS.drop_ins } else { &[] };
     for name in register::register(context, crate::COMMANDS.own, drop_ins)? {
         let name = name.to_string_lossy();
         log(context, NOTICE, &format!("tokenbucket leaves {name} to the module that has it already"));

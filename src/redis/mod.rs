@@ -20,12 +20,13 @@ mod log;
 mod memory;
 mod register;
 mod replicate;
+mod settings;
 pub(crate) mod spec;
 
 pub(crate) use call::{Argument, Call};
-pub(crate) use config::{max_holds, on_oom, OnOom};
 pub(crate) use denials::{announce_denial, with_top};
 pub(crate) use info::counters;
 pub(crate) use key::{Access, BucketKey};
 pub(crate) use register::{entry, Commands};
 pub(crate) use replicate::{replicate, replicate_verbatim, Replication};
+pub(crate) use settings::{max_holds, on_oom, OnOom};

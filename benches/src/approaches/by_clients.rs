@@ -59,15 +59,6 @@ fn take(replies: &[Value], limit: Limit) -> RedisResult<Option<[String; 2]>> {
     ]))
 }
 
-/// What a client knows of a bucket.
-#[derive(Default)]
-pub struct Memory {
-    /// Tokens that it was granted and has not spent.
-    unspent: i64,
-    /// Before that, a take is denied.
-    denied_until: Option<Instant>,
-}
-
 /// Spends what was fetched, and fetches when nothing is left: never more than the module granted.
 pub async fn in_batches(client: &mut Client, fetch: &str, key: &str) -> RedisResult<bool> {
     if client.memory.unspent == 0 {

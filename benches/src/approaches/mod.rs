@@ -2,8 +2,6 @@
 
 mod by_clients;
 
-pub use by_clients::Memory;
-
 use crate::client::Client;
 use crate::server::{Module, CELL_NAME};
 use crate::throttlecrab::THROTTLECRAB_NAME;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::calls::{ALLOWED, DENIED, FALLBACK, SCRIPT};
-use crate::report::sorted;
+use crate::table::sorted;
 use futures_util::future::join_all;
 
 const KEYS: u64 = 100_000;
