@@ -177,7 +177,6 @@ def test_one_node_of_a_cluster_is_an_error_that_names_the_cluster(
         eventually(lambda: not package.take(name)["degraded"])
 
 
-@pytest.mark.only("python", "node", "rust")
 def test_a_joint_call_waits_while_its_slot_moves(package: Package, start_server: StartServer) -> None:
     old, new = (start_server("--cluster-enabled", "yes") for _ in range(2))
     with (

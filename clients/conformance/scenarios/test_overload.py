@@ -125,7 +125,7 @@ def test_a_flood_over_http_passes_no_more_than_the_bucket(
         record_property(f"the same flood of {peer}", str(theirs))
 
 
-@pytest.mark.only("node-redis", "redis-rs", "go-redis")
+@pytest.mark.only("node-redis", "go", "redis-rs")
 def test_callers_from_one_network_of_ipv6_share_a_bucket(package: Package, server: Service) -> None:
     package.server(server)
     package.limiter(capacity=1, rate="1/h")
