@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const CRON_LOOPS_A_SECOND: u32 = 1;
 
 /// Time to settle after the start, in seconds of the server's own clock: the module takes ten loops of
-/// housekeeping to find out that nobody listens to replication.
+/// housekeeping to find out that there is neither a replica nor an AOF.
 const SETTLING_S: i64 = 11;
 
 /// How long nobody calls while housekeeping is measured.

@@ -27,9 +27,9 @@ const SERVERS: usize = 5;
 /// disturb the count.
 #[derive(Clone, Copy)]
 pub struct Listener(pub &'static str, &'static [(&'static str, &'static str)]);
-pub const NOBODY: Listener = Listener("nobody listens", &[]);
+pub const NOBODY: Listener = Listener("no replica or AOF", &[]);
 /// The same, and no denial is counted by its key.
-pub const UNCOUNTED: Listener = Listener("nobody listens, top-keys 0", &[("tokenbucket.top-keys", "0")]);
+pub const UNCOUNTED: Listener = Listener("no replica or AOF, top-keys 0", &[("tokenbucket.top-keys", "0")]);
 pub const APPEND_ONLY_FILE: Listener = Listener(
     "appendonly yes",
     &[("appendonly", "yes"), ("appendfsync", "no"), ("auto-aof-rewrite-percentage", "0")],
@@ -120,7 +120,7 @@ impl Cost {
 fn table(costs: &[Cost]) -> Table {
     let plot = Plot::Bars(
         "Instructions of the server per call, nobody listening",
-        &["nobody listens"],
+        &["no replica or AOF"],
         "instructions",
     );
     let mut table = Table::new(

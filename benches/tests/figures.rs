@@ -43,7 +43,7 @@ fn times_as_fast(other: &str, digits: usize) -> String {
 #[test]
 fn the_page_on_cost_quotes_instructions_and_microseconds() {
     let times = |call: &str| {
-        ["nobody listens", "appendonly yes"].map(|listener| {
+        ["no replica or AOF", "appendonly yes"].map(|listener| {
             let instructions = |call| figure("instructions", &[listener, call], "instructions");
             instructions(call) / instructions("INCR")
         })
@@ -77,7 +77,7 @@ fn the_page_on_cost_quotes_instructions_and_microseconds() {
 
 #[test]
 fn the_readme_and_the_comparison_quote_what_others_cost() {
-    let instructions = |call: &str| figure("instructions", &["nobody listens", call], "instructions");
+    let instructions = |call: &str| figure("instructions", &["no replica or AOF", call], "instructions");
     let [script, cell, take] = [SCRIPT, "CL.THROTTLE (redis-cell 0.2.2)", ALLOWED]
         .map(|call| instructions(call) / instructions("INCR"));
     let bytes = |approach: &str| figure("memory", &[approach], "bytes a key");
