@@ -159,3 +159,40 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
         ],
     );
 }
+
+#[test]
+fn the_summary_of_the_benchmarks_quotes_them() {
+    const OTHERS: [&str; 4] =
+        ["INCREX fixed window", "Lua token bucket", "CL.THROTTLE (redis-cell 0.2.2)", "throttlecrab-server 0.4.40"];
+    let [increx, script, cell, crab] = OTHERS.map(|other| times_as_fast(other, 2));
+    let hot = |approach| decisions_a_second("256 clients", KEYS[0], approach);
+    let counter = hot("INCR + EXPIRE fixed window") / hot(TAKE);
+    let over_grant = |approach, column| figure("over-grant", &[approach], column);
+    let [own, possible] = ["allowed", "possible"].map(|column| over_grant(TAKE, column));
+    let computed = over_grant("read, compute, write", "allowed");
+    let [one, many] = ["1", "16"].map(|clients| {
+        let us = |column| figure("latency", &[clients, "p50"], column);
+        us("TB.TAKE µs") / us("GET µs")
+    });
+    let [take_bytes, increx_bytes, cell_bytes, script_bytes] =
+        [TAKE, OTHERS[0], OTHERS[2], OTHERS[1]].map(|approach| figure("memory", &[approach], "bytes a key"));
+    let grown = |call: &str| {
+        let us = |buckets| figure("growth", &[buckets], &format!("{call}, in the call µs"));
+        us("10000000") / us("10000")
+    };
+    let [take_sent, increx_sent, script_sent] =
+        [TAKE, OTHERS[0], OTHERS[1]].map(|approach| figure("replication", &[approach], "bytes, allowed"));
+    assert_quotes(
+        "docs/benchmarks/README.md",
+        &[
+            format!("{increx} times as fast as `INCREX`, {script} times as fast as the Lua script, {cell} times as fast as \
+                 redis-cell and {crab} times as fast as throttlecrab-server"),
+            format!("INCR with EXPIRE makes {counter:.2} times as many decisions"),
+            format!("of {possible} tokens, `TB.TAKE` grants {own} and a read-modify-write in the client {computed:.0}"),
+            format!("{one:.2} times that of `GET` with 1 client and {many:.2} times with 16"),
+            format!("{take_bytes:.0} bytes; `INCREX` needs {increx_bytes:.0}, redis-cell {cell_bytes:.0} and the script {script_bytes:.0}"),
+            format!("{:.2} times as long as beside 10,000; an `INCR` takes {:.2} times as long", grown("TB.TAKE"), grown("INCR")),
+            format!("{take_sent:.0} bytes, one by `INCREX` {increx_sent:.0} and one by the script {script_sent:.0}"),
+        ],
+    );
+}
