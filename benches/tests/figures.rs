@@ -162,8 +162,12 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
 
 #[test]
 fn the_summary_of_the_benchmarks_quotes_them() {
-    const OTHERS: [&str; 4] =
-        ["INCREX fixed window", "Lua token bucket", "CL.THROTTLE (redis-cell 0.2.2)", "throttlecrab-server 0.4.40"];
+    const OTHERS: [&str; 4] = [
+        "INCREX fixed window",
+        "Lua token bucket",
+        "CL.THROTTLE (redis-cell 0.2.2)",
+        "throttlecrab-server 0.4.40",
+    ];
     let [increx, script, cell, crab] = OTHERS.map(|other| times_as_fast(other, 2));
     let hot = |approach| decisions_a_second("256 clients", KEYS[0], approach);
     let counter = hot("INCR + EXPIRE fixed window") / hot(TAKE);
