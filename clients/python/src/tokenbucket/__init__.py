@@ -7,8 +7,8 @@ The same for asyncio is in `tokenbucket.asyncio`.
 """
 
 from ._core import OnDecision, OnError
-from ._decision import Decision, JointDecision
-from ._errors import BadArgument, CrossSlot, Denied, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
+from ._decision import Decision, Denied, JointDecision
+from ._errors import BadArgument, CrossSlot, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
 from ._limit import Limit, Number
 from ._sync import Client, Hold, JointLimiter, Limiter, Server
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._errors import TokenBucketError
 from ._limit import Limit
 
 
@@ -76,6 +77,14 @@ class JointDecision(Decision):
         return cls(
             bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost, decisions
         )
+
+
+class Denied(TokenBucketError):
+    """The hold of a `with` block was denied."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision)
+        self.decision = decision
 
 
 def _up_to_seconds(ms: float) -> int:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ._decision import Decision
 
 
 class TokenBucketError(Exception):
@@ -36,14 +32,6 @@ class CrossSlot(TokenBucketError):
         super().__init__(
             "name: in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
         )
-
-
-class Denied(TokenBucketError):
-    """The hold of a `with` block was denied."""
-
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision)
-        self.decision = decision
 
 
 class ReplyError(Exception):

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 from ._batches import Batch, Batches, Waiter
 from ._circuit import Node
 from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
-from ._decision import Decision, JointDecision
-from ._errors import BadArgument, Denied
+from ._decision import Decision, Denied, JointDecision
+from ._errors import BadArgument
 from ._limit import Limit, Number
 from ._server import BaseServer, Call, Steps
 from ._threads import Lines, run

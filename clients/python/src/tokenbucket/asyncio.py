@@ -11,8 +11,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 from ._batches import Batch, Batches, Waiter
 from ._circuit import Node
 from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
-from ._decision import Decision, JointDecision
-from ._errors import Denied
+from ._decision import Decision, Denied, JointDecision
 from ._lanes import Lane
 from ._limit import Limit, Number
 from ._server import LOG, BaseServer, Call, Steps
