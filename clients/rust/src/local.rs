@@ -143,7 +143,7 @@ impl Buckets {
                 Ok(limit.hold(bucket, holds, id, amount_micro, now_us))
             }
             HoldOperation::Settle { used_micro } => {
-                limit.settle(bucket, holds, id, used_micro, now_us).map_err(|_| Error::UsedTooDeep)
+                limit.settle(bucket, holds, id, used_micro, now_us).map_err(|_| Error::DebtTooDeep)
             }
         })
     }
