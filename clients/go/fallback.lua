@@ -8,7 +8,7 @@
 --
 -- A bucket is the string `tb1 <level> <refilled at> <expires at>`: micro-tokens, Unix microseconds, Unix milliseconds. A
 -- key that is not there is a full bucket. The fraction of a micro-token that a refill ends on is dated back, as in
--- src/bucket.rs: the refill time is as many whole microseconds ago as that fraction took to flow.
+-- core/src/bucket: the refill time is as many whole microseconds ago as that fraction took to flow.
 --
 -- Numbers are doubles: whole numbers are exact up to 2^53. So a bucket holds at most 10^9 tokens (10^15 micro-tokens),
 -- times go up to the year 2255, and products that may be larger are never written out (`mul_div`). Nothing is rounded
