@@ -8,11 +8,13 @@ use lru::LruCache;
 use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
+use crate::calls::{Answer, How};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limit::Limit;
+use crate::node::Node;
 use crate::request::Request;
-use crate::server::{Answer, How, Node, Server};
+use crate::server::Server;
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// More than a bucket ever holds is no number of tokens to a server.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redis::cluster_routing::Slot;
 use redis::{ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
-use crate::server::Node;
+use crate::node::Node;
 
 pub(crate) struct Cluster {
     /// From which the others are found.

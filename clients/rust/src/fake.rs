@@ -20,26 +20,17 @@
 //! It decides as the module does, to the micro-token. Its calendar begins at midnight UTC of January 1st, 2026, or when it
 //! is told, see [`Fake::at`]. Holds are not renewed in the background, and a reservation sleeps by advancing the time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use redis::{Cmd, Value};
-
-use crate::error::Failure;
-use crate::local::Buckets;
 use crate::options::ServerOptions;
 use crate::server::Server;
+use crate::simulated::Simulated;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 
 /// Stands where a server stands; clones are the same one.
 #[derive(Clone)]
-pub struct Fake(Arc<Mutex<State>>);
-
-struct State {
-    is_away: bool,
-    buckets: Buckets,
-}
+pub struct Fake(Simulated);
 
 impl Fake {
     /// One on which every bucket is full.
@@ -49,11 +40,7 @@ impl Fake {
 
     /// The same, whose time begins at this moment, kept to the microsecond.
     pub fn at(now: SystemTime) -> Self {
-        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
-        let mut buckets = Buckets::unbounded();
-        buckets.now_us = now_us;
-        Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
+        Self(Simulated::at(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()))
     }
 
     /// For [`Limiter::new`](crate::Limiter::new).
@@ -63,7 +50,7 @@ impl Fake {
 
     /// The same with these options.
     pub fn server_with(&self, options: ServerOptions) -> Server {
-        Server::fake(self, options)
+        Server::simulated(&self.0, options)
     }
 
     /// For [`sync::Limiter::new`](crate::sync::Limiter::new).
@@ -74,44 +61,22 @@ impl Fake {
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
     pub fn advance(&self, time: Duration) {
-        let us = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-        let mut state = self.state();
-        state.buckets.now_us = state.buckets.now_us.saturating_add(us);
+        self.0.advance(time);
     }
 
     /// Makes it answer nobody, or everybody again.
     pub fn set_away(&self, is_away: bool) {
-        self.state().is_away = is_away;
+        self.0.set_away(is_away);
     }
 
     /// Makes every bucket full.
     pub fn reset(&self) {
-        self.state().buckets.clear();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.reset();
     }
 }
 
 impl Default for Fake {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Fake {
-    pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Vec<Value>, Failure> {
-        let mut state = self.state();
-        if state.is_away {
-            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-            return Err(Failure::NotConnected(refused.into()));
-        }
-        let replies = commands.iter().map(|command| state.buckets.run(command));
-        replies.collect::<Result<_, _>>().map_err(Failure::Replied)
-    }
-
-    pub(crate) fn since_1970(&self) -> Duration {
-        Duration::from_micros(self.state().buckets.now_us.try_into().unwrap_or(0))
     }
 }

@@ -1,16 +1,17 @@
 //! What is held for one piece of work.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
+use crate::calls::How;
 use crate::decision::{random_bits, JointDecision};
-use crate::detached::Detached;
+use crate::detached::{Detached, Pending};
 use crate::error::Error;
 use crate::limiter::Limiter;
+use crate::locked::locked;
 use crate::request::{Amount, Part};
-use crate::server::How;
 
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
@@ -81,8 +82,13 @@ impl Hold {
     /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
     /// did, and a caller who stops waiting ends only that.
     pub async fn settle(&self) -> Result<JointDecision, Error> {
-        let inner = self.0.clone();
-        Detached::new(self.0.limiter.server().clone(), async move { inner.settle().await }, drop).await
+        let (inner, left) = (self.0.clone(), self.0.clone());
+        let late = move |rest: Pending<_>| {
+            left.limiter.server().spawn(async move {
+                let _ = rest.await;
+            });
+        };
+        Detached::new(async move { inner.settle().await }, late).await
     }
 }
 
@@ -150,8 +156,4 @@ impl Inner {
         }
         Ok(settled)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

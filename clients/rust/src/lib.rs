@@ -2,6 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod batches;
+mod calls;
+mod clock;
 mod cluster;
 mod decision;
 mod denials;
@@ -15,13 +17,20 @@ mod limit;
 mod limiter;
 mod link;
 mod local;
+mod locked;
+mod node;
+mod nodes;
 mod options;
 mod request;
 mod server;
+#[cfg(feature = "fake")]
+mod simulated;
 #[cfg(feature = "sync")]
 pub mod sync;
+mod tasks;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod waiting;
 
 pub use decision::{Decision, JointDecision};
 pub use error::Error;

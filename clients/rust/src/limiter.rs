@@ -7,14 +7,16 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 
 use crate::batches::{Batches, Verdict};
+use crate::calls::{Answer, How};
 use crate::decision::{Decision, JointDecision};
 use crate::denials::Denials;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::limit::Limit;
+use crate::node::Node;
 use crate::options::{Fallback, OnError, Options};
 use crate::request::{Amount, Part, Request};
-use crate::server::{Answer, How, Node, Server};
+use crate::server::Server;
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///

@@ -1,0 +1,266 @@
+//! One request: what is sent to which node, and what an error means.
+
+use std::sync::{Arc, LazyLock};
+
+use redis::{Cmd, Script, Value};
+
+use crate::detached::{Detached, Pending};
+use crate::error::{Error, Failure, Fault};
+use crate::node::{Node, LOG};
+use crate::nodes::Nodes;
+use crate::options::Fallback;
+use crate::request::{By, Request};
+
+const SOURCE: &str = include_str!("fallback.lua");
+const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
+static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
+
+const MOST_REDIRECTIONS: usize = 4;
+/// How often a joint call is sent again within the timeout while its slot is on two nodes.
+const TRIES_OF_A_SPLIT_SLOT: u32 = 10;
+
+/// Sends requests; clones share its nodes.
+#[derive(Clone)]
+pub(crate) struct Calls {
+    nodes: Arc<Nodes>,
+    fallback: Fallback,
+}
+
+/// Who decides on a request: the module or the script, on one node.
+struct Decider {
+    node: Arc<Node>,
+    by: By<'static>,
+}
+
+/// How a request is sent.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How {
+    /// Also while the server is thought to be away.
+    pub(crate) always: bool,
+}
+
+/// What came of a request.
+pub(crate) enum Answer {
+    /// A reply to each of its commands.
+    Replies(Vec<Value>),
+    /// The policy decides.
+    Away(Arc<Node>),
+    /// It must happen once, and nobody knows whether it did.
+    Lost(Arc<Node>),
+}
+
+enum Unanswered {
+    Failure(Failure),
+    Error(Error),
+}
+
+impl Calls {
+    pub(crate) fn new(nodes: Nodes, fallback: Fallback) -> Self {
+        Self { nodes: Arc::new(nodes), fallback }
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
+    /// for is given back.
+    pub(crate) async fn ask(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
+        let (calls, asked) = (self.clone(), request.clone());
+        let work = async move { calls.run(&asked, how).await };
+        let (calls, request) = (self.clone(), request.clone());
+        let late = move |rest: Pending<Result<Answer, Error>>| {
+            let nodes = calls.nodes.clone();
+            nodes.spawn(async move {
+                if let Ok(Answer::Replies(replies)) = rest.await {
+                    calls.send_all(request.undo(&replies));
+                }
+            });
+        };
+        Detached::new(work, late).await
+    }
+
+    /// Sends what nobody waits for.
+    pub(crate) fn send_all(&self, requests: Vec<Request>) {
+        let calls = self.clone();
+        if requests.is_empty() {
+            return;
+        }
+        self.nodes.spawn(async move {
+            for request in requests {
+                if let Err(error) = calls.run(&request, How::default()).await {
+                    log::warn!(target: LOG, "tokens were not given back: {error}");
+                }
+            }
+        });
+    }
+
+    async fn run(&self, request: &Request, how: How) -> Result<Answer, Error> {
+        let decider = self.decider(request);
+        let Some(probe) = decider.node.admit(self.nodes.clock(), how.always) else {
+            return Ok(Answer::Away(decider.node));
+        };
+        let decider = if self.nodes.learn_slots().await { self.decider(request) } else { decider };
+        let (node, result) = self.send(decider, request, probe.is_one()).await;
+        match result {
+            Ok(replies) => {
+                node.back();
+                Ok(Answer::Replies(replies))
+            }
+            Err(Unanswered::Error(error)) => {
+                node.back();
+                Err(error)
+            }
+            Err(Unanswered::Failure(failure)) => self.failed(node, failure, request),
+        }
+    }
+
+    fn failed(&self, node: Arc<Node>, failure: Failure, request: &Request) -> Result<Answer, Error> {
+        let is_lost = !request.is_repeatable() && failure.may_have_happened();
+        match failure.fault() {
+            // One that may not be sent again says little about a server that was restarted.
+            Fault::Away if is_lost && !matches!(failure, Failure::Silent(_)) => {}
+            Fault::Away => self.nodes.away(&node, &failure),
+            Fault::Refusing => node.refusing(self.nodes.clock(), &failure),
+            Fault::Nobodys => {}
+            Fault::Callers => {
+                node.back();
+                if let Failure::Replied(error) | Failure::NotConnected(error) = failure {
+                    return Err(Error::refused(&node.name, error));
+                }
+            }
+        }
+        Ok(if is_lost { Answer::Lost(node) } else { Answer::Away(node) })
+    }
+
+    fn decider(&self, request: &Request) -> Decider {
+        let module = self.module_of(request);
+        let may_be_script = self.fallback == Fallback::Script && !request.needs_the_module();
+        if may_be_script && module.node.script_decides(self.nodes.clock()) {
+            self.script_of(request)
+        } else {
+            module
+        }
+    }
+
+    fn module_of(&self, request: &Request) -> Decider {
+        Decider { node: self.nodes.of_key(request.key()), by: By::Module }
+    }
+
+    /// Its keys have other names, and so perhaps another node.
+    fn script_of(&self, request: &Request) -> Decider {
+        Decider { node: self.nodes.of_key(&request.script_key()), by: By::Script(&SHA) }
+    }
+
+    /// The replies, and who was asked in the end.
+    async fn send(
+        &self,
+        decider: Decider,
+        request: &Request,
+        is_probe: bool,
+    ) -> (Arc<Node>, Result<Vec<Value>, Unanswered>) {
+        if decider.by != By::Module {
+            match self.run_script(&decider, request, is_probe).await {
+                // The next connection may be to a server with the module.
+                (_, Err(Failure::Broken(_))) if request.is_repeatable() => {}
+                (node, result) => return (node, result.map_err(Unanswered::Failure)),
+            }
+        }
+        let commands = request.to_commands(By::Module);
+        let module = self.module_of(request).node;
+        let (node, result) = self.send_to(module, &commands, request.is_repeatable(), is_probe).await;
+        match result {
+            Err(failure) if failure.is_unknown_command() => {}
+            Err(failure) => return (node, Err(Unanswered::Failure(failure))),
+            Ok(replies) => {
+                // Only with the script there is anything to know.
+                if self.fallback == Fallback::Script && request.is_of_the_module() {
+                    node.has_module();
+                }
+                return (node, Ok(replies));
+            }
+        }
+        node.back();
+        if request.needs_the_module() || self.fallback != Fallback::Script {
+            let error = Error::module_missing(&node.name, request.needs_the_module());
+            return (node, Err(Unanswered::Error(error)));
+        }
+        node.let_script_decide(self.nodes.clock());
+        let (node, result) = self.run_script(&self.script_of(request), request, is_probe).await;
+        (node, result.map_err(Unanswered::Failure))
+    }
+
+    /// By its digest; whoever may not load it himself may still run one that is loaded.
+    async fn run_script(
+        &self,
+        script: &Decider,
+        request: &Request,
+        is_probe: bool,
+    ) -> (Arc<Node>, Result<Vec<Value>, Failure>) {
+        let commands = request.to_commands(script.by);
+        let run = || self.send_to(script.node.clone(), &commands, request.is_repeatable(), is_probe);
+        let (node, result) = run().await;
+        if !result.as_ref().is_err_and(|failure| failure.has_code("NOSCRIPT")) {
+            return (node, result);
+        }
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
+        match self.nodes.attempt(&node, &[load], true, false).await {
+            Ok(_) => run().await,
+            Err(failure) => (node, Err(failure)),
+        }
+    }
+
+    /// Sends to the node or where it redirects to; again while the slot moves and some of the keys have gone ahead, which is
+    /// when neither node does anything.
+    async fn send_to(
+        &self,
+        node: Arc<Node>,
+        commands: &[Cmd],
+        is_repeatable: bool,
+        is_probe: bool,
+    ) -> (Arc<Node>, Result<Vec<Value>, Failure>) {
+        for _ in 0..TRIES_OF_A_SPLIT_SLOT {
+            let (last, result) = self.follow(node.clone(), commands, is_repeatable, is_probe).await;
+            if !result.as_ref().is_err_and(|failure| failure.has_code("TRYAGAIN")) {
+                return (last, result);
+            }
+            self.nodes.clock().sleep(self.nodes.timeout() / TRIES_OF_A_SPLIT_SLOT).await;
+        }
+        self.follow(node, commands, is_repeatable, is_probe).await
+    }
+
+    /// Sends to the node or where it redirects to; once more where that does no harm.
+    async fn follow(
+        &self,
+        mut node: Arc<Node>,
+        commands: &[Cmd],
+        is_repeatable: bool,
+        is_probe: bool,
+    ) -> (Arc<Node>, Result<Vec<Value>, Failure>) {
+        let (mut is_again, mut asking) = (false, false);
+        for _ in 0..MOST_REDIRECTIONS {
+            let result = if asking {
+                self.nodes.attempt_asking(&node, commands, is_repeatable).await
+            } else {
+                self.nodes.attempt(&node, commands, is_repeatable, is_probe).await
+            };
+            match &result {
+                // It may have been idle for long, and closed by the server.
+                Err(Failure::Broken(_)) if is_repeatable && !is_again => is_again = true,
+                // The endpoint has moved: another connection may lead to the new master.
+                Err(failure) if failure.has_code("READONLY") && !is_again => {
+                    is_again = true;
+                    self.nodes.look_at_slots();
+                }
+                Err(Failure::Replied(error)) => {
+                    let Some(other) = self.nodes.redirected(&node, error) else { return (node, result) };
+                    asking = error.code() == Some("ASK");
+                    node = other;
+                }
+                _ => return (node, result),
+            }
+        }
+        let result = self.nodes.attempt(&node, commands, is_repeatable, is_probe).await;
+        (node, result)
+    }
+}

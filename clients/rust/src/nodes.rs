@@ -1,0 +1,197 @@
+//! The nodes of a server or a cluster: which has a key, and how one is reached.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, RedisResult, Value};
+
+use crate::clock::Clock;
+use crate::cluster::Cluster;
+use crate::error::{Failure, Fault};
+use crate::link::{broken, Link, Live};
+use crate::node::{Node, Wire};
+use crate::options::ServerOptions;
+use crate::tasks::Tasks;
+use crate::waiting::{Heard, Waiting};
+
+/// A call that must happen once first asks a connection that was idle for longer.
+const IDLE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Nodes {
+    topology: Topology,
+    waiting: Waiting,
+    tasks: Tasks,
+    retry_every: Duration,
+}
+
+pub(crate) enum Topology {
+    Single(Arc<Node>),
+    Cluster(Box<Cluster>),
+}
+
+impl Nodes {
+    pub(crate) fn new(topology: Topology, clock: Clock, options: ServerOptions) -> Self {
+        let tasks = Tasks::new(!clock.is_real());
+        let waiting = Waiting { clock, timeout: options.timeout };
+        Self { topology, waiting, tasks, retry_every: options.retry_every }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.waiting.clock
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.waiting.timeout
+    }
+
+    /// Runs it beside the caller.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    pub(crate) fn of_key(&self, key: &str) -> Arc<Node> {
+        match &self.topology {
+            Topology::Single(node) => node.clone(),
+            Topology::Cluster(cluster) => cluster.node_of(key),
+        }
+    }
+
+    /// Asks where the slots of a cluster are, unless somebody did before. Whether it asked: keys may now have other nodes.
+    pub(crate) async fn learn_slots(&self) -> bool {
+        let Topology::Cluster(cluster) = &self.topology else { return false };
+        if !cluster.are_slots_unknown() {
+            return false;
+        }
+        let _ = self.waiting.patiently(cluster.look()).await;
+        true
+    }
+
+    /// Asks in the background where the slots of a cluster are.
+    pub(crate) fn look_at_slots(self: &Arc<Self>) {
+        if let Topology::Cluster(_) = &self.topology {
+            let nodes = self.clone();
+            self.spawn(async move {
+                if let Topology::Cluster(cluster) = &nodes.topology {
+                    cluster.look().await;
+                }
+            });
+        }
+    }
+
+    pub(crate) fn redirected(self: &Arc<Self>, node: &Node, error: &RedisError) -> Option<Arc<Node>> {
+        let Topology::Cluster(cluster) = &self.topology else { return None };
+        let other = cluster.redirected(node, error)?;
+        self.look_at_slots();
+        Some(other)
+    }
+
+    pub(crate) fn away(self: &Arc<Self>, node: &Node, failure: &Failure) {
+        node.away(self.clock().now() + self.retry_every, failure);
+        self.look_at_slots();
+    }
+
+    /// To a node that has the slot only for those who ask for it.
+    pub(crate) async fn attempt_asking(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        commands: &[Cmd],
+        is_repeatable: bool,
+    ) -> Result<Vec<Value>, Failure> {
+        let asking = redis::cmd("ASKING");
+        let all: Vec<Cmd> = commands.iter().flat_map(|command| [asking.clone(), command.clone()]).collect();
+        let replies = self.attempt(node, &all, is_repeatable, false).await?;
+        Ok(replies.into_iter().skip(1).step_by(2).collect())
+    }
+
+    #[cfg_attr(not(feature = "fake"), allow(clippy::infallible_destructuring_match))]
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        commands: &[Cmd],
+        is_repeatable: bool,
+        is_probe: bool,
+    ) -> Result<Vec<Value>, Failure> {
+        let link = match &node.wire {
+            Wire::Redis(link) => link,
+            #[cfg(feature = "fake")]
+            Wire::Simulated(server) => return server.run(commands),
+        };
+        let mut live = self.connection(node, link).await?;
+        if !is_repeatable && self.clock().now().saturating_sub(node.heard()) > IDLE {
+            live = self.asked_before(node, link, live).await?;
+        }
+        let result = self.waiting.listen(node, live.send(commands)).await;
+        let result = match result {
+            Some(Heard::Reply(result)) => result,
+            Some(Heard::Others) => return Err(Failure::TooOld),
+            None => {
+                if is_probe {
+                    // A second time: what stands between here and there may have forgotten the connection.
+                    link.forget(&live);
+                }
+                return Err(Failure::Silent(self.timeout()));
+            }
+        };
+        let replies = result.and_then(|values| values.into_iter().map(Value::extract_error).collect());
+        replies.map_err(|error: RedisError| {
+            if error.code() == Some("READONLY") {
+                link.forget(&live);
+            }
+            if error.code().is_some() || !error.is_unrecoverable_error() {
+                return Failure::Replied(error);
+            }
+            link.forget(&live);
+            Failure::Broken(error)
+        })
+    }
+
+    /// A connection that answers, for a call that must happen once: what is sent over one that was cut is lost.
+    async fn asked_before(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        link: &Arc<Link>,
+        mut live: Live,
+    ) -> Result<Live, Failure> {
+        match self.waiting.listen(node, live.send(&[redis::cmd("PING")])).await {
+            Some(Heard::Reply(Ok(_))) => Ok(live),
+            Some(Heard::Reply(Err(error))) if error.code().is_some() => Ok(live),
+            Some(Heard::Reply(Err(_))) => {
+                link.forget(&live);
+                self.connection(node, link).await
+            }
+            _ => {
+                link.forget(&live);
+                Err(Failure::NotConnected(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+            }
+        }
+    }
+
+    async fn connection(self: &Arc<Self>, node: &Arc<Node>, link: &Arc<Link>) -> Result<Live, Failure> {
+        if let Some(live) = link.live() {
+            return Ok(live);
+        }
+        self.tasks.remember_runtime();
+        let (nodes, connected) = (self.clone(), node.clone());
+        let mut outcome = link.connect(move |result| nodes.connected(&connected, result));
+        let waiting = async {
+            let outcome = outcome.wait_for(Option::is_some).await;
+            outcome.map_or_else(|_| Err(broken()), |outcome| outcome.clone().unwrap_or_else(|| Err(broken())))
+        };
+        let result = self.waiting.patiently(waiting).await.ok_or(Failure::Connecting)?;
+        result.map_err(Failure::NotConnected)
+    }
+
+    /// Whoever began to connect may wait no longer.
+    fn connected(self: &Arc<Self>, node: &Arc<Node>, result: &RedisResult<Live>) {
+        match result {
+            Ok(_) => node.hear(self.clock().now()),
+            Err(error) => {
+                let failure = Failure::NotConnected(error.clone());
+                if failure.fault() == Fault::Away {
+                    self.away(node, &failure);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! How long a caller waits for a server.
+
+use std::future::{poll_fn, Future};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::node::Node;
+
+/// A call is given up at this many timeouts, or this age, even if others are answered.
+const TIMEOUTS_OF_A_CALL: u32 = 10;
+const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
+/// A timer that fires so much later shows that this process is busy.
+const LATE: Duration = Duration::from_millis(5);
+/// Between such timers, when a wait is over.
+const CHECK: Duration = Duration::from_millis(1);
+
+/// Ends a wait after the timeout, not counting the time in which this process was busy.
+pub(crate) struct Waiting {
+    pub(crate) clock: Clock,
+    pub(crate) timeout: Duration,
+}
+
+pub(crate) enum Heard<T> {
+    Reply(T),
+    /// Nothing to this call, while others are answered.
+    Others,
+}
+
+enum Waited<T> {
+    Done(T),
+    InTime,
+    Late,
+}
+
+impl Waiting {
+    fn most_age(&self) -> Duration {
+        (self.timeout * TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
+    }
+
+    /// The reply; None if the server is silent: for the timeout nothing came from it, to this call or another.
+    pub(crate) async fn listen<T>(&self, node: &Node, reply: impl Future<Output = T>) -> Option<Heard<T>> {
+        let mut reply = pin!(reply);
+        // Most of it is not needed when there is a reply at once.
+        if let Some(value) = at_once(reply.as_mut()).await {
+            node.hear(self.clock.now());
+            return Some(Heard::Reply(value));
+        }
+        let timeout = self.timeout;
+        let mut since = self.clock.now();
+        let too_old_at = since + self.most_age();
+        loop {
+            let due = (since.max(node.heard()) + timeout).min(too_old_at);
+            let is_late = match self.until(due, reply.as_mut()).await {
+                Waited::Done(value) => {
+                    node.hear(self.clock.now());
+                    return Some(Heard::Reply(value));
+                }
+                Waited::Late => true,
+                Waited::InTime => false,
+            };
+            let now = self.clock.now();
+            let is_silent = now >= since.max(node.heard()) + timeout;
+            if now >= too_old_at {
+                return (!is_silent).then_some(Heard::Others);
+            }
+            if is_silent && (!is_late || node.is_away()) {
+                return None;
+            }
+            if is_late {
+                since = now;
+            }
+        }
+    }
+
+    /// What comes within the timeout, by the time in which this process was not busy.
+    pub(crate) async fn patiently<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        if let Some(value) = at_once(work.as_mut()).await {
+            return Some(value);
+        }
+        let give_up_at = self.clock.now() + self.most_age();
+        loop {
+            match self.until(self.clock.now() + self.timeout, work.as_mut()).await {
+                Waited::Done(value) => return Some(value),
+                Waited::Late if self.clock.now() < give_up_at => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Waits until then, and a little longer: a process that was too busy to read what has arrived shows it by timers that
+    /// fire late.
+    async fn until<T>(&self, due: Duration, mut work: impl Future<Output = T> + Unpin) -> Waited<T> {
+        let mut is_late = false;
+        for due in [due, due + CHECK, due + 2 * CHECK, due + 3 * CHECK] {
+            let due = due.max(self.clock.now());
+            if let Ok(value) = tokio::time::timeout(due - self.clock.now().min(due), &mut work).await {
+                return Waited::Done(value);
+            }
+            is_late |= self.clock.now() > due + LATE;
+        }
+        if is_late {
+            Waited::Late
+        } else {
+            Waited::InTime
+        }
+    }
+}
+
+/// The result, if it is there already.
+async fn at_once<T>(mut work: impl Future<Output = T> + Unpin) -> Option<T> {
+    poll_fn(|context| match pin!(&mut work).poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
