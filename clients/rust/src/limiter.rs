@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{FromRedisValue, Value};
-
+use crate::asker::Asker;
 use crate::batches::{Batches, Verdict};
 use crate::calls::{Answer, How};
 use crate::decision::{Decision, JointDecision};
@@ -13,8 +12,9 @@ use crate::denials::Denials;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::limit::Limit;
-use crate::node::Node;
-use crate::options::{Fallback, OnError, Options};
+#[cfg(feature = "tower")]
+use crate::options::OnError;
+use crate::options::{Fallback, Options};
 use crate::request::{Amount, Part, Request};
 use crate::server::Server;
 
@@ -23,9 +23,8 @@ use crate::server::Server;
 /// Of threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
 #[derive(Clone)]
 pub struct Limiter {
-    server: Server,
+    asker: Asker,
     limit: Limit,
-    options: Options,
     memory: Arc<Memory>,
 }
 
@@ -45,7 +44,7 @@ impl Limiter {
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         let memory =
             Memory { denials: Denials::new(options.remember_denials), batches: Batches::new(options.batch) };
-        Self { server: server.clone(), limit, options, memory: Arc::new(memory) }
+        Self { asker: Asker { server: server.clone(), options }, limit, memory: Arc::new(memory) }
     }
 
     /// The same limiter with another limit, for a caller who has one of its own.
@@ -121,7 +120,7 @@ impl Limiter {
         let decision = self.reserve(name, cost, max_wait).await?;
         if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
             let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
-            self.server.sleep(wait).await;
+            self.asker.server.sleep(wait).await;
             turn.has_come = true;
         }
         Ok(decision)
@@ -129,7 +128,7 @@ impl Limiter {
 
     /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
     pub async fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.decide("CHARGE", name, vec![amount.into().word("amount")?], 1).await
+        self.asker.charge(name, &self.limit, amount.into()).await
     }
 
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
@@ -148,13 +147,13 @@ impl Limiter {
         if let Some(batches) = &self.memory.batches {
             batches.forget(name, &self.limit);
         }
-        let key = self.key(name);
+        let key = self.asker.key(name);
         let request = Arc::new(Request::reset(key.clone(), &self.limit));
-        self.server.decide_locally(&request)?;
-        let mut answer = self.server.ask(&request, How::default()).await?;
-        if self.server.options().fallback == Fallback::Script {
+        self.asker.server.decide_locally(&request)?;
+        let mut answer = self.asker.server.ask(&request, How::default()).await?;
+        if self.asker.server.options().fallback == Fallback::Script {
             let script = Arc::new(Request::reset(request.script_key(), &self.limit));
-            answer = self.server.ask(&script, How::default()).await?;
+            answer = self.asker.server.ask(&script, How::default()).await?;
         }
         match answer {
             Answer::Replies(_) => Ok(()),
@@ -164,7 +163,7 @@ impl Limiter {
 
     /// Takes from every bucket or from none, each under the limit of its own.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.decide_all("MTAKE", Vec::new(), parts, How::default()).await
+        self.asker.decide_all("MTAKE", Vec::new(), parts, How::default()).await
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
@@ -179,51 +178,30 @@ impl Limiter {
 
     /// Holds every amount or none, each under the limit of its own.
     pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        Hold::make(self.clone(), parts.to_vec(), ttl).await
+        Hold::make(self.asker.clone(), parts.to_vec(), ttl).await
     }
 
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.server.ask(&Arc::new(request), How::default()).await?;
+            self.asker.server.ask(&Arc::new(request), How::default()).await?;
         }
         Ok(())
     }
 
-    pub(crate) fn server(&self) -> &Server {
-        &self.server
-    }
-
     #[cfg(feature = "tower")]
     pub(crate) fn on_error(&self) -> OnError {
-        self.options.on_error
+        self.asker.options.on_error
     }
 
     fn now(&self) -> Duration {
-        self.server.now()
-    }
-
-    fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.options.prefix)
+        self.asker.server.now()
     }
 
     fn tell(&self, name: &str, decision: &Decision, began: Duration) {
-        self.tell_of(name, &self.limit, decision, began);
+        self.asker.tell(name, &self.limit, decision, began);
     }
 
-    fn tell_of(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
-        if !cfg!(feature = "tracing") && self.options.hook.is_none() {
-            return;
-        }
-        let took = self.now().saturating_sub(began);
-        #[cfg(feature = "tracing")]
-        trace(|| self.key(name), limit, decision, took);
-        if let Some(hook) = &self.options.hook {
-            hook(name, limit, decision, took);
-        }
-    }
-
-    /// `granted` by a policy that is open.
     async fn decide(
         &self,
         operation: &'static str,
@@ -231,82 +209,7 @@ impl Limiter {
         words: Vec<String>,
         granted: u64,
     ) -> Result<Decision, Error> {
-        let began = self.now();
-        let request = Arc::new(Request::one(operation, self.key(name), &self.limit, words));
-        let decision = match self.server.ask(&request, How::default()).await? {
-            Answer::Replies(replies) => read(replies)?,
-            Answer::Away(node) => self.without_server(&node, &request, granted)?,
-            Answer::Lost(node) => self.lost(&node)?,
-        };
-        self.tell(name, &decision, began);
-        Ok(decision)
-    }
-
-    pub(crate) async fn decide_all(
-        &self,
-        operation: &'static str,
-        before: Vec<String>,
-        parts: &[Part],
-        how: How,
-    ) -> Result<JointDecision, Error> {
-        let began = self.now();
-        let request = Arc::new(Request::joint(operation, before, &self.options.prefix, parts)?);
-        let decision = match self.server.ask(&request, how).await? {
-            Answer::Replies(replies) => read(replies)?,
-            Answer::Away(node) => self.all_without_server(&node, &request)?,
-            Answer::Lost(node) => JointDecision::of(self.lost(&node)?),
-        };
-        for (place, part) in parts.iter().enumerate() {
-            let own = decision.each.get(place).unwrap_or(&decision.binding);
-            self.tell_of(&part.name, &part.limit, own, began);
-        }
-        Ok(decision)
-    }
-
-    /// Ends what is held here as well, when the server was away at its beginning.
-    pub(crate) fn settle_here(&self, id: &str, parts: &[Part]) {
-        let request = Request::joint("MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
-        if let Err(error) = request.and_then(|request| self.server.decide_locally(&request)) {
-            log::warn!("a hold of this process was not settled: {error}");
-        }
-    }
-
-    /// The decision of the policy.
-    fn without_server(&self, node: &Node, request: &Request, granted: u64) -> Result<Decision, Error> {
-        if let Some(decision) = self.by_policy(node, granted)? {
-            return Ok(decision);
-        }
-        let decision: Decision = read(vec![self.server.decide_locally(request)?])?;
-        Ok(Decision { degraded: true, ..decision })
-    }
-
-    fn all_without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
-        if let Some(decision) = self.by_policy(node, 1)? {
-            return Ok(JointDecision::of(decision));
-        }
-        let decision: JointDecision = read(vec![self.server.decide_locally(request)?])?;
-        Ok(decision.degraded())
-    }
-
-    /// None where this process limits by itself.
-    fn by_policy(&self, node: &Node, granted: u64) -> Result<Option<Decision>, Error> {
-        let retry_after = self.server.options().retry_every;
-        let decision = match self.options.on_error {
-            OnError::Local => None,
-            OnError::Open => Some(Decision::by_policy(true, granted, retry_after)),
-            OnError::Closed => Some(Decision::by_policy(false, 0, retry_after)),
-            OnError::Error => return Err(Error::ServerAway(node.failure())),
-        };
-        self.server.count_degraded();
-        Ok(decision)
-    }
-
-    fn lost(&self, node: &Node) -> Result<Decision, Error> {
-        if self.options.on_error == OnError::Error {
-            return Err(Error::ReplyLost(node.name.to_string()));
-        }
-        self.server.count_degraded();
-        Ok(Decision::of_lost_call())
+        self.asker.decide(operation, name, &self.limit, words, granted).await
     }
 
     /// None for takes that no batch serves.
@@ -318,7 +221,7 @@ impl Limiter {
     ) -> Result<Option<Decision>, Error> {
         let Some(batches) = &self.memory.batches else { return Ok(None) };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
-        let batch = batches.of(&self.server, name, &self.limit, || self.key(name));
+        let batch = batches.of(&self.asker.server, name, &self.limit, || self.asker.key(name));
         let denials = self.memory.denials.as_ref();
         let decision = if let Some(decision) = batch.spend(tokens, began) {
             decision
@@ -337,8 +240,8 @@ impl Limiter {
                 }
                 Verdict::Away(node) => {
                     let words = vec![cost.word("cost")?];
-                    let take = Request::one("TAKE", self.key(name), &self.limit, words);
-                    self.without_server(&node, &take, 1)?
+                    let take = Request::one("TAKE", self.asker.key(name), &self.limit, words);
+                    self.asker.without_server(&node, &take, 1)?
                 }
             }
         };
@@ -349,21 +252,8 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server: _, limit, options, memory: _ } = self;
+        let Self { asker: Asker { server: _, options }, limit, memory: _ } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
-    }
-}
-
-fn read<T: FromRedisValue>(mut replies: Vec<Value>) -> Result<T, Error> {
-    T::from_redis_value(replies.pop().unwrap_or(Value::Nil))
-        .map_err(|error| Error::Refused { server: "the server".to_owned(), error: error.into() })
-}
-
-#[cfg(feature = "tracing")]
-fn trace(key: impl FnOnce() -> String, limit: &Limit, decision: &Decision, took: Duration) {
-    if tracing::enabled!(tracing::Level::DEBUG) {
-        let (key, Decision { allowed, remaining, retry_after_ms, degraded, .. }) = (key(), *decision);
-        tracing::debug!(key, %limit, allowed, remaining, retry_after_ms, degraded, ?took, "decided");
     }
 }
 
@@ -381,7 +271,7 @@ impl Drop for Turn<'_> {
             return;
         }
         let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
-        self.limiter.server.spawn(async move {
+        self.limiter.asker.server.spawn(async move {
             if let Err(error) = limiter.give(&name, cost).await {
                 log::warn!("a reservation was not given back: {error}");
             }
