@@ -83,6 +83,11 @@ TB.STATE k => ["0.079998" 1767225600080007]
 EVAL return(redis.call('TB.TAKE',KEYS[1],0.3,0.1,0.3)) 1 lua => [1 0 0 3000]
 TB.TAKE sum 0.3 0.1 0.30000000000000004 => [1 0 0 3000]
 TB.TAKE more 0.3 0.1 0.300000000002 => [0 0 -1 0]
+
+# of several buckets the line says which, also where its key and not its arguments is what is wrong
+SET string x => +OK
+TB.MTAKE 3 k 10 1 1 n 10 1 1 string 10 1 1 => WRONGTYPE Operation against a key holding the wrong kind of value (bucket 3 of 3)
+TB.MHOLD 2 5 b string 10 1 1 k 10 1 1 => WRONGTYPE Operation against a key holding the wrong kind of value (bucket 1 of 2)
 "#;
 
 #[test]
