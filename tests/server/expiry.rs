@@ -23,28 +23,6 @@ fn assert_expires_in_time(client: &mut Connection, limit: &Limit, before_ms: Opt
     assert!(in_time, "{bucket:?} of {limit:?}: {expires_at_ms:?} is not in {earliest_ms} to {latest_ms}");
 }
 
-/// One millisecond before the bucket is full is too early. One that is right or later stays: writing it costs the server as
-/// much as the rest of a take.
-#[test]
-fn an_expiry_at_the_edge_is_judged_to_the_millisecond() {
-    let limit = Limit::new("100", "1/3s");
-    let (server, mut client) = Server::with_clock_and_client();
-    for clock_us in [0, 1, 333, 998] {
-        server.clock().advance_us(clock_us);
-        let bucket = Bucket { level_micro: 49_876_550, refilled_at_us: server.clock().now_us() };
-        let (earliest_ms, latest_ms) = written(&limit, bucket).expires_ms().unwrap();
-        for expires_at_ms in [earliest_ms - 1, earliest_ms, latest_ms, latest_ms + 1] {
-            client.say("TB.CHARGE k 100 1/3s 50");
-            client.say(&format!("PEXPIREAT k {expires_at_ms}"));
-            client.say("TB.CHARGE k 100 1/3s 0.12345");
-            assert_expires_in_time(&mut client, &limit, Some(expires_at_ms));
-            let stays = client.expires_at_ms("k") == Some(expires_at_ms);
-            assert_eq!(stays, expires_at_ms >= earliest_ms, "{expires_at_ms}, full at {earliest_ms}");
-            client.say("DEL k");
-        }
-    }
-}
-
 /// Whatever a user has done to the expiry, and however the bucket came under this name: the next write puts it right.
 #[test]
 fn the_next_write_repairs_an_expiry() {
@@ -53,8 +31,12 @@ fn the_next_write_repairs_an_expiry() {
     for call in CALLS.iter().filter(|call| {
         call.keys().contains(&"k") && !matches!(call.outcome, Outcome::Filled | Outcome::Held(_))
     }) {
-        for meddling in ["PERSIST k", "EXPIRE k 999999999", "TB.TAKE source 10 1 6;RENAME source k;PERSIST k"]
-        {
+        for meddling in [
+            "PERSIST k",
+            "EXPIRE k 999999999",
+            "PEXPIRE k 1",
+            "TB.TAKE source 10 1 6;RENAME source k;PERSIST k",
+        ] {
             prepare(&mut client);
             meddling.split(';').for_each(|meddling| drop(client.say(meddling)));
             let meddled = client.expires_at_ms("k");
