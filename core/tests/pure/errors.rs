@@ -113,6 +113,8 @@ const CALLS: &[(&str, &str)] = &[
     ("TB.TOP RESET RESET", "ERR options of TB.TOP are COUNT n and RESET, each at most once, not 'RESET'"),
     ("TB.TOP RESET COUNT 0", "ERR COUNT must be a whole number of keys from 1 to 100000, not '0'"),
     ("TB.TOP COUNT", "ERR COUNT must be a whole number of keys from 1 to 100000"),
+    ("TB.TOP COUNT 100001", "ERR COUNT must be a whole number of keys from 1 to 100000, not '100001'"),
+    ("TB.TOP COUNT 1 COUNT 1", "ERR options of TB.TOP are COUNT n and RESET, each at most once, not 'COUNT'"),
     ("CL.THROTTLE k 10 1 1m", "ERR period must be a whole number of seconds from 1 to 3155760000, not '1m'"),
 ];
 
