@@ -124,19 +124,6 @@ fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     }
 }
 
-/// The order in which they are written: sorting others could keep a server busy for very long.
-#[test]
-fn a_payload_whose_holds_are_not_in_order_is_refused() {
-    let calls = [&["CONFIG SET rdbcompression no"], BUCKET_WITH_HOLDS].concat();
-    let mut target = Target::start(&calls);
-    let ordered = target.payload.content().to_vec();
-    assert!(target.takes(ENCODING, &ordered));
-    let place_of = |id: &[u8]| ordered.windows(2).position(|window| window == id).expect("no such hold") + 1;
-    let mut swapped = ordered.clone();
-    swapped.swap(place_of(b"\x01a"), place_of(b"\x01b"));
-    assert!(!target.takes(ENCODING, &swapped));
-}
-
 /// Files of buckets that never had a hold, or have none any more, are those of a module that knows none.
 #[test]
 fn without_holds_a_payload_is_what_it_always_was() {
