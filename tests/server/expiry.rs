@@ -6,7 +6,7 @@ use crate::common::model::{Bucket, Limit, Model, Operation};
 use crate::common::{judged_calls, Connection, Server};
 
 /// The model of a bucket that has just been written, on a key that was not there.
-pub fn written(limit: &Limit, Bucket { level_micro, refilled_at_us }: Bucket) -> Model {
+fn written(limit: &Limit, Bucket { level_micro, refilled_at_us }: Bucket) -> Model {
     let (mut model, amount_micro) = (Model::default(), limit.capacity_micro() - level_micro);
     model.apply(limit, Operation::Charge { amount_micro }, refilled_at_us, 1, false);
     model
@@ -14,7 +14,7 @@ pub fn written(limit: &Limit, Bucket { level_micro, refilled_at_us }: Bucket) ->
 
 /// Holds the expiry of `k`, which was just written, against the promise. `before_ms` is the one that it had: it is only
 /// ever lengthened.
-fn assert_expires_in_time(client: &mut Connection, limit: &Limit, before_ms: Option<i64>) {
+pub fn assert_expires_in_time(client: &mut Connection, limit: &Limit, before_ms: Option<i64>) {
     let bucket = judged_calls::stored(client.state("k")).unwrap();
     let window_ms = written(limit, bucket).expires_ms().unwrap();
     let [earliest_ms, latest_ms] = [window_ms.0, window_ms.1].map(|ms| ms.max(before_ms.unwrap_or(0)));

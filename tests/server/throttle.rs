@@ -1,17 +1,16 @@
 //! `CL.THROTTLE` as a client of redis-cell knows it, and what redis-cell gets wrong.
 
-use super::expiry::written;
+use super::expiry::assert_expires_in_time;
 use super::persistence::{assert_stored, everything};
 use super::replication::assert_same;
 use super::stories::play_all;
 use super::traces::has_seen_a_change;
-use crate::common::model::{self, Bucket, Limit};
+use crate::common::model::Limit;
 use crate::common::stored::{
     append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
     with_append_only_file,
 };
-use crate::common::{integers, judged_calls, text, Connection, Random, Server};
-use num_traits::ToPrimitive;
+use crate::common::{integers, text, Connection, Server};
 use redis_cell_rs::{Cmd, Policy, Verdict};
 use std::fs;
 use std::time::Duration;
@@ -70,6 +69,16 @@ TB.STATE k => WRONGTYPE …
 TB.GIVE k 10 1 1 => WRONGTYPE …
 GET k => "1767225604000007000"
 
+# a nanosecond that has begun counts as a whole microsecond, and what is rounded at a third of a token a second is dated back
+SET k 1767225604000007001 => +OK
+CL.THROTTLE k 9 1 1 => [0 10 4 -1 5]
+TB.STATE k => ["4.999999" 1767225600000007]
+SET k 1767225604000008000 => +OK
+CL.THROTTLE k 9 1 3 => [0 10 7 -1 7]
+TB.STATE k => ["7.666666" 1767225600000006]
+(3 seconds later)
+CL.THROTTLE k 9 1 3 8 => [0 10 0 -1 28]
+
 # every moment that redis-cell can store is taken over: 2001, the present, and the year 2262, which is a debt that is
 # paid off then, or at the fastest rate one that is deeper than debts go
 SET k 978307200000000000 => +OK
@@ -109,69 +118,19 @@ fn only_what_redis_cell_writes_is_taken_over() {
 
 /// By the first call that takes from it, or is told when to come back: whoever watches sees that, and no other call.
 #[test]
-fn a_key_that_redis_cell_left_becomes_a_bucket_of_the_same_level() {
+fn a_key_that_redis_cell_left_becomes_a_bucket_when_it_has_to() {
     let (server, mut client) = Server::with_clock_and_client();
-    let (mut watcher, mut random) = (server.connect(), Random::new(51));
-    for _ in 0..600 {
-        let (burst, period_s) = (random.between(0, 1000), *random.pick(&[1, 1, 60, 3600, 86_400]));
-        let count = *random.pick(&[1, 3, 7, 30, 100, 5000, 999_983]);
-        let limit = model::throttle::limit(burst, count, period_s);
-        // Whole again already, or later than it could be if it had not been a larger limit then.
-        let whole_in_us = random.between(-limit.refill_us() / 4, limit.refill_us() * 5 / 4);
-        let left = Left { limit, whole_at_us: server.clock().now_us() + whole_in_us };
-        let left_ns = (left.whole_at_us * 1000 - random.between(0, 999)).to_string();
-        client.run(&["SET", "k", &left_ns]);
-        let mut call = |quantity| {
-            watcher.say("WATCH k");
-            let told = throttle(&mut client, &format!("k {burst} {count} {period_s} {quantity}"));
-            (told, has_seen_a_change(&mut watcher))
-        };
-        let quantity = random.between(1, burst + 2);
-        let (peeked, (told, is_taken_over)) = (call(0), call(quantity));
-        assert!(!peeked.1, "a peek at {left_ns}");
-        let case = format!("{quantity} of {:?} that are whole in {whole_in_us} us", left.limit);
-        assert_eq!(is_taken_over, quantity <= burst + 1, "{case}");
-        if !is_taken_over {
-            assert_eq!(text(&client.say("GET k")), left_ns, "{case}");
-        }
-        if left.limit.is_whole() {
-            left.judge([(0, peeked.0), (quantity, told)], is_taken_over, &mut client, &server);
-        }
-        if is_taken_over && told[0] == 1 {
-            left.assert_whole_in_time(&mut client, &server, &case);
-        }
-    }
-}
-
-/// What redis-cell left.
-struct Left {
-    limit: Limit,
-    whole_at_us: i64,
-}
-
-impl Left {
-    /// Judges calls of so many at this moment, what they were told, and what is stored behind them.
-    fn judge(&self, calls: [(i64, [i64; 5]); 2], is_stored: bool, client: &mut Connection, server: &Server) {
-        let now_us = server.clock().now_us();
-        let level = &self.limit.capacity - self.limit.flow.between(now_us, self.whole_at_us);
-        let level_micro = level.to_integer().to_i64().unwrap();
-        let mut model = written(&self.limit, Bucket { level_micro, refilled_at_us: now_us });
-        for (quantity, told) in calls {
-            model::throttle::follow(&mut model, &self.limit, quantity, now_us, told);
-        }
-        if is_stored {
-            model.see(&self.limit, now_us, judged_calls::stored(client.state("k")));
-            model.see_expiry(client.expires_at_ms("k"));
-        }
-    }
-
-    /// To the microsecond.
-    fn assert_whole_in_time(&self, client: &mut Connection, server: &Server, case: &str) {
-        for (off_us, is_whole) in [(-1, false), (1, true)] {
-            server.clock().set_us(self.whole_at_us + off_us);
-            let capacity = self.limit.words.split(' ').next().unwrap();
-            let peeked = client.decide(&format!("TB.PEEK k {} {capacity}", self.limit.words));
-            assert_eq!(peeked.allowed == 1, is_whole, "{off_us} us from the end of {case}");
+    let mut watcher = server.connect();
+    let left = left_by_redis_cell(&server, 4000);
+    for (quantity, limited, is_taken_over) in [(0, 0, false), (11, 1, false), (7, 1, true), (6, 0, true)] {
+        client.run(&["SET", "k", &left]);
+        watcher.say("WATCH k");
+        assert_eq!(throttle(&mut client, &format!("k 9 1 1 {quantity}"))[0], limited, "{quantity}");
+        assert_eq!(has_seen_a_change(&mut watcher), is_taken_over, "{quantity}");
+        let expected_type = if is_taken_over { "tb-bucket" } else { "string" };
+        assert_eq!(text(&client.say("TYPE k")), expected_type, "{quantity}");
+        if is_taken_over {
+            assert_expires_in_time(&mut client, &Limit::new("10", "1"), None);
         }
     }
 }
