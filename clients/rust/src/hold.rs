@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use crate::asker::Asker;
+use crate::caller::Caller;
 use crate::calls::How;
 use crate::decision::{random_bits, JointDecision};
 use crate::detached::{Detached, Pending};
@@ -24,7 +24,7 @@ use crate::request::{Amount, Part};
 pub struct Hold(Arc<Inner>);
 
 pub(crate) struct Inner {
-    asker: Asker,
+    caller: Caller,
     /// Each with the amount that is held.
     parts: Vec<Part>,
     ttl: Duration,
@@ -39,9 +39,9 @@ pub(crate) struct Inner {
 }
 
 impl Hold {
-    pub(crate) async fn make(asker: Asker, parts: Vec<Part>, ttl: Duration) -> Result<Self, Error> {
+    pub(crate) async fn make(caller: Caller, parts: Vec<Part>, ttl: Duration) -> Result<Self, Error> {
         let inner = Arc::new(Inner {
-            asker,
+            caller,
             used: Mutex::new(vec![Amount::from(0); parts.len()]),
             parts,
             ttl,
@@ -55,7 +55,7 @@ impl Hold {
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
-        let server = &inner.asker.server;
+        let server = &inner.caller.server;
         if server.renews_holds() {
             server.spawn(inner.clone().renew_until_over());
         }
@@ -84,7 +84,7 @@ impl Hold {
     pub async fn settle(&self) -> Result<JointDecision, Error> {
         let (inner, left) = (self.0.clone(), self.0.clone());
         let late = move |rest: Pending<_>| {
-            left.asker.server.spawn(async move {
+            left.caller.server.spawn(async move {
                 let _ = rest.await;
             });
         };
@@ -98,7 +98,7 @@ impl Drop for Hold {
             return;
         }
         let inner = self.0.clone();
-        self.0.asker.server.spawn(async move {
+        self.0.caller.server.spawn(async move {
             if let Err(error) = inner.settle().await {
                 log::warn!("a hold was not settled: {error}");
             }
@@ -109,7 +109,7 @@ impl Drop for Hold {
 impl Inner {
     async fn renew(&self) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
-        let decision = self.asker.decide_all("MHOLD", before, &self.parts, How::default()).await?;
+        let decision = self.caller.decide_all("MHOLD", before, &self.parts, How::default()).await?;
         locked(&self.decision).clone_from(&decision);
         Ok(decision)
     }
@@ -141,18 +141,18 @@ impl Inner {
         let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
         let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
         let how = How { always: true };
-        let settled = self.asker.decide_all("MSETTLE", vec![self.id.clone()], &parts, how).await?;
+        let settled = self.caller.decide_all("MSETTLE", vec![self.id.clone()], &parts, how).await?;
         if settled.binding.degraded {
             return Ok(settled);
         }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or nobody was asked when the work began.
-                self.asker.charge(&part.name, &part.limit, part.amount).await?;
+                self.caller.charge(&part.name, &part.limit, part.amount).await?;
             }
         }
         if locked(&self.decision).binding.degraded {
-            self.asker.settle_here(&self.id, &parts);
+            self.caller.settle_here(&self.id, &parts);
         }
         Ok(settled)
     }

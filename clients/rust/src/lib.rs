@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod asker;
 mod batches;
+mod caller;
 mod calls;
 mod clock;
 mod cluster;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::asker::Asker;
 use crate::batches::{Batches, Verdict};
+use crate::caller::Caller;
 use crate::calls::{Answer, How};
 use crate::decision::{Decision, JointDecision};
 use crate::denials::Denials;
@@ -23,7 +23,7 @@ use crate::server::Server;
 /// Of threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
 #[derive(Clone)]
 pub struct Limiter {
-    asker: Asker,
+    caller: Caller,
     limit: Limit,
     memory: Arc<Memory>,
 }
@@ -44,7 +44,7 @@ impl Limiter {
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         let memory =
             Memory { denials: Denials::new(options.remember_denials), batches: Batches::new(options.batch) };
-        Self { asker: Asker { server: server.clone(), options }, limit, memory: Arc::new(memory) }
+        Self { caller: Caller { server: server.clone(), options }, limit, memory: Arc::new(memory) }
     }
 
     /// The same limiter with another limit, for a caller who has one of its own.
@@ -120,7 +120,7 @@ impl Limiter {
         let decision = self.reserve(name, cost, max_wait).await?;
         if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
             let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
-            self.asker.server.sleep(wait).await;
+            self.caller.server.sleep(wait).await;
             turn.has_come = true;
         }
         Ok(decision)
@@ -128,7 +128,7 @@ impl Limiter {
 
     /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
     pub async fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.asker.charge(name, &self.limit, amount.into()).await
+        self.caller.charge(name, &self.limit, amount.into()).await
     }
 
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
@@ -147,13 +147,13 @@ impl Limiter {
         if let Some(batches) = &self.memory.batches {
             batches.forget(name, &self.limit);
         }
-        let key = self.asker.key(name);
+        let key = self.caller.key(name);
         let request = Arc::new(Request::reset(key.clone(), &self.limit));
-        self.asker.server.decide_locally(&request)?;
-        let mut answer = self.asker.server.ask(&request, How::default()).await?;
-        if self.asker.server.options().fallback == Fallback::Script {
+        self.caller.server.decide_locally(&request)?;
+        let mut answer = self.caller.server.ask(&request, How::default()).await?;
+        if self.caller.server.options().fallback == Fallback::Script {
             let script = Arc::new(Request::reset(request.script_key(), &self.limit));
-            answer = self.asker.server.ask(&script, How::default()).await?;
+            answer = self.caller.server.ask(&script, How::default()).await?;
         }
         match answer {
             Answer::Replies(_) => Ok(()),
@@ -163,7 +163,7 @@ impl Limiter {
 
     /// Takes from every bucket or from none, each under the limit of its own.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.asker.decide_all("MTAKE", Vec::new(), parts, How::default()).await
+        self.caller.decide_all("MTAKE", Vec::new(), parts, How::default()).await
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
@@ -178,28 +178,28 @@ impl Limiter {
 
     /// Holds every amount or none, each under the limit of its own.
     pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        Hold::make(self.asker.clone(), parts.to_vec(), ttl).await
+        Hold::make(self.caller.clone(), parts.to_vec(), ttl).await
     }
 
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.asker.server.ask(&Arc::new(request), How::default()).await?;
+            self.caller.server.ask(&Arc::new(request), How::default()).await?;
         }
         Ok(())
     }
 
     #[cfg(feature = "tower")]
     pub(crate) fn on_error(&self) -> OnError {
-        self.asker.options.on_error
+        self.caller.options.on_error
     }
 
     fn now(&self) -> Duration {
-        self.asker.server.now()
+        self.caller.server.now()
     }
 
     fn tell(&self, name: &str, decision: &Decision, began: Duration) {
-        self.asker.tell(name, &self.limit, decision, began);
+        self.caller.tell(name, &self.limit, decision, began);
     }
 
     async fn decide(
@@ -209,7 +209,7 @@ impl Limiter {
         words: Vec<String>,
         granted: u64,
     ) -> Result<Decision, Error> {
-        self.asker.decide(operation, name, &self.limit, words, granted).await
+        self.caller.decide(operation, name, &self.limit, words, granted).await
     }
 
     /// None for takes that no batch serves.
@@ -221,7 +221,7 @@ impl Limiter {
     ) -> Result<Option<Decision>, Error> {
         let Some(batches) = &self.memory.batches else { return Ok(None) };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
-        let batch = batches.of(&self.asker.server, name, &self.limit, || self.asker.key(name));
+        let batch = batches.of(&self.caller.server, name, &self.limit, || self.caller.key(name));
         let denials = self.memory.denials.as_ref();
         let decision = if let Some(decision) = batch.spend(tokens, began) {
             decision
@@ -240,8 +240,8 @@ impl Limiter {
                 }
                 Verdict::Away(node) => {
                     let words = vec![cost.word("cost")?];
-                    let take = Request::one("TAKE", self.asker.key(name), &self.limit, words);
-                    self.asker.without_server(&node, &take, 1)?
+                    let take = Request::one("TAKE", self.caller.key(name), &self.limit, words);
+                    self.caller.without_server(&node, &take, 1)?
                 }
             }
         };
@@ -252,7 +252,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asker: Asker { server: _, options }, limit, memory: _ } = self;
+        let Self { caller: Caller { server: _, options }, limit, memory: _ } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
     }
 }
@@ -271,7 +271,7 @@ impl Drop for Turn<'_> {
             return;
         }
         let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
-        self.limiter.asker.server.spawn(async move {
+        self.limiter.caller.server.spawn(async move {
             if let Err(error) = limiter.give(&name, cost).await {
                 log::warn!("a reservation was not given back: {error}");
             }

@@ -19,12 +19,12 @@ const LOG: &str = "tokenbucket_client::limiter";
 
 /// Asks for limiters and their holds. It has no limit of its own.
 #[derive(Clone)]
-pub(crate) struct Asker {
+pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
 }
 
-impl Asker {
+impl Caller {
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.options.prefix)
     }
