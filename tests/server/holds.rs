@@ -65,17 +65,6 @@ TB.HOLD k 4 0.1 10 9000 a => [0 0 -1 5000]
 TB.MHOLD 1 9000 a k 4 1 10 => [0 0 2000 4000 [[0 0 2000 4000]]]
 TB.TAKE slow 10 0.1 10 => [1 0 0 100000]
 TB.MHOLD 2 9000 a k 4 1 10 slow 10 0.1 1 => [0 0 -1 100000 [[0 0 2000 4000] [0 0 10000 100000]]]
-
-# a clock that steps back lengthens holds and makes no tokens, not even of one that has ended
-TB.HOLD k 10 0 4 5000 a => [1 6 0 5000]
-TB.HOLD k 10 0 5 9000 b => [1 1 0 9000]
-(6 seconds later)
-(3 seconds earlier)
-TB.PEEK k 10 0 2 => [0 1 2000 6000]
-(10 seconds earlier)
-TB.HOLD k 10 0 2 1000 c => [0 1 12000 16000]
-(12 seconds later)
-TB.HOLD k 10 0 5 1000 c => [1 0 0 4000]
 "#;
 
 #[test]
