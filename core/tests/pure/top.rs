@@ -1,6 +1,7 @@
 //! Counters of who is denied most, against the truth: what `tokenbucket_core::top` promises at every moment.
 
 use super::config;
+use fastrand::Rng;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use tokenbucket_core::top::{Denied, Top, MAX_KEY_LEN};
@@ -12,6 +13,46 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(name, before)| [vec![b'x'; before], name.to_vec()].concat())
 }
 
+/// How often each key was denied, and when that was last.
+type Truth<'a> = HashMap<&'a [u8], (u64, i64)>;
+
+/// Compares every key with its own count, after so many denials.
+fn assert_counted(top: &Top, truth: &Truth, denials: u64) {
+    let listed: Vec<Denied> = top.iter().collect();
+    assert!(listed.is_sorted_by(|one, next| one.denied >= next.denied), "{listed:?}");
+    assert_eq!(listed.iter().map(|counted| counted.denied).sum::<u64>(), denials);
+    let found: HashSet<&[u8]> = listed.iter().map(|counted| counted.key).collect();
+    let most = truth.len().min(top.max_counters());
+    assert_eq!((found.len(), listed.len()), (most, most));
+    let share = denials / top.max_counters() as u64;
+    for Denied { key, denied, last_denied_ms } in listed {
+        let (true_denied, true_last_ms) = truth[key];
+        assert!((true_denied..=true_denied + share).contains(&denied), "{key:?}: {denied}");
+        assert_eq!(last_denied_ms, true_last_ms);
+    }
+    for (key, (denied, _)) in truth {
+        assert!(*denied <= share || found.contains(key), "{key:?} was denied {denied} times");
+    }
+}
+
+/// As likely of one key of ten as of one of a hundred, and so on, so that some come far more often than others.
+#[test]
+fn of_a_million_denials_of_a_hundred_thousand_keys_nobody_is_missed() {
+    const DENIALS: i64 = 1_000_000;
+    const COUNTERS: usize = 128;
+    let keys: Vec<_> = (0..100_000u32).map(u32::to_le_bytes).collect();
+    let (mut top, mut truth, mut random) = (Top::new(COUNTERS), Truth::new(), Rng::with_seed(20));
+    for now_ms in 1..=DENIALS {
+        let crowd = 10usize.pow(random.u32(0..=5));
+        let key = keys[random.usize(..crowd)].as_slice();
+        top.count(key, now_ms);
+        let (denied, _) = truth.get(key).copied().unwrap_or_default();
+        truth.insert(key, (denied + 1, now_ms));
+    }
+    assert_counted(&top, &truth, DENIALS as u64);
+    assert!(truth.len() > keys.len() / 2, "there is no crowd");
+}
+
 proptest! {
     #![proptest_config(config(1))]
 
@@ -20,27 +61,14 @@ proptest! {
         most in prop_oneof![1 => Just(1), 2 => 1..20usize],
         denials in prop::collection::vec(keys(), 1..400),
     ) {
-        let (mut top, mut truth) = (Top::new(most), HashMap::new());
+        let (mut top, mut truth) = (Top::new(most), Truth::new());
         prop_assert_eq!(top.max_counters(), most);
         for (now_ms, key) in (1..).zip(&denials) {
             top.count(key, now_ms);
             let key = &key[..key.len().min(MAX_KEY_LEN)];
-            let (denied, last_denied_ms) = truth.entry(key).or_insert((0, 0));
-            (*denied, *last_denied_ms) = (*denied + 1, now_ms);
-            let listed: Vec<Denied> = top.iter().collect();
-            prop_assert!(listed.is_sorted_by(|one, next| one.denied >= next.denied), "{listed:?}");
-            prop_assert_eq!(listed.iter().map(|counted| counted.denied).sum::<u64>(), now_ms as u64);
-            let found: HashSet<&[u8]> = listed.iter().map(|counted| counted.key).collect();
-            prop_assert_eq!((found.len(), listed.len()), (truth.len().min(most), truth.len().min(most)));
-            let share = now_ms as u64 / most as u64;
-            for Denied { key, denied, last_denied_ms } in listed {
-                let (true_denied, true_last_ms) = truth[key];
-                prop_assert!((true_denied..=true_denied + share).contains(&denied), "{key:?}: {denied}");
-                prop_assert_eq!(last_denied_ms, true_last_ms);
-            }
-            for (key, (denied, _)) in &truth {
-                prop_assert!(*denied <= share || found.contains(key), "{key:?} was denied {denied} times");
-            }
+            let (denied, _) = truth.get(key).copied().unwrap_or_default();
+            truth.insert(key, (denied + 1, now_ms));
+            assert_counted(&top, &truth, now_ms as u64);
         }
     }
 }
