@@ -94,7 +94,8 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	@$(call cargo_test,--test version)
 
 .PHONY: test-server
-test-server: check-server build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: is a test-name filter)
+test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: is a test-name filter)
+	@scripts/check.sh server '$(SERVER)'
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server,--test-threads $(TEST_THREADS) $(TESTS))

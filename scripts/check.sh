@@ -13,6 +13,7 @@ check_port() { # NUMBER
 
 check_server() { # PROGRAM
     local version
+    [ -n "$1" ] || fail "SERVER=/path/to/redis-server or valkey-server is missing"
     [ ! -d "$1" ] && command -v -- "$1" >/dev/null || fail "SERVER must be a redis-server or valkey-server: there is no program $1"
     version=$("$1" --version 2>/dev/null </dev/null | head -1) || true
     [[ $version = *' server v='* ]] || fail "SERVER must be a redis-server or valkey-server: $1 is another program"

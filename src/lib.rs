@@ -1,21 +1,21 @@
 //! An exact, atomic token bucket inside Redis and Valkey.
 //!
-//! This file is the map of the house. A call walks through it once, in one direction:
+//! A call passes through the module once, in one direction:
 //!
 //! ```text
 //! argv bytes -> request (parsed, typed) -> bucket (arithmetic, time is an argument) -> decision
 //!                   |                                                                     |
-//!                redis::key  ------------- the only door to the server -------------  replicate, announce, reply
+//!                redis::key  ------------ the only access to the server ------------  replicate, announce, reply
 //! ```
 //!
-//! | room | what is done there |
+//! | module | what it does |
 //! |---|---|
 //! | [`tokenbucket_core`] | all that needs no server: requests, arithmetic, holds, effects, errors |
 //! | `cast` | 32-bit integers as signed or unsigned |
-//! | `command` | one file per command, and what they share |
+//! | `command` | one file per command, and the order of steps that they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
-//! What users rely on are the commands, which the README and `docs/reference/commands` describe.
+//! Users rely on the commands, which the README and `docs/reference/commands` describe.
 
 mod cast;
 mod command;

@@ -1,4 +1,4 @@
-//! The only door to the server, and the only rooms with `unsafe`.
+//! The only access to the server, and the only code with `unsafe`.
 //!
 //! The server's functions are called as they are, not through safe wrappers: those allocate and copy each
 //! argument, which costs more than the decision itself. Every pointer that comes from the server is held by a

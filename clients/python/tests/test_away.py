@@ -80,6 +80,14 @@ def test_an_unknown_client_is_refused(make: Make) -> None:
         tokenbucket.asyncio.Limiter(redis.Redis(), Limit(1, 1))
 
 
+def test_a_limit_of_another_type_is_refused() -> None:
+    for package, client in ((tokenbucket, redis.Redis()), (tokenbucket.asyncio, redis.asyncio.Redis())):
+        with pytest.raises(BadArgument, match="limit: .* is not a Limit"):
+            package.Limiter(client, (5, "5/m"))
+        with pytest.raises(BadArgument, match="limits: 'a' is 5, not a Limit"):
+            package.JointLimiter(client, {"a": 5})
+
+
 def test_limiters_on_one_client_share_its_server() -> None:
     client = redis.Redis()
     one, other = (tokenbucket.Limiter(client, Limit(1, rate)) for rate in (1, 2))

@@ -159,6 +159,8 @@ class Operations(Backend):
     def __init__(
         self, server: BaseServer, limit: Limit, *, remember_denials: int, batch: int, **options: Any
     ) -> None:
+        if not isinstance(limit, Limit):
+            raise BadArgument(f"limit: {limit!r} is not a Limit")
         if remember_denials < 0:
             raise BadArgument(f"remember_denials: {remember_denials!r} is less than 0")
         if batch < 0:
@@ -287,6 +289,9 @@ class JointOperations(Backend):
     def __init__(self, server: BaseServer, limits: Mapping[str, Limit], **options: Any) -> None:
         super().__init__(server, **options)
         self.limits = dict(limits)
+        for name, limit in self.limits.items():
+            if not isinstance(limit, Limit):
+                raise BadArgument(f"limits: {name!r} is {limit!r}, not a Limit")
 
     def headers(
         self,
