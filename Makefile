@@ -214,13 +214,13 @@ THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
 BENCH := cargo run --release -p tokenbucket-bench --
 
 .PHONY: bench
-bench: build ## Compare with scripts, counters and other modules (18 minutes; QUICK=1: one minute)
+bench: build ## Compare with scripts, counters and other modules (18 minutes; QUICK=1: one minute; ONLY=holding: one table)
 	@scripts/install.sh engines protoc
 	@$(MAKE) --no-print-directory engines NAMES='$(NEWEST_REDIS)'
 	@benches/build-redis-cell.sh target/redis-cell
 	@benches/build-throttlecrab.sh target/throttlecrab
 	@SERVER='$(ENGINES)/$(NEWEST_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' THROTTLECRAB='$(THROTTLECRAB)' \
-		$(BENCH) compare $(if $(QUICK),--quick) --out $(if $(QUICK),target/bench,docs/benchmarks)
+		$(BENCH) compare $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) --out $(if $(QUICK),target/bench,docs/benchmarks)
 
 .PHONY: bench-instructions
 bench-instructions: build ## Count the instructions of each call under callgrind, on Redis 7.0 (about 10 minutes)

@@ -52,6 +52,9 @@ struct Arguments {
     /// Measure for a tenth of the time
     #[arg(long)]
     quick: bool,
+    /// Measure this table alone, as decisions or holding
+    #[arg(long)]
+    only: Option<String>,
     /// The folder that the report is written to
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -70,9 +73,9 @@ enum Measurement {
 }
 
 fn main() -> Result<(), String> {
-    let Arguments { measurement, quick, out } = Arguments::parse();
+    let Arguments { measurement, quick, only, out } = Arguments::parse();
     match measurement {
-        Measurement::Compare => compare::run(quick, &out),
+        Measurement::Compare => compare::run(quick, &out, only.as_deref()),
         Measurement::Instructions => instructions::run(&out),
         Measurement::Commandstats => compare::run_commandstats(quick, &out),
         Measurement::Guard => return guard::check(&out),

@@ -330,11 +330,12 @@ unsafe extern "C" fn free(value: *mut c_void) {
     }
 }
 
-/// How many allocations there are to free: that of a bucket alone is never worth a background thread.
+/// How many allocations there are to free: that of a bucket alone is never worth a background thread. Servers read 0 as
+/// too many to count, so a bucket whose last hold has gone counts as one.
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
     let holds = unsafe { stored_holds(value) };
-    holds.map_or(1, Holds::stored)
+    holds.map_or(1, |holds| holds.stored().max(1))
 }
 
 unsafe extern "C" fn copy(

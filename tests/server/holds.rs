@@ -188,6 +188,21 @@ fn decisions_are_right_while_ended_holds_are_freed() {
     }
 }
 
+/// A background thread costs more than it saves there.
+#[test]
+fn a_bucket_that_goes_with_its_last_hold_is_freed_at_once() {
+    let (_server, mut client) = Server::with_clock_and_client();
+    for id in ["a", "b", "c"] {
+        client.say(&format!("TB.HOLD jobs 3 0 1 60000 {id}"));
+        client.say(&format!("TB.SETTLE jobs 3 0 {id} 0"));
+    }
+    assert_eq!(client.keys(), 0);
+    if !is_before(7, 0) {
+        assert_eq!(client.count("memory", "lazyfreed_objects"), 0);
+    }
+    assert_eq!(client.count("tokenbucket", "tokenbucket_bucket_bytes"), 0);
+}
+
 const FILL: &[&str] = &[
     "TB.HOLD renewed 10 1/h 4 5000 a",
     "TB.HOLD renewed 10 1/h 5.000001 86400000 a",

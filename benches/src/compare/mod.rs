@@ -35,21 +35,25 @@ struct Bench {
 }
 
 /// Makes all measurements and writes what they found.
-pub fn run(is_quick: bool, folder: &Path) {
+pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
     let (mut bench, caption) = Bench::new(is_quick);
     let approaches = approaches::all();
     let rivals = [&approaches[..], &[approaches::throttlecrab()]].concat();
-    let tables = [
-        contest::decisions(&mut bench, &rivals),
-        contest::over_grant(&mut bench, &rivals),
-        contest::local(&mut bench),
-        calls::pipelined(&mut bench),
-        contest::latency(&mut bench),
-        storage::memory(&bench, &approaches),
-        growth::measure(&bench),
-        storage::replication(&bench, &approaches),
-        holding::measure(&mut bench),
+    type Measure<'a> = (&'static str, &'a dyn Fn(&mut Bench) -> Table);
+    let measures: [Measure; 9] = [
+        ("decisions", &|bench| contest::decisions(bench, &rivals)),
+        ("over-grant", &|bench| contest::over_grant(bench, &rivals)),
+        ("local", &|bench| contest::local(bench)),
+        ("pipelined", &|bench| calls::pipelined(bench)),
+        ("latency", &|bench| contest::latency(bench)),
+        ("memory", &|bench| storage::memory(bench, &approaches)),
+        ("growth", &|bench| growth::measure(bench)),
+        ("replication", &|bench| storage::replication(bench, &approaches)),
+        ("holding", &|bench| holding::measure(bench)),
     ];
+    let wanted = measures.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+    let tables: Vec<Table> = wanted.map(|(_, measure)| measure(&mut bench)).collect();
+    assert!(!tables.is_empty(), "no table is called {only:?}");
     write(folder, "README.md", &caption, &tables);
 }
 
