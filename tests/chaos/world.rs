@@ -87,8 +87,7 @@ impl World {
         let tally = self.tally.lock().unwrap();
         let counted = |calls| tally.iter().filter(move |(what, _)| is_call(what) == calls);
         let words = |(what, times): (&String, &u64)| format!("{what} {times}");
-        let lines = [true, false].map(|calls| wrapped(counted(calls).map(words)));
-        lines.join("\n")
+        [true, false].map(|calls| counted(calls).map(words).collect::<Vec<_>>().join(", ")).join("\n")
     }
 
     /// To be called by whoever goes: if that is by a panic, the first ends everything, and shows what it did last, what
@@ -109,19 +108,4 @@ impl World {
 /// Whether this is counted for a call, and not for an event. Commands alone are in capitals.
 fn is_call(what: &str) -> bool {
     what.starts_with(|letter: char| letter.is_ascii_uppercase())
-}
-
-/// A list in lines that fit a terminal.
-fn wrapped(words: impl Iterator<Item = String>) -> String {
-    const WIDTH: usize = 100;
-    let mut lines = vec![String::new()];
-    for word in words {
-        if lines.last().is_some_and(|line| line.len() + word.len() > WIDTH) {
-            lines.push(String::new());
-        }
-        let line = lines.last_mut().expect("there is a first line");
-        line.push_str(if line.is_empty() { "        " } else { ", " });
-        line.push_str(&word);
-    }
-    lines.join("\n")
 }
