@@ -7,8 +7,9 @@ mod common;
 use common::judged_calls::{pause_us, stored};
 use common::model::throttle::{follow as follow_by_model, limit, Reply};
 use common::model::{self, Model};
+use common::reply::integers;
 use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
-use common::{integers, text, Connection, Random, Server, ServerBuilder};
+use common::{text, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 
 /// Limits at which nothing is rounded: count and period in seconds.
@@ -35,12 +36,6 @@ fn redis_cell() -> String {
 /// A server with redis-cell instead of the module.
 fn with_redis_cell() -> ServerBuilder {
     Server::builder().without_module().option("loadmodule", redis_cell())
-}
-
-/// Sends `CL.THROTTLE` with arguments given as words.
-fn throttle(client: &mut Connection, words: &str) -> Reply {
-    let reply = client.say(&format!("CL.THROTTLE {words}"));
-    integers(&reply).try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
 }
 
 /// A limit, and the key that it is for.
@@ -98,7 +93,7 @@ impl Pair {
     fn of(server: Server, cell_server: Server) -> Self {
         let (client, mut cell) = (server.connect(), cell_server.connect());
         // Half a second.
-        let probe = throttle(&mut cell, "probe 0 2 1");
+        let probe = cell.throttle("probe 0 2 1");
         assert_eq!(probe[..4], [0, 1, 0, -1]);
         Self { server, cell_server, client, cell, rounds_up: probe[4] == 1 }
     }
@@ -128,7 +123,7 @@ impl Pair {
         }
         let now_us = self.server.clock().now_us();
         model.see(&limit.meant, now_us, stored(self.client.state(key)));
-        let told = throttle(&mut self.client, &call);
+        let told = self.client.throttle(&call);
         follow_by_model(model, &limit.meant, quantity, now_us, told);
         [told, integers(&replies[1]).try_into().unwrap()]
     }
@@ -151,14 +146,14 @@ impl Pair {
     /// that wants tokens makes a bucket of it.
     fn take_over(&mut self, limit: &Limit, random: &mut Random) -> Model {
         for _ in 0..10 {
-            throttle(&mut self.cell, &limit.call(limit.quantity(random)));
+            self.cell.throttle(&limit.call(limit.quantity(random)));
             self.server.clock().advance_us(random.between(0, limit.meant.refill_us() / 20));
         }
-        throttle(&mut self.cell, &limit.call(1));
+        self.cell.throttle(&limit.call(1));
         let left = text(&self.cell.run(&["GET", &limit.key]));
         self.client.run(&["SET", &limit.key, &left]);
         for call in [limit.call(0), limit.call(1)] {
-            let [ours, cell] = [&mut self.client, &mut self.cell].map(|client| throttle(client, &call));
+            let [ours, cell] = [&mut self.client, &mut self.cell].map(|client| client.throttle(&call));
             self.assert_same(ours, cell, &call);
         }
         Model::found(stored(self.client.state(&limit.key)))
@@ -219,7 +214,7 @@ fn decisions_part_only_at_the_very_edge_where_something_is_rounded() {
 fn use_up(cell: &Server, burst: i64, quantity: i64) -> Vec<Limit> {
     let limits = EXACT.map(|rate| Limit::new(burst, rate));
     let mut client = cell.connect();
-    limits.iter().for_each(|limit| assert_eq!(throttle(&mut client, &limit.call(quantity))[0], 0));
+    limits.iter().for_each(|limit| assert_eq!(client.throttle(&limit.call(quantity))[0], 0));
     limits.into()
 }
 
@@ -227,7 +222,7 @@ fn use_up(cell: &Server, burst: i64, quantity: i64) -> Vec<Limit> {
 fn assert_same(ours: Server, cell: Server, limits: &[Limit], quantities: &[i64]) {
     let mut pair = Pair::of(ours, cell);
     for call in limits.iter().flat_map(|limit| quantities.iter().map(|quantity| limit.call(*quantity))) {
-        let [ours, cell] = [&mut pair.client, &mut pair.cell].map(|client| throttle(client, &call));
+        let [ours, cell] = [&mut pair.client, &mut pair.cell].map(|client| client.throttle(&call));
         pair.assert_same(ours, cell, &call);
     }
 }
@@ -266,9 +261,9 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
     for _ in 0..100 {
         let limit = pair.begin(&mut random, &EXACT);
         let (key, peek) = (&limit.key, limit.call(0));
-        throttle(&mut pair.client, &limit.call(random.between(0, limit.capacity)));
+        pair.client.throttle(&limit.call(random.between(0, limit.capacity)));
         pair.server.clock().advance_us(random.between(0, 500_000));
-        let before = throttle(&mut pair.client, &peek);
+        let before = pair.client.throttle(&peek);
         let eval = ["EVAL", script, "1", key].into_iter().chain(limit.words.split(' '));
         pair.client.run(&eval.collect::<Vec<_>>());
         let full_at = pair.client.run(&["GET", key]);
@@ -280,7 +275,7 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
         let expires_at_ms = pair.client.expires_at_ms(key).expect("no expiry").to_string();
         pair.cell.run(&["SET", key, &text(&full_at)]);
         pair.cell.run(&["PEXPIREAT", key, &expires_at_ms]);
-        let back = throttle(&mut pair.cell, &peek);
+        let back = pair.cell.throttle(&peek);
         // A bucket is full up to a millisecond later, and a token poorer: that is as much as the script is told.
         assert!((before[2] - 1..=before[2]).contains(&back[2]), "{peek}: {before:?} {back:?}");
         let soonest_s = before[4] - i64::from(!pair.rounds_up);
@@ -292,20 +287,20 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
 fn whoever_is_loaded_first_has_the_command() {
     let server = Server::builder().option("loadmodule", redis_cell()).start();
     let mut client = server.connect();
-    throttle(&mut client, "k 15 30 60");
+    client.throttle("k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "string", "redis-cell has it");
     client.decide("TB.TAKE other 10 1");
     assert!(server.log().contains("tokenbucket leaves cl.throttle to the module that has it already"));
     let quiet = Server::builder().module_arguments(&["cl-throttle", "no"]);
     let server = quiet.option("loadmodule", redis_cell()).start();
-    throttle(&mut server.connect(), "k 15 30 60");
+    server.connect().throttle("k 15 30 60");
     assert!(!server.log().contains("tokenbucket leaves"));
     // The other way round: ours keeps it. Whether redis-cell then refuses to load depends on the compiler that built it: it
     // returns one byte where the server reads an int.
     let server = Server::start();
     let mut client = server.connect();
     let _ = client.try_run(&["MODULE", "LOAD", &redis_cell()]);
-    throttle(&mut client, "k 15 30 60");
+    client.throttle("k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "tb-bucket");
 }
 
@@ -316,7 +311,7 @@ fn it_lets_too_much_pass_above_a_thousand_a_second() {
     let Pair { server, cell_server: _cell_server, mut client, mut cell, .. } = Pair::start();
     let call = |client: &mut Connection| {
         server.clock().advance_us(20);
-        1 - throttle(client, "k 0 1050 1")[0]
+        1 - client.throttle("k 0 1050 1")[0]
     };
     let admitted = |client: &mut Connection| (0..2000).map(|_| call(client)).sum::<i64>();
     // 40 ms at 1,050 a second, and one at once.
@@ -343,16 +338,16 @@ fn it_is_wrong_where_the_page_says_so() {
     let server = with_redis_cell().controlled_clock().start();
     let mut client = server.connect();
     for (call, first, fields) in WRONG {
-        assert_eq!(throttle(&mut client, call)[first..][..fields.len()], *fields, "{call}");
+        assert_eq!(client.throttle(call)[first..][..fields.len()], *fields, "{call}");
     }
     // Errors have no code.
     assert!(client.refusal("CL.THROTTLE k ten 1 1").starts_with("Cell error:"));
     // Keys are made over maxmemory.
     client.say("CONFIG SET maxmemory 1");
-    assert_eq!(throttle(&mut client, "locked-out 9 1 1 10")[0], 0);
+    assert_eq!(client.throttle("locked-out 9 1 1 10")[0], 0);
     // A clock that stepped back locks out.
     server.clock().advance_ms(-3_600_000);
-    assert!(throttle(&mut client, "locked-out 9 1 1")[3] >= 3600);
+    assert!(client.throttle("locked-out 9 1 1")[3] >= 3600);
     // Keys never expire.
     client.say("CONFIG SET maxmemory 0");
     for (key, quantity) in [("negative", "-5"), ("overflow", "9223372036854775807")] {

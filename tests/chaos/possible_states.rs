@@ -7,8 +7,9 @@ use crate::common::judged_calls::{as_decision, holds_to_show, shown_holds, store
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
 use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
+use crate::common::reply::integers;
 use crate::common::stored::Stored;
-use crate::common::{decision, integer, integers, is_before, multi_decision, reply};
+use crate::common::{decision, integer, is_before, multi_decision, reply};
 use num_traits::Signed;
 use redis::Value;
 

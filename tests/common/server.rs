@@ -2,7 +2,7 @@
 
 use super::clock::{self, Clock};
 use super::engine::{executable, foreign_compiler, is_before};
-use super::reply::{self, array, decision, integer, text, unix_us, Decision};
+use super::reply::{self, array, decision, integer, integers, text, unix_us, Decision};
 use super::wait::{timeout, wait_for};
 use redis::{ConnectionLike, Value};
 use std::ffi::{OsStr, OsString};
@@ -417,6 +417,12 @@ impl Connection {
             Err(error) => error,
             Ok(reply) => panic!("'{words}' was not refused: {reply:?}"),
         }
+    }
+
+    /// Sends `CL.THROTTLE` with arguments given as words; returns limited, limit, remaining, retry after and reset after.
+    pub fn throttle(&mut self, words: &str) -> [i64; 5] {
+        let fields = integers(&self.say(&format!("CL.THROTTLE {words}")));
+        fields.try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
     }
 
     /// `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.

@@ -10,17 +10,11 @@ use crate::common::stored::{
     append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
     with_append_only_file,
 };
-use crate::common::{integers, text, Connection, Server};
+use crate::common::{text, Server};
 use redis_cell_rs::{Cmd, Policy, Verdict};
 use std::fs;
 use std::time::Duration;
 use tokenbucket_core::error::Error;
-
-/// Sends a command given as words; returns limited, limit, remaining, retry after and reset after.
-fn throttle(client: &mut Connection, words: &str) -> [i64; 5] {
-    let reply = client.say(&format!("CL.THROTTLE {words}"));
-    integers(&reply).try_into().unwrap_or_else(|fields| panic!("not five fields: {fields:?}"))
-}
 
 /// What redis-cell stores for a limit that is whole again in `after_ms`.
 fn left_by_redis_cell(server: &Server, after_ms: i64) -> String {
@@ -125,7 +119,7 @@ fn a_key_that_redis_cell_left_becomes_a_bucket_when_it_has_to() {
     for (quantity, limited, is_taken_over) in [(0, 0, false), (11, 1, false), (7, 1, true), (6, 0, true)] {
         client.run(&["SET", "k", &left]);
         watcher.say("WATCH k");
-        assert_eq!(throttle(&mut client, &format!("k 9 1 1 {quantity}"))[0], limited, "{quantity}");
+        assert_eq!(client.throttle(&format!("k 9 1 1 {quantity}"))[0], limited, "{quantity}");
         assert_eq!(has_seen_a_change(&mut watcher), is_taken_over, "{quantity}");
         let expected_type = if is_taken_over { "tb-bucket" } else { "string" };
         assert_eq!(text(&client.say("TYPE k")), expected_type, "{quantity}");
@@ -145,7 +139,7 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     {
         client.run(&["SET", key, &left_by_redis_cell(&master, after_ms)]);
         wait_until_replicated(&replica, &master);
-        let told = throttle(&mut client, &format!("{key} 9 1 100 {quantity}"));
+        let told = client.throttle(&format!("{key} 9 1 100 {quantity}"));
         assert_eq!(told[0] == 1, key == "limited", "{key}");
     }
     assert_same(&replica, &master);
@@ -173,7 +167,7 @@ fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
     fs::write(&path, &file).unwrap();
     server.start_again();
     let mut client = server.connect();
-    assert_eq!(throttle(&mut client, "k 99 1 1 0"), [0, 100, 50, -1, 50]);
+    assert_eq!(client.throttle("k 99 1 1 0"), [0, 100, 50, -1, 50]);
     assert_eq!(append_only_bytes(&mut client), file.len() as u64, "what was read was appended again");
 }
 
