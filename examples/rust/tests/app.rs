@@ -185,10 +185,14 @@ async fn a_call_that_is_wrong_in_itself_does_not_pass_by_failing_open() {
 async fn a_wrong_setting_ends_the_app_with_a_clear_error() {
     for (name, value, says) in [
         ("IP_LIMIT", "20", r#"IP_LIMIT: "20" is not a capacity and a rate, like 20 10/s"#),
-        ("IP_LIMIT", "20 10/w", r#"IP_LIMIT: rate: "10/w" is neither tokens per second nor"#),
-        ("IP_LIMIT", "-1 10/s", r#"IP_LIMIT: capacity: "-1" is not a decimal number of tokens"#),
-        ("SEARCH_LIMIT", "5 0/s", r#"SEARCH_LIMIT: rate: "0/s" is neither tokens per second nor"#),
-        ("EXPORT_LIMIT", "5 1/0s", r#"EXPORT_LIMIT: rate: "1/0s" is neither tokens per second nor"#),
+        (
+            "IP_LIMIT",
+            "20 10/w",
+            "IP_LIMIT: rate: unknown unit 'w' in '10/w', use 7d, or @w for calendar weeks",
+        ),
+        ("IP_LIMIT", "-1 10/s", "IP_LIMIT: capacity must be a decimal number of tokens"),
+        ("SEARCH_LIMIT", "5 0/s", "SEARCH_LIMIT: rate: count '0' in '0/s' must be above 0"),
+        ("EXPORT_LIMIT", "5 1/0s", "EXPORT_LIMIT: rate: period '0s' in '1/0s' must be above 0"),
         ("ON_ERROR", "maybe", r#"ON_ERROR: "maybe" is not 'local', 'open' or 'closed'"#),
         ("REDIS_TIMEOUT_MS", "0", r#"REDIS_TIMEOUT_MS: "0" is not a whole number from 1 to 60000"#),
         ("REDIS_URL", "localhost", "REDIS_URL: "),
