@@ -139,7 +139,6 @@ impl Error {
             Self::Rate | Self::RateOutOfRange => Some("rate"),
             Self::NumKeys | Self::NumKeysMismatch => Some("numkeys"),
             Self::Ttl => Some("ttl_ms"),
-            Self::Id => Some("id"),
             Self::Used | Self::UsedOfPool => Some("used"),
             Self::MaxBurst => Some("max_burst"),
             Self::Count => Some("count"),

@@ -6,6 +6,7 @@ use tokenbucket_core::error::{Refusal, MAX_QUOTED};
 use tokenbucket_core::request;
 
 const TAKE: &str = "TB.TAKE key capacity rate [cost]";
+const TAKE_UP_TO: &str = "TB.TAKEUPTO key capacity rate max";
 const RESERVE: &str = "TB.RESERVE key capacity rate cost max_wait_ms";
 const MTAKE: &str = "TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]";
 const HOLD: &str = "TB.HOLD key capacity rate amount ttl_ms id";
@@ -15,12 +16,13 @@ const RESTORE: &str = "TB.RESTORE key effect [key effect ...]";
 const TOP: &str = "TB.TOP [COUNT n] [RESET]";
 const THROTTLE: &str = "CL.THROTTLE key max_burst count period [quantity]";
 
-const COMMANDS: [&str; 9] = [TAKE, RESERVE, MTAKE, HOLD, MHOLD, MSETTLE, RESTORE, TOP, THROTTLE];
+const COMMANDS: [&str; 10] = [TAKE, TAKE_UP_TO, RESERVE, MTAKE, HOLD, MHOLD, MSETTLE, RESTORE, TOP, THROTTLE];
 
 /// The error line of a call, if it is wrong.
 fn refusal(syntax: &str, arguments: &[&[u8]]) -> Option<String> {
     let refusal: Option<Refusal> = match syntax {
         TAKE => request::take(arguments).err().map(Refusal::from),
+        TAKE_UP_TO => request::take_up_to(arguments).err().map(Refusal::from),
         RESERVE => request::reserve(arguments).err().map(Refusal::from),
         MTAKE => request::multi_take(arguments).err(),
         HOLD => request::hold(arguments).err().map(Refusal::from),
@@ -99,6 +101,8 @@ const CALLS: &[(&str, &str)] = &[
     ("TB.TAKE k 10 0", "ERR rate must be above 0 here; rate 0 (a semaphore) is for TB.HOLD, TB.SETTLE, TB.MHOLD, TB.MSETTLE, TB.PEEK and TB.GIVE"),
     ("TB.TAKE k 10 1/3653d", "ERR refilling capacity from empty at this rate would take more than 100 years: capacity '10', rate '1/3653d'"),
     ("TB.RESERVE k 10 1 1 1s", "ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000, not '1s'"),
+    ("TB.TAKEUPTO k 10 1 1.5", "ERR max must be a whole number of tokens from 1 to 1e12, not '1.5'"),
+    ("TB.HOLD k 10 1 -2 5 id", "ERR amount must be a decimal number of tokens from 0 to 1e12, not '-2'"),
     ("TB.HOLD k 10 1 1 0 id", "ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000, not '0'"),
     ("TB.MTAKE 0 k 10 1 1", "ERR numkeys must be a whole number from 1 to 1024, not '0'"),
     ("TB.MTAKE 2 k 10 1 1", "ERR numkeys must match the number of 'key capacity rate cost' groups: 2 need 8 arguments, not 4"),
@@ -115,6 +119,9 @@ const CALLS: &[(&str, &str)] = &[
     ("TB.TOP COUNT", "ERR COUNT must be a whole number of keys from 1 to 100000"),
     ("TB.TOP COUNT 100001", "ERR COUNT must be a whole number of keys from 1 to 100000, not '100001'"),
     ("TB.TOP COUNT 1 COUNT 1", "ERR options of TB.TOP are COUNT n and RESET, each at most once, not 'COUNT'"),
+    ("CL.THROTTLE k -2 1 1", "ERR max_burst must be a whole number of tokens from -1 to 999999999999, not '-2'"),
+    ("CL.THROTTLE k 10 0 1", "ERR count must be a whole number of tokens from 1 to 1e12, not '0'"),
+    ("CL.THROTTLE k 10 1 1 -1", "ERR quantity must be a whole number of tokens from 0 to 1e12, not '-1'"),
     ("CL.THROTTLE k 10 1 1m", "ERR period must be a whole number of seconds from 1 to 3155760000, not '1m'"),
 ];
 

@@ -169,3 +169,13 @@ proptest! {
         assert_binding(Decision::binding(own.iter().copied()), &own);
     }
 }
+
+#[test]
+fn debt_ends_at_a_trillion_tokens() {
+    let charged = |level_micro, amount_micro| {
+        let stored = Some(Bucket { level_micro, refilled_at_us: 0 });
+        Limit::new("10", "1").module().decide(stored, Operation::Charge { amount_micro }, 0)
+    };
+    assert_eq!(charged(1 - MAX_MICRO, 1).unwrap().decision.remaining, -1_000_000_000_000);
+    assert!(charged(1 - MAX_MICRO, 2).is_err());
+}
