@@ -82,7 +82,7 @@ def test_an_unknown_client_is_refused(make: Make) -> None:
 
 def test_a_limit_of_another_type_is_refused() -> None:
     for package, client in ((tokenbucket, redis.Redis()), (tokenbucket.asyncio, redis.asyncio.Redis())):
-        with pytest.raises(BadArgument, match="limit: .* is not a Limit"):
+        with pytest.raises(BadArgument, match=r"limit: .* is not a Limit"):
             package.Limiter(client, (5, "5/m"))
         with pytest.raises(BadArgument, match="limits: 'a' is 5, not a Limit"):
             package.JointLimiter(client, {"a": 5})
