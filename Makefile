@@ -185,8 +185,8 @@ mutants: build-tools ## Change the core in 1,100 small ways; the pure tests must
 	$(call say,'changing the algorithm and the parser')
 	@CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants $(CORE) --jobs 2 --output target $(MUTANTS) \
 		-- --lib --test pure -- --skip split::
-# Without optimisation a mutant compiles in a tenth of the time. Cases of each property per mutant. More cases find no more mutants. The test of split buckets takes longer than all others
-# together, and judges a page of the documentation rather than the core.
+# Without optimisation a mutant compiles in a tenth of the time. Cases of each property per mutant: more cases find no more
+# mutants. The test of split buckets takes longer than all others together, and judges a page rather than the core.
 MUTANT_CASES ?= 16
 # Selects mutants: MUTANTS='--file core/src/top.rs', or --shard 0/8.
 MUTANTS ?=
