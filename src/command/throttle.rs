@@ -60,7 +60,7 @@ impl Command for Throttle {
     }
 }
 
-/// Opens a bucket, or what redis-cell left: a bucket of the same level.
+/// Opens a bucket, or what redis-cell left: a bucket of the same level, and a full one if its moment is past.
 fn open<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
@@ -69,8 +69,9 @@ fn open<'call>(
     match BucketKey::open(call, *request.key, access) {
         Ok(key) => Ok((key, None)),
         Err(Error::WrongType) => {
-            let (key, bucket) = inherit(call, request, access)?;
-            Ok((key, Some(bucket)))
+            let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
+            let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
+            Ok((key, Some(request.limit.bucket_full_at(full_at_us, call.now_us()))))
         }
         Err(error) => Err(error),
     }
@@ -135,17 +136,6 @@ impl Throttled<'_> {
         }
         Ok(Plan { outcome, verdict })
     }
-}
-
-/// What redis-cell left, as a bucket of the same level; a full one if that moment is past.
-fn inherit<'call>(
-    call: Call<'call>,
-    request: &Request<'call, Argument<'call>>,
-    access: Access,
-) -> Result<(BucketKey<'call>, Bucket), Error> {
-    let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
-    let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
-    Ok((key, request.limit.bucket_full_at(full_at_us, call.now_us())))
 }
 
 /// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else

@@ -2,13 +2,12 @@
 
 use super::together::DecideTogether;
 use super::tokens::{denied_by_another, store};
-use super::{Decide, HoldCounts, Written};
+use super::{update_holds, Decide, Written};
 use crate::redis::{max_holds, on_oom, Argument, BucketKey, Call, OnOom};
 use std::ffi::CStr;
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Operation, Outcome, MAX_TIME_US};
+use tokenbucket_core::bucket::{Change, Decision, Operation, Outcome, MAX_TIME_US};
 use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::error::Error;
-use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
 use tokenbucket_core::request::{HoldOperation, HoldRequest};
 
@@ -69,17 +68,14 @@ impl<'call> Decide<'call> for Request<'call> {
             HoldPlan::Change { bucket, taken_micro } => (bucket, taken_micro),
         };
         let (hold, now_us) = (hold(self, key.call()), key.call().now_us());
-        let dropped = key.ended_holds();
-        let (len, outcome) = key.update_holds(dropped, |holds| {
+        let (written, outcome) = update_holds(key, |holds| {
             match hold {
                 Some(hold) => holds.set(hold),
                 None => drop(holds.remove(self.id.as_ref())),
             }
             let outcome = self.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);
-            let is_stored = matches!(outcome.change, Change::Store { .. });
-            (is_stored.then_some(bucket), outcome)
+            (outcome.change, outcome)
         });
-        let written = expire(key, bucket, outcome.change, HoldCounts { dropped, len });
         let retry_after_ms = match self.operation {
             HoldOperation::Set { .. } => 0,
             HoldOperation::Settle { .. } => outcome.decision.retry_after_ms,
@@ -148,17 +144,4 @@ fn hold(request: &Request, call: &Call) -> Option<Hold> {
     };
     let ends_at_us = call.now_us().saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
     Hold::checked(request.id.as_ref(), amount_micro, ends_at_us)
-}
-
-/// Sets the expiry of a bucket whose holds were changed, unless the bucket is gone.
-fn expire(key: &mut BucketKey, bucket: Bucket, change: Change, holds: HoldCounts) -> Written {
-    let written = match change {
-        Change::Store { full_at_us, .. } => {
-            let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
-            Written::Stored { bucket, expire_at_ms, holds: Some(holds) }
-        }
-        Change::Keep | Change::Clear => Written::Cleared,
-    };
-    key.signal_modified();
-    written
 }

@@ -15,6 +15,8 @@ use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Outcome};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
+use tokenbucket_core::expiry::ExpiryWindow;
+use tokenbucket_core::hold::Holds;
 
 /// What a call wants of one of its buckets.
 pub(super) trait Decide<'call> {
@@ -30,7 +32,7 @@ pub(super) trait Decide<'call> {
     /// Lets the plan pass unless it needs memory that the server does not have.
     fn admit(&self, key: &BucketKey<'call>, plan: &mut Self::Plan) -> Result<(), Error>;
 
-    /// Changes the bucket as planned. Expiring what was written, if anything was.
+    /// Changes the bucket as planned. Returns what was written, if anything was.
     fn store(&self, key: &mut BucketKey<'call>, plan: &Self::Plan) -> (Outcome, Option<Written>);
 
     /// The holds that the plan sets or removes, for replicas and files.
@@ -116,7 +118,35 @@ pub(super) struct HoldCounts {
     len: usize,
 }
 
+/// Drops the holds that have ended, lets `change` change the others, and stores what becomes of the bucket by that.
+fn update_holds<T>(key: &mut BucketKey, change: impl FnOnce(&mut Holds) -> (Change, T)) -> (Written, T) {
+    let dropped = key.ended_holds();
+    let (len, (change, result)) = key.update_holds(dropped, |holds| {
+        let (change, result) = change(holds);
+        let stored = match change {
+            Change::Store { bucket, .. } => Some(bucket),
+            Change::Keep | Change::Clear => None,
+        };
+        (stored, (change, result))
+    });
+    let written = match change {
+        Change::Store { bucket, full_at_us } => {
+            Written::stored(key, bucket, full_at_us, Some(HoldCounts { dropped, len }))
+        }
+        Change::Keep | Change::Clear => Written::Cleared,
+    };
+    key.signal_modified();
+    (written, result)
+}
+
 impl Written {
+    /// Sets the expiry of a bucket that has just been stored.
+    #[inline(always)]
+    fn stored(key: &mut BucketKey, bucket: Bucket, full_at_us: i64, holds: Option<HoldCounts>) -> Self {
+        let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
+        Self::Stored { bucket, expire_at_ms, holds }
+    }
+
     /// What replicas and files are sent of it, with the holds that were set or removed.
     #[inline]
     fn effect(self, changes: Vec<HoldChange>) -> Effect {

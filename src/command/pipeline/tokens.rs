@@ -1,12 +1,11 @@
 //! Taking and giving: what `TB.TAKE`, `TB.TAKEUPTO`, `TB.RESERVE`, `TB.CHARGE`, `TB.GIVE` and `TB.MTAKE` want of a bucket.
 
 use super::together::DecideTogether;
-use super::{run, Decide, HoldCounts, Written};
+use super::{run, update_holds, Decide, Written};
 use crate::redis::{on_oom, Access, Argument, BucketKey, Call, OnOom, Replication};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoHolds, Operation, Outcome};
 use tokenbucket_core::error::Error;
-use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::Holds;
 use tokenbucket_core::request::Request;
 
@@ -169,9 +168,8 @@ pub(super) fn denied_by_another(limit: &Limit, key: &BucketKey) -> Outcome {
 #[inline]
 pub(super) fn store(key: &mut BucketKey, outcome: &Outcome) -> Option<Written> {
     match outcome.change {
-        Change::Store { bucket, full_at_us } if key.has_holds() => {
-            Some(store_with_holds(key, bucket, full_at_us))
-        }
+        // The holds go on, except those that have ended.
+        Change::Store { .. } if key.has_holds() => Some(update_holds(key, |_| (outcome.change, ())).0),
         _ => store_without_holds(key, outcome),
     }
 }
@@ -183,8 +181,7 @@ fn store_without_holds(key: &mut BucketKey, outcome: &Outcome) -> Option<Written
         Change::Keep => return None,
         Change::Store { bucket, full_at_us } => {
             key.store(bucket);
-            let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
-            Written::Stored { bucket, expire_at_ms, holds: None }
+            Written::stored(key, bucket, full_at_us, None)
         }
         Change::Clear => {
             key.delete();
@@ -193,14 +190,4 @@ fn store_without_holds(key: &mut BucketKey, outcome: &Outcome) -> Option<Written
     };
     key.signal_modified();
     Some(written)
-}
-
-/// Stores a bucket that keeps its holds, except those that have ended.
-#[cold]
-fn store_with_holds(key: &mut BucketKey, bucket: Bucket, full_at_us: i64) -> Written {
-    let dropped = key.ended_holds();
-    let (len, ()) = key.update_holds(dropped, |_| (Some(bucket), ()));
-    let expire_at_ms = key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()));
-    key.signal_modified();
-    Written::Stored { bucket, expire_at_ms, holds: Some(HoldCounts { dropped, len }) }
 }
