@@ -18,10 +18,13 @@ pub enum Module {
 
 /// What redis-cell's command is called in reports: with the release that is built.
 pub static CELL_NAME: LazyLock<String> = LazyLock::new(|| {
-    let build = include_str!("../build-redis-cell.sh");
-    let version = build.lines().find_map(|line| line.strip_prefix("version=")).expect("a version is built");
-    format!("CL.THROTTLE (redis-cell {version})")
+    format!("CL.THROTTLE (redis-cell {})", version_built(include_str!("../build-redis-cell.sh")))
 });
+
+/// The release that a script builds.
+pub fn version_built(script: &str) -> &str {
+    script.lines().find_map(|line| line.strip_prefix("version=")).expect("a version is built")
+}
 
 impl Module {
     /// A server with it that is yet to be started.

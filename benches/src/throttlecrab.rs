@@ -2,15 +2,14 @@
 
 use crate::common::server::free_port;
 use crate::common::wait::wait_until;
+use crate::server::version_built;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 /// What its command is called in reports: with the release that is built.
 pub static THROTTLECRAB_NAME: LazyLock<String> = LazyLock::new(|| {
-    let build = include_str!("../build-throttlecrab.sh");
-    let version = build.lines().find_map(|line| line.strip_prefix("version=")).expect("a version is built");
-    format!("throttlecrab-server {version}")
+    format!("throttlecrab-server {}", version_built(include_str!("../build-throttlecrab.sh")))
 });
 
 /// A running one, without buckets, which ends with this value.
