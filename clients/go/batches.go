@@ -159,7 +159,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 	return w.decision, nil
 }
 
-// leave puts back what the batch has granted meanwhile. A denial is told all the same.
+// leave puts back what the batch has granted meanwhile. A denial is still reported.
 func (b *batch) leave(w *waiter) bool {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

@@ -83,7 +83,7 @@ export class Hold implements AsyncDisposable {
    * Ends the hold: what was not used comes back, what was used beyond it is charged. If it is not
    * there any more (it expired, or the server was away when the work began), what was used is charged.
    *
-   * Happens once: whoever calls it again gets the first outcome. Asked also while the server is thought to be away:
+   * Happens once: later calls get the first outcome. It is sent even while the server is thought to be away:
    * what a settlement does not tell is lost.
    */
   async settle(used: Used = this.used): Promise<JointDecision> {

@@ -8,7 +8,7 @@
  *     server.advance(1000);
  *     (await limiter.take("a")).allowed;    // true
  *
- * It decides as the module does. Its calendar begins at midnight UTC of January 1st, 2026, or when it is told:
+ * It decides as the module does. Its calendar begins at midnight UTC of January 1st, 2026, or at the time that you pass:
  * `new FakeServer(new Date("2026-12-31T23:59Z"))`.
  */
 

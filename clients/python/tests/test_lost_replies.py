@@ -112,7 +112,7 @@ class Interrupted(BaseException):
 
 
 def test_an_interrupted_call_gives_back_what_it_took(server: Service, admin: redis.Redis) -> None:
-    """As by Ctrl-C, or by whoever ends requests that take too long."""
+    """As Ctrl-C does, or a server that ends requests that take too long."""
 
     def interrupt(*_: Any) -> None:
         raise Interrupted

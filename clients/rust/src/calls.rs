@@ -190,7 +190,7 @@ impl Calls {
         (node, result.map_err(Unanswered::Failure))
     }
 
-    /// By its digest; whoever may not load it himself may still run one that is loaded.
+    /// By its digest: a user without the right to load it may still run it once it is loaded.
     async fn run_script(
         &self,
         script: &Decider,

@@ -1,4 +1,4 @@
-/** Does what it is told, one JSON object a line, by the package for Node; see the README.md of the suite. */
+/** Runs operations with the package for Node, one JSON object a line; see the README.md of the suite. */
 
 import type { AddressInfo } from "node:net";
 import { createInterface } from "node:readline";

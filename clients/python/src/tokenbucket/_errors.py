@@ -76,7 +76,7 @@ def fault_of(error: ReplyError) -> Fault:
 def is_callers_fault(error: Exception) -> bool:
     """Whether a connection failed for a reason that waiting does not remove, such as a wrong password.
 
-    redis-py and valkey-py share no classes, so their errors are told apart by name.
+    redis-py and valkey-py share no classes, so their errors are recognised by name.
     """
     names = {one.__name__ for one in type(error).__mro__}
     if names & {"AuthenticationError", "AuthorizationError", "DataError"}:

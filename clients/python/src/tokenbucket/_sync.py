@@ -132,7 +132,7 @@ class Limiter(_Closing, Operations):
     caller's mistake is raised under each of them.
 
     `remember_denials`: so many denied names are refused here until their time has come. `batch`: so
-    many tokens are fetched at a time and spent here. `on_decision` is told of every decision.
+    many tokens are fetched at a time and spent here. `on_decision` is called with every decision.
 
     A limit given to a call is for that call alone.
     """

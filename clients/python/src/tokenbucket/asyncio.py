@@ -79,7 +79,7 @@ class Server(BaseServer):
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._detached.discard(task)
         if not task.cancelled():
-            task.exception()  # told to whoever waits
+            task.exception()  # those who wait get it
 
     async def aclose(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open."""
@@ -293,7 +293,7 @@ class Limiter(_Closing, Operations):
             batch.tokens += waiter.cost
 
     async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
-        """Detached: what was fetched is for everybody, whoever began it."""
+        """Detached: the fetched tokens are for all callers, not only for the one who began."""
         try:
             await asyncio.sleep(0)  # those who take in the same round of the loop share the fetch
             while batch.waiting:

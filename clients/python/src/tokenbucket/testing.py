@@ -8,7 +8,7 @@
     assert limiter.take("a").allowed
 
 It decides as the module does, in exact arithmetic. Its calendar begins at midnight UTC of January 1st,
-2026, or when it is told: `FakeServer(datetime(2026, 12, 31, 23, 59, tzinfo=UTC))`.
+2026, or at the time that you pass: `FakeServer(datetime(2026, 12, 31, 23, 59, tzinfo=UTC))`.
 """
 
 from __future__ import annotations
