@@ -76,7 +76,7 @@ else
 		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
 	done
 	@$(MAKE) --no-print-directory test-redis-cell
-	@$(MAKE) --no-print-directory -j2 chaos guard-and-fuzz CHAOS_SECONDS=120 FUZZ_SECONDS=10
+	@$(MAKE) --no-print-directory -j2 chaos guard-and-fuzz CHAOS_SECONDS=120 FUZZ_SECONDS=repeat
 endif
 	$(call say,'all tests passed')
 
@@ -173,7 +173,7 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(call cargo_test,--test valgrind,--nocapture)
 
 .PHONY: fuzz
-fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECONDS=60 for each of four targets)
+fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECONDS=60 for each of four targets, or =repeat)
 	@scripts/install.sh c++
 	$(call say,'fuzzing')
 	@fuzz/run.sh $(FUZZ_SECONDS)

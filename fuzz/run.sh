@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes each target for some seconds (60 unless told): fuzz/run.sh [SECONDS [TARGET…]]
-# What is found anew stays in fuzz/found, and the next run starts from it; a crash is in fuzz/artifacts.
+# Or repeats the same inputs each time, for a test that has to say the same twice: fuzz/run.sh repeat [TARGET…]
+# What is found in seconds stays in fuzz/found, and the next run starts from it; a crash is in fuzz/artifacts.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -19,15 +20,24 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --locked --target "$host"
 
 for target in "${targets[@]}"; do
-    printf 'fuzzing %s for %s s\n' "$target" "$seconds"
     mkdir -p "found/$target" "artifacts/$target"
+    if [ "$seconds" = repeat ]; then
+        printf 'fuzzing %s with the same 50,000 inputs as ever\n' "$target"
+        found=$(mktemp -d)
+        how=(-seed=1 -runs=50000)
+    else
+        printf 'fuzzing %s for %s s\n' "$target" "$seconds"
+        found=found/$target
+        how=(-max_total_time="$seconds")
+    fi
     log=$(mktemp)
     if ! "target/$host/release/$target" -artifact_prefix="artifacts/$target/" -dict=words.dict \
-        -max_total_time="$seconds" -timeout=10 "found/$target" "corpus/$target" >"$log" 2>&1; then
+        "${how[@]}" -timeout=10 "$found" "corpus/$target" >"$log" 2>&1; then
         cat "$log" >&2
         rm "$log"
         exit 1
     fi
     grep '^Done' "$log"
     rm "$log"
+    [ "$seconds" != repeat ] || rm -r "$found"
 done
