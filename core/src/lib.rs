@@ -22,6 +22,7 @@
 //! | [`request`] | the arguments of each command to one typed request |
 //! | [`effect`] | what replicas and files are sent instead of the call |
 //! | [`expiry`] | when the key of a bucket expires |
+//! | [`queue`] | calls that wait in order of arrival, and whose turn it is |
 //! | [`top`] | the keys that are denied most, in a bounded number of counters |
 //! | [`error`] | every error that a client can see |
 //! | [`cast`] | integers reinterpreted as signed |
@@ -40,6 +41,7 @@ pub mod expiry;
 pub mod hold;
 pub mod number;
 pub mod numkeys;
+pub mod queue;
 pub mod rate;
 pub mod request;
 pub mod top;

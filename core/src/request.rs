@@ -19,6 +19,9 @@ pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
 /// The longest time that a hold lasts: 30 days, in milliseconds.
 pub const MAX_TTL_MS: i64 = 2_592_000_000;
 
+/// The longest time that a call waits its turn: 30 days, in milliseconds.
+pub const MAX_TURN_WAIT_MS: i64 = 2_592_000_000;
+
 /// One bucket, its limit, and the operation on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a, A> {
@@ -216,16 +219,7 @@ pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_,
         return Err(Error::WrongArity.into());
     };
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
-    let one = |group| {
-        let (key, limit, amount) = group_of_four(group)?;
-        Ok(HoldRequest {
-            key,
-            limit,
-            id,
-            operation: HoldOperation::Set { amount_micro: hold_amount(amount)?, ttl_ms },
-        })
-    };
-    several(numkeys, groups, one)
+    several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))
 }
 
 /// `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
@@ -249,6 +243,60 @@ pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'
     several(numkeys, groups, one)
 }
 
+/// What calls that wait want, and for how many milliseconds at most they wait: 0 to [`MAX_TURN_WAIT_MS`].
+pub type Waiting<R> = (Vec<R>, i64);
+
+/// `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn blocking_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<Request<'_, A>>, Refusal> {
+    let [call @ .., max_wait_ms] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    let [_, _, _, _] = call else { return Err(Error::WrongArity.into()) };
+    Ok((vec![take(call)?], turn_wait_ms(max_wait_ms)?))
+}
+
+/// `numkeys max_wait_ms key capacity rate cost [key capacity rate cost …]`, of `TB.BMTAKE`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn blocking_multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<Request<'_, A>>, Refusal> {
+    let [numkeys, max_wait_ms, groups @ ..] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    let max_wait_ms = turn_wait_ms(max_wait_ms)?;
+    Ok((several(numkeys, groups, take)?, max_wait_ms))
+}
+
+/// `key capacity rate amount ttl_ms id max_wait_ms`, of `TB.BHOLD`.
+///
+/// # Errors
+/// Of the first argument that is wrong, or [`Error::WrongArity`].
+pub fn blocking_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<HoldRequest<'_, A>>, Refusal> {
+    let [call @ .., max_wait_ms] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    Ok((vec![hold(call)?], turn_wait_ms(max_wait_ms)?))
+}
+
+/// `numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount …]`, of `TB.BMHOLD`.
+///
+/// # Errors
+/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
+pub fn blocking_multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<HoldRequest<'_, A>>, Refusal> {
+    let [numkeys, ttl_ms, id, max_wait_ms, groups @ ..] = arguments else {
+        return Err(Error::WrongArity.into());
+    };
+    let (ttl_ms, id, max_wait_ms) = (self::ttl_ms(ttl_ms)?, self::id(id)?, turn_wait_ms(max_wait_ms)?);
+    Ok((several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?, max_wait_ms))
+}
+
+fn turn_wait_ms<A: AsRef<[u8]>>(max_wait_ms: &A) -> Result<i64, Error> {
+    whole(max_wait_ms.as_ref(), MAX_TURN_WAIT_MS).ok_or(Error::MaxTurnWait)
+}
+
 /// As many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
 #[inline]
 fn several<'a, A: AsRef<[u8]>, R>(
@@ -266,6 +314,16 @@ fn several<'a, A: AsRef<[u8]>, R>(
     }
     reject_duplicates(groups.iter().step_by(4).map(AsRef::as_ref))?;
     Ok(requests)
+}
+
+fn hold_of_group<'a, A: AsRef<[u8]>>(
+    group: &'a [A],
+    ttl_ms: i64,
+    id: &'a A,
+) -> Result<HoldRequest<'a, A>, Error> {
+    let (key, limit, amount) = group_of_four(group)?;
+    let operation = HoldOperation::Set { amount_micro: hold_amount(amount)?, ttl_ms };
+    Ok(HoldRequest { key, limit, id, operation })
 }
 
 /// A key, its limit, and the argument behind them.

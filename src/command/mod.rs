@@ -6,6 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+mod blocking_hold;
+mod blocking_multi_hold;
+mod blocking_multi_take;
+mod blocking_take;
 mod charge;
 mod give;
 mod hold;
@@ -40,6 +44,10 @@ pub(crate) const ALL: Commands = Commands {
         entry::<settle::Settle>(),
         entry::<multi_hold::MultiHold>(),
         entry::<multi_settle::MultiSettle>(),
+        entry::<blocking_take::BlockingTake>(),
+        entry::<blocking_multi_take::BlockingMultiTake>(),
+        entry::<blocking_hold::BlockingHold>(),
+        entry::<blocking_multi_hold::BlockingMultiHold>(),
         entry::<holds::Holds>(),
         entry::<state::State>(),
         entry::<top::Top>(),

@@ -1,9 +1,7 @@
 //! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
 
 use super::pipeline::execute;
-use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, RATE,
-};
+use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, RATE};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request;
@@ -20,7 +18,7 @@ impl Command for Reserve {
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,
-        arguments: &[KEY, CAPACITY, RATE, COST, ArgumentSpec::required(c"max_wait_ms", Kind::Whole)],
+        arguments: &[KEY, CAPACITY, RATE, COST, MAX_WAIT_MS],
     };
 
     fn run(call: Call) -> Result<(), Refusal> {

@@ -17,6 +17,17 @@ pub(crate) struct Argument<'call> {
     call: PhantomData<&'call raw::RedisModuleString>,
 }
 
+impl Argument<'_> {
+    /// A string of the server's that is no argument; `None` if there is none.
+    ///
+    /// # Safety
+    /// It must be null, or alive while what is returned is used.
+    pub(super) unsafe fn of(string: &*mut raw::RedisModuleString) -> Option<&Self> {
+        // SAFETY: by the contract of this function, and `Argument` is a transparent wrapper of a pointer.
+        (!string.is_null()).then(|| unsafe { &*ptr::from_ref(string).cast() })
+    }
+}
+
 impl AsRef<[u8]> for Argument<'_> {
     #[inline]
     fn as_ref(&self) -> &[u8] {
@@ -46,6 +57,14 @@ pub(super) unsafe fn arguments<'call>(
     }
 }
 
+/// What is decided of a call over several buckets.
+pub(crate) struct Decisions {
+    /// The decision that binds the call.
+    pub(crate) binding: Decision,
+    /// That of each bucket.
+    pub(crate) each: Vec<Decision>,
+}
+
 /// A command being executed on behalf of a client.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'call> {
@@ -69,6 +88,15 @@ impl<'call> Call<'call> {
         // SAFETY: by the contract of this function: behind the name stand the others.
         let arguments = unsafe { arguments(argv.add(1), argc.wrapping_sub(1)) };
         Self { context, arguments, now_us: now_us() }
+    }
+
+    /// A call that came before, and is decided now on behalf of a client that waits.
+    pub(super) fn resumed(
+        context: *mut raw::RedisModuleCtx,
+        arguments: &'call [Argument<'call>],
+        now_us: i64,
+    ) -> Self {
+        Self { context, arguments, now_us }
     }
 
     /// The arguments behind the command's name.
@@ -139,6 +167,16 @@ impl<'call> Call<'call> {
         self.reply_decision_fields(decision);
     }
 
+    /// Replies the binding decision, and that of each bucket.
+    pub(crate) fn reply_decisions(&self, decisions: &Decisions) {
+        self.reply_array(5);
+        self.reply_decision_fields(&decisions.binding);
+        self.reply_array(decisions.each.len());
+        for decision in &decisions.each {
+            self.reply_decision(decision);
+        }
+    }
+
     /// Replies the four integers of a decision, without an array around them.
     #[inline]
     pub(crate) fn reply_decision_fields(&self, decision: &Decision) {
@@ -196,6 +234,12 @@ impl<'call> Call<'call> {
 
 /// A string that we made, freed when it goes out of scope.
 pub(super) struct OwnedString(pub(super) *mut raw::RedisModuleString);
+
+impl OwnedString {
+    pub(super) fn argument(&self) -> Argument<'_> {
+        Argument { string: self.0, call: PhantomData }
+    }
+}
 
 impl OwnedString {
     pub(super) fn new(bytes: &[u8]) -> Self {

@@ -1,6 +1,7 @@
 //! Counters, and `INFO tokenbucket` that shows them.
 
 use super::api::server;
+use super::waiting::waiting;
 use redis_module::server_events::INFO_COMMAND_HANDLER_LIST;
 use redis_module::{raw, InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
@@ -27,6 +28,8 @@ pub(crate) struct Counters {
     holds_bytes: AtomicU64,
     holds_expired: AtomicU64,
     settled_late: AtomicU64,
+    served_after_waiting: AtomicU64,
+    gave_up_waiting: AtomicU64,
 }
 
 static COUNTERS: Counters = Counters {
@@ -42,6 +45,8 @@ static COUNTERS: Counters = Counters {
     holds_bytes: AtomicU64::new(0),
     holds_expired: AtomicU64::new(0),
     settled_late: AtomicU64::new(0),
+    served_after_waiting: AtomicU64::new(0),
+    gave_up_waiting: AtomicU64::new(0),
 };
 
 /// The counters of this server.
@@ -119,7 +124,17 @@ impl Counters {
         add(&self.settled_late, 1);
     }
 
-    fn fields(&self) -> [(&'static str, u64); 9] {
+    /// A call was served that had to wait.
+    pub(super) fn served_after_waiting(&self) {
+        add(&self.served_after_waiting, 1);
+    }
+
+    /// A call ended that waited in vain.
+    pub(super) fn gave_up_waiting(&self) {
+        add(&self.gave_up_waiting, 1);
+    }
+
+    fn fields(&self) -> [(&'static str, u64); 12] {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let without_holds = buckets.saturating_sub(self.buckets_with_holds.load(Ordering::Relaxed));
         let bytes = without_holds.saturating_mul(wide(self.value_bytes.load(Ordering::Relaxed)));
@@ -133,6 +148,9 @@ impl Counters {
             ("holds", self.holds.load(Ordering::Relaxed)),
             ("holds_expired", self.holds_expired.load(Ordering::Relaxed)),
             ("settled_late", self.settled_late.load(Ordering::Relaxed)),
+            ("waiting", wide(waiting())),
+            ("served_after_waiting", self.served_after_waiting.load(Ordering::Relaxed)),
+            ("gave_up_waiting", self.gave_up_waiting.load(Ordering::Relaxed)),
         ]
     }
 }

@@ -26,6 +26,7 @@
 
 use super::api::server;
 use super::call::Call;
+use super::waiting;
 use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_void, CStr};
@@ -35,6 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 const LOOPS_BETWEEN_LOOKS: u32 = 10;
 
 static MAY_EXIST: AtomicBool = AtomicBool::new(true);
+static ALL_ANNOUNCED: AtomicBool = AtomicBool::new(false);
 static LOOPS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether somebody may be listening. Asked and set on the server's main thread alone.
@@ -61,11 +63,10 @@ const AWAKENING: [(u64, u64); 5] = [
 
 /// Starts to watch for listeners.
 pub(super) fn watch(context: *mut raw::RedisModuleCtx) {
-    let all_announced = AWAKENING.into_iter().all(|event| subscribe(context, event, on_awakening));
-    if all_announced {
-        // Without it the switch simply stays on.
-        subscribe(context, (raw::REDISMODULE_EVENT_CRON_LOOP, 1), on_cron_loop);
-    }
+    let announced = AWAKENING.into_iter().filter(|event| subscribe(context, *event, on_awakening)).count();
+    // Otherwise the switch simply stays on.
+    ALL_ANNOUNCED.store(announced == AWAKENING.len(), Ordering::Relaxed);
+    subscribe(context, (raw::REDISMODULE_EVENT_CRON_LOOP, 1), on_cron_loop);
 }
 
 type OnEvent = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -77,12 +78,15 @@ fn subscribe(context: *mut raw::RedisModuleCtx, (id, version): (u64, u64), on_ev
 }
 
 unsafe extern "C" fn on_awakening(
-    _context: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
+    context: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
     _subevent: u64,
     _data: *mut c_void,
 ) {
     MAY_EXIST.store(true, Ordering::Relaxed);
+    if event.id == raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED {
+        waiting::on_role_changed(context);
+    }
 }
 
 unsafe extern "C" fn on_cron_loop(
@@ -91,7 +95,8 @@ unsafe extern "C" fn on_cron_loop(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    if !may_exist() {
+    waiting::on_cron_loop();
+    if !may_exist() || !ALL_ANNOUNCED.load(Ordering::Relaxed) {
         return;
     }
     let loops = LOOPS.load(Ordering::Relaxed).wrapping_add(1);

@@ -14,7 +14,7 @@
 use super::api::{missing, server};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
-use super::{config, data_type, info, listeners, register, settings};
+use super::{config, data_type, info, listeners, register, settings, waiting};
 use crate::cast::signed_32;
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
@@ -92,6 +92,7 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     warn_of_replayed_scripts(context);
     info::register(context);
     listeners::watch(context);
+    waiting::watch(context);
     Ok(())
 }
 

@@ -22,8 +22,9 @@ mod register;
 mod replicate;
 mod settings;
 pub(crate) mod spec;
+pub(crate) mod waiting;
 
-pub(crate) use call::{Argument, Call};
+pub(crate) use call::{Argument, Call, Decisions};
 pub(crate) use denials::{announce_denial, with_top};
 pub(crate) use info::counters;
 pub(crate) use key::{Access, BucketKey};

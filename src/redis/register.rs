@@ -3,7 +3,7 @@
 use super::api::server;
 use super::call::Call;
 use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
-use super::{info, listeners, log};
+use super::{info, listeners, log, waiting};
 use crate::cast::signed_32;
 use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
@@ -49,10 +49,19 @@ unsafe extern "C" fn handler<C: Command>(
         report_keys(&C::SPEC, &call);
     } else if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
         ignore(&call);
-    } else if let Err(refusal) = C::run(call) {
-        refuse(&C::SPEC, &call, refusal);
+    } else if C::SPEC.audience.writes() && waiting::is_anyone() {
+        waiting::around_command(call, execute::<C>);
+    } else {
+        execute::<C>(call);
     }
     0
+}
+
+#[inline(always)]
+fn execute<C: Command>(call: Call) {
+    if let Err(refusal) = C::run(call) {
+        refuse(&C::SPEC, &call, refusal);
+    }
 }
 
 /// Replies the error of a call, which says what is wrong with which argument.
@@ -141,21 +150,36 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
         Audience::Operators => c"readonly admin allow-stale",
         Audience::Servers => c"write admin",
         Audience::Writers if needs_getkeys(spec) => c"write fast getkeys-api",
+        Audience::WaitingWriters if needs_getkeys(spec) => c"write getkeys-api",
+        Audience::WaitingWriters => c"write",
         Audience::Writers => c"write fast",
     };
-    // SAFETY: the context is valid while the module is being loaded; the server copies the strings.
-    let status = unsafe {
-        server!(RedisModule_CreateCommand)(
-            context,
-            spec.name.as_ptr(),
-            Some(handler),
-            flags.as_ptr(),
-            first,
-            last,
-            step,
-        )
+    let create = |flags: &CStr| {
+        let name = spec.name.as_ptr();
+        // SAFETY: the context is valid while the module is being loaded; the server copies the strings.
+        unsafe {
+            server!(RedisModule_CreateCommand)(
+                context,
+                name,
+                Some(handler),
+                flags.as_ptr(),
+                first,
+                last,
+                step,
+            )
+        }
+    };
+    let status = match spec.audience {
+        // Before 7.0 a command cannot say that it blocks.
+        Audience::WaitingWriters if create(&blocking(flags)) == 0 => 0,
+        _ => create(flags),
     };
     accepted(status, spec, "command")
+}
+
+/// The flags of a command that may block.
+fn blocking(flags: &CStr) -> CString {
+    CString::new([flags.to_bytes(), b" blocking"].concat()).unwrap_or_default()
 }
 
 fn accepted(status: c_int, spec: &Spec, what: &str) -> Result<(), String> {
@@ -201,7 +225,9 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
 fn key_spec(spec: &Spec) -> Option<KeySpec> {
     let flags = match spec.audience {
         Audience::Readers | Audience::Operators => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
-        Audience::Writers => KeySpecFlags::READ_WRITE | KeySpecFlags::ACCESS | KeySpecFlags::UPDATE,
+        Audience::Writers | Audience::WaitingWriters => {
+            KeySpecFlags::READ_WRITE | KeySpecFlags::ACCESS | KeySpecFlags::UPDATE
+        }
         Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
     let (flags, find) = match spec.keys {
@@ -290,6 +316,7 @@ fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool
     let categories = match spec.audience {
         Audience::Readers => format!("read fast{own}"),
         Audience::Writers => format!("write fast{own}"),
+        Audience::WaitingWriters => format!("write blocking{own}"),
         Audience::Operators => "admin dangerous".to_owned(),
         Audience::Servers => "write admin dangerous".to_owned(),
     };

@@ -33,7 +33,7 @@ pub(super) enum Kind {
     Whole { min: i64, max: i64 },
 }
 
-pub(super) static SETTINGS: [Setting; 4] = [
+pub(super) static SETTINGS: [Setting; 5] = [
     Setting {
         name: c"on-oom",
         kind: Kind::Choice([c"deny", c"allow"]),
@@ -58,6 +58,12 @@ pub(super) static SETTINGS: [Setting; 4] = [
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(128),
     },
+    Setting {
+        name: c"max-waiters",
+        kind: Kind::Whole { min: 0, max: 100_000 },
+        flags: raw::REDISMODULE_CONFIG_DEFAULT,
+        current: AtomicI64::new(1000),
+    },
 ];
 
 /// `tokenbucket.on-oom`.
@@ -77,15 +83,21 @@ pub(super) fn cl_throttle() -> bool {
 
 /// `tokenbucket.max-holds`: how many holds a bucket may have.
 pub(crate) fn max_holds() -> usize {
-    let [_, _, max_holds, _] = &SETTINGS;
+    let [_, _, max_holds, ..] = &SETTINGS;
     usize::try_from(max_holds.current.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
 }
 
 /// `tokenbucket.top-keys`: in how many counters denials are counted by key.
 #[inline]
 pub(super) fn top_keys() -> usize {
-    let [.., top_keys] = &SETTINGS;
+    let [.., top_keys, _] = &SETTINGS;
     usize::try_from(top_keys.current.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// `tokenbucket.max-waiters`: how many calls may wait in the server.
+pub(super) fn max_waiters() -> usize {
+    let [.., max_waiters] = &SETTINGS;
+    usize::try_from(max_waiters.current.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
 impl Kind {

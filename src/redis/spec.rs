@@ -83,12 +83,21 @@ impl fmt::Display for ArgumentSpec {
 pub(crate) enum Audience {
     /// Clients, where writes are accepted.
     Writers,
+    /// The same, who may have to wait.
+    WaitingWriters,
     /// Clients, also on read-only replicas.
     Readers,
     /// Operators, also on read-only replicas.
     Operators,
     /// Masters, append-only files, and operators who know what they do.
     Servers,
+}
+
+impl Audience {
+    /// Whether it is clients that write.
+    pub(super) const fn writes(self) -> bool {
+        matches!(self, Self::Writers | Self::WaitingWriters)
+    }
 }
 
 /// What becomes of a call that comes from a master or a file rather than from a client.
@@ -114,6 +123,17 @@ pub(crate) enum Keys {
         /// The position of the first of them; the command's name has position 0.
         first: usize,
     },
+}
+
+impl Keys {
+    /// The position of the first key; the command's name has position 0.
+    pub(super) fn first(self) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::First | Self::EverySecond => Some(1),
+            Self::CountedEveryFourth { first } => Some(first),
+        }
+    }
 }
 
 /// One argument, or a group of them.
@@ -166,6 +186,8 @@ pub(crate) const COST: ArgumentSpec = ArgumentSpec::required(c"cost", Kind::Deci
 pub(crate) const AMOUNT: ArgumentSpec = ArgumentSpec::required(c"amount", Kind::Decimal);
 /// How long a hold lasts.
 pub(crate) const TTL_MS: ArgumentSpec = ArgumentSpec::required(c"ttl_ms", Kind::Whole);
+/// How long a call waits its turn at most.
+pub(crate) const MAX_WAIT_MS: ArgumentSpec = ArgumentSpec::required(c"max_wait_ms", Kind::Whole);
 /// The name of a hold.
 pub(crate) const ID: ArgumentSpec = ArgumentSpec::required(c"id", Kind::Text);
 /// What the work cost for which tokens were held.

@@ -8,7 +8,7 @@ use crate::cast::signed;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
 
 /// Waiting never helps: the cost is above the capacity, or nothing flows in.
-pub(crate) const NEVER_MS: i64 = -1;
+pub const NEVER_MS: i64 = -1;
 
 impl Limit {
     /// Decides `operation` on what is stored (`None`: a full bucket) at `now_us` Unix microseconds.
@@ -53,6 +53,21 @@ impl Limit {
     pub fn denied_by_another(&self, stored: Option<Bucket>, expiring: impl Expiring, now_us: i64) -> Outcome {
         let denied = View::new(self, stored, expiring, now_us).denied(0);
         Outcome { decision: Decision { allowed: 1, ..denied.decision }, ..denied }
+    }
+
+    /// The denial of a call that wants `cost_micro`, because others wait for the bucket who want `ahead_micro` together. The
+    /// wait is as if they were served first; it is an estimate, at least a millisecond.
+    #[must_use]
+    pub fn denied_behind(
+        &self,
+        stored: Option<Bucket>,
+        expiring: impl Expiring,
+        cost_micro: i64,
+        ahead_micro: i64,
+        now_us: i64,
+    ) -> Outcome {
+        let view = View::new(self, stored, expiring, now_us);
+        view.denied(view.wait_behind(cost_micro, ahead_micro))
     }
 
     /// Microseconds from `now_us` until what is stored holds `level_micro`, if nobody takes; 0 if it does already.
@@ -274,6 +289,17 @@ impl<'limit, R: Expiring> View<'limit, R> {
             return NEVER_MS;
         }
         self.wait_until_ms(self.reaches_at_us(self.stored, NOTHING_INCLUDED, cost_micro))
+    }
+
+    /// How long until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
+    fn wait_behind(&self, cost_micro: i64, ahead_micro: i64) -> i64 {
+        if cost_micro > self.limit.capacity_micro {
+            return NEVER_MS;
+        }
+        let level_micro = self.stored.level_micro.saturating_sub(ahead_micro).max(DEEPEST_DEBT_MICRO);
+        let at_us = self.reaches_at_us(Bucket { level_micro, ..self.stored }, NOTHING_INCLUDED, cost_micro);
+        let is_foreseeable = at_us <= MAX_TIME_US || !self.limit.is_pool();
+        self.ms_until(if is_foreseeable { at_us } else { self.expiring.last_end_us() }).max(1)
     }
 
     #[inline]

@@ -30,6 +30,8 @@
 mod binding;
 pub(crate) mod decide;
 
+pub use decide::NEVER_MS;
+
 use crate::number::MAX_MICRO;
 use crate::rate::Rate;
 

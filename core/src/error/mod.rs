@@ -36,6 +36,10 @@ pub enum Error {
     Max,
     /// The `max_wait_ms` of `TB.RESERVE` is not a whole number of milliseconds.
     MaxWait,
+    /// The `max_wait_ms` of a call that waits its turn is not a whole number of milliseconds.
+    MaxTurnWait,
+    /// As many calls wait as may.
+    TooManyWaiters,
     /// The rate is malformed, or zero.
     Rate,
     /// The rate is 0, for a command that needs one.
@@ -96,6 +100,8 @@ impl Error {
             Self::Amount => "ERR amount must be a decimal number of tokens from 0 to 1e12",
             Self::Max => "ERR max must be a whole number of tokens from 1 to 1e12",
             Self::MaxWait => "ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000",
+            Self::MaxTurnWait => "ERR max_wait_ms must be a whole number of milliseconds from 0 to 2592000000",
+            Self::TooManyWaiters => "ERR tokenbucket.max-waiters calls wait already",
             Self::Rate => "ERR rate:",
             Self::RateOfPool => {
                 "ERR rate must be above 0 here; rate 0 (a semaphore) is for TB.HOLD, TB.SETTLE, TB.MHOLD, TB.MSETTLE, TB.PEEK and TB.GIVE"
@@ -135,7 +141,7 @@ impl Error {
             Self::Cost => Some("cost"),
             Self::Amount => Some("amount"),
             Self::Max => Some("max"),
-            Self::MaxWait => Some("max_wait_ms"),
+            Self::MaxWait | Self::MaxTurnWait => Some("max_wait_ms"),
             Self::Rate | Self::RateOutOfRange => Some("rate"),
             Self::NumKeys | Self::NumKeysMismatch => Some("numkeys"),
             Self::Ttl => Some("ttl_ms"),

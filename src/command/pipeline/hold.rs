@@ -1,14 +1,15 @@
 //! Holds: what `TB.HOLD`, `TB.SETTLE`, `TB.MHOLD` and `TB.MSETTLE` want of a bucket.
 
 use super::together::DecideTogether;
-use super::tokens::{denied_by_another, store};
+use super::tokens::{denied_behind, denied_by_another, is_hopeless, store};
 use super::{update_holds, Decide, Written};
-use crate::redis::{max_holds, on_oom, Argument, BucketKey, Call, OnOom};
+use crate::redis::{max_holds, on_oom, waiting, Argument, BucketKey, Call, OnOom};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Change, Decision, Operation, Outcome, MAX_TIME_US};
 use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
+use tokenbucket_core::queue::Part;
 use tokenbucket_core::request::{HoldOperation, HoldRequest};
 
 type Request<'call> = HoldRequest<'call, Argument<'call>>;
@@ -21,20 +22,15 @@ impl<'call> Decide<'call> for Request<'call> {
     }
 
     fn decide(&self, key: &mut BucketKey<'call>) -> Result<HoldPlan, Error> {
-        let (stored, now_us) = (key.bucket(), key.call().now_us());
-        let (limit, id) = (&self.limit, self.id.as_ref());
-        let mut none = Holds::default();
-        let holds = key.holds_mut().unwrap_or(&mut none);
-        match self.operation {
-            HoldOperation::Settle { used_micro } => Ok(limit.settle(stored, holds, id, used_micro, now_us)?),
-            HoldOperation::Set { amount_micro, .. } => {
-                let is_new = amount_micro > 0 && holds.outstanding_of(id, now_us).is_none();
-                if is_new && holds.len() >= max_holds() && holds.outstanding(now_us) >= max_holds() {
-                    return Err(Error::TooManyHolds);
-                }
-                Ok(limit.hold(stored, holds, id, amount_micro, now_us))
-            }
+        let plan = decide(self, key)?;
+        if !waiting::is_anyone() {
+            return Ok(plan);
         }
+        let denied = deny_behind_others(self, key, &plan);
+        if denied.is_none() {
+            waiting::mark_hold(key, self.id.as_ref());
+        }
+        Ok(denied.unwrap_or(plan))
     }
 
     /// A call that passes without a hold (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
@@ -108,6 +104,48 @@ impl<'call> Decide<'call> for Request<'call> {
     }
 }
 
+/// Decides as if nobody waited for the bucket.
+fn decide<'call>(request: &Request<'call>, key: &mut BucketKey<'call>) -> Result<HoldPlan, Error> {
+    let (stored, now_us) = (key.bucket(), key.call().now_us());
+    let (limit, id) = (&request.limit, request.id.as_ref());
+    let mut none = Holds::default();
+    let holds = key.holds_mut().unwrap_or(&mut none);
+    match request.operation {
+        HoldOperation::Settle { used_micro } => Ok(limit.settle(stored, holds, id, used_micro, now_us)?),
+        HoldOperation::Set { amount_micro, .. } => {
+            let is_new = amount_micro > 0 && holds.outstanding_of(id, now_us).is_none();
+            if is_new && holds.len() >= max_holds() && holds.outstanding(now_us) >= max_holds() {
+                return Err(Error::TooManyHolds);
+            }
+            Ok(limit.hold(stored, holds, id, amount_micro, now_us))
+        }
+    }
+}
+
+/// The denial of a hold that wants what somebody lacks who waits for it; `None` if it wants nothing like that.
+fn deny_behind_others<'call>(
+    request: &Request<'call>,
+    key: &BucketKey<'call>,
+    plan: &HoldPlan,
+) -> Option<HoldPlan> {
+    let lacking_micro = lacking_micro(request, key);
+    let is_hopeless = matches!(plan, HoldPlan::Keep(outcome) if is_hopeless(&outcome.decision));
+    if lacking_micro <= 0 || is_hopeless {
+        return None;
+    }
+    let ahead_micro = waiting::wanted_before(key)?;
+    Some(HoldPlan::Keep(denied_behind(&request.limit, key, lacking_micro, ahead_micro)))
+}
+
+/// Micro-tokens that a hold wants in addition to what it has.
+fn lacking_micro<'call>(request: &Request<'call>, key: &BucketKey<'call>) -> i64 {
+    let HoldOperation::Set { amount_micro, .. } = request.operation else {
+        return 0;
+    };
+    let held = key.holds().and_then(|holds| holds.outstanding_of(request.id.as_ref(), key.call().now_us()));
+    amount_micro.saturating_sub(held.map_or(0, |held| held.amount_micro))
+}
+
 impl<'call> DecideTogether<'call> for Request<'call> {
     /// A hold that is not there to be settled denies nothing to the other buckets.
     fn is_denied(&self, plan: &HoldPlan) -> bool {
@@ -123,6 +161,22 @@ impl<'call> DecideTogether<'call> for Request<'call> {
         match plan {
             HoldPlan::Keep(outcome) => outcome.decision.retry_after_ms,
             HoldPlan::Change { .. } => 0,
+        }
+    }
+
+    fn part(&self) -> Part {
+        let wanted_micro = match self.operation {
+            HoldOperation::Set { amount_micro, .. } => amount_micro,
+            HoldOperation::Settle { .. } => 0,
+        };
+        let (key, id) = (self.key.as_ref().into(), Some(self.id.as_ref().into()));
+        Part { key, limit: self.limit, wanted_micro, id }
+    }
+
+    fn denial(&self, key: &BucketKey<'call>, plan: &HoldPlan, is_denied: bool) -> Outcome {
+        match plan {
+            HoldPlan::Keep(outcome) if is_denied => *outcome,
+            _ => denied_behind(&self.limit, key, lacking_micro(self, key), 0),
         }
     }
 

@@ -6,9 +6,11 @@
 mod hold;
 mod together;
 mod tokens;
+mod turn;
 
 pub(super) use together::run_together;
 pub(super) use tokens::{execute, peek};
+pub(super) use turn::{run_or_wait, Wait};
 
 use crate::redis::{announce_denial, counters, replicate, Access, Argument, BucketKey, Call, Replication};
 use std::ffi::CStr;

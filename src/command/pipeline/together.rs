@@ -1,9 +1,10 @@
 //! Several buckets in one call: decide on all of them, then change all of them, or none.
 
 use super::{announce, Decide, Written};
-use crate::redis::{counters, replicate, Access, BucketKey, Call, Replication};
-use tokenbucket_core::bucket::{Decision, Outcome};
+use crate::redis::{announce_denial, counters, replicate, Access, BucketKey, Call, Decisions, Replication};
+use tokenbucket_core::bucket::{Decision, Outcome, NEVER_MS};
 use tokenbucket_core::error::Refusal;
+use tokenbucket_core::queue::Part;
 
 /// What a call over several buckets wants of one of them.
 pub(in crate::command) trait DecideTogether<'call>: Decide<'call> {
@@ -15,6 +16,13 @@ pub(in crate::command) trait DecideTogether<'call>: Decide<'call> {
 
     /// How long to wait by this plan alone; -1 is without end.
     fn retry_after_ms(&self, plan: &Self::Plan) -> i64;
+
+    /// What the call wants of the bucket while it waits.
+    fn part(&self) -> Part;
+
+    /// The outcome if the call is denied although nobody changes the bucket. `is_denied` if it was planned so; otherwise it
+    /// is not the call's turn.
+    fn denial(&self, key: &BucketKey<'call>, plan: &Self::Plan, is_denied: bool) -> Outcome;
 
     /// From when on, in Unix microseconds, waiting no longer helps.
     fn possible_until_us(&self, _key: &BucketKey<'call>) -> i64 {
@@ -30,47 +38,106 @@ pub(in crate::command) fn run_together<'call, D: DecideTogether<'call>>(
     call: Call<'call>,
     requests: &[D],
 ) -> Result<(), Refusal> {
-    let (keys, plans, is_possible) = plan(call, requests)?;
-    let outcomes = store(&call, requests, keys, &plans);
-    for ((request, plan), outcome) in requests.iter().zip(&plans).zip(&outcomes) {
-        announce(&call, request, plan, outcome);
-    }
-    let mut binding = Decision::binding(outcomes.iter().map(|outcome| outcome.decision));
-    if !is_possible {
-        binding.retry_after_ms = -1;
-    }
-    if requests.iter().zip(&outcomes).all(|(request, outcome)| !request.is_late(outcome)) {
-        counters().decision(binding.allowed != 0);
-    }
-    reply(&call, &binding, &outcomes);
+    let planned = Planned::new(call, requests, Access::Write)?;
+    call.reply_decisions(&planned.commit(Replication::CallOrEffect));
     Ok(())
 }
 
-type Plans<'call, Plan> = (Vec<BucketKey<'call>>, Vec<Plan>, bool);
-
-/// Opens all keys, decides on their buckets, and lets all of them pass or none; whether the call can ever pass.
-fn plan<'call, D: DecideTogether<'call>>(
+/// A call over several buckets that has been decided, and has changed nothing yet.
+pub(super) struct Planned<'requests, 'call, D: Decide<'call>> {
     call: Call<'call>,
-    requests: &[D],
-) -> Result<Plans<'call, D::Plan>, Refusal> {
-    let mut keys = Vec::with_capacity(requests.len());
-    let mut plans = Vec::with_capacity(requests.len());
-    for (place, request) in requests.iter().enumerate() {
-        let opened = BucketKey::open(call, *request.key(), Access::Write);
-        let mut key = opened.map_err(|error| error.at(place))?;
-        plans.push(request.decide(&mut key).map_err(|error| error.at(place))?);
-        keys.push(key);
-    }
-    let is_denied = requests.iter().zip(&plans).any(|(request, plan)| request.is_denied(plan));
-    let is_possible = !is_denied || is_possible(&call, requests, &keys, &plans);
-    for (place, ((request, key), plan)) in requests.iter().zip(&keys).zip(&mut plans).enumerate() {
-        if !is_denied {
-            request.admit(key, plan).map_err(|error| error.at(place))?;
-        } else if !request.is_denied(plan) {
-            *plan = request.denied_by_another(key);
+    requests: &'requests [D],
+    keys: Vec<BucketKey<'call>>,
+    plans: Vec<D::Plan>,
+    is_denied: bool,
+    /// Whether waiting can help.
+    is_possible: bool,
+}
+
+impl<'requests, 'call, D: DecideTogether<'call>> Planned<'requests, 'call, D> {
+    /// Opens all keys, decides on their buckets, and lets all of them pass or none.
+    pub(super) fn new(call: Call<'call>, requests: &'requests [D], access: Access) -> Result<Self, Refusal> {
+        let mut keys = Vec::with_capacity(requests.len());
+        let mut plans = Vec::with_capacity(requests.len());
+        for (place, request) in requests.iter().enumerate() {
+            let opened = BucketKey::open(call, *request.key(), access);
+            let mut key = opened.map_err(|error| error.at(place))?;
+            plans.push(request.decide(&mut key).map_err(|error| error.at(place))?);
+            keys.push(key);
         }
+        let is_denied = requests.iter().zip(&plans).any(|(request, plan)| request.is_denied(plan));
+        let is_possible = !is_denied || is_possible(&call, requests, &keys, &plans);
+        for (place, ((request, key), plan)) in requests.iter().zip(&keys).zip(&mut plans).enumerate() {
+            if !is_denied {
+                request.admit(key, plan).map_err(|error| error.at(place))?;
+            } else if !request.is_denied(plan) {
+                *plan = request.denied_by_another(key);
+            }
+        }
+        Ok(Self { call, requests, keys, plans, is_denied, is_possible })
     }
-    Ok((keys, plans, is_possible))
+
+    pub(super) fn is_denied(&self) -> bool {
+        self.is_denied
+    }
+
+    /// Whether a call that is denied may be granted later.
+    pub(super) fn is_worth_waiting(&self) -> bool {
+        let waits_ms =
+            self.requests.iter().zip(&self.plans).map(|(request, plan)| request.retry_after_ms(plan));
+        self.is_possible && waits_ms.min() != Some(NEVER_MS)
+    }
+
+    /// Changes all buckets as planned, announces it, and returns the decisions.
+    pub(super) fn commit(mut self, replication: Replication) -> Decisions {
+        let outcomes = self.store(replication);
+        let Self { call, requests, plans, is_possible, .. } = self;
+        for ((request, plan), outcome) in requests.iter().zip(&plans).zip(&outcomes) {
+            announce(&call, request, plan, outcome);
+        }
+        let decisions = decisions(&outcomes, is_possible);
+        if requests.iter().zip(&outcomes).all(|(request, outcome)| !request.is_late(outcome)) {
+            counters().decision(decisions.binding.allowed != 0);
+        }
+        decisions
+    }
+
+    /// Changes all buckets as planned, as one unit for replicas, and closes their keys.
+    pub(super) fn store(&mut self, replication: Replication) -> Vec<Outcome> {
+        let Self { call, requests, plans, .. } = self;
+        let mut outcomes = Vec::with_capacity(requests.len());
+        let mut all_written = Vec::with_capacity(requests.len());
+        for ((request, mut key), plan) in requests.iter().zip(self.keys.drain(..)).zip(&*plans) {
+            let (outcome, written) = request.store(&mut key, plan);
+            outcomes.push(outcome);
+            all_written.extend(written.map(|written| (request, plan, written)));
+        }
+        if !all_written.is_empty() {
+            replicate(call, replication, || {
+                let effect = |(request, plan, written): (&D, &D::Plan, Written)| {
+                    (*request.key(), written.effect(request.hold_changes(call, plan)))
+                };
+                all_written.into_iter().map(effect).collect::<Vec<_>>()
+            });
+        }
+        outcomes
+    }
+
+    /// Denies the call whatever its buckets hold, writes nothing, and returns the decisions.
+    pub(super) fn deny(self) -> Decisions {
+        let Self { call, requests, keys, plans, is_denied, is_possible } = self;
+        let parts = requests.iter().zip(&keys).zip(&plans);
+        let outcomes: Vec<Outcome> =
+            parts.map(|((request, key), plan)| request.denial(key, plan, is_denied)).collect();
+        drop(keys);
+        for (request, _) in
+            requests.iter().zip(&outcomes).filter(|(_, outcome)| outcome.decision.allowed == 0)
+        {
+            announce_denial(&call, request.key());
+        }
+        counters().decision(false);
+        decisions(&outcomes, is_possible)
+    }
 }
 
 /// Whether all parts of a denied call can still be had after the longest wait of one of them.
@@ -85,37 +152,11 @@ fn is_possible<'call, D: DecideTogether<'call>>(
     requests.iter().zip(keys).all(|(request, key)| then_us < request.possible_until_us(key))
 }
 
-/// Changes all buckets as planned, as one unit for replicas, and closes their keys.
-fn store<'call, D: DecideTogether<'call>>(
-    call: &Call<'call>,
-    requests: &[D],
-    mut keys: Vec<BucketKey<'call>>,
-    plans: &[D::Plan],
-) -> Vec<Outcome> {
-    let mut outcomes = Vec::with_capacity(requests.len());
-    let mut all_written = Vec::with_capacity(requests.len());
-    for ((request, key), plan) in requests.iter().zip(&mut keys).zip(plans) {
-        let (outcome, written) = request.store(key, plan);
-        outcomes.push(outcome);
-        all_written.extend(written.map(|written| (request, plan, written)));
+fn decisions(outcomes: &[Outcome], is_possible: bool) -> Decisions {
+    let each: Vec<Decision> = outcomes.iter().map(|outcome| outcome.decision).collect();
+    let mut binding = Decision::binding(each.iter().copied());
+    if !is_possible {
+        binding.retry_after_ms = NEVER_MS;
     }
-    if !all_written.is_empty() {
-        replicate(call, Replication::CallOrEffect, || {
-            let effect = |(request, plan, written): (&D, &D::Plan, Written)| {
-                (*request.key(), written.effect(request.hold_changes(call, plan)))
-            };
-            all_written.into_iter().map(effect).collect::<Vec<_>>()
-        });
-    }
-    outcomes
-}
-
-/// Replies the binding decision, and that of each bucket.
-fn reply(call: &Call, binding: &Decision, outcomes: &[Outcome]) {
-    call.reply_array(5);
-    call.reply_decision_fields(binding);
-    call.reply_array(outcomes.len());
-    for outcome in outcomes {
-        call.reply_decision(&outcome.decision);
-    }
+    Decisions { binding, each }
 }

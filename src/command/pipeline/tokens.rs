@@ -2,11 +2,13 @@
 
 use super::together::DecideTogether;
 use super::{run, update_holds, Decide, Written};
-use crate::redis::{on_oom, Access, Argument, BucketKey, Call, OnOom, Replication};
+use crate::redis::{on_oom, waiting, Access, Argument, BucketKey, Call, OnOom, Replication};
 use std::ffi::CStr;
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoHolds, Operation, Outcome};
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoHolds, Operation, Outcome, NEVER_MS};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::hold::Holds;
+use tokenbucket_core::number::MICRO_PER_TOKEN;
+use tokenbucket_core::queue::Part;
 use tokenbucket_core::request::Request;
 
 /// Decides on one bucket, changes it, and returns the decision.
@@ -19,16 +21,16 @@ pub(in crate::command) fn execute<'call>(
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Write)?;
-    if key.has_holds() {
-        return execute_with_holds(*request, key.into_cold());
+    if key.has_holds() || waiting::is_anyone() {
+        return execute_with_others(*request, key.into_cold());
     }
-    Ok(run(key, &WithoutHolds(request), Replication::CallOrEffect)?.1.decision)
+    Ok(run(key, &Alone(request), Replication::CallOrEffect)?.1.decision)
 }
 
-/// The same on a bucket that has holds, out of the way of all others.
+/// The same on a bucket that has holds, or while calls wait, out of the way of all others.
 #[cold]
 #[inline(never)]
-fn execute_with_holds<'call>(
+fn execute_with_others<'call>(
     request: Request<'call, Argument<'call>>,
     key: BucketKey<'call>,
 ) -> Result<Decision, Error> {
@@ -44,8 +46,10 @@ pub(in crate::command) fn peek<'call>(
     call: Call<'call>,
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
-    let mut key = BucketKey::open(call, *request.key, Access::Read)?;
-    Ok(request.decide(&mut key)?.decision)
+    let key = BucketKey::open(call, *request.key, Access::Read)?;
+    let outcome = decide(request, &key)?;
+    let behind = waiting::is_anyone().then(|| deny_behind_others(request, &key, &outcome)).flatten();
+    Ok(behind.unwrap_or(outcome).decision)
 }
 
 impl<'call> Decide<'call> for Request<'call, Argument<'call>> {
@@ -56,14 +60,16 @@ impl<'call> Decide<'call> for Request<'call, Argument<'call>> {
         self.key
     }
 
-    #[inline(always)]
     fn decide(&self, key: &mut BucketKey<'call>) -> Result<Outcome, Error> {
-        match key.holds() {
-            None => WithoutHolds(self).decide(key),
-            Some(holds) => {
-                decide_with_holds(self.limit, key.bucket(), holds, self.operation, key.call().now_us())
-            }
+        let outcome = decide(self, key)?;
+        if !waiting::is_anyone() {
+            return Ok(outcome);
         }
+        let denied = deny_behind_others(self, key, &outcome);
+        if denied.is_none() {
+            waiting::mark(key);
+        }
+        Ok(denied.unwrap_or(outcome))
     }
 
     #[inline(always)]
@@ -96,6 +102,57 @@ impl<'call> Decide<'call> for Request<'call, Argument<'call>> {
     }
 }
 
+/// Decides as if nobody waited for the bucket.
+#[inline(always)]
+fn decide<'call>(
+    request: &Request<'call, Argument<'call>>,
+    key: &BucketKey<'call>,
+) -> Result<Outcome, Error> {
+    let (Request { limit, operation, .. }, now_us) = (request, key.call().now_us());
+    match key.holds() {
+        None => Ok(limit.decide(key.bucket(), *operation, now_us)?),
+        Some(holds) => decide_with_holds(*limit, key.bucket(), holds, *operation, now_us),
+    }
+}
+
+/// The denial of a call that wants what somebody lacks who waits for it; `None` if it wants nothing like that.
+#[cold]
+fn deny_behind_others<'call>(
+    request: &Request<'call, Argument<'call>>,
+    key: &BucketKey<'call>,
+    outcome: &Outcome,
+) -> Option<Outcome> {
+    let cost_micro = wanted_micro(request.operation);
+    if cost_micro == 0 || is_hopeless(&outcome.decision) {
+        return None;
+    }
+    let ahead_micro = waiting::wanted_before(key)?;
+    Some(denied_behind(&request.limit, key, cost_micro, ahead_micro))
+}
+
+/// Micro-tokens without which a call is denied.
+fn wanted_micro(operation: Operation) -> i64 {
+    match operation {
+        Operation::Take { cost_micro } | Operation::Reserve { cost_micro, .. } => cost_micro,
+        Operation::TakeUpTo { .. } => MICRO_PER_TOKEN,
+        Operation::Charge { .. } | Operation::Give { .. } => 0,
+    }
+}
+
+/// Whether a call was denied for good.
+pub(super) fn is_hopeless(decision: &Decision) -> bool {
+    decision.allowed == 0 && decision.retry_after_ms == NEVER_MS
+}
+
+/// The outcome for a bucket of which others want `ahead_micro` first.
+pub(super) fn denied_behind(limit: &Limit, key: &BucketKey, cost_micro: i64, ahead_micro: i64) -> Outcome {
+    let now_us = key.call().now_us();
+    match key.holds() {
+        None => limit.denied_behind(key.bucket(), NoHolds, cost_micro, ahead_micro, now_us),
+        Some(holds) => limit.denied_behind(key.bucket(), holds, cost_micro, ahead_micro, now_us),
+    }
+}
+
 impl<'call> DecideTogether<'call> for Request<'call, Argument<'call>> {
     fn is_denied(&self, outcome: &Outcome) -> bool {
         outcome.decision.allowed == 0
@@ -108,12 +165,24 @@ impl<'call> DecideTogether<'call> for Request<'call, Argument<'call>> {
     fn retry_after_ms(&self, outcome: &Outcome) -> i64 {
         outcome.decision.retry_after_ms
     }
+
+    fn part(&self) -> Part {
+        let wanted_micro = wanted_micro(self.operation);
+        Part { key: self.key.as_ref().into(), limit: self.limit, wanted_micro, id: None }
+    }
+
+    fn denial(&self, key: &BucketKey<'call>, outcome: &Outcome, is_denied: bool) -> Outcome {
+        if is_denied {
+            return *outcome;
+        }
+        denied_behind(&self.limit, key, wanted_micro(self.operation), 0)
+    }
 }
 
-/// A request on a bucket that is known to have no holds.
-struct WithoutHolds<'request, 'call>(&'request Request<'call, Argument<'call>>);
+/// A request on a bucket that is known to have no holds, while nobody waits.
+struct Alone<'request, 'call>(&'request Request<'call, Argument<'call>>);
 
-impl<'call> Decide<'call> for WithoutHolds<'_, 'call> {
+impl<'call> Decide<'call> for Alone<'_, 'call> {
     type Plan = Outcome;
 
     #[inline(always)]

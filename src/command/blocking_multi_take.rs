@@ -1,0 +1,46 @@
+//! `TB.BMTAKE numkeys max_wait_ms key capacity rate cost […]`: all or nothing over several buckets, in turn.
+
+use super::pipeline::{run_or_wait, Wait};
+use crate::redis::spec::{
+    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, NUMKEYS,
+    RATE,
+};
+use crate::redis::{Argument, Call, Decisions};
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request::{self, Request, Waiting};
+
+pub(crate) struct BlockingMultiTake;
+
+impl Command for BlockingMultiTake {
+    const SPEC: Spec = Spec {
+        name: c"TB.BMTAKE",
+        summary: c"Takes from several buckets, all or nothing, and waits its turn in the server",
+        complexity: c"O(M log N) where M is the number of buckets and N that of the calls that wait for one",
+        since: c"0.1.0",
+        arity: -7,
+        audience: Audience::WaitingWriters,
+        from_master: FromMaster::Ignored,
+        keys: Keys::CountedEveryFourth { first: 3 },
+        arguments: &[
+            NUMKEYS,
+            MAX_WAIT_MS,
+            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST])),
+        ],
+    };
+
+    fn run(call: Call) -> Result<(), Refusal> {
+        run_or_wait::<Self>(call)
+    }
+}
+
+impl Wait for BlockingMultiTake {
+    type Request<'call> = Request<'call, Argument<'call>>;
+
+    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<Self::Request<'call>>, Refusal> {
+        request::blocking_multi_take(arguments)
+    }
+
+    fn reply(call: &Call, decisions: &Decisions) {
+        call.reply_decisions(decisions);
+    }
+}

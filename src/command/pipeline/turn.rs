@@ -1,0 +1,75 @@
+//! Calls that wait their turn in the server: `TB.BTAKE`, `TB.BMTAKE`, `TB.BHOLD` and `TB.BMHOLD`.
+//!
+//! They decide as the commands without the B. What would be denied is parked by [`waiting`](crate::redis::waiting), which
+//! comes back here when it is the call's turn, or its time is over.
+
+use super::together::{DecideTogether, Planned};
+use crate::redis::spec::Command;
+use crate::redis::waiting::{self, Resume};
+use crate::redis::{Access, Argument, Call, Decisions, Replication};
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::queue::Part;
+use tokenbucket_core::request::Waiting;
+
+/// A command whose calls wait instead of being denied.
+pub(in crate::command) trait Wait: Command {
+    /// What it wants of each of its buckets.
+    type Request<'call>: DecideTogether<'call>;
+
+    /// Reads what a call wants, and how long it waits at most.
+    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<Self::Request<'call>>, Refusal>;
+
+    /// Replies as the command without the B.
+    fn reply(call: &Call, decisions: &Decisions);
+}
+
+/// Decides, and replies or lets the call wait.
+///
+/// # Errors
+/// Without having changed anything.
+pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal> {
+    let (requests, max_wait_ms) = W::read(call.arguments())?;
+    let mut planned = Planned::new(call, &requests, Access::Write)?;
+    let waits = planned.is_denied()
+        && max_wait_ms > 0
+        && planned.is_worth_waiting()
+        && wants_anything(&requests)
+        && waiting::is_possible(&call)?;
+    if !waits {
+        W::reply(&call, &planned.commit(Replication::CallOrEffect));
+        return Ok(());
+    }
+    // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
+    planned.store(Replication::Effect);
+    let is_waiting =
+        waiting::enter::<W>(&call, requests.iter().map(DecideTogether::part).collect(), max_wait_ms);
+    if !is_waiting {
+        W::reply(&call, &Planned::new(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
+    }
+    Ok(())
+}
+
+fn wants_anything<'call, D: DecideTogether<'call>>(requests: &[D]) -> bool {
+    requests.iter().map(DecideTogether::part).any(|Part { wanted_micro, .. }| wanted_micro > 0)
+}
+
+impl<W: Wait> Resume for W {
+    fn grant(call: Call, in_turn: bool) -> Result<Option<Decisions>, Refusal> {
+        let (requests, _) = W::read(call.arguments())?;
+        let mut planned = Planned::new(call, &requests, Access::Write)?;
+        if planned.is_denied() {
+            planned.store(Replication::Effect);
+            return Ok(None);
+        }
+        Ok(in_turn.then(|| planned.commit(Replication::Effect)))
+    }
+
+    fn deny(call: Call) -> Result<Decisions, Refusal> {
+        let (requests, _) = W::read(call.arguments())?;
+        Ok(Planned::new(call, &requests, Access::Read)?.deny())
+    }
+
+    fn reply_decisions(call: &Call, decisions: &Decisions) {
+        W::reply(call, decisions);
+    }
+}

@@ -1,0 +1,196 @@
+//! A client that is blocked while its call waits.
+
+use super::super::api::server;
+use super::super::call::{Argument, Call, Decisions, OwnedString};
+use super::super::clock::system_now_us;
+use super::super::info;
+use super::super::spec::Spec;
+use super::{select_db, serve, with_door, Resume, CONTEXT};
+use redis_module::raw;
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::queue::{Arrival, Db, Part};
+
+/// What its reply callback says: go on waiting.
+const NOT_SERVED: c_int = 1;
+
+/// What a client is told in the end.
+pub(super) enum Answer {
+    Decided(Decisions),
+    Error(String),
+}
+
+/// A client whose call waits. It belongs to the server, which gives it back to [`on_free`].
+pub(super) struct Client {
+    db: Db,
+    handle: *mut raw::RedisModuleBlockedClient,
+    arguments: Vec<OwnedString>,
+    spec: Spec,
+    grant: fn(Call, bool) -> Result<Option<Decisions>, Refusal>,
+    deny: fn(Call) -> Result<Decisions, Refusal>,
+    reply: fn(&Call, &Decisions),
+    answer: Option<Answer>,
+}
+
+impl Client {
+    /// Blocks the client of a call; `None` if the server does not. Returns the server's handle too.
+    pub(super) fn block<R: Resume>(call: &Call, db: Db, parts: &[Part]) -> Option<(NonNull<Self>, usize)> {
+        let key = OwnedString::new(&parts.first()?.key);
+        let arguments = call.arguments().iter().map(|argument| OwnedString::new(argument.as_ref())).collect();
+        let client = NonNull::from(Box::leak(Box::new(Self {
+            db,
+            handle: std::ptr::null_mut(),
+            arguments,
+            spec: R::SPEC,
+            grant: R::grant,
+            deny: R::deny,
+            reply: R::reply_decisions,
+            answer: None,
+        })));
+        let mut keys = [key.0];
+        // SAFETY: the context is valid for the call; the server takes a reference to the key. The client stays where it
+        // is until `on_free`, which comes once, and only if there is a handle.
+        unsafe {
+            let handle = server!(RedisModule_BlockClientOnKeys)(
+                call.context,
+                Some(on_key),
+                Some(on_end),
+                Some(on_free),
+                0,
+                keys.as_mut_ptr(),
+                1,
+                client.as_ptr().cast(),
+            );
+            if handle.is_null() {
+                drop(Box::from_raw(client.as_ptr()));
+                return None;
+            }
+            server!(RedisModule_SetDisconnectCallback)(handle, Some(on_disconnect));
+            (*client.as_ptr()).handle = handle;
+            Some((client, handle as usize))
+        }
+    }
+
+    pub(super) fn handle(&self) -> *mut raw::RedisModuleBlockedClient {
+        self.handle
+    }
+
+    pub(super) fn db(&self) -> Db {
+        self.db
+    }
+
+    pub(super) fn answer(&mut self, answer: Answer) {
+        self.answer = Some(answer);
+    }
+
+    /// Grants the call, or only lets its buckets count on.
+    pub(super) fn grant(
+        &self,
+        context: *mut raw::RedisModuleCtx,
+        now_us: i64,
+        in_turn: bool,
+    ) -> Option<Answer> {
+        let grant = |call: Call| (self.grant)(call, in_turn).map(|granted| granted.map(Answer::Decided));
+        self.decide(context, now_us, grant)
+    }
+
+    /// Denies the call.
+    pub(super) fn deny(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
+        self.decide(context, now_us, |call| (self.deny)(call).map(Answer::Decided).map(Some))
+    }
+
+    /// The first key of the call.
+    pub(super) fn key(&self) -> Option<&OwnedString> {
+        let position = self.spec.keys.first()?;
+        self.arguments.get(position.checked_sub(1)?)
+    }
+
+    fn decide(
+        &self,
+        context: *mut raw::RedisModuleCtx,
+        now_us: i64,
+        decide: impl FnOnce(Call) -> Result<Option<Answer>, Refusal>,
+    ) -> Option<Answer> {
+        select_db(context, self.db);
+        let arguments: Vec<Argument> = self.arguments.iter().map(OwnedString::argument).collect();
+        decide(Call::resumed(context, &arguments, now_us)).unwrap_or_else(|refusal| {
+            info::counters().error();
+            Some(Answer::Error(refusal.line(&self.spec.syntax(), &arguments)))
+        })
+    }
+
+    fn tell(&self, call: &Call, answer: &Answer) {
+        match answer {
+            Answer::Decided(decisions) => (self.reply)(call, decisions),
+            Answer::Error(line) => call.reply_error(line),
+        }
+    }
+}
+
+/// Called when the key is created on which the client is blocked for the server. That is not what it waits for.
+unsafe extern "C" fn on_key(
+    _context: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    NOT_SERVED
+}
+
+/// Called when a client is served, or by `CLIENT UNBLOCK`, which ends its wait as if its time were over.
+unsafe extern "C" fn on_end(
+    context: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the server passes what it was given in `block`, and has not given back to `on_free`.
+    let client = unsafe {
+        let data = server!(RedisModule_GetBlockedClientPrivateData)(context);
+        match data.cast::<Client>().as_mut() {
+            Some(client) => client,
+            None => return 0,
+        }
+    };
+    let now_us = system_now_us();
+    let answer = client.answer.take().or_else(|| {
+        leave(client.handle);
+        info::counters().gave_up_waiting();
+        client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
+    });
+    if let Some(answer) = answer {
+        client.tell(&Call::resumed(context, &[], now_us), &answer);
+    }
+    0
+}
+
+/// Called when a client goes away, is killed, or is unblocked with an error.
+unsafe extern "C" fn on_disconnect(
+    _context: *mut raw::RedisModuleCtx,
+    handle: *mut raw::RedisModuleBlockedClient,
+) {
+    if leave(handle).is_some() {
+        info::counters().gave_up_waiting();
+    }
+}
+
+/// Called once for each client that was blocked, when the server has done with it.
+unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, data: *mut c_void) {
+    if let Some(client) = NonNull::new(data.cast::<Client>()) {
+        // SAFETY: made in `block`, and forgotten by the server now.
+        let client = unsafe { Box::from_raw(client.as_ptr()) };
+        leave(client.handle);
+    }
+}
+
+/// Takes a client out of the queue, if it is there. Those that it kept are served soon.
+fn leave(handle: *mut raw::RedisModuleBlockedClient) -> Option<Arrival> {
+    let arrival = with_door(|door| {
+        let arrival = door.blocked.remove(&(handle as usize))?;
+        door.clients.remove(&arrival);
+        door.queue.leave(arrival);
+        Some(arrival)
+    })?;
+    serve::arm(system_now_us(), 0);
+    Some(arrival)
+}

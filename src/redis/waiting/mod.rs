@@ -1,0 +1,222 @@
+//! Calls that wait their turn in the server.
+//!
+//! The [`Queue`] of the core says whose turn it is. Here are the server's side of it: clients that are blocked
+//! ([`client`]), and when they are served ([`serve`]): before and after each write command of the module, and by one
+//! timer, whatever the number of those who wait.
+//!
+//! # What servers need
+//!
+//! - A client is blocked on a key of its call, without a time-out of the server's, and is served by `UnblockClient`. Blocked
+//!   otherwise, a client that is served in the turn in which its time is over gets no reply (6.0 to 7.0), or ends the
+//!   server (7.2.4); and no version sends it elsewhere when its slot moves.
+//! - Nothing is written from callbacks that tell of a key that goes: the write would stand before the `DEL` in the stream of
+//!   replicas. They mark the bucket, and a timer serves.
+//! - Nothing is written by the timer while clients are paused: that ends the server.
+
+mod client;
+mod levels;
+mod serve;
+
+pub(super) use serve::{around_command, on_cron_loop, on_role_changed, watch};
+
+use super::api::server;
+use super::call::{Argument, Call, Decisions};
+use super::clock::system_now_us;
+use super::key::BucketKey;
+use super::settings::max_waiters;
+use super::spec::Command;
+use client::Client;
+use levels::OpenKey;
+use redis_module::raw;
+use std::collections::{BTreeMap, HashMap};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokenbucket_core::error::{Error, Refusal};
+use tokenbucket_core::queue::{Arrival, Db, Part, Queue};
+
+/// A command whose calls may wait.
+pub(crate) trait Resume: Command {
+    /// Grants a call whose turn it is; `None` if it is denied all the same. If it is not its turn (`in_turn` false), lets
+    /// its buckets count on from a clock that stepped back, and nothing else.
+    ///
+    /// # Errors
+    /// Those that become the reply.
+    fn grant(call: Call, in_turn: bool) -> Result<Option<Decisions>, Refusal>;
+
+    /// Denies a call whose time is over, and writes nothing.
+    ///
+    /// # Errors
+    /// Those that become the reply.
+    fn deny(call: Call) -> Result<Decisions, Refusal>;
+
+    /// Replies what was decided.
+    fn reply_decisions(call: &Call, decisions: &Decisions);
+}
+
+/// Those who wait.
+#[derive(Default)]
+struct Door {
+    queue: Queue,
+    clients: BTreeMap<Arrival, NonNull<Client>>,
+    /// The same by the server's handle.
+    blocked: HashMap<usize, Arrival>,
+    /// The server's timer, and when it fires, in Unix microseconds.
+    timer: Option<(raw::RedisModuleTimerID, i64)>,
+    /// When the clock was last looked at.
+    seen_us: i64,
+    /// By how much the clock was set back since.
+    set_back_us: i64,
+}
+
+// SAFETY: the pointers are to clients that the server keeps for us until `on_free`; only its main thread comes here.
+unsafe impl Send for Door {}
+
+static DOOR: Mutex<Option<Door>> = Mutex::new(None);
+
+/// Whether somebody waits, for those who do not: false while one of them is being served.
+static IS_ANYONE: AtomicBool = AtomicBool::new(false);
+static IS_SERVING: AtomicBool = AtomicBool::new(false);
+
+/// How many wait.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Keys that have gone and are not marked yet, with their databases where these are known.
+static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
+
+type GoneKey = (Option<Db>, Box<[u8]>);
+
+/// A context of the module's own, for what happens outside of commands; null until the module is loaded.
+static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
+fn lock() -> MutexGuard<'static, Option<Door>> {
+    DOOR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_door<T>(work: impl FnOnce(&mut Door) -> T) -> T {
+    let mut door = lock();
+    let door = door.get_or_insert_default();
+    let result = work(door);
+    WAITING.store(door.queue.len(), Ordering::Relaxed);
+    update_is_anyone();
+    result
+}
+
+fn update_is_anyone() {
+    let is_anyone = waiting() > 0 && !IS_SERVING.load(Ordering::Relaxed);
+    IS_ANYONE.store(is_anyone, Ordering::Relaxed);
+}
+
+/// Decides on a call whose turn it is: nobody is before it.
+fn in_turn<T>(decide: impl FnOnce() -> T) -> T {
+    IS_SERVING.store(true, Ordering::Relaxed);
+    update_is_anyone();
+    let result = decide();
+    IS_SERVING.store(false, Ordering::Relaxed);
+    update_is_anyone();
+    result
+}
+
+/// Whether calls wait that those who do not wait have to respect.
+#[inline(always)]
+pub(crate) fn is_anyone() -> bool {
+    IS_ANYONE.load(Ordering::Relaxed)
+}
+
+/// How many calls wait.
+pub(super) fn waiting() -> usize {
+    WAITING.load(Ordering::Relaxed)
+}
+
+/// Whether a call may wait: not in a transaction, a script, or on a replica.
+///
+/// # Errors
+/// [`Error::TooManyWaiters`].
+pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
+    let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
+        | raw::REDISMODULE_CTX_FLAGS_LUA
+        | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+        | raw::REDISMODULE_CTX_FLAGS_SLAVE;
+    if call.flags() & denying != 0 {
+        return Ok(false);
+    }
+    if waiting() >= max_waiters() {
+        return Err(Error::TooManyWaiters);
+    }
+    Ok(true)
+}
+
+/// Lets a call wait for at most `max_wait_ms`. False if the server does not block its client.
+pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) -> bool {
+    let db = selected_db(call.context);
+    let Some((client, handle)) = Client::block::<R>(call, db, &parts) else {
+        return false;
+    };
+    let deadline_us = call.now_us().saturating_add(max_wait_ms.saturating_mul(1000));
+    with_door(|door| {
+        let levels = &mut levels::Lookup::new(call.context, call.now_us());
+        let arrival = door.queue.enter(db, parts, deadline_us, levels);
+        door.clients.insert(arrival, client);
+        door.blocked.insert(handle, arrival);
+    });
+    serve::arm(call.now_us(), 0);
+    true
+}
+
+/// What those want together who wait for the bucket, in micro-tokens, if one of them lacks it.
+pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
+    let db = selected_db(key.call().context);
+    with_door(|door| door.queue.wanted_before(db, key.name().as_ref(), &mut OpenKey(key)))
+}
+
+/// Notes that a bucket is about to change.
+pub(crate) fn mark(key: &BucketKey) {
+    let db = selected_db(key.call().context);
+    with_door(|door| door.queue.mark(db, key.name().as_ref()));
+}
+
+/// The same, and that the hold `id` does.
+pub(crate) fn mark_hold(key: &BucketKey, id: &[u8]) {
+    let db = selected_db(key.call().context);
+    with_door(|door| door.queue.mark_hold(db, key.name().as_ref(), id));
+}
+
+/// Notes that a key has gone or holds something else, in one database or (before 7.0) in one that is not known.
+pub(super) fn gone(db: Option<Db>, key: &Argument) {
+    if waiting() == 0 {
+        return;
+    }
+    // It may be one of our own calls that removes the key, or looks it up after its time is over.
+    GONE.lock().unwrap_or_else(PoisonError::into_inner).push((db, key.as_ref().into()));
+    if let Ok(door) = DOOR.try_lock() {
+        drop(door);
+        if mark_gone() {
+            serve::arm(system_now_us(), 0);
+        }
+    }
+}
+
+/// Marks the buckets that have gone. Whether anybody waits for one.
+fn mark_gone() -> bool {
+    let gone = std::mem::take(&mut *GONE.lock().unwrap_or_else(PoisonError::into_inner));
+    with_door(|door| {
+        for (db, key) in gone {
+            match db {
+                Some(db) => door.queue.mark(db, &key),
+                None => door.queue.mark_in_all(&key),
+            }
+        }
+        door.queue.is_marked(i64::MIN)
+    })
+}
+
+fn selected_db(context: *mut raw::RedisModuleCtx) -> Db {
+    // SAFETY: the context is valid for the call.
+    unsafe { server!(RedisModule_GetSelectedDb)(context) }
+}
+
+fn select_db(context: *mut raw::RedisModuleCtx, db: Db) {
+    // SAFETY: the context is valid for the call. A database that there is no longer is not selected.
+    unsafe { server!(RedisModule_SelectDb)(context, db) };
+}

@@ -1,0 +1,293 @@
+//! Serving those whose turn it is: around the module's own write commands, and by its timer.
+
+use super::super::api::server;
+use super::super::clock::system_now_us;
+use super::super::info;
+use super::client::{Answer, Client};
+use super::levels::Lookup;
+use super::{in_turn, mark_gone, select_db, selected_db, waiting, with_door, CONTEXT};
+use crate::cast::unsigned_32;
+use crate::redis::call::Call;
+use redis_module::raw;
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+use tokenbucket_core::queue::Arrival;
+
+/// How long to wait before looking again, in microseconds, while nothing may be written.
+const PAUSED_US: i64 = 10_000;
+/// The same while the slot of a call is not ours, and on a server that does not tell that keys go.
+const POLL_US: i64 = 100_000;
+/// The same of a call that was denied although it was its turn.
+const DENIED_US: i64 = 1_000;
+
+/// What a server says to clients that it stops blocking because it has become a replica.
+const NOW_A_REPLICA: &str =
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+/// Said where the server itself says nothing.
+const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any more";
+
+/// Runs a write command of the module, and serves whose turn it is before and after it.
+#[cold]
+#[inline(never)]
+pub(in crate::redis) fn around_command(call: Call, run: impl FnOnce(Call)) {
+    serve(call.context, call.now_us());
+    run(call);
+    serve(call.context, call.now_us());
+}
+
+/// Makes what is needed outside of commands, and asks to be told when databases are flushed or swapped.
+pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
+    // SAFETY: the table of functions was filled before. Both make a context that stays until the server ends.
+    let own = unsafe {
+        match raw::RedisModule_GetDetachedThreadSafeContext {
+            Some(make) => make(context),
+            None => server!(RedisModule_GetThreadSafeContext)(ptr::null_mut()),
+        }
+    };
+    CONTEXT.store(own, Ordering::Relaxed);
+    for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context is valid while the module is being loaded. Every server knows these events.
+        unsafe { server!(RedisModule_SubscribeToServerEvent)(context, event, Some(on_databases_changed)) };
+    }
+}
+
+unsafe extern "C" fn on_databases_changed(
+    _context: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    _subevent: u64,
+    data: *mut c_void,
+) {
+    if waiting() == 0 {
+        return;
+    }
+    // SAFETY: the server passes what belongs to the event.
+    let dbs = unsafe {
+        if event.id == raw::REDISMODULE_EVENT_FLUSHDB {
+            let flushed = data.cast::<raw::RedisModuleFlushInfo>().as_ref();
+            [flushed.map(|flushed| flushed.dbnum).filter(|db| *db >= 0); 2]
+        } else {
+            let swapped = data.cast::<raw::RedisModuleSwapDbInfo>().as_ref();
+            [swapped.map(|swapped| swapped.dbnum_first), swapped.map(|swapped| swapped.dbnum_second)]
+        }
+    };
+    with_door(|door| dbs.into_iter().for_each(|db| door.queue.mark_all(db)));
+    arm(system_now_us(), 0);
+}
+
+/// Ends all waits on a server that has become a replica. The server has done so itself, with few exceptions.
+pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
+    if waiting() > 0 && flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
+        for arrival in arrivals() {
+            finish(arrival, Answer::Error(NOW_A_REPLICA.to_owned()));
+        }
+    }
+}
+
+/// Looks whether the clock was set back: then the timer would not fire until it has caught up.
+pub(in crate::redis) fn on_cron_loop() {
+    if waiting() == 0 {
+        return;
+    }
+    let now_us = system_now_us();
+    let is_set_back = with_door(|door| {
+        let back_us = door.seen_us.saturating_sub(now_us).max(0);
+        door.seen_us = now_us;
+        door.set_back_us = door.set_back_us.saturating_add(back_us);
+        back_us > 0
+    });
+    if is_set_back {
+        disarm();
+        arm(now_us, 0);
+    }
+}
+
+/// Serves everyone whose turn it is.
+fn serve(context: *mut raw::RedisModuleCtx, now_us: i64) {
+    let db = selected_db(context);
+    mark_gone();
+    with_door(|door| door.queue.mark_due(now_us));
+    while let Some(arrival) = with_door(|door| door.queue.next_served(&mut Lookup::new(context, now_us))) {
+        resume(context, arrival, now_us);
+        mark_gone();
+    }
+    select_db(context, db);
+    arm(now_us, 0);
+}
+
+/// Serves a call whose turn it is.
+fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
+    let Some(client) = client(arrival) else {
+        return with_door(|door| door.queue.leave(arrival));
+    };
+    // SAFETY: the client is kept by the server until `on_free`, which does not come while it is being served.
+    let client = unsafe { client.as_ref() };
+    if !is_ours(context, client) {
+        return with_door(|door| door.queue.postpone(arrival, now_us.saturating_add(POLL_US)));
+    }
+    match in_turn(|| client.grant(context, now_us, true)) {
+        None => with_door(|door| door.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
+        Some(answer) => {
+            if matches!(answer, Answer::Decided(_)) {
+                info::counters().served_after_waiting();
+            }
+            finish(arrival, answer);
+        }
+    }
+}
+
+/// Lets a client go with its answer.
+fn finish(arrival: Arrival, answer: Answer) {
+    let client = with_door(|door| {
+        door.queue.leave(arrival);
+        let client = door.clients.remove(&arrival);
+        if let Some(client) = client {
+            // SAFETY: as in `resume`.
+            door.blocked.remove(&(unsafe { client.as_ref() }.handle() as usize));
+        }
+        client
+    });
+    let Some(mut client) = client else { return };
+    // SAFETY: as above. The server calls `on_end`, which tells the answer, and at some time after this `on_free`.
+    unsafe {
+        client.as_mut().answer(answer);
+        server!(RedisModule_UnblockClient)(client.as_ref().handle(), client.as_ptr().cast());
+    }
+}
+
+/// Whether the slot of a call is served here.
+fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
+    if flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
+        return true;
+    }
+    let Some(key) = client.key() else { return true };
+    select_db(context, client.db());
+    // SAFETY: context and key are valid for the call; the format says one string. A server has no reply to a call about
+    // a key whose slot it does not serve.
+    unsafe {
+        let reply = server!(RedisModule_Call)(context, c"TYPE".as_ptr(), c"s".as_ptr(), key.0);
+        if !reply.is_null() {
+            server!(RedisModule_FreeCallReply)(reply);
+        }
+        !reply.is_null()
+    }
+}
+
+/// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
+pub(super) fn arm(now_us: i64, not_before_us: i64) {
+    if waiting() == 0 {
+        return disarm();
+    }
+    let earliest_us = now_us.saturating_add(not_before_us);
+    let next_us = with_door(|door| door.queue.next_look_us()).unwrap_or(i64::MAX);
+    let latest_us = if tells_of_keys() { i64::MAX } else { now_us.saturating_add(POLL_US) };
+    let fires_us = next_us.min(latest_us).max(earliest_us);
+    if fires_us == i64::MAX || with_door(|door| door.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
+        return;
+    }
+    disarm();
+    let after_us = fires_us.saturating_sub(now_us).saturating_add(999).max(0);
+    // SAFETY: the context is the module's own; the timer is stopped or fires once.
+    let timer = unsafe {
+        let context = CONTEXT.load(Ordering::Relaxed);
+        server!(RedisModule_CreateTimer)(context, after_us / 1000, Some(on_timer), ptr::null_mut())
+    };
+    with_door(|door| {
+        door.timer = Some((timer, fires_us));
+        door.seen_us = door.seen_us.max(now_us);
+    });
+}
+
+fn disarm() {
+    if let Some((timer, _)) = with_door(|door| door.timer.take()) {
+        // SAFETY: a timer that is ours and has not fired.
+        unsafe { server!(RedisModule_StopTimer)(CONTEXT.load(Ordering::Relaxed), timer, ptr::null_mut()) };
+    }
+}
+
+/// Whether the server tells types when keys go: since 6.2, as it lets them be defragmented.
+fn tells_of_keys() -> bool {
+    // SAFETY: the table of functions was filled when the module was loaded.
+    unsafe { raw::RedisModule_DefragAlloc }.is_some()
+}
+
+unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    with_door(|door| door.timer = None);
+    let now_us = system_now_us();
+    let cannot_write = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
+    // SAFETY: takes nothing.
+    let is_paused = unsafe { server!(RedisModule_AvoidReplicaTraffic)() != 0 };
+    if flags(context) & cannot_write != 0 || is_paused {
+        end_overdue(context, now_us);
+        return arm(now_us, PAUSED_US);
+    }
+    follow_clock(context, now_us);
+    if !tells_of_keys() {
+        with_door(|door| door.queue.mark_all(None));
+        end_moved(context);
+    }
+    serve(context, now_us);
+    end_overdue(context, now_us);
+    serve(context, now_us);
+}
+
+/// Denies those whose time is over.
+fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64) {
+    while let Some(arrival) = with_door(|door| door.queue.overdue(now_us)) {
+        let Some(client) = client(arrival) else {
+            with_door(|door| door.queue.leave(arrival));
+            continue;
+        };
+        // Its own wants are not to count among those of others.
+        with_door(|door| door.queue.leave(arrival));
+        // SAFETY: as in `resume`.
+        let client = unsafe { client.as_ref() };
+        info::counters().gave_up_waiting();
+        let moved = || Answer::Error(SLOT_MOVED.to_owned());
+        let answer = is_ours(context, client).then(|| client.deny(context, now_us)).flatten();
+        finish(arrival, answer.unwrap_or_else(moved));
+    }
+}
+
+/// Ends the waits for slots that are not served here any more, on a server that does not do so itself.
+fn end_moved(context: *mut raw::RedisModuleCtx) {
+    if flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
+        return;
+    }
+    for arrival in arrivals() {
+        // SAFETY: as in `resume`.
+        if client(arrival).is_some_and(|client| !is_ours(context, unsafe { client.as_ref() })) {
+            finish(arrival, Answer::Error(SLOT_MOVED.to_owned()));
+        }
+    }
+}
+
+/// Lets all waits and their buckets count on from a clock that was set back.
+fn follow_clock(context: *mut raw::RedisModuleCtx, now_us: i64) {
+    let set_back_us = with_door(|door| std::mem::take(&mut door.set_back_us));
+    if set_back_us == 0 {
+        return;
+    }
+    for client in arrivals().into_iter().filter_map(client) {
+        // SAFETY: as in `resume`.
+        unsafe { client.as_ref() }.grant(context, now_us, false);
+    }
+    with_door(|door| {
+        door.queue.set_back(set_back_us);
+        door.queue.mark_all(None);
+    });
+}
+
+fn arrivals() -> Vec<Arrival> {
+    with_door(|door| door.queue.arrivals().collect())
+}
+
+fn client(arrival: Arrival) -> Option<NonNull<Client>> {
+    with_door(|door| door.clients.get(&arrival).copied())
+}
+
+fn flags(context: *mut raw::RedisModuleCtx) -> u32 {
+    // SAFETY: the context is valid for the call.
+    unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
+}
