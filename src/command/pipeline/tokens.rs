@@ -60,16 +60,13 @@ impl<'call> Decide<'call> for Request<'call, Argument<'call>> {
         self.key
     }
 
+    #[inline(always)]
     fn decide(&self, key: &mut BucketKey<'call>) -> Result<Outcome, Error> {
         let outcome = decide(self, key)?;
-        if !waiting::is_anyone() {
-            return Ok(outcome);
+        if waiting::is_anyone() {
+            return Ok(beside_others(self, key, outcome));
         }
-        let denied = deny_behind_others(self, key, &outcome);
-        if denied.is_none() {
-            waiting::mark(key);
-        }
-        Ok(denied.unwrap_or(outcome))
+        Ok(outcome)
     }
 
     #[inline(always)]
@@ -115,8 +112,22 @@ fn decide<'call>(
     }
 }
 
-/// The denial of a call that wants what somebody lacks who waits for it; `None` if it wants nothing like that.
+/// The outcome while others wait, who may come first.
 #[cold]
+#[inline(never)]
+fn beside_others<'call>(
+    request: &Request<'call, Argument<'call>>,
+    key: &BucketKey<'call>,
+    outcome: Outcome,
+) -> Outcome {
+    let denied = deny_behind_others(request, key, &outcome);
+    if denied.is_none() {
+        waiting::mark(key);
+    }
+    denied.unwrap_or(outcome)
+}
+
+/// The denial of a call that wants what somebody lacks who waits for it; `None` if it wants nothing like that.
 fn deny_behind_others<'call>(
     request: &Request<'call, Argument<'call>>,
     key: &BucketKey<'call>,
