@@ -67,6 +67,13 @@ impl Client {
         Ok(redis::from_redis_value(reply)?)
     }
 
+    /// Sends a command with places left open, whose reply nobody waits for.
+    pub async fn send(&mut self, text: &str, key: &str) {
+        let mut batch = Pipeline::new();
+        add(&mut batch, text, self.limit, "", || key.to_owned());
+        self.stream.write_all(&batch.get_packed_pipeline()).await.expect("the server reads");
+    }
+
     /// Sends commands as they are, and waits for the replies.
     pub async fn exchange(&mut self, packed: &[u8], commands: usize) -> Vec<Value> {
         self.sent += commands as u64;

@@ -133,7 +133,23 @@ pub fn places(work: u32) -> [Approach; 4] {
     ]
 }
 
+/// Ways to wait for a place: the module's, which is asked once, and those that are asked again and again.
+pub fn waits() -> [Approach; 3] {
+    let [hold, _, _, script] = places(0);
+    let ask = "TB.BHOLD {key} {capacity} 0 1 {window_ms} {uuid} 600000";
+    [
+        Approach { name: "TB.BHOLD", ask, ..hold },
+        Approach { name: "TB.HOLD every 10 ms", ..hold },
+        Approach { name: "sorted-set semaphore every 10 ms", ..script },
+    ]
+}
+
 impl Approach {
+    /// Gives back a place that was kept.
+    pub async fn give_back(&self, client: &mut Client, key: &str) {
+        client.ask(&[self.give_back], key).await.unwrap();
+    }
+
     /// Makes one decision; whether it allowed. Fails if the server replies an error, or if it is given up.
     pub async fn decide(&self, client: &mut Client, key: &str) -> RedisResult<bool> {
         match self.way {

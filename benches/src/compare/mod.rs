@@ -5,6 +5,7 @@ mod contest;
 mod growth;
 mod holding;
 mod storage;
+mod waiting;
 
 // What the measurements work with, too.
 use crate::approaches::{self, Approach};
@@ -40,7 +41,7 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
     let approaches = approaches::all();
     let rivals = [&approaches[..], &[approaches::throttlecrab()]].concat();
     type Measure<'a> = (&'static str, &'a dyn Fn(&mut Bench) -> Table);
-    let measures: [Measure; 9] = [
+    let measures: [Measure; 11] = [
         ("decisions", &|bench| contest::decisions(bench, &rivals)),
         ("over-grant", &|bench| contest::over_grant(bench, &rivals)),
         ("local", &|bench| contest::local(bench)),
@@ -50,6 +51,8 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
         ("growth", &|bench| growth::measure(bench)),
         ("replication", &|bench| storage::replication(bench, &approaches)),
         ("holding", &|bench| holding::measure(bench)),
+        ("waiting", &|bench| waiting::measure(bench)),
+        ("waiters", &|bench| waiting::cost(bench)),
     ];
     let wanted = measures.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
     let tables: Vec<Table> = wanted.map(|(_, measure)| measure(&mut bench)).collect();

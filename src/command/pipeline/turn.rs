@@ -57,7 +57,7 @@ impl<W: Wait> Resume for W {
     fn grant(call: Call, in_turn: bool) -> Result<Option<Decisions>, Refusal> {
         let (requests, _) = W::read(call.arguments())?;
         let mut planned = Planned::new(call, &requests, Access::Write)?;
-        if planned.is_denied() {
+        if planned.is_denied() && planned.is_worth_waiting() {
             planned.store(Replication::Effect);
             return Ok(None);
         }

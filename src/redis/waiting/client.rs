@@ -22,6 +22,12 @@ pub(super) enum Answer {
     Error(String),
 }
 
+impl Answer {
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self, Self::Decided(decisions) if decisions.binding.allowed != 0)
+    }
+}
+
 /// A client whose call waits. It belongs to the server, which gives it back to [`on_free`].
 pub(super) struct Client {
     db: Db,

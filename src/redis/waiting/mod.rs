@@ -37,8 +37,8 @@ use tokenbucket_core::queue::{Arrival, Db, Part, Queue};
 
 /// A command whose calls may wait.
 pub(crate) trait Resume: Command {
-    /// Grants a call whose turn it is; `None` if it is denied all the same. If it is not its turn (`in_turn` false), lets
-    /// its buckets count on from a clock that stepped back, and nothing else.
+    /// Grants a call whose turn it is, or denies it if it cannot be granted any more; `None` if it is to go on waiting. If
+    /// it is not its turn (`in_turn` false), lets its buckets count on from a clock that stepped back, and nothing else.
     ///
     /// # Errors
     /// Those that become the reply.

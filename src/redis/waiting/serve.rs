@@ -129,8 +129,10 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     match in_turn(|| client.grant(context, now_us, true)) {
         None => with_door(|door| door.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
-            if matches!(answer, Answer::Decided(_)) {
+            if answer.is_granted() {
                 info::counters().served_after_waiting();
+            } else {
+                info::counters().gave_up_waiting();
             }
             finish(arrival, answer);
         }
