@@ -5,13 +5,10 @@ use super::hostile::{assert_nothing_leaked, assert_well, effect};
 use crate::common::payload::{content, Payload, ENCODING};
 use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash};
 use crate::common::{array, environment, is_before, shown, texts, Connection, Random, Server};
-use redis::Value;
 use std::fs;
 use tempfile::TempDir;
-use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
-use tokenbucket_core::error::Error;
-use tokenbucket_core::hold::Hold;
+use tokenbucket_core::bucket::MAX_TIME_US;
+use tokenbucket_core::effect::Effect;
 use tokenbucket_core::number::MAX_MICRO;
 
 const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];
@@ -138,40 +135,6 @@ fn without_holds_a_payload_is_what_it_always_was() {
     assert_eq!(Payload::of(&mut client, "k").content(), always_was);
 }
 
-fn restore(client: &mut Connection, effect: &[u8]) -> Result<Value, String> {
-    client.try_run(&[b"TB.RESTORE".as_slice(), b"k", effect])
-}
-
-/// What no bucket can have had: `tests/requests.rs`. What no hold can be: `tests/holds.rs`.
-#[test]
-fn an_effect_that_no_holds_can_have_had_is_refused() {
-    let (server, mut client) = Server::with_clock_and_client();
-    let future_us = server.clock().now_us() + 5_000_000;
-    let changed = |changes: Vec<HoldChange>| {
-        let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
-        let holds = HoldChanges { dropped: 0, len: changes.len() as u32, changes };
-        Effect::Changed { bucket, expire_at_ms: None, holds }.encode().as_ref().to_vec()
-    };
-    let set = |id: &[u8], amount_micro, ends_at_us| {
-        HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })
-    };
-    let good = changed(vec![set(b"a", 2_000_000, future_us)]);
-    restore(&mut client, &good).unwrap();
-    let before = buckets(&mut client);
-    let odd = [[changed(vec![]), vec![3, 1, b'z']].concat(), [&[2], &good[1..]].concat()];
-    let impossible = [
-        vec![HoldChange::Removed(Box::default())],
-        vec![set(b"a", 0, future_us)],
-        vec![set(b"", 1, future_us)],
-        vec![set(b"b", 1, future_us), set(b"a", 1, future_us)],
-        vec![set(b"a", 1, future_us), set(b"b", 1, future_us - 1)],
-    ];
-    for bad in odd.into_iter().chain(impossible.map(changed)) {
-        assert_eq!(restore(&mut client, &bad), Err(Error::Effect.to_string()), "{bad:?}");
-    }
-    assert_same_buckets(&buckets(&mut client), &before, "after what was refused");
-}
-
 /// Also the expiry by none, as a rewritten file has it.
 #[test]
 fn an_effect_of_a_bucket_without_holds_replaces_all_there_was() {
@@ -179,12 +142,12 @@ fn an_effect_of_a_bucket_without_holds_replaces_all_there_was() {
     client.say("TB.HOLD k 10 1 2 60000 a");
     let soon_ms = server.clock().now_us() / 1000 + 5000;
     for expires_at_ms in [Some(soon_ms), None] {
-        restore(&mut client, &effect(-3_000_000, 0, expires_at_ms)).unwrap();
+        client.run(&[b"TB.RESTORE".as_slice(), b"k", &effect(-3_000_000, 0, expires_at_ms)]);
         assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
         assert_eq!(client.state("k"), Some(("-3".to_owned(), 0)));
         assert_eq!(client.expires_at_ms("k"), expires_at_ms);
     }
-    restore(&mut client, Effect::Cleared.encode().as_ref()).unwrap();
+    client.run(&[b"TB.RESTORE".as_slice(), b"k", Effect::Cleared.encode().as_ref()]);
     assert_eq!(client.keys(), 0);
 }
 

@@ -220,6 +220,22 @@ proptest! {
     }
 }
 
+#[test]
+fn what_no_hold_can_be_is_in_no_effect() {
+    let changed = |change: HoldChange| {
+        let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
+        let holds = HoldChanges { dropped: 0, changes: vec![change], len: 1 };
+        sent(&Effect::Changed { bucket, expire_at_ms: None, holds })
+    };
+    let set = |id: &[u8], amount_micro| HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us: 1 });
+    assert!(Effect::decode(&changed(set(b"a", 1))).is_some());
+    for impossible in [set(b"a", 0), set(b"", 1), HoldChange::Removed(Box::default())] {
+        assert_eq!(Effect::decode(&changed(impossible.clone())), None, "{impossible:?}");
+    }
+    let unknown = [changed(set(b"a", 1)), vec![3, 1, b'z']].concat();
+    assert_eq!(Effect::decode(&unknown), None);
+}
+
 /// Replicas of another version read them, and files that are years old hold them.
 #[test]
 fn the_bytes_of_an_effect_do_not_change() {
