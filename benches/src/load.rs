@@ -4,7 +4,6 @@ use crate::approaches::Approach;
 use crate::client::{block_on, Client};
 use crate::common::Server;
 use crate::template::{key, Limit};
-use crate::throttlecrab::ThrottleCrab;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
@@ -13,31 +12,22 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// A server under load.
-pub trait Target {
-    fn port(&self) -> u16;
-    /// Processor time that it has used so far, user and system, in seconds.
-    fn cpu_s(&self) -> f64;
+#[derive(Clone, Copy)]
+pub struct Target {
+    pub port: u16,
+    pub process_id: u32,
 }
 
-impl Target for Server {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-
-    fn cpu_s(&self) -> f64 {
-        let mut control = self.connect();
-        let mut seconds = |field| control.info("cpu", field).parse::<f64>().unwrap();
-        seconds("used_cpu_user") + seconds("used_cpu_sys")
+impl From<&Server> for Target {
+    fn from(server: &Server) -> Self {
+        Self { port: server.port(), process_id: server.process_id() }
     }
 }
 
-impl Target for ThrottleCrab {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-
-    fn cpu_s(&self) -> f64 {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the process runs");
+impl Target {
+    /// Processor time that its threads have used so far, user and system, in seconds.
+    fn cpu_s(self) -> f64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.process_id)).expect("the process runs");
         let statistics =
             threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok());
         let ns = statistics.map(|line| line.split(' ').next().unwrap().parse::<u64>().unwrap());
@@ -107,7 +97,8 @@ impl Outcome {
     }
 }
 
-pub fn run(server: &(impl Target + ?Sized), approach: &Approach, load: Load) -> Outcome {
+pub fn run(server: impl Into<Target>, approach: &Approach, load: Load) -> Outcome {
+    let server = server.into();
     let before_s = server.cpu_s();
     let outcome = RefCell::new(Outcome {
         load,
@@ -121,7 +112,7 @@ pub fn run(server: &(impl Target + ?Sized), approach: &Approach, load: Load) -> 
         server_cpu_s: 0.0,
     });
     block_on(async {
-        let opening = (0..load.clients).map(|number| Client::open(server.port(), number, load.limit));
+        let opening = (0..load.clients).map(|number| Client::open(server.port, number, load.limit));
         let clients = join_all(opening).await;
         let start = Instant::now();
         let keys = RefCell::new(keys(load, start));

@@ -2,6 +2,7 @@
 
 use crate::common::server::free_port;
 use crate::common::wait::wait_until;
+use crate::load::Target;
 use crate::server::version_built;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -31,12 +32,8 @@ impl ThrottleCrab {
         Self { process, port }
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.process.id()
+    pub fn target(&self) -> Target {
+        Target { port: self.port, process_id: self.process.id() }
     }
 }
 

@@ -97,10 +97,10 @@ impl Bench {
     }
 
     /// Measures on the server that an approach needs, without buckets.
-    fn on_server<T>(&mut self, module: Module, measure: impl FnOnce(&dyn Target) -> T) -> T {
+    fn on_server<T>(&mut self, module: Module, measure: impl FnOnce(Target) -> T) -> T {
         match module {
-            Module::ThrottleCrab => measure(&apart(ThrottleCrab::start)),
-            _ => measure(self.server(module)),
+            Module::ThrottleCrab => measure(apart(ThrottleCrab::start).target()),
+            _ => measure(self.server(module).into()),
         }
     }
 
