@@ -1,6 +1,7 @@
-//! `INFO tokenbucket`.
+//! `INFO tokenbucket`. What becomes of the count of buckets and of their bytes when buckets end: `memory.rs`, and when they
+//! are copied or moved: `keyspace.rs`.
 
-use crate::common::{text, wait_until, Connection, Server};
+use crate::common::{text, Connection, Server};
 
 const FIELDS: [&str; 6] =
     ["decisions_allowed", "decisions_denied", "errors", "tokens_granted", "buckets", "bucket_bytes"];
@@ -18,24 +19,6 @@ fn it_counts_parts_of_tokens_together_and_keys_of_other_types_as_errors() {
         let _ = client.attempt(&format!("TB.TAKE {key} 10 1 0.5"));
         assert_eq!(counters(&mut client)[..4], expected, "{key}");
     }
-}
-
-/// What becomes of them when buckets end: `memory.rs`, and when they are copied or moved: `keyspace.rs`.
-#[test]
-fn it_counts_the_buckets_of_all_databases_and_their_bytes() {
-    let (server, mut client) = Server::with_clock_and_client();
-    for number in 0..100 {
-        client.say(&format!("TB.TAKE key:{number} 10 1 5"));
-    }
-    client.say("SELECT 1");
-    client.say("TB.TAKE elsewhere 10 1 5");
-    let [.., buckets, bytes] = counters(&mut client);
-    // Two numbers of 8 bytes each, and what the allocator adds to them.
-    assert!(buckets == 101 && (16 * 101..=32 * 101).contains(&bytes), "{bytes} bytes for {buckets}");
-    client.say("FLUSHDB");
-    wait_until("one is flushed", || counters(&mut client)[4] == 100);
-    server.clock().advance_ms(60_000);
-    wait_until("all have expired", || counters(&mut client)[4..] == [0, 0]);
 }
 
 #[test]
