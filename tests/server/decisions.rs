@@ -11,15 +11,6 @@ use std::ops::Range;
 pub const YEAR_US: i64 = 365 * 24 * HOUR_MS * 1000;
 
 const STORIES: &str = r#"
-# a bucket whose key is deleted is full
-TB.TAKE k 5 1 5 => [1 0 0 5000]
-DEL k => 1
-TB.PEEK k 5 1 5 => [1 0 0 5000]
-TB.TAKE k 5 1 5 => [1 0 0 5000]
-UNLINK k => 1
-TB.STATE k => nil
-TB.PEEK k 5 1 5 => [1 0 0 5000]
-
 # the wait for the deepest debt at the slowest rate is the longest that is told, and the server keeps an expiry as late
 TB.CHARGE d 1 1/36525d 1e12 => [1 -999999999999 4611686018427388 4611686018427388]
 PTTL d => 5764607523035…
