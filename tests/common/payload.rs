@@ -1,7 +1,9 @@
 //! What `DUMP` makes of a bucket, taken apart and put together again with anything in it.
 
+use super::strategies::damaged;
 use super::{Connection, Random};
 use crc::{Crc, CRC_64_REDIS};
+use proptest::prelude::{any, Just};
 
 /// A template: the type's name and encoding version, then what the module writes, then the version of the server's
 /// format and a checksum.
@@ -46,7 +48,7 @@ impl Payload {
         &self.content
     }
 
-    /// What the module wrote, or numbers at the edge of what it may, with bytes changed, left out or put in.
+    /// What the module wrote, or numbers at the edge of what it may, damaged up to three times.
     pub fn spoiled_content(&self, random: &mut Random) -> Vec<u8> {
         let mut bytes = self.content.clone();
         if random.once_in(3) {
@@ -55,13 +57,8 @@ impl Payload {
             bytes = content(integer(), integer());
         }
         for _ in 0..random.below(4) {
-            let place = usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap();
-            match random.below(4) {
-                0 => bytes.truncate(place),
-                1 => bytes.insert(place, random.bytes(1)[0]),
-                2 if place < bytes.len() => drop(bytes.remove(place)),
-                3 if place < bytes.len() => bytes[place] ^= 1 << random.below(8),
-                _ => bytes.extend(random.bytes(9)),
+            if !bytes.is_empty() {
+                bytes = random.draw(&damaged(Just(bytes), any::<u8>()));
             }
         }
         bytes

@@ -4,7 +4,7 @@
 use super::model::call::{ended, ends};
 use super::model::judged::outstanding;
 use super::model::{whole, Limit};
-use super::scenario::damaged;
+use super::strategies::damaged;
 use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -6,7 +6,8 @@
 use super::model::number::{self, MOST_BYTES};
 use super::model::number::{assert_amount_read_as_meant, assert_flows, assert_rate_read_as_meant};
 use super::model::{self, Exact, Flow};
-use super::scenario::{calendar_rates, damaged, rates, steady_rates};
+use super::scenario::{calendar_rates, rates, steady_rates};
+use super::strategies::damaged;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::string::string_regex;

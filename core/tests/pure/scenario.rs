@@ -3,7 +3,7 @@
 use super::model::{number, Flow, Limit};
 use super::strategies::{amounts, pauses_us, spread};
 use proptest::prelude::*;
-use proptest::sample::{select, Index};
+use proptest::sample::select;
 use proptest::string::string_regex;
 use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
@@ -88,22 +88,4 @@ pub fn pauses(limit: &Limit, set_back: u8) -> impl Strategy<Value = Pause> {
         12 => by.prop_map(move |(us, quarter)| Pause::By(if quarter < set_back { -us } else { us })),
         2 => (-1..=1i64).prop_map(Pause::AsTold),
     ]
-}
-
-/// A byte of them changed, left out, put in or doubled, or all behind it left out.
-pub fn damaged(
-    bytes: impl Strategy<Value = Vec<u8>>,
-    others: impl Strategy<Value = u8>,
-) -> impl Strategy<Value = Vec<u8>> {
-    (bytes, any::<Index>(), others, 0..5u8).prop_map(|(mut bytes, index, other, how)| {
-        let at = index.index(bytes.len());
-        match how {
-            0 => bytes[at] = other,
-            1 => drop(bytes.remove(at)),
-            2 => bytes.insert(at, other),
-            3 => bytes.insert(at, bytes[at]),
-            _ => bytes.truncate(at),
-        }
-        bytes
-    })
 }

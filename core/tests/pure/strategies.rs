@@ -1,10 +1,10 @@
-//! What may be wanted of a bucket: limits, calls, and the time between them. Properties of the pure code try it, and walks
-//! on servers draw from the same by `Random::draw`.
+//! What may be wanted of a bucket: limits, calls, and the time between them; and damaged bytes. Properties of the pure code
+//! try it, and tests of servers draw from the same by `Random::draw`.
 
 use super::model::operation::LONGEST_WAIT_MS;
 use super::model::{HoldOperation, Limit, Operation, MILLION};
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{select, Index};
 use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
 
@@ -82,4 +82,22 @@ pub fn pauses_us(limit: &Limit) -> impl Strategy<Value = i64> {
         1 => spread(MAX_TIME_US),
         4 => 0..=limit.refill_us() / 2 * 3,
     ]
+}
+
+/// A byte of them changed, left out, put in or doubled, or all behind it left out.
+pub fn damaged(
+    bytes: impl Strategy<Value = Vec<u8>>,
+    others: impl Strategy<Value = u8>,
+) -> impl Strategy<Value = Vec<u8>> {
+    (bytes, any::<Index>(), others, 0..5u8).prop_map(|(mut bytes, index, other, how)| {
+        let at = index.index(bytes.len());
+        match how {
+            0 => bytes[at] = other,
+            1 => drop(bytes.remove(at)),
+            2 => bytes.insert(at, other),
+            3 => bytes.insert(at, bytes[at]),
+            _ => bytes.truncate(at),
+        }
+        bytes
+    })
 }
