@@ -39,6 +39,9 @@ pub fn free_port() -> u16 {
     ports.find(|port| is_free(port) && is_free(&(port + 10_000))).unwrap()
 }
 
+/// The environment variable by which servers shut down when they go out of scope, rather than are killed.
+pub const SHUTS_DOWN: &str = "SERVER_SHUTS_DOWN";
+
 /// The name of a server's configuration file in its folder, if it has one.
 const CONFIGURATION_FILE: &str = "redis.conf";
 
@@ -264,6 +267,12 @@ impl Server {
         self.start_again();
     }
 
+    /// Whether it obeys: then the connection breaks instead of a reply.
+    fn begins_to_shut_down(&self) -> bool {
+        let told = Connection::try_open(self.port).map(|mut client| client.try_run(&["SHUTDOWN", "NOSAVE"]));
+        told.is_ok_and(|reply| reply.is_err_and(|error| !error.starts_with("ERR ")))
+    }
+
     /// Starts a server that was killed, on its files and its port.
     pub fn start_again(&mut self) {
         assert!(self.spawn(self.port), "the server did not come back:\n{}", self.log());
@@ -336,7 +345,9 @@ fn misalign(command: &mut Command) {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
+            if std::env::var_os(SHUTS_DOWN).is_none() || !self.begins_to_shut_down() {
+                let _ = child.kill();
+            }
             let _ = child.wait();
             self.kill_children();
         }

@@ -1,8 +1,7 @@
 //! What valgrind says of each process: one file per process, as XML.
 
 use crate::common::engine::executable;
-use crate::common::server::module;
-use crate::common::Server;
+use crate::common::server::{module, SHUTS_DOWN};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use tempfile::TempDir;
 pub struct Reports(TempDir);
 
 impl Reports {
-    /// From now on, servers are started under valgrind.
+    /// From now on, servers are started under valgrind, and end by themselves, so that it can say what was lost.
     pub fn begin() -> Self {
         let version = Command::new("valgrind").arg("--version").output();
         assert!(version.is_ok_and(|output| output.status.success()), "valgrind cannot be run");
@@ -22,16 +21,8 @@ impl Reports {
         fs::write(&wrapper, wrapper_script(folder.path(), &executable())).unwrap();
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
         std::env::set_var("SERVER", &wrapper);
+        std::env::set_var(SHUTS_DOWN, "yes");
         Self(folder)
-    }
-
-    /// Lets a server shut down by itself, saving or not, so that valgrind can say what was lost.
-    pub fn end(&self, server: &mut Server, how: &str) {
-        let report = self.0.path().join(format!("{}.xml", server.process_id()));
-        // The connection breaks instead of a reply.
-        let _ = server.connect().try_run(&["SHUTDOWN", how]);
-        assert_eq!(server.wait_for_exit(), 0, "{}", server.log());
-        assert!(is_finished(&report), "valgrind has not finished {}", report.display());
     }
 
     /// Panics with what valgrind has found, if that concerns us.
@@ -42,15 +33,18 @@ impl Reports {
         assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
         let finished = reports.iter().filter(|report| is_finished(report)).count();
         println!("{} processes, {finished} of them until their end", reports.len());
+        assert!(finished > reports.len() / 2, "valgrind has not seen what most of them lost");
     }
 }
 
 /// Starts the server under valgrind, with a report of its own for each process, those that it forks included.
 fn wrapper_script(folder: &Path, server: &Path) -> String {
     let (folder, server) = (folder.display(), server.display());
+    // The server's compression reads a table before it has written to it, by design.
     format!(
-        "#!/bin/sh\nexec valgrind --quiet --trace-children=yes --num-callers=40 --track-origins=yes \
-         --leak-check=full --show-leak-kinds=definite --xml=yes --xml-file='{folder}/%p.xml' '{server}' \"$@\"\n"
+        "#!/bin/sh\n[ \"$1\" != --version ] || exec '{server}' --version\n\
+         exec valgrind --quiet --trace-children=yes --num-callers=40 --track-origins=yes --leak-check=full \
+         --show-leak-kinds=definite --xml=yes --xml-file='{folder}/%p.xml' '{server}' \"$@\" --rdbcompression no\n"
     )
 }
 
