@@ -12,7 +12,7 @@ use redis::Value;
 use std::collections::BTreeMap;
 use tokenbucket_core::bucket;
 
-const YEAR_US: i64 = 365 * 86_400_000_000;
+pub const YEAR_US: i64 = 365 * 86_400_000_000;
 
 /// Rates as clients write them.
 #[rustfmt::skip]

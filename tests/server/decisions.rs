@@ -5,10 +5,8 @@ use super::stories::play_all;
 use crate::common::clock::START_US;
 use crate::common::judged_calls::{self, JudgedCalls};
 use crate::common::model::{Limit, Operation};
-use crate::common::{Decision, Random, Server, HOUR_MS};
+use crate::common::{Decision, Random, Server};
 use std::ops::Range;
-
-pub const YEAR_US: i64 = 365 * 24 * HOUR_MS * 1000;
 
 const STORIES: &str = r#"
 # the wait for the deepest debt at the slowest rate is the longest that is told, and the server keeps an expiry as late
@@ -84,8 +82,7 @@ pub fn judge_any_calls<'a>(
                 let shown = format!("{told:?} of {}, {hold_operation:?} or {operation:?}", limit.words);
                 retry(server, told.retry_after_ms, call, &shown);
             }
-            // After more than a year the newest Redis is busy for seconds.
-            let pause_us = judged_calls::pause_us(&mut random, &limit).min(YEAR_US);
+            let pause_us = judged_calls::pause_us(&mut random, &limit);
             let steps_back = (has_holds && random.once_in(12)) || (changes_limits && random.once_in(6));
             // No further than to 1970.
             let steps_back = steps_back && pause_us < server.clock().now_us();

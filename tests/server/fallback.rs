@@ -1,11 +1,11 @@
 //! The script that decides where a server has no module: what it promises is what the commands promise, and it is judged
 //! in the same way. On every server: the module is not loaded unless a test compares the two.
 
-use super::decisions::{any_limit, judge_any_calls, YEAR_US};
+use super::decisions::{any_limit, judge_any_calls};
 use super::multi_take::judge_takes_from_several;
 use super::stories::{play_each, tell};
 use crate::common::calls::{Call, CALLS};
-use crate::common::judged_calls::{self, Backend, JudgedCalls};
+use crate::common::judged_calls::{self, Backend, JudgedCalls, YEAR_US};
 use crate::common::model::{Limit, MILLION};
 use crate::common::script::{self, connect, stored, with_clock_and_client, without_module};
 use crate::common::stored::{begin_to_follow, wait_until_replicated};
