@@ -8,36 +8,9 @@ use crate::common::model::{Limit, Operation};
 use crate::common::{Decision, Random, Server};
 use std::ops::Range;
 
-const STORIES: &str = r#"
-# the wait for the deepest debt at the slowest rate is the longest that is told, and the server keeps an expiry as late
-TB.CHARGE d 1 1/36525d 1e12 => [1 -999999999999 4611686018427388 4611686018427388]
-PTTL d => 5764607523035…
-
-# A known limit: what a write leaves over of a micro-token is kept as the time in which it flowed, and that time counts
-# at the new rate. 80 ms at one token a day are less than a micro-token, and 0.08 tokens at one a second: raised 86,400
-# times, a rate brings fewer than 86,400 micro-tokens, once.
-TB.TAKE k 1000 1/d 1000 => [1 0 …
-(80 milliseconds later)
-TB.CHARGE k 1000 1/d 0.000001 => [1 -1 …
-TB.TAKE k 1000 1 0.0864 => [0 …
-TB.CHARGE k 1000 1 0.000001 => [1 …
-TB.STATE k => ["0.079998" 1767225600080007]
-
-# a third of a token from a float is what its sender means: Lua of Redis 6.0 to 7.0 sends 0.3 as 0.29999999999999999,
-# and clients with floats add up 0.1 and 0.2
-EVAL return(redis.call('TB.TAKE',KEYS[1],0.3,0.1,0.3)) 1 lua => [1 0 0 3000]
-TB.TAKE sum 0.3 0.1 0.30000000000000004 => [1 0 0 3000]
-TB.TAKE more 0.3 0.1 0.300000000002 => [0 0 -1 0]
-
-# of several buckets the line says which, also where its key and not its arguments is what is wrong
-SET string x => +OK
-TB.MTAKE 3 k 10 1 1 n 10 1 1 string 10 1 1 => WRONGTYPE Operation against a key holding the wrong kind of value (bucket 3 of 3)
-TB.MHOLD 2 5 b string 10 1 1 k 10 1 1 => WRONGTYPE Operation against a key holding the wrong kind of value (bucket 1 of 2)
-"#;
-
 #[test]
 fn stories_of_decisions() {
-    play_all(STORIES);
+    play_all(include_str!("stories/decisions.txt"));
 }
 
 #[test]

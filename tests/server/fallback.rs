@@ -149,51 +149,10 @@ fn any_spelling(random: &mut Random) -> String {
 
 /// The only errors that are not the module's, but for the words about holds, and what is stored, which scripts of later
 /// versions read.
-const STORIES: &str = r#"
-# what the script cannot keep is an error that says so
-TB.TAKE k 1000000001 1e3 => ERR capacity must be at most 1e9 tokens without the module
-TB.TAKE k 10 1 1e12 => ERR cost must be at most 1e9 tokens without the module
-TB.GIVE k 10 1 1000000000.000001 => ERR amount must be at most 1e9 tokens without the module
-TB.TAKE k 10 1.23456789012e-9 => ERR rate must be a ratio of smaller numbers without the module
-TB.TAKE k 10 1000@d => ERR rate at boundaries of the calendar, like 1000@d, needs the module
-TB.GIVE k 10 0 1 => ERR rate 0 is a pool that nothing but ending holds refills, and holds need the module
-TB.HOLD k 10 1 1 1 id => ERR without the module there are TAKE, PEEK, TAKEUPTO, RESERVE, CHARGE, GIVE and MTAKE; holds and all else need it
-TB.take k 10 1 => ERR without the module there are TAKE, PEEK, TAKEUPTO, RESERVE, CHARGE, GIVE and MTAKE; holds and all else need it
-DBSIZE => 0
-
-# the largest buckets and the deepest debt, a thousand million times 100 years, reply without overflow
-TB.TAKE a 1e9 1e12 1 => [1 999999999 0 1]
-TB.TAKE b 1e9 1 1e9 => [1 0 0 1000000000000]
-TB.CHARGE b 1e9 1 1e9 => [1 -1000000000 1000000000000 2000000000000]
-TB.CHARGE b 1e9 1 0.000001 => ERR the bucket would be more than 1e9 tokens in debt, the deepest without the module
-TB.RESERVE b 1e9 1 1 3155760000000 => [0 …
-TB.CHARGE d 1 1/36525d 1e9 => [1 …
-TB.PEEK d 1 1/36525d => [0 -999999999 9007199254740992 9007199254740992]
-(1 millisecond later)
-TB.PEEK b 1e9 1 1 => [0 -1000000000 …
-
-# a server that is full says so and stores no half; looking and denying need no memory
-TB.TAKE k 10 1 => [1 9 0 1000]
-CONFIG SET maxmemory 1 => +OK
-TB.TAKE n 10 1 => OOM …
-TB.MTAKE 2 n 10 1 1 m 10 1 1 => OOM …
-TB.PEEK k 10 1 => [1 8 0 2000]
-TB.TAKE k 10 1 10 => [0 9 …
-CONFIG SET maxmemory 0 => +OK
-DBSIZE => 1
-
-# a bucket is stored as it is documented
-TB.TAKE k 10 1 2.5 => [1 7 0 2500]
-GET k => "tb1 7500000 1767225600000007 1767225602501"
-PTTL k => 2501
-(2502 milliseconds later)
-GET k => nil
-"#;
-
 #[test]
 fn stories_of_the_script() {
     let (server, mut client) = with_clock_and_client();
-    play_each(&server, &mut client, STORIES, script::words);
+    play_each(&server, &mut client, include_str!("stories/fallback.txt"), script::words);
 }
 
 #[test]

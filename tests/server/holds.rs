@@ -8,68 +8,9 @@ use crate::common::stored::{self, append_only_bytes, with_append_only_file};
 use crate::common::{is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS};
 
 /// What is one bucket's own, holds that are renewed, denied, settled and in debt, is judged by the walks in `decisions.rs`.
-const STORIES: &str = r#"
-# what is held is taken, and comes back at its moment
-TB.HOLD k 10 1/h 4 5000 a => [1 6 0 5000]
-TB.HOLDS k => [["a" "4" 5000]]
-TB.TAKE k 10 1/h 7 => [0 6 5000 5000]
-(4999999 microseconds later)
-TB.PEEK k 10 1/h 7 => [0 6 1 1]
-TB.HOLDS k => [["a" "4" 1]]
-(1 microsecond later)
-TB.PEEK k 10 1/h 0 => [1 10 0 0]
-TB.HOLDS k => []
-TB.TAKE k 10 1/h 7 => [1 3 0 25200000]
-
-# every command sees what is held, and that of a bucket that is full again is not forgotten
-TB.HOLD k 10 1/h 8 5000 a => [1 2 0 5000]
-TB.TAKEUPTO k 10 1/h 9 => [2 0 0 7200000]
-TB.RESERVE k 10 1/h 3 4999 => [0 0 5000 7200000]
-TB.RESERVE k 10 1/h 3 5000 => [1 -3 5000 18000000]
-TB.CHARGE k 10 1/h 2 => [1 -5 5000 25200000]
-TB.MTAKE 2 k 10 1/h 1 l 10 1/h 1 => [0 -5 5000 25200000 [[0 -5 5000 25200000] [1 10 0 0]]]
-CL.THROTTLE k 9 1 3600 1 => [1 10 0 5 25200]
-TB.GIVE k 10 1/h 10 => [1 5 0 5000]
-TB.GIVE k 10 1/h 10 => [1 10 0 0]
-TB.HOLDS k => [["a" "8" 5000]]
-TB.SETTLE k 10 1/h a 9 => [1 9 0 3600000]
-
-# a larger pool has no more in it until it is given them
-TB.HOLD jobs 1 0 1 60000 job:1 => [1 0 0 60000]
-TB.PEEK jobs 3 0 2 => [0 0 -1 -1]
-TB.MHOLD 2 1000 x jobs 3 0 1 k 1 1 1 => [0 0 60000 -1 [[0 0 60000 -1] [1 1 0 0]]]
-TB.GIVE jobs 3 0 2 => [1 2 0 60000]
-TB.PEEK jobs 3 0 0 => [1 2 0 60000]
-
-# used may take the bucket into the deepest debt
-TB.HOLD k 10 1 4 60000 a => [1 6 0 4000]
-TB.CHARGE k 10 1 11 => [1 -5 5000 15000]
-TB.SETTLE k 10 1 a 1e12 => ERR the bucket would be more than 1e12 tokens in debt
-TB.MSETTLE 2 a l 10 1 1 k 10 1 1e12 => ERR the bucket would be more than 1e12 tokens in debt (bucket 2 of 2)
-TB.SETTLE k 10 1 a 999999999999 => [1 -1000000000000 1000000000000000 1000000000010000]
-
-# one hold over several buckets is all or nothing, can be set again, and is settled wherever it is there
-TB.MHOLD 2 5000 x a 10 1/h 4 b 5 0 3 => [1 2 0 5000 [[1 6 0 5000] [1 2 0 5000]]]
-TB.MHOLD 2 9000 y a 10 1/h 4 b 5 0 3 => [0 2 5000 5000 [[1 6 0 5000] [0 2 5000 5000]]]
-TB.MHOLD 2 5000 x a 10 1/h 4 b 5 0 3 => [1 2 0 5000 [[1 6 0 5000] [1 2 0 5000]]]
-TB.MHOLD 2 5000 x a 10 1/h 5 b 5 0 1 => [1 4 0 5000 [[1 5 0 5000] [1 4 0 5000]]]
-TB.SETTLE a 10 1/h x 5 => [1 5 0 18000000]
-TB.MSETTLE 3 x a 10 1/h 5 b 5 0 0 c 9 1 2 => [0 5 -1 18000000 [[0 5 -1 18000000] [1 5 0 0] [0 9 -1 0]]]
-EXISTS b c => 0
-
-# a hold of more than the capacity, which was larger, can grow only while it lasts
-TB.HOLD k 10 1 8 5000 a => [1 2 0 5000]
-TB.TAKE k 10 1 2 => [1 0 0 5000]
-TB.HOLD k 4 1 10 9000 a => [0 0 2000 4000]
-TB.HOLD k 4 0.1 10 9000 a => [0 0 -1 5000]
-TB.MHOLD 1 9000 a k 4 1 10 => [0 0 2000 4000 [[0 0 2000 4000]]]
-TB.TAKE slow 10 0.1 10 => [1 0 0 100000]
-TB.MHOLD 2 9000 a k 4 1 10 slow 10 0.1 1 => [0 0 -1 100000 [[0 0 2000 4000] [0 0 10000 100000]]]
-"#;
-
 #[test]
 fn stories_of_holds() {
-    play_all(STORIES);
+    play_all(include_str!("stories/holds.txt"));
 }
 
 /// An id of 36 bytes, as UUIDs have.

@@ -21,76 +21,9 @@ fn left_by_redis_cell(server: &Server, after_ms: i64) -> String {
     ((server.clock().now_us() + after_ms * 1000) * 1000).to_string()
 }
 
-const STORIES: &str = r#"
-# it is the same bucket for all commands
-CL.THROTTLE k 9 1 1 4 => [0 10 6 -1 4]
-TB.STATE k => ["6" 1767225600000007]
-TB.TAKE k 10 1 5 => [1 1 0 9000]
-CL.THROTTLE k 9 1 1 2 => [1 10 1 1 9]
-TB.GIVE k 10 1 1 => [1 2 0 8000]
-CL.THROTTLE k 9 1 1 2 => [0 10 0 -1 10]
-DEL k => 1
-CL.THROTTLE k 9 1 1 10 => [0 10 0 -1 10]
-
-# more than the limit, a limit of nothing, and what refills in more than 100 years store nothing
-CL.THROTTLE k 9 1 1 11 => [1 10 10 -1 0]
-CL.THROTTLE k 9 1 1 1000000000000 => [1 10 10 -1 0]
-CL.THROTTLE k -1 30 60 => [1 0 0 -1 0]
-CL.THROTTLE k -1 30 60 0 => [0 0 0 -1 0]
-CL.THROTTLE k 9223372036854775807 1 1 => ERR …
-CL.THROTTLE k 9223372036 1 1 => ERR …
-CL.THROTTLE k 300000000000 1 3155760000 => ERR …
-EXISTS k => 0
-
-# at the edges nothing overflows: whole again within a millisecond, and in 79 years
-CL.THROTTLE a 6000 6000 1 => [0 6001 6000 -1 0]
-CL.THROTTLE b 9 7000000 1 => [0 10 9 -1 0]
-CL.THROTTLE c 999999999999 1000000000000 1 => [0 1000000000000 999999999999 -1 0]
-CL.THROTTLE d 9999999999 4 1 10000000000 => [0 10000000000 0 -1 2500000000]
-
-# what redis-cell left is no new bucket above maxmemory
-SET left 1767225604000007000 => +OK
-CONFIG SET maxmemory 1 => +OK
-CL.THROTTLE left 9 1 1 => [0 10 5 -1 5]
-CL.THROTTLE new 9 1 1 => OOM …
-CONFIG SET maxmemory 0 => +OK
-
-# only CL.THROTTLE takes over
-SET k 1767225604000007000 => +OK
-TB.TAKE k 10 1 => WRONGTYPE …
-TB.PEEK k 10 1 => WRONGTYPE …
-TB.STATE k => WRONGTYPE …
-TB.GIVE k 10 1 1 => WRONGTYPE …
-GET k => "1767225604000007000"
-
-# a nanosecond that has begun counts as a whole microsecond, and what is rounded at a third of a token a second is dated back
-SET k 1767225604000007001 => +OK
-CL.THROTTLE k 9 1 1 => [0 10 4 -1 5]
-TB.STATE k => ["4.999999" 1767225600000007]
-SET k 1767225604000008000 => +OK
-CL.THROTTLE k 9 1 3 => [0 10 7 -1 7]
-TB.STATE k => ["7.666666" 1767225600000006]
-(3 seconds later)
-CL.THROTTLE k 9 1 3 8 => [0 10 0 -1 28]
-
-# every moment that redis-cell can store is taken over: 2001, the present, and the year 2262, which is a debt that is
-# paid off then, or at the fastest rate one that is deeper than debts go
-SET k 978307200000000000 => +OK
-CL.THROTTLE k 9 1 1 3 => [0 10 7 -1 3]
-TB.STATE k => ["7" 1767225600000007]
-SET k 1767225600000000000 => +OK
-CL.THROTTLE k 9 1 1 3 => [0 10 7 -1 3]
-TB.STATE k => ["7" 1767225600000007]
-SET k 9223372036854775807 => +OK
-CL.THROTTLE k 9 1 1 => [1 10 0 7456146428 7456146437]
-SET k 9223372036854775807 => +OK
-CL.THROTTLE k 9 1000000000000 1 => [1 10 0 …
-TB.STATE k => ["-1000000000000" …
-"#;
-
 #[test]
 fn stories_of_limits_as_redis_cell_has_them() {
-    play_all(STORIES);
+    play_all(include_str!("stories/throttle.txt"));
 }
 
 #[test]

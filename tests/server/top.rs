@@ -11,31 +11,7 @@ fn top(client: &mut Connection, words: &str) -> Vec<(Vec<u8>, i64)> {
 
 #[test]
 fn it_counts_each_key_that_its_own_limit_denies() {
-    stories::play_all(
-        "# most first, each with when it was denied last, and a key denied as often before one denied later
-        TB.TOP => []
-        TB.TAKE one 0 1 => [0 0 -1 0]
-        (5 milliseconds later)
-        TB.TAKE two 0 1 => [0 0 -1 0]
-        TB.TAKE two 0 1 => [0 0 -1 0]
-        TB.TOP => [[\"two\" 2 1767225600005] [\"one\" 1 1767225600000]]
-        TB.TOP COUNT 1 => [[\"two\" 2 1767225600005]]
-        tb.top reset count 1 => [[\"two\" 2 1767225600005]]
-        TB.TOP => []
-
-        # every command that denies, of several keys those alone that deny, and none that only asks
-        TB.TAKEUPTO a 0.5 1 1 => [0 0 -1 0]
-        TB.RESERVE b 1 1 2 0 => [0 1 -1 0]
-        TB.MTAKE 2 c 0 1 1 allowed 10 1 1 => [0 0 -1 0 [[0 0 -1 0] [1 10 0 0]]]
-        TB.HOLD d 0 1 1 1000 id => [0 0 -1 0]
-        TB.MHOLD 2 1000 id e 0 1 1 allowed 10 1 1 => [0 0 -1 0 [[0 0 -1 0] [1 10 0 0]]]
-        CL.THROTTLE f 0 1 1 2 => [1 1 1 -1 0]
-        TB.PEEK g 0 1 => [0 0 -1 0]
-        TB.SETTLE h 1 1 id 1 => [0 1 -1 0]
-        TB.TAKE i x 1 => ERR capacity…
-        TB.TOP RESET => [[\"a\" 1 1767225600000] [\"b\" 1 1767225600000] [\"c\" 1 1767225600000] \
-                        [\"d\" 1 1767225600000] [\"e\" 1 1767225600000] [\"f\" 1 1767225600000]]",
-    );
+    stories::play_all(include_str!("stories/top.txt"));
 }
 
 #[test]
