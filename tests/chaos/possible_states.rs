@@ -3,7 +3,7 @@
 
 use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
-use crate::common::judged_calls::{as_decision, holds_to_show, shown_holds, stored};
+use crate::common::judged_calls::{holds_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
 use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
@@ -182,7 +182,7 @@ fn follow(model: &mut Model, limit: &Limit, want: &Want, now: &Now, reply: &Valu
         let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("{reply:?}"));
         throttle::follow(model, limit, *quantity, now.us, fields);
     } else {
-        model.follow(limit, want.wanted(), now.us, as_decision(decision(reply)));
+        model.follow(limit, want.wanted(), now.us, decision(reply));
     }
 }
 
@@ -195,7 +195,7 @@ pub fn judge_reply(buckets: &mut Buckets, Step { places, act, .. }: &Step, now: 
             bucket.judge_reply(want, now, reply);
         }
         Act::TakeTogether(takes) => judge_joint_reply(buckets, places, takes, now, reply),
-        Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, as_decision(decision(reply))),
+        Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, decision(reply)),
         Act::Look => bucket.see(now, stored(reply::state(reply))),
         Act::LookAtHolds => {
             let held = holds_to_show(&bucket.model, now.us);
@@ -223,9 +223,8 @@ fn judge_joint_reply(buckets: &mut Buckets, places: &[usize], takes: &[Operation
         return assert!(takes().all(grants), "a denial needs no memory");
     }
     let (binding, own) = multi_decision(reply);
-    let own: Vec<_> = own.into_iter().map(as_decision).collect();
     assert_eq!(own.len(), lacking.len());
-    assert_binding(as_decision(binding), &own);
+    assert_binding(binding, &own);
     let all_allow = binding.allowed == 1;
     assert!(!all_allow || !is_impossible, "a bucket was made without memory");
     for (((place, take), told), lacks_memory) in takes().zip(own).zip(lacking) {

@@ -10,7 +10,6 @@ use num_traits::ToPrimitive;
 use proptest::sample::select;
 use redis::Value;
 use std::collections::BTreeMap;
-use tokenbucket_core::bucket;
 
 pub const YEAR_US: i64 = 365 * 86_400_000_000;
 
@@ -48,11 +47,6 @@ pub fn any_hold_operation(random: &mut Random, limit: &Limit) -> HoldOperation {
 /// After more than a year the newest Redis is busy for seconds.
 pub fn pause_us(random: &mut Random, limit: &Limit) -> i64 {
     random.draw(&strategies::pauses_us(limit)).min(YEAR_US)
-}
-
-pub fn as_decision(decision: Decision) -> bucket::Decision {
-    let Decision { allowed, remaining, retry_after_ms, reset_after_ms } = decision;
-    bucket::Decision { allowed, remaining, retry_after_ms, reset_after_ms }
 }
 
 /// What `TB.STATE` shows.
@@ -153,7 +147,7 @@ impl<'a> JudgedCalls<'a> {
         self.model.see_trace(limit, self.now_us(), Trace::None, [before, peeked]);
         let decision = self.decide(&operation::words(operation, &self.key, limit));
         assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
-        let trace = self.model.follow(limit, operation, self.now_us(), as_decision(decision));
+        let trace = self.model.follow(limit, operation, self.now_us(), decision);
         self.check_after(limit, trace, peeked);
         decision
     }
@@ -162,7 +156,7 @@ impl<'a> JudgedCalls<'a> {
     pub fn hold(&mut self, limit: &Limit, hold_operation: &HoldOperation) -> Decision {
         let (before, words) = (self.look(limit), hold_operation.words(&self.key, limit));
         let decision = self.decide(&words);
-        let trace = self.model.follow(limit, hold_operation, self.now_us(), as_decision(decision));
+        let trace = self.model.follow(limit, hold_operation, self.now_us(), decision);
         // The same call again, now as then, takes nothing more.
         if matches!(hold_operation, HoldOperation::Set { .. })
             && decision.allowed == 1
@@ -190,9 +184,8 @@ impl<'a> JudgedCalls<'a> {
         }
         let words = (walks[0].backend.words)(&words);
         let (binding, own) = multi_decision(&walks[0].client.say(&words));
-        let own: Vec<_> = own.into_iter().map(as_decision).collect();
         assert_eq!(own.len(), walks.len(), "{words}");
-        assert_binding(as_decision(binding), &own);
+        assert_binding(binding, &own);
         for (place, walk) in walks.iter_mut().enumerate() {
             let (limit, now_us) = (&limits[place], walk.now_us());
             let allowed = binding.allowed == 1;

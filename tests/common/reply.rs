@@ -1,32 +1,16 @@
 //! Replies as tests compare them.
 
 use redis::Value;
+pub use tokenbucket_core::bucket::Decision;
 
-/// The four integers of a decision, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
-    pub allowed: i64,
-    pub remaining: i64,
-    pub retry_after_ms: i64,
-    pub reset_after_ms: i64,
-}
-
-impl From<[i64; 4]> for Decision {
-    fn from([allowed, remaining, retry_after_ms, reset_after_ms]: [i64; 4]) -> Self {
-        Self { allowed, remaining, retry_after_ms, reset_after_ms }
-    }
-}
-
-/// To compare with numbers as they are.
-impl PartialEq<[i64; 4]> for Decision {
-    fn eq(&self, fields: &[i64; 4]) -> bool {
-        *self == Self::from(*fields)
-    }
+/// A decision as its four integers.
+pub fn decided([allowed, remaining, retry_after_ms, reset_after_ms]: [i64; 4]) -> Decision {
+    Decision { allowed, remaining, retry_after_ms, reset_after_ms }
 }
 
 pub fn decision(reply: &Value) -> Decision {
     let fields: [i64; 4] = integers(reply).try_into().unwrap_or_else(|_| panic!("no decision: {reply:?}"));
-    fields.into()
+    decided(fields)
 }
 
 /// Reads the reply of `TB.MTAKE`: the binding decision, and each bucket's own.

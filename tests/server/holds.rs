@@ -5,7 +5,9 @@ use super::stories::{play, play_all};
 use crate::common::judged_calls::{self, JudgedCalls};
 use crate::common::model::{HoldOperation, Limit};
 use crate::common::stored::{self, append_only_bytes, with_append_only_file};
-use crate::common::{is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS};
+use crate::common::{
+    decided, is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS,
+};
 
 /// What is one bucket's own, holds that are renewed, denied, settled and in debt, is judged by the walks in `decisions.rs`.
 #[test]
@@ -50,12 +52,12 @@ fn many_holds_end_at_one_moment_and_are_counted() {
             .map(|field| client.count("tokenbucket", &format!("tokenbucket_{field}")))
     };
     send_all(&mut client, 0..5000, |n| format!("TB.HOLD k 5000 0 1 5000 {}", uuid(n)));
-    assert_eq!(client.decide("TB.HOLD k 5000 0 1 5000 more"), [0, 0, 5000, 5000]);
+    assert_eq!(client.decide("TB.HOLD k 5000 0 1 5000 more"), decided([0, 0, 5000, 5000]));
     send_all(&mut client, 0..2500, |n| format!("TB.SETTLE k 5000 0 {} 0", uuid(2 * n)));
     assert_eq!(counts(&mut client), [2500, 0, 0, 1]);
     server.clock().advance_ms(5000);
     client.say(&format!("TB.SETTLE k 5000 0 {} 0", uuid(1)));
-    assert_eq!(client.decide("TB.HOLD k 5000 0 5000 5000 all"), [1, 0, 0, 5000]);
+    assert_eq!(client.decide("TB.HOLD k 5000 0 5000 5000 all"), decided([1, 0, 0, 5000]));
     assert_eq!(counts(&mut client), [1, 2500, 1, 1]);
     client.say("DEL k");
     // Valkey 8 frees it in the background.
@@ -78,7 +80,7 @@ fn holds_that_end_together_come_back_at_once_and_their_memory_soon() {
     let mut last_bytes = many_bytes;
     let mut calls = 0;
     while bytes(&mut client) > 3 * few_bytes {
-        assert_eq!(client.decide("TB.HOLD k 1e6 0 1 86395000 stays"), [1, 999_999, 0, 86_395_000]);
+        assert_eq!(client.decide("TB.HOLD k 1e6 0 1 86395000 stays"), decided([1, 999_999, 0, 86_395_000]));
         assert!(bytes(&mut client) <= last_bytes, "memory grows");
         last_bytes = bytes(&mut client);
         calls += 1;

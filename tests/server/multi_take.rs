@@ -5,7 +5,7 @@ use super::decisions::any_limit;
 use crate::common::clock::START_US;
 use crate::common::judged_calls::{pause_us, take, JudgedCalls};
 use crate::common::model::{Limit, Operation};
-use crate::common::{multi_decision, texts, Connection, Decision, Random, Server};
+use crate::common::{decided, multi_decision, texts, Connection, Decision, Random, Server};
 use tokenbucket_core::error::Error;
 
 /// A call on all groups, each the words `key capacity rate cost`.
@@ -68,17 +68,17 @@ fn as_many_buckets_as_there_may_be_are_found_checked_and_taken_from_together() {
         let mut groups = many(count, "10 1 6");
         let keys: Vec<_> = (0..count).map(|number| format!("key:{number}")).collect();
         assert_eq!(texts(client.say(&format!("COMMAND GETKEYS {}", words(&groups)))), keys);
-        let told = Decision::from([1, 4, 0, 6000]);
+        let told = decided([1, 4, 0, 6000]);
         assert_eq!(take_all(&mut client, &groups), (told, vec![told; count]));
         assert_eq!(client.keys(), count as i64);
-        assert_eq!(take_all(&mut client, &groups).0, [0, 4, 2000, 6000]);
+        assert_eq!(take_all(&mut client, &groups).0, decided([0, 4, 2000, 6000]));
         client.say("FLUSHALL");
 
         // The last of them can deny them all; be one of the others; or be none of the user's.
         let last = count - 1;
         client.decide(&format!("TB.TAKE key:{last} 10 1 5"));
         let (binding, own) = take_all(&mut client, &groups);
-        assert_eq!(binding, [0, 5, 1000, 5000]);
+        assert_eq!(binding, decided([0, 5, 1000, 5000]));
         assert_eq!(own.iter().filter(|one| one.allowed == 1).count(), last);
         groups[last] = "key:0 20 5/m 2".to_owned();
         let refused = client.refusal(&words(&groups));
