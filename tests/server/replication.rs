@@ -6,8 +6,8 @@ use super::persistence::{assert_stored, everything, wait_for_children};
 use crate::common::calls::{Audience, Call, COMMANDS};
 use crate::common::engine::Brand;
 use crate::common::stored::{
-    append_only_file, buckets_alive, commands, follow, on_the_wire, quiet, wait_until_replicated,
-    wait_while_time_passes, with_append_only_file,
+    append_only_bytes, append_only_file, buckets_alive, commands, follow, on_the_wire, quiet,
+    wait_until_replicated, wait_while_time_passes, with_append_only_file,
 };
 use crate::common::{is_before, text, texts, wait_until, Engine, Server, HOUR_MS};
 use std::fs::{self, File};
@@ -192,8 +192,8 @@ fn stream_to_replica(replica: &Server, stream: &[u8]) {
     replica.connect().say("REPLICAOF NO ONE");
 }
 
-/// What was decided elsewhere comes as an effect. Only redis-cell's calls come as they are. An effect that no bucket can
-/// have had is passed over, and what follows it is read.
+/// What was decided elsewhere comes as an effect. Only redis-cell's calls come as they are, for what it left in a key. An
+/// effect that no bucket can have had is passed over, and what follows it is read.
 #[test]
 fn a_call_or_a_bad_effect_from_a_master_or_a_file_changes_nothing() {
     let writers = COMMANDS.iter().filter(|command| command.audience == Audience::Writers);
@@ -201,7 +201,8 @@ fn a_call_or_a_bad_effect_from_a_master_or_a_file_changes_nothing() {
     let calls = ours.flat_map(Call::of).map(|call| call.words);
     let bad_effects = [b"".as_slice(), b"\x01\0", &[0xff; 25], &[0; 1000]];
     let bad = bad_effects.map(|effect| redis::cmd("TB.RESTORE").arg("k").arg(effect).get_packed_command());
-    let good = ["CL.THROTTLE cell 9 1 3600", "SET end 1"].map(on_the_wire);
+    let left = "SET cell 978307200000000000";
+    let good = [left, "CL.THROTTLE cell 9 1 3600", "SET end 1"].map(on_the_wire);
     let stream = calls.map(on_the_wire).chain(bad).chain(good).collect::<Vec<_>>().concat();
 
     let replica = Server::start();
@@ -210,7 +211,9 @@ fn a_call_or_a_bad_effect_from_a_master_or_a_file_changes_nothing() {
     writer.connect().say("SET end 0");
     let mut file = File::options().append(true).open(append_only_file(&writer)).unwrap();
     file.write_all(&stream).unwrap();
+    let bytes = file.metadata().unwrap().len();
     let reader = with_append_only_file("no").files_in(writer.folder()).start();
+    assert_eq!(append_only_bytes(&mut reader.connect()), bytes, "what was read was appended again");
     for server in [replica, reader] {
         let mut client = server.connect();
         assert_eq!(client.state("cell").unwrap().0, "9");

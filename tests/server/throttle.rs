@@ -7,8 +7,7 @@ use super::stories::play_all;
 use super::traces::has_seen_a_change;
 use crate::common::model::Limit;
 use crate::common::stored::{
-    append_only_bytes, append_only_file, commands, follow, on_the_wire, quiet, wait_until_replicated,
-    with_append_only_file,
+    append_only_file, commands, follow, quiet, wait_until_replicated, with_append_only_file,
 };
 use crate::common::{text, Server};
 use redis_cell_rs::{Cmd, Policy, Verdict};
@@ -85,23 +84,6 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     assert_eq!(["TB.RESTORE", "CL.THROTTLE", "DEL"].map(count), [3, 0, 0]);
     master.kill_and_restart();
     assert_stored(&master, &stored, "after a power cut");
-}
-
-/// redis-cell appends its calls. Such a file is read once, with the clock of that moment.
-#[test]
-fn an_append_only_file_of_redis_cell_is_read_and_not_appended_again() {
-    let mut server = with_append_only_file("no").start();
-    let mut client = server.connect();
-    client.run(&["SET", "k", &left_by_redis_cell(&server, 20_000)]);
-    server.kill();
-    let path = append_only_file(&server);
-    let mut file = fs::read(&path).unwrap();
-    (0..3).for_each(|_| file.extend(on_the_wire("CL.THROTTLE k 99 1 1 10")));
-    fs::write(&path, &file).unwrap();
-    server.start_again();
-    let mut client = server.connect();
-    assert_eq!(client.throttle("k 99 1 1 0"), [0, 100, 50, -1, 50]);
-    assert_eq!(append_only_bytes(&mut client), file.len() as u64, "what was read was appended again");
 }
 
 /// redis-cell-rs knows nothing of this module. tower-redis-cell calls it for services.
