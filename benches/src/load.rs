@@ -26,7 +26,7 @@ impl From<&Server> for Target {
 
 impl Target {
     /// Processor time that its threads have used so far, user and system, in seconds.
-    fn cpu_s(self) -> f64 {
+    pub fn cpu_s(self) -> f64 {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process_id)).expect("the process runs");
         let statistics =
             threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok());

@@ -6,9 +6,8 @@
 //! the server with values that [`allocate`] or [`allocate_with_holds`] made, and with nothing else.
 
 use super::api::server;
-use super::call::Argument;
 use super::clock::system_now_us;
-use super::{allocator, info, waiting};
+use super::{allocator, info};
 use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
@@ -34,8 +33,14 @@ pub(super) fn registered() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
+/// What is called when a key goes, or gets another value: on 6.2, and on 7.0 and later. Older servers do not tell.
+pub(super) type Unlink = (
+    unsafe extern "C" fn(*mut raw::RedisModuleString, *const c_void),
+    unsafe extern "C" fn(*mut raw::RedisModuleKeyOptCtx, *const c_void),
+);
+
 /// Registers the type. False if the server refuses.
-pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
+pub(super) fn register(context: *mut raw::RedisModuleCtx, unlink: Unlink) -> bool {
     // SAFETY: all fields are integers or optional functions, for which zero is a value: 0 and none.
     let mut methods: raw::RedisModuleTypeMethods = unsafe { zeroed() };
     methods.version = u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION);
@@ -46,8 +51,8 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
     methods.digest = Some(digest);
     methods.free = Some(free);
     methods.free_effort = Some(free_effort);
-    methods.unlink = Some(unlink);
-    methods.unlink2 = Some(unlink_in_db);
+    methods.unlink = Some(unlink.0);
+    methods.unlink2 = Some(unlink.1);
     methods.copy = Some(copy);
     methods.defrag = Some(defrag);
     // SAFETY: the context is valid while the module is being loaded, and the server copies name and methods.
@@ -339,24 +344,6 @@ unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *cons
     // SAFETY: the server passes a live value of our type.
     let holds = unsafe { stored_holds(value) };
     holds.map_or(1, |holds| holds.stored().max(1))
-}
-
-/// Called when a key goes, or gets another value (6.2).
-unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
-    // SAFETY: the server passes the key's name, or null where there is none.
-    unsafe { Argument::of(&key) }.into_iter().for_each(|key| waiting::gone(None, key));
-}
-
-/// The same with the database (7.0 on).
-unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
-    // SAFETY: the table of functions was filled before; the context is valid for this call.
-    unsafe {
-        let functions = (raw::RedisModule_GetKeyNameFromOptCtx, raw::RedisModule_GetDbIdFromOptCtx);
-        if let (Some(name), Some(db)) = functions {
-            let key = name(context).cast_mut();
-            Argument::of(&key).into_iter().for_each(|key| waiting::gone(Some(db(context)), key));
-        }
-    }
 }
 
 unsafe extern "C" fn copy(

@@ -1,7 +1,6 @@
 //! Counters, and `INFO tokenbucket` that shows them.
 
 use super::api::server;
-use super::waiting::waiting;
 use redis_module::server_events::INFO_COMMAND_HANDLER_LIST;
 use redis_module::{raw, InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
@@ -28,6 +27,7 @@ pub(crate) struct Counters {
     holds_bytes: AtomicU64,
     holds_expired: AtomicU64,
     settled_late: AtomicU64,
+    waiting: AtomicUsize,
     served_after_waiting: AtomicU64,
     gave_up_waiting: AtomicU64,
 }
@@ -45,6 +45,7 @@ static COUNTERS: Counters = Counters {
     holds_bytes: AtomicU64::new(0),
     holds_expired: AtomicU64::new(0),
     settled_late: AtomicU64::new(0),
+    waiting: AtomicUsize::new(0),
     served_after_waiting: AtomicU64::new(0),
     gave_up_waiting: AtomicU64::new(0),
 };
@@ -124,6 +125,16 @@ impl Counters {
         add(&self.settled_late, 1);
     }
 
+    /// How many calls wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// So many wait now.
+    pub(super) fn set_waiting(&self, calls: usize) {
+        self.waiting.store(calls, Ordering::Relaxed);
+    }
+
     /// A call was served that had to wait.
     pub(super) fn served_after_waiting(&self) {
         add(&self.served_after_waiting, 1);
@@ -148,7 +159,7 @@ impl Counters {
             ("holds", self.holds.load(Ordering::Relaxed)),
             ("holds_expired", self.holds_expired.load(Ordering::Relaxed)),
             ("settled_late", self.settled_late.load(Ordering::Relaxed)),
-            ("waiting", wide(waiting())),
+            ("waiting", wide(self.waiting())),
             ("served_after_waiting", self.served_after_waiting.load(Ordering::Relaxed)),
             ("gave_up_waiting", self.gave_up_waiting.load(Ordering::Relaxed)),
         ]

@@ -71,9 +71,10 @@ pub fn cost(bench: &mut Bench) -> Table {
 
 /// How much of a core a server takes while nothing happens.
 async fn idle_percent(server: &Server) -> f64 {
-    let before_s = server.cpu_s();
+    let target = Target::from(server);
+    let before_s = target.cpu_s();
     tokio::time::sleep(IDLE).await;
-    (server.cpu_s() - before_s) / IDLE.as_secs_f64() * 100.0
+    (target.cpu_s() - before_s) / IDLE.as_secs_f64() * 100.0
 }
 
 /// What came of clients who all want one of so few places, and give it back at once.

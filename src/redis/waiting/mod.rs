@@ -14,14 +14,16 @@
 //! - Nothing is written by the timer while clients are paused: that ends the server.
 
 mod client;
+mod gone;
 mod levels;
 mod serve;
 
+pub(super) use gone::UNLINK;
 pub(super) use serve::{around_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::server;
-use super::call::{Argument, Call, Decisions};
-use super::clock::system_now_us;
+use super::call::{Call, Decisions};
+use super::info;
 use super::key::BucketKey;
 use super::settings::max_waiters;
 use super::spec::Command;
@@ -30,7 +32,7 @@ use levels::OpenKey;
 use redis_module::raw;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::queue::{Arrival, Db, Part, Queue};
@@ -78,18 +80,10 @@ static DOOR: Mutex<Option<Door>> = Mutex::new(None);
 static IS_ANYONE: AtomicBool = AtomicBool::new(false);
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
-/// How many wait.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
-
-/// Keys that have gone and are not marked yet, with their databases where these are known.
-static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
-
-type GoneKey = (Option<Db>, Box<[u8]>);
-
 /// A context of the module's own, for what happens outside of commands; null until the module is loaded.
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
-/// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
+/// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`](gone).
 fn lock() -> MutexGuard<'static, Option<Door>> {
     DOOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -98,13 +92,13 @@ fn with_door<T>(work: impl FnOnce(&mut Door) -> T) -> T {
     let mut door = lock();
     let door = door.get_or_insert_default();
     let result = work(door);
-    WAITING.store(door.queue.len(), Ordering::Relaxed);
+    info::counters().set_waiting(door.queue.len());
     update_is_anyone();
     result
 }
 
 fn update_is_anyone() {
-    let is_anyone = waiting() > 0 && !IS_SERVING.load(Ordering::Relaxed);
+    let is_anyone = is_any_waiting() && !IS_SERVING.load(Ordering::Relaxed);
     IS_ANYONE.store(is_anyone, Ordering::Relaxed);
 }
 
@@ -124,11 +118,6 @@ pub(crate) fn is_anyone() -> bool {
     IS_ANYONE.load(Ordering::Relaxed)
 }
 
-/// How many calls wait.
-pub(super) fn waiting() -> usize {
-    WAITING.load(Ordering::Relaxed)
-}
-
 /// Whether a call may wait: not in a transaction, a script, or on a replica.
 ///
 /// # Errors
@@ -141,7 +130,7 @@ pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
     if call.flags() & denying != 0 {
         return Ok(false);
     }
-    if waiting() >= max_waiters() {
+    if info::counters().waiting() >= max_waiters() {
         return Err(Error::TooManyWaiters);
     }
     Ok(true)
@@ -182,33 +171,8 @@ pub(crate) fn mark_hold(key: &BucketKey, id: &[u8]) {
     with_door(|door| door.queue.mark_hold(db, key.name().as_ref(), id));
 }
 
-/// Notes that a key has gone or holds something else, in one database or (before 7.0) in one that is not known.
-pub(super) fn gone(db: Option<Db>, key: &Argument) {
-    if waiting() == 0 {
-        return;
-    }
-    // It may be one of our own calls that removes the key, or looks it up after its time is over.
-    GONE.lock().unwrap_or_else(PoisonError::into_inner).push((db, key.as_ref().into()));
-    if let Ok(door) = DOOR.try_lock() {
-        drop(door);
-        if mark_gone() {
-            serve::arm(system_now_us(), 0);
-        }
-    }
-}
-
-/// Marks the buckets that have gone. Whether anybody waits for one.
-fn mark_gone() -> bool {
-    let gone = std::mem::take(&mut *GONE.lock().unwrap_or_else(PoisonError::into_inner));
-    with_door(|door| {
-        for (db, key) in gone {
-            match db {
-                Some(db) => door.queue.mark(db, &key),
-                None => door.queue.mark_in_all(&key),
-            }
-        }
-        door.queue.is_marked(i64::MIN)
-    })
+fn is_any_waiting() -> bool {
+    info::counters().waiting() > 0
 }
 
 fn selected_db(context: *mut raw::RedisModuleCtx) -> Db {

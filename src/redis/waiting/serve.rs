@@ -4,8 +4,9 @@ use super::super::api::server;
 use super::super::clock::system_now_us;
 use super::super::info;
 use super::client::{Answer, Client};
+use super::gone::mark_gone;
 use super::levels::Lookup;
-use super::{in_turn, mark_gone, select_db, selected_db, waiting, with_door, CONTEXT};
+use super::{in_turn, is_any_waiting, select_db, selected_db, with_door, CONTEXT};
 use crate::cast::unsigned_32;
 use crate::redis::call::Call;
 use redis_module::raw;
@@ -59,7 +60,7 @@ unsafe extern "C" fn on_databases_changed(
     _subevent: u64,
     data: *mut c_void,
 ) {
-    if waiting() == 0 {
+    if !is_any_waiting() {
         return;
     }
     // SAFETY: the server passes what belongs to the event.
@@ -78,7 +79,7 @@ unsafe extern "C" fn on_databases_changed(
 
 /// Ends all waits on a server that has become a replica. The server has done so itself, with few exceptions.
 pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
-    if waiting() > 0 && flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
+    if is_any_waiting() && flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
         for arrival in arrivals() {
             finish(arrival, Answer::Error(NOW_A_REPLICA.to_owned()));
         }
@@ -87,7 +88,7 @@ pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
 
 /// Looks whether the clock was set back: then the timer would not fire until it has caught up.
 pub(in crate::redis) fn on_cron_loop() {
-    if waiting() == 0 {
+    if !is_any_waiting() {
         return;
     }
     let now_us = system_now_us();
@@ -178,7 +179,7 @@ fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
 
 /// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
 pub(super) fn arm(now_us: i64, not_before_us: i64) {
-    if waiting() == 0 {
+    if !is_any_waiting() {
         return disarm();
     }
     let earliest_us = now_us.saturating_add(not_before_us);

@@ -1,0 +1,69 @@
+//! Keys that go, or get another value, by whatever way.
+
+use super::super::call::Argument;
+use super::super::clock::system_now_us;
+use super::super::data_type::Unlink;
+use super::{is_any_waiting, serve, with_door, DOOR};
+use redis_module::raw;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokenbucket_core::queue::Db;
+
+/// What the data type tells when a key goes, or gets another value.
+pub(in crate::redis) const UNLINK: Unlink = (unlink, unlink_in_db);
+
+/// A key, with its database where that is known.
+type GoneKey = (Option<Db>, Box<[u8]>);
+
+/// Keys that have gone and are not marked yet.
+static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
+
+/// Called when a key goes (6.2).
+unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
+    // SAFETY: the server passes the key's name, or null where there is none.
+    unsafe { Argument::of(&key) }.into_iter().for_each(|key| gone(None, key));
+}
+
+/// The same with the database (7.0 on).
+unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
+    // SAFETY: the table of functions was filled before; the context is valid for this call.
+    unsafe {
+        let functions = (raw::RedisModule_GetKeyNameFromOptCtx, raw::RedisModule_GetDbIdFromOptCtx);
+        if let (Some(name), Some(db)) = functions {
+            let key = name(context).cast_mut();
+            Argument::of(&key).into_iter().for_each(|key| gone(Some(db(context)), key));
+        }
+    }
+}
+
+fn gone(db: Option<Db>, key: &Argument) {
+    if !is_any_waiting() {
+        return;
+    }
+    list().push((db, key.as_ref().into()));
+    // It may be one of our own calls that removes the key, or looks it up after its time is over: it marks the key then.
+    if let Ok(door) = DOOR.try_lock() {
+        drop(door);
+        if mark_gone() {
+            serve::arm(system_now_us(), 0);
+        }
+    }
+}
+
+/// Marks the buckets that have gone. Whether there is any bucket to look at.
+pub(super) fn mark_gone() -> bool {
+    let gone = std::mem::take(&mut *list());
+    with_door(|door| {
+        for (db, key) in gone {
+            match db {
+                Some(db) => door.queue.mark(db, &key),
+                None => door.queue.mark_in_all(&key),
+            }
+        }
+        door.queue.is_marked(i64::MIN)
+    })
+}
+
+fn list() -> MutexGuard<'static, Vec<GoneKey>> {
+    GONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
