@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `compare/*` | the comparison: one function per measurement, each ends in a table |
 //! | `approaches/*` | ways to limit, and to hold a place. One command that decides is a row in `all` |
-//! | `client`, `load` | one client, and many at once that make decisions by an approach |
+//! | `client`, `load`, `target` | one client, and many at once that make decisions by an approach |
 //! | `calls` | single calls in a known state, whose cost is measured one by one: a row each |
 //! | `instructions`, `callgrind`, `guard` | counts of instructions, and the ceilings that they must stay under |
 //! | `server` | servers with one rate limiter or another, started as the tests start theirs |
@@ -26,6 +26,7 @@ mod plot;
 mod report;
 mod server;
 mod table;
+mod target;
 mod template;
 mod throttlecrab;
 

@@ -2,8 +2,9 @@
 
 use crate::common::server::free_port;
 use crate::common::wait::wait_until;
-use crate::load::Target;
+
 use crate::server::version_built;
+use crate::target::Target;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;

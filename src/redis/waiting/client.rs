@@ -5,7 +5,7 @@ use super::super::call::{Argument, Call, Decisions, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::info;
 use super::super::spec::Spec;
-use super::{select_db, serve, with_door, Resume, CONTEXT};
+use super::{select_db, timer, with_door, Resume, CONTEXT};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -197,6 +197,6 @@ fn leave(handle: *mut raw::RedisModuleBlockedClient) -> Option<Arrival> {
         door.queue.leave(arrival);
         Some(arrival)
     })?;
-    serve::arm(system_now_us(), 0);
+    timer::arm(system_now_us(), 0);
     Some(arrival)
 }

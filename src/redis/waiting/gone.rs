@@ -3,7 +3,7 @@
 use super::super::call::Argument;
 use super::super::clock::system_now_us;
 use super::super::data_type::Unlink;
-use super::{is_any_waiting, serve, with_door, DOOR};
+use super::{is_any_waiting, timer, with_door, DOOR};
 use redis_module::raw;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ fn gone(db: Option<Db>, key: &Argument) {
     if let Ok(door) = DOOR.try_lock() {
         drop(door);
         if mark_gone() {
-            serve::arm(system_now_us(), 0);
+            timer::arm(system_now_us(), 0);
         }
     }
 }

@@ -17,6 +17,7 @@ mod client;
 mod gone;
 mod levels;
 mod serve;
+mod timer;
 
 pub(super) use gone::UNLINK;
 pub(super) use serve::{around_command, on_cron_loop, on_role_changed, watch};
@@ -149,7 +150,7 @@ pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) 
         door.clients.insert(arrival, client);
         door.blocked.insert(handle, arrival);
     });
-    serve::arm(call.now_us(), 0);
+    timer::arm(call.now_us(), 0);
     true
 }
 

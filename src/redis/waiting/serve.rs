@@ -6,6 +6,7 @@ use super::super::info;
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
 use super::levels::Lookup;
+use super::timer::{self, arm, tells_of_keys, POLL_US};
 use super::{in_turn, is_any_waiting, select_db, selected_db, with_door, CONTEXT};
 use crate::cast::unsigned_32;
 use crate::redis::call::Call;
@@ -17,8 +18,6 @@ use tokenbucket_core::queue::Arrival;
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
 const PAUSED_US: i64 = 10_000;
-/// The same while the slot of a call is not ours, and on a server that does not tell that keys go.
-const POLL_US: i64 = 100_000;
 /// The same of a call that was denied although it was its turn.
 const DENIED_US: i64 = 1_000;
 
@@ -47,6 +46,7 @@ pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
         }
     };
     CONTEXT.store(own, Ordering::Relaxed);
+    timer::call(on_timer);
     for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         // SAFETY: the context is valid while the module is being loaded. Every server knows these events.
@@ -99,7 +99,7 @@ pub(in crate::redis) fn on_cron_loop() {
         back_us > 0
     });
     if is_set_back {
-        disarm();
+        timer::disarm();
         arm(now_us, 0);
     }
 }
@@ -177,46 +177,8 @@ fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
     }
 }
 
-/// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
-pub(super) fn arm(now_us: i64, not_before_us: i64) {
-    if !is_any_waiting() {
-        return disarm();
-    }
-    let earliest_us = now_us.saturating_add(not_before_us);
-    let next_us = with_door(|door| door.queue.next_look_us()).unwrap_or(i64::MAX);
-    let latest_us = if tells_of_keys() { i64::MAX } else { now_us.saturating_add(POLL_US) };
-    let fires_us = next_us.min(latest_us).max(earliest_us);
-    if fires_us == i64::MAX || with_door(|door| door.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
-        return;
-    }
-    disarm();
-    let after_us = fires_us.saturating_sub(now_us).saturating_add(999).max(0);
-    // SAFETY: the context is the module's own; the timer is stopped or fires once.
-    let timer = unsafe {
-        let context = CONTEXT.load(Ordering::Relaxed);
-        server!(RedisModule_CreateTimer)(context, after_us / 1000, Some(on_timer), ptr::null_mut())
-    };
-    with_door(|door| {
-        door.timer = Some((timer, fires_us));
-        door.seen_us = door.seen_us.max(now_us);
-    });
-}
-
-fn disarm() {
-    if let Some((timer, _)) = with_door(|door| door.timer.take()) {
-        // SAFETY: a timer that is ours and has not fired.
-        unsafe { server!(RedisModule_StopTimer)(CONTEXT.load(Ordering::Relaxed), timer, ptr::null_mut()) };
-    }
-}
-
-/// Whether the server tells types when keys go: since 6.2, as it lets them be defragmented.
-fn tells_of_keys() -> bool {
-    // SAFETY: the table of functions was filled when the module was loaded.
-    unsafe { raw::RedisModule_DefragAlloc }.is_some()
-}
-
 unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    with_door(|door| door.timer = None);
+    timer::fired();
     let now_us = system_now_us();
     let cannot_write = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
     // SAFETY: takes nothing.

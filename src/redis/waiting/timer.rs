@@ -1,0 +1,65 @@
+//! The one timer of those who wait.
+
+use super::super::api::server;
+use super::{is_any_waiting, with_door, CONTEXT};
+use redis_module::raw;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+
+/// How often to look, in microseconds, where the server does not tell: that keys go, or that a slot is ours again.
+pub(super) const POLL_US: i64 = 100_000;
+
+/// What the server calls when the time has come.
+type OnTimer = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
+
+static ON_TIMER: OnceLock<OnTimer> = OnceLock::new();
+
+/// Says what is to be called, once.
+pub(super) fn call(on_timer: OnTimer) {
+    ON_TIMER.get_or_init(|| on_timer);
+}
+
+/// Notes that the timer has fired.
+pub(super) fn fired() {
+    with_door(|door| door.timer = None);
+}
+
+/// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
+pub(super) fn arm(now_us: i64, not_before_us: i64) {
+    if !is_any_waiting() {
+        return disarm();
+    }
+    let earliest_us = now_us.saturating_add(not_before_us);
+    let next_us = with_door(|door| door.queue.next_look_us()).unwrap_or(i64::MAX);
+    let latest_us = if tells_of_keys() { i64::MAX } else { now_us.saturating_add(POLL_US) };
+    let fires_us = next_us.min(latest_us).max(earliest_us);
+    if fires_us == i64::MAX || with_door(|door| door.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
+        return;
+    }
+    disarm();
+    let after_us = fires_us.saturating_sub(now_us).saturating_add(999).max(0);
+    // SAFETY: the context is the module's own; the timer is stopped or fires once.
+    let timer = unsafe {
+        let context = CONTEXT.load(Ordering::Relaxed);
+        server!(RedisModule_CreateTimer)(context, after_us / 1000, ON_TIMER.get().copied(), ptr::null_mut())
+    };
+    with_door(|door| {
+        door.timer = Some((timer, fires_us));
+        door.seen_us = door.seen_us.max(now_us);
+    });
+}
+
+pub(super) fn disarm() {
+    if let Some((timer, _)) = with_door(|door| door.timer.take()) {
+        // SAFETY: a timer that is ours and has not fired.
+        unsafe { server!(RedisModule_StopTimer)(CONTEXT.load(Ordering::Relaxed), timer, ptr::null_mut()) };
+    }
+}
+
+/// Whether the server tells types when keys go: since 6.2, as it lets them be defragmented.
+pub(super) fn tells_of_keys() -> bool {
+    // SAFETY: the table of functions was filled when the module was loaded.
+    unsafe { raw::RedisModule_DefragAlloc }.is_some()
+}
