@@ -3,7 +3,8 @@
 //! # The order
 //!
 //! A call lacks a bucket while the bucket has less than the call wants of it. What an earlier call lacks, no later one
-//! may take. A call that waits for one bucket does not keep others from its other buckets.
+//! may take. A call that waits for one bucket does not keep others from its other buckets, and a part of a call that wants
+//! nothing (of cost 0, or a hold that is large enough) is kept by no other call.
 //!
 //! # How the next one is found
 //!
@@ -12,6 +13,9 @@
 //! changed ([`Queue::mark`]) or when enough has flowed in for the first one parked there ([`Queue::next_look_us`]), and
 //! then only the first one is examined: it stays, is parked at another bucket that keeps it, or it is its turn.
 //!
+//! That holds only if all calls that are parked together want something. So parts of cost 0, which lack a bucket while it
+//! is in debt, are parked apart. A call whose hold has become large enough is parked alone, and examined.
+//!
 //! No clock, no server, no thread: levels and time are asked of [`Levels`]. Whoever owns the queue marks the buckets that
 //! change, and asks [`Queue::next_served`] until nobody is left whose turn it is.
 
@@ -19,14 +23,24 @@ mod waited;
 mod wants;
 
 use crate::bucket::Limit;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use waited::Waited;
+
+pub use waited::Held;
 
 /// The number of a call that waits: a later call has a larger one.
 pub type Arrival = u64;
 
-/// A bucket that calls wait for.
+/// A bucket at which calls are parked.
 type BucketId = u64;
+
+/// The same key for calls that want something of it, and for those of cost 0 under each limit.
+#[derive(Clone, Debug, Default)]
+struct Ids {
+    wanted: Option<BucketId>,
+    free: Vec<(Limit, BucketId)>,
+}
 
 /// The number of a database.
 pub type Db = i32;
@@ -37,8 +51,11 @@ pub trait Levels {
     /// [`i64::MAX`] if that cannot be foreseen. `None` if it has as much.
     fn lacks_until_us(&mut self, db: Db, key: &[u8], limit: &Limit, wanted_micro: i64) -> Option<i64>;
 
-    /// Micro-tokens that are held of the bucket under `id`.
-    fn held_micro(&mut self, db: Db, key: &[u8], id: &[u8]) -> i64;
+    /// What is held of the bucket under `id` at that moment.
+    fn held(&mut self, db: Db, key: &[u8], id: &[u8]) -> Held;
+
+    /// The moment, in Unix microseconds.
+    fn now_us(&self) -> i64;
 }
 
 /// What a call wants of one bucket.
@@ -55,13 +72,13 @@ pub struct Part {
 }
 
 /// A part of a call that waits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Want {
     bucket: BucketId,
     part: Part,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     wants: Vec<Want>,
     parked_at: BucketId,
@@ -69,9 +86,9 @@ struct Waiter {
 }
 
 /// The calls that wait in a server.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Queue {
-    names: BTreeMap<Db, HashMap<Box<[u8]>, BucketId>>,
+    names: BTreeMap<Db, HashMap<Box<[u8]>, Ids>>,
     buckets: BTreeMap<BucketId, Waited>,
     waiters: BTreeMap<Arrival, Waiter>,
     deadlines: BTreeSet<(i64, Arrival)>,
@@ -100,73 +117,67 @@ impl Queue {
     pub fn enter(&mut self, db: Db, parts: Vec<Part>, deadline_us: i64, levels: &mut impl Levels) -> Arrival {
         self.arrivals = self.arrivals.wrapping_add(1);
         let arrival = self.arrivals;
-        let want = |part: Part| Want { bucket: self.name(db, &part.key), part };
+        let want = |part: Part| Want { bucket: self.name(db, &part), part };
         let wants: Vec<Want> = parts.into_iter().map(want).collect();
         for want in &wants {
             if let Some(bucket) = self.buckets.get_mut(&want.bucket) {
-                bucket.add(arrival, &want.part, levels);
+                bucket.add(arrival, &want.part);
             }
         }
-        let first = wants.first().map_or(0, |want| want.bucket);
-        self.waiters.insert(arrival, Waiter { wants, parked_at: first, deadline_us });
+        self.waiters.insert(arrival, Waiter { wants, parked_at: 0, deadline_us });
         self.deadlines.insert((deadline_us, arrival));
         match self.kept_at(arrival, levels) {
             Some((bucket, until_us)) => self.park(arrival, bucket, until_us),
-            None => {
-                self.park(arrival, first, i64::MAX);
-                self.mark_bucket(first);
-            }
+            None => self.park_alone(db, arrival),
         }
         arrival
     }
 
     /// Takes a call out: it was served, its time is over, or its client has gone. Those that it kept may be served now.
     pub fn leave(&mut self, arrival: Arrival) {
+        self.unpark(arrival);
         let Some(waiter) = self.waiters.remove(&arrival) else { return };
         self.deadlines.remove(&(waiter.deadline_us, arrival));
-        self.unpark(arrival, waiter.parked_at);
         for want in &waiter.wants {
             let Some(bucket) = self.buckets.get_mut(&want.bucket) else { continue };
             bucket.remove(arrival, &want.part);
-            if bucket.is_empty() {
-                self.forget(want.bucket);
-            } else {
-                self.mark_bucket(want.bucket);
-            }
+            let db = bucket.db;
+            self.mark(db, &want.part.key);
+            self.forget_if_empty(want.bucket);
         }
     }
 
-    /// Notes that a bucket may have more than before, or is another one.
+    /// Notes that a bucket may have more than before.
     pub fn mark(&mut self, db: Db, key: &[u8]) {
-        if let Some(bucket) = self.find(db, key) {
+        self.find(db, key).into_iter().for_each(|bucket| self.mark_bucket(bucket));
+    }
+
+    /// Notes that a key has gone or has another bucket, in one database or in one that is not known.
+    pub fn mark_gone(&mut self, db: Option<Db>, key: &[u8]) {
+        let dbs: Vec<Db> = db.map_or_else(|| self.names.keys().copied().collect(), |db| vec![db]);
+        let buckets: Vec<BucketId> = dbs.into_iter().flat_map(|db| self.find(db, key)).collect();
+        buckets.into_iter().for_each(|bucket| self.mark_with_holds(bucket));
+    }
+
+    /// Notes that a hold of a bucket is set or ended under `id`.
+    pub fn mark_hold(&mut self, db: Db, key: &[u8], id: &[u8]) {
+        for bucket in self.find(db, key) {
+            if let Some(waited) = self.buckets.get_mut(&bucket) {
+                waited.mark_hold(id);
+            }
             self.mark_bucket(bucket);
         }
     }
 
-    /// The same where it is not known in which database the key is.
-    pub fn mark_in_all(&mut self, key: &[u8]) {
-        let dbs: Vec<Db> = self.names.keys().copied().collect();
-        dbs.into_iter().for_each(|db| self.mark(db, key));
-    }
-
-    /// The same of a bucket of which a hold is set or ended under `id`.
-    pub fn mark_hold(&mut self, db: Db, key: &[u8], id: &[u8]) {
-        let Some(bucket) = self.find(db, key) else { return };
-        if let Some(waited) = self.buckets.get_mut(&bucket) {
-            waited.mark_hold(id);
-        }
-        self.mark_bucket(bucket);
-    }
-
-    /// The same of all buckets of one database, or of all databases.
+    /// The same of all keys of one database, or of all databases.
     pub fn mark_all(&mut self, db: Option<Db>) {
         let is_meant = |waited: &Waited| db.is_none_or(|db| waited.db == db);
         let meant = self.buckets.iter().filter(|(_, waited)| is_meant(waited));
         let meant: Vec<BucketId> = meant.map(|(bucket, _)| *bucket).collect();
-        meant.into_iter().for_each(|bucket| self.mark_bucket(bucket));
+        meant.into_iter().for_each(|bucket| self.mark_with_holds(bucket));
     }
 
-    /// The same of the buckets into which enough has flowed by `now_us` Unix microseconds.
+    /// Notes the buckets into which enough has flowed by `now_us` Unix microseconds.
     pub fn mark_due(&mut self, now_us: i64) {
         while let Some(&(look_us, bucket)) = self.looks.first() {
             if look_us > now_us {
@@ -187,16 +198,21 @@ impl Queue {
     /// [leaves](Self::leave), or is [postponed](Self::postpone).
     pub fn next_served(&mut self, levels: &mut impl Levels) -> Option<Arrival> {
         while let Some(&(candidate, bucket)) = self.marked.first() {
-            self.refresh(candidate, levels);
             if let Some(until_us) = self.kept_until_us(candidate, bucket, levels) {
                 self.unmark(bucket);
                 self.look_at(bucket, Some(until_us));
                 continue;
             }
+            // Nobody tells of a bucket that was renamed to a key that was not there.
+            self.mark_claims(candidate);
             match self.kept_at(candidate, levels) {
-                None => return Some(candidate),
+                // Meanwhile an earlier one may have been found whose hold is large enough.
+                None if self.marked.first().is_some_and(|(first, _)| *first == candidate) => {
+                    return Some(candidate)
+                }
+                None => {}
                 Some((other, until_us)) => {
-                    self.unpark(candidate, bucket);
+                    self.unpark(candidate);
                     self.park(candidate, other, until_us);
                 }
             }
@@ -215,8 +231,11 @@ impl Queue {
     /// Of a call that comes now and does not wait: what those who wait want of the bucket together, in micro-tokens, if
     /// one of them lacks it. `None` if the call may take.
     pub fn wanted_before(&mut self, db: Db, key: &[u8], levels: &mut impl Levels) -> Option<i64> {
-        let bucket = self.find(db, key)?;
-        self.buckets.get_mut(&bucket)?.wanted_before(levels)
+        let same_key = self.find(db, key);
+        same_key.iter().for_each(|bucket| self.refresh(*bucket, levels));
+        let waited = same_key.iter().filter_map(|bucket| self.buckets.get(bucket));
+        let is_lacked = waited.clone().any(|waited| waited.is_lacked(levels));
+        is_lacked.then(|| waited.map(Waited::wanted_micro).fold(0, i64::saturating_add))
     }
 
     /// A call whose time is over at `now_us` Unix microseconds.
@@ -250,30 +269,48 @@ impl Queue {
         }
     }
 
-    fn find(&self, db: Db, key: &[u8]) -> Option<BucketId> {
-        self.names.get(&db)?.get(key).copied()
+    fn find(&self, db: Db, key: &[u8]) -> SmallVec<[BucketId; 2]> {
+        let Some(ids) = self.names.get(&db).and_then(|names| names.get(key)) else { return SmallVec::new() };
+        ids.wanted.into_iter().chain(ids.free.iter().map(|(_, bucket)| *bucket)).collect()
     }
 
-    fn name(&mut self, db: Db, key: &[u8]) -> BucketId {
-        if let Some(bucket) = self.find(db, key) {
+    fn name(&mut self, db: Db, part: &Part) -> BucketId {
+        let ids = self.names.entry(db).or_default().entry(part.key.clone()).or_default();
+        let is_free = part.wanted_micro == 0 && part.id.is_none();
+        let known = match is_free {
+            false => ids.wanted,
+            true => ids.free.iter().find(|(limit, _)| *limit == part.limit).map(|(_, bucket)| *bucket),
+        };
+        if let Some(bucket) = known {
             return bucket;
         }
         self.bucket_ids = self.bucket_ids.wrapping_add(1);
         let bucket = self.bucket_ids;
-        self.names.entry(db).or_default().insert(key.into(), bucket);
-        self.buckets.insert(bucket, Waited::new(db, key.into()));
+        match is_free {
+            false => ids.wanted = Some(bucket),
+            true => ids.free.push((part.limit, bucket)),
+        }
+        self.buckets.insert(bucket, Waited::new(db, part.key.clone(), is_free));
         bucket
     }
 
-    fn forget(&mut self, bucket: BucketId) {
+    fn forget_if_empty(&mut self, bucket: BucketId) {
+        if !self.buckets.get(&bucket).is_some_and(Waited::is_empty) {
+            return;
+        }
         self.unmark(bucket);
         self.look_at(bucket, None);
         let Some(waited) = self.buckets.remove(&bucket) else { return };
-        if let Some(names) = self.names.get_mut(&waited.db) {
-            names.remove(&waited.key);
-            if names.is_empty() {
-                self.names.remove(&waited.db);
+        let Some(names) = self.names.get_mut(&waited.db) else { return };
+        if let Some(ids) = names.get_mut(&waited.key) {
+            ids.wanted = ids.wanted.filter(|wanted| *wanted != bucket);
+            ids.free.retain(|(_, free)| *free != bucket);
+            if ids.wanted.is_none() && ids.free.is_empty() {
+                names.remove(&waited.key);
             }
+        }
+        if names.is_empty() {
+            self.names.remove(&waited.db);
         }
     }
 
@@ -286,17 +323,40 @@ impl Queue {
     }
 
     fn kept_until_us(&mut self, arrival: Arrival, bucket: BucketId, levels: &mut impl Levels) -> Option<i64> {
-        self.buckets.get_mut(&bucket)?.kept_until_us(arrival, levels)
+        self.refresh(bucket, levels);
+        let waited = self.buckets.get(&bucket).filter(|waited| waited.is_wanted_by(arrival))?;
+        let same_key = self.find(waited.db, &waited.key);
+        // A call of cost 0 is kept by its like alone.
+        let keeping = same_key.iter().filter(|id| **id == bucket || !waited.is_free);
+        let keeping = keeping.filter_map(|bucket| self.buckets.get(bucket));
+        keeping.filter_map(|waited| waited.lacked_until_us(arrival, levels)).max()
     }
 
-    /// Finds out anew what a call wants of the buckets of which it holds something.
-    fn refresh(&mut self, arrival: Arrival, levels: &mut impl Levels) {
-        let Some(waiter) = self.waiters.get(&arrival) else { return };
-        for want in &waiter.wants {
-            if let Some(bucket) = self.buckets.get_mut(&want.bucket) {
-                bucket.refresh(arrival, &want.part, levels);
+    /// Finds out what calls lack whose holds have changed. Those that a bucket no longer keeps are parked alone.
+    fn refresh(&mut self, bucket: BucketId, levels: &mut impl Levels) {
+        let Some(waited) = self.buckets.get_mut(&bucket) else { return };
+        let (db, freed) = (waited.db, waited.refresh(levels));
+        for arrival in freed {
+            self.unpark(arrival);
+            self.park_alone(db, arrival);
+        }
+    }
+
+    fn mark_claims(&mut self, arrival: Arrival) {
+        let wants = self.waiters.get(&arrival).into_iter().flat_map(|waiter| &waiter.wants);
+        for Want { bucket, part } in wants {
+            if let (Some(waited), Some(id)) = (self.buckets.get_mut(bucket), &part.id) {
+                waited.mark_hold(id);
             }
         }
+    }
+
+    /// Parks a call where it is the only one, to be examined.
+    fn park_alone(&mut self, db: Db, arrival: Arrival) {
+        self.bucket_ids = self.bucket_ids.wrapping_add(1);
+        self.buckets.insert(self.bucket_ids, Waited::new(db, Box::default(), true));
+        self.park(arrival, self.bucket_ids, i64::MAX);
+        self.mark_bucket(self.bucket_ids);
     }
 
     fn park(&mut self, arrival: Arrival, bucket: BucketId, until_us: i64) {
@@ -313,16 +373,24 @@ impl Queue {
         }
     }
 
-    fn unpark(&mut self, arrival: Arrival, bucket: BucketId) {
+    fn unpark(&mut self, arrival: Arrival) {
+        let Some(bucket) = self.waiters.get(&arrival).map(|waiter| waiter.parked_at) else { return };
         let Some(waited) = self.buckets.get_mut(&bucket) else { return };
         let was_first = waited.parked.first() == Some(&arrival);
         waited.parked.remove(&arrival);
         if was_first {
             self.look_at(bucket, None);
-            if self.unmark(bucket) {
-                self.mark_bucket(bucket);
-            }
+            self.unmark(bucket);
+            self.mark_bucket(bucket);
         }
+        self.forget_if_empty(bucket);
+    }
+
+    fn mark_with_holds(&mut self, bucket: BucketId) {
+        if let Some(waited) = self.buckets.get_mut(&bucket) {
+            waited.mark_holds();
+        }
+        self.mark_bucket(bucket);
     }
 
     fn mark_bucket(&mut self, bucket: BucketId) {

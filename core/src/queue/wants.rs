@@ -29,7 +29,7 @@ impl Wanted {
 ///
 /// The leaves of a binary tree, which is stored as an array with the root at 1. A call that has gone leaves its place
 /// empty until the places are used up.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Wants {
     arrivals: Vec<Arrival>,
     tree: Vec<Wanted>,
@@ -39,6 +39,11 @@ pub(super) struct Wants {
 impl Wants {
     pub(super) fn is_empty(&self) -> bool {
         self.present == 0
+    }
+
+    /// Whether a call is among them and wants something at present.
+    pub(super) fn is_wanted_by(&self, arrival: Arrival) -> bool {
+        self.leaf(arrival).is_some_and(|leaf| self.node(leaf).most_micro >= 0)
     }
 
     /// What all of them want.

@@ -55,10 +55,7 @@ pub(super) fn mark_gone() -> bool {
     let gone = std::mem::take(&mut *list());
     with_door(|door| {
         for (db, key) in gone {
-            match db {
-                Some(db) => door.queue.mark(db, &key),
-                None => door.queue.mark_in_all(&key),
-            }
+            door.queue.mark_gone(db, &key);
         }
         door.queue.is_marked(i64::MIN)
     })

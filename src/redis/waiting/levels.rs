@@ -5,7 +5,7 @@ use super::super::key::{Access, BucketKey};
 use super::select_db;
 use redis_module::raw;
 use tokenbucket_core::bucket::{Change, Limit, NoHolds, MAX_TIME_US};
-use tokenbucket_core::queue::{Db, Levels};
+use tokenbucket_core::queue::{Db, Held, Levels};
 
 /// A bucket that is open already, the only one that is asked about.
 pub(super) struct OpenKey<'key, 'call>(pub(super) &'key BucketKey<'call>);
@@ -15,8 +15,12 @@ impl Levels for OpenKey<'_, '_> {
         lacks_until_us(self.0, limit, wanted_micro)
     }
 
-    fn held_micro(&mut self, _db: Db, _key: &[u8], id: &[u8]) -> i64 {
-        held_micro(self.0, id)
+    fn held(&mut self, _db: Db, _key: &[u8], id: &[u8]) -> Held {
+        held(self.0, id)
+    }
+
+    fn now_us(&self) -> i64 {
+        self.0.call().now_us()
     }
 }
 
@@ -47,8 +51,12 @@ impl Levels for Lookup {
         self.open(db, key, |key| lacks_until_us(key, limit, wanted_micro)).flatten()
     }
 
-    fn held_micro(&mut self, db: Db, key: &[u8], id: &[u8]) -> i64 {
-        self.open(db, key, |key| held_micro(key, id)).unwrap_or(0)
+    fn held(&mut self, db: Db, key: &[u8], id: &[u8]) -> Held {
+        self.open(db, key, |key| held(key, id)).unwrap_or_default()
+    }
+
+    fn now_us(&self) -> i64 {
+        self.now_us
     }
 }
 
@@ -62,7 +70,7 @@ fn lacks_until_us(key: &BucketKey, limit: &Limit, wanted_micro: i64) -> Option<i
     (wait_us > 0).then_some(if at_us > MAX_TIME_US { i64::MAX } else { at_us })
 }
 
-fn held_micro(key: &BucketKey, id: &[u8]) -> i64 {
+fn held(key: &BucketKey, id: &[u8]) -> Held {
     let hold = key.holds().and_then(|holds| holds.outstanding_of(id, key.call().now_us()));
-    hold.map_or(0, |hold| hold.amount_micro)
+    hold.map_or_else(Held::default, |hold| Held { micro: hold.amount_micro, until_us: hold.ends_at_us })
 }
