@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a fenced block of language `console` | a transcript: prompts, and below each of them what `redis-cli` prints, to the letter |
 //! | `127.0.0.1:6379> command` | something typed into `redis-cli`; the real port is another, `[1]` and `(TX)` may follow it |
+//! | the same with a command `TB.B…` and nothing below | the call waits; its reply is below a later line that lets time pass |
 //! | `$ redis-cli …` | a shell command, run in a folder with the page's scripts |
 //! | `(2 seconds later)` | time passes: a decimal number of microseconds, milliseconds, seconds, minutes, hours or days; `earlier` steps the clock back |
 //! | two spaces and `# …` behind a line of a reply | a remark, not compared |
@@ -363,6 +364,8 @@ struct Session {
     printed: Lines<BufReader<ChildStdout>>,
     folder: TempDir,
     server: Server,
+    /// Whether a call waits, whose reply is not printed yet.
+    is_waiting: bool,
 }
 
 impl Session {
@@ -391,7 +394,7 @@ impl Session {
                 panic!("{} cannot be run: {error}; say which with REDIS_CLI=path", redis_cli().display())
             });
         let printed = BufReader::new(cli.stdout.take().unwrap()).lines();
-        Self { cli, printed, folder, server }
+        Self { cli, printed, folder, server, is_waiting: false }
     }
 
     /// Types a command and returns the lines that are printed.
@@ -399,8 +402,16 @@ impl Session {
     /// The end of a reply cannot be seen, and a further command would be queued in a transaction. So something
     /// is typed of which `redis-cli` itself complains: a quotation that does not end.
     fn enter(&mut self, command: &str) -> Vec<String> {
-        const COMPLAINT: &str = "Invalid argument(s)";
+        self.type_in(command);
+        self.read_reply()
+    }
+
+    fn type_in(&mut self, command: &str) {
         writeln!(self.cli.stdin.as_mut().unwrap(), "{command}\n\"").unwrap();
+    }
+
+    fn read_reply(&mut self) -> Vec<String> {
+        const COMPLAINT: &str = "Invalid argument(s)";
         let printed = self.printed.by_ref().map(Result::unwrap);
         let mut lines: Vec<String> = printed.take_while(|line| line != COMPLAINT).collect();
         lines.retain(|line| !STOPWATCH.is_match(line));
@@ -408,6 +419,22 @@ impl Session {
             lines.pop();
         }
         lines
+    }
+
+    /// Types a call that waits in the server.
+    fn enter_waiting(&mut self, command: &str) {
+        self.type_in(command);
+        let mut client = self.server.connect();
+        wait_until("the call waits", || client.count("tokenbucket", "tokenbucket_waiting") == 1);
+        self.is_waiting = true;
+    }
+
+    /// The reply of the call that waits.
+    fn read_late_reply(&mut self) -> Vec<String> {
+        // The server's timers run on by the clock that no test controls. A write command serves without them.
+        self.server.connect().say("TB.GIVE another 1 1 0");
+        self.is_waiting = false;
+        self.read_reply()
     }
 
     /// Types what a transcript types, and returns it with what is printed.
@@ -424,9 +451,15 @@ impl Session {
         if let Some(us) = passing_us(typed) {
             self.server.clock().advance_us(us);
         }
+        let shows_nothing = shown.iter().all(|line| line.is_empty());
         let printed = match (TYPED.captures(typed), typed.strip_prefix(SHELL_PROMPT)) {
+            (Some(command), _) if shows_nothing && command[1].starts_with("TB.B") => {
+                self.enter_waiting(&command[1]);
+                Vec::new()
+            }
             (Some(command), _) => self.enter(&command[1]),
             (None, Some(command)) => self.run_in_shell(command),
+            (None, None) if self.is_waiting && !shows_nothing => self.read_late_reply(),
             (None, None) => Vec::new(),
         };
         let with_remarks = printed.iter().enumerate().map(|(place, line)| match shown.get(place) {
