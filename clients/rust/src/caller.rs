@@ -44,7 +44,7 @@ impl Caller {
 
     /// Takes `amount` in any case, into debt if need be.
     pub(crate) async fn charge(&self, name: &str, limit: &Limit, amount: Amount) -> Result<Decision, Error> {
-        self.decide("CHARGE", name, limit, vec![amount.word("amount")?], 1).await
+        self.decide("CHARGE", name, limit, vec![amount.word("amount")?], 1, How::default()).await
     }
 
     /// `granted` by a policy that is open.
@@ -55,10 +55,11 @@ impl Caller {
         limit: &Limit,
         words: Vec<String>,
         granted: u64,
+        how: How,
     ) -> Result<Decision, Error> {
         let began = self.server.now();
         let request = Arc::new(Request::one(operation, self.key(name), limit, words));
-        let decision = match self.server.ask(&request, How::default()).await? {
+        let decision = match self.server.ask(&request, how).await? {
             Answer::Replies(replies) => read(replies)?,
             Answer::Away(node) => self.without_server(&node, &request, granted)?,
             Answer::Lost(node) => self.lost(&node)?,

@@ -1,6 +1,7 @@
 //! One request: what is sent to which node, and what an error means.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 
@@ -17,13 +18,13 @@ static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().t
 
 const MOST_REDIRECTIONS: usize = 4;
 /// How often a joint call is sent again within the timeout while its slot is on two nodes.
-const TRIES_OF_A_SPLIT_SLOT: u32 = 10;
+pub(crate) const TRIES_OF_A_SPLIT_SLOT: u32 = 10;
 
 /// Sends requests; clones share its nodes.
 #[derive(Clone)]
 pub(crate) struct Calls {
-    nodes: Arc<Nodes>,
-    fallback: Fallback,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) fallback: Fallback,
 }
 
 /// Who decides on a request: the module or the script, on one node.
@@ -37,6 +38,8 @@ struct Decider {
 pub(crate) struct How {
     /// Also while the server is thought to be away.
     pub(crate) always: bool,
+    /// How long it may wait in the server for its turn.
+    pub(crate) max_wait: Duration,
 }
 
 /// What came of a request.
@@ -66,6 +69,13 @@ impl Calls {
     /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
     /// for is given back.
     pub(crate) async fn ask(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
+        if !how.max_wait.is_zero() {
+            return Box::pin(self.wait(request, how.max_wait)).await;
+        }
+        self.ask_at_once(request, how).await
+    }
+
+    pub(crate) async fn ask_at_once(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
         let (calls, asked) = (self.clone(), request.clone());
         let work = async move { calls.run(&asked, how).await };
         let (calls, request) = (self.clone(), request.clone());
@@ -115,7 +125,12 @@ impl Calls {
         }
     }
 
-    fn failed(&self, node: Arc<Node>, failure: Failure, request: &Request) -> Result<Answer, Error> {
+    pub(crate) fn failed(
+        &self,
+        node: Arc<Node>,
+        failure: Failure,
+        request: &Request,
+    ) -> Result<Answer, Error> {
         let is_lost = !request.is_repeatable() && failure.may_have_happened();
         match failure.fault() {
             // One that may not be sent again says little about a server that was restarted.

@@ -39,7 +39,12 @@ pub(crate) struct Inner {
 }
 
 impl Hold {
-    pub(crate) async fn make(caller: Caller, parts: Vec<Part>, ttl: Duration) -> Result<Self, Error> {
+    pub(crate) async fn make(
+        caller: Caller,
+        parts: Vec<Part>,
+        ttl: Duration,
+        how: How,
+    ) -> Result<Self, Error> {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(vec![Amount::from(0); parts.len()]),
@@ -51,7 +56,7 @@ impl Hold {
             over: tokio::sync::Notify::new(),
             settled: OnceCell::new(),
         });
-        let decision = inner.renew().await?;
+        let decision = inner.renew(how).await?;
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
@@ -107,9 +112,9 @@ impl Drop for Hold {
 }
 
 impl Inner {
-    async fn renew(&self) -> Result<JointDecision, Error> {
+    async fn renew(&self, how: How) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
-        let decision = self.caller.decide_all("MHOLD", before, &self.parts, How::default()).await?;
+        let decision = self.caller.decide_all("MHOLD", before, &self.parts, how).await?;
         locked(&self.decision).clone_from(&decision);
         Ok(decision)
     }
@@ -122,7 +127,7 @@ impl Inner {
             if !*is_open {
                 return;
             }
-            if let Err(error) = self.renew().await {
+            if let Err(error) = self.renew(How::default()).await {
                 log::warn!("a hold was not renewed: {error}");
             }
         }
@@ -140,7 +145,7 @@ impl Inner {
         let used = locked(&self.used).clone();
         let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
         let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
-        let how = How { always: true };
+        let how = How { always: true, ..How::default() };
         let settled = self.caller.decide_all("MSETTLE", vec![self.id.clone()], &parts, how).await?;
         if settled.binding.degraded {
             return Ok(settled);

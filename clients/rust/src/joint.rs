@@ -51,6 +51,12 @@ impl JointLimiter {
         Self { limiter: Limiter::with_options(server, first, options), limits }
     }
 
+    /// The same limiter whose calls wait for their turn: see [`Limiter::with_max_wait`].
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { limiter: self.limiter.with_max_wait(max_wait), limits: self.limits.clone() }
+    }
+
     /// Takes the cost of each limit that is named, or nothing.
     pub async fn take_all<A: Into<Amount> + Copy>(
         &self,

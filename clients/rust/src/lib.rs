@@ -31,6 +31,7 @@ pub mod sync;
 mod tasks;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod turn;
 mod waiting;
 
 pub use decision::{Decision, JointDecision};

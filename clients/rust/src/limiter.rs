@@ -25,6 +25,7 @@ use crate::server::Server;
 pub struct Limiter {
     caller: Caller,
     limit: Limit,
+    max_wait: Duration,
     memory: Arc<Memory>,
 }
 
@@ -44,13 +45,27 @@ impl Limiter {
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         let memory =
             Memory { denials: Denials::new(options.remember_denials), batches: Batches::new(options.batch) };
-        Self { caller: Caller { server: server.clone(), options }, limit, memory: Arc::new(memory) }
+        let caller = Caller { server: server.clone(), options };
+        Self { caller, limit, max_wait: Duration::ZERO, memory: Arc::new(memory) }
     }
 
     /// The same limiter with another limit, for a caller who has one of its own.
     #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, ..self.clone() }
+    }
+
+    /// The same limiter whose takes and holds wait in the server for their turn, at most so long, instead of being denied.
+    /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
+    /// the denial of that moment.
+    ///
+    /// Each call that waits has a connection of its own, which is kept for the next. Dropping the call leaves the queue. Batches
+    /// and remembered denials are for calls that do not wait. While the server is away, `on_error` decides without a wait. Where
+    /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again at the times that the decisions tell:
+    /// then nothing keeps the order.
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self.clone() }
     }
 
     /// The limit that it was made with.
@@ -67,7 +82,11 @@ impl Limiter {
     ///
     /// What is the caller's mistake, here and everywhere: see [`Error`].
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        let (cost, asked_at) = (cost.into(), self.now());
+        let cost = cost.into();
+        if !self.max_wait.is_zero() {
+            return self.decide_how("TAKE", name, vec![cost.word("cost")?], 1, self.how()).await;
+        }
+        let asked_at = self.now();
         let denials = self.memory.denials.as_ref();
         if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
             return Ok(decision);
@@ -163,7 +182,7 @@ impl Limiter {
 
     /// Takes from every bucket or from none, each under the limit of its own.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.caller.decide_all("MTAKE", Vec::new(), parts, How::default()).await
+        self.caller.decide_all("MTAKE", Vec::new(), parts, self.how()).await
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
@@ -178,7 +197,7 @@ impl Limiter {
 
     /// Holds every amount or none, each under the limit of its own.
     pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        Hold::make(self.caller.clone(), parts.to_vec(), ttl).await
+        Hold::make(self.caller.clone(), parts.to_vec(), ttl, self.how()).await
     }
 
     /// Gives back what batches have left.
@@ -209,7 +228,22 @@ impl Limiter {
         words: Vec<String>,
         granted: u64,
     ) -> Result<Decision, Error> {
-        self.caller.decide(operation, name, &self.limit, words, granted).await
+        self.decide_how(operation, name, words, granted, How::default()).await
+    }
+
+    async fn decide_how(
+        &self,
+        operation: &'static str,
+        name: &str,
+        words: Vec<String>,
+        granted: u64,
+        how: How,
+    ) -> Result<Decision, Error> {
+        self.caller.decide(operation, name, &self.limit, words, granted, how).await
+    }
+
+    fn how(&self) -> How {
+        How { max_wait: self.max_wait, ..How::default() }
     }
 
     /// None for takes that no batch serves.
@@ -252,7 +286,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { caller: Caller { server: _, options }, limit, memory: _ } = self;
+        let Self { caller: Caller { server: _, options }, limit, max_wait: _, memory: _ } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
     }
 }

@@ -7,15 +7,19 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, ProtocolVersion,
-    PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 
+use crate::locked::locked;
+
 /// A try to connect that takes longer has failed.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 const MOST_IN_A_QUEUE: usize = 100_000;
+/// More connections than these are closed when their calls no longer wait.
+const MOST_IDLE_WAITERS: usize = 64;
 /// More runtimes at a time have to connect again.
 const MOST_RUNTIMES: usize = 16;
 
@@ -24,6 +28,15 @@ pub(crate) struct Link {
     /// A connection ends with the runtime that drives it, and another runtime cannot drive it.
     of_runtimes: Mutex<Vec<(Id, State)>>,
     connections: AtomicU64,
+    /// Those of calls that have waited, the last used at the end.
+    idle_waiters: Mutex<Vec<(Id, Waiter)>>,
+}
+
+/// A connection for one call at a time, which may wait in the server.
+pub(crate) struct Waiter {
+    pub(crate) live: Live,
+    /// The server's id of it, if this user may know it.
+    pub(crate) id: Option<i64>,
 }
 
 enum State {
@@ -43,7 +56,12 @@ pub(crate) struct Live {
 impl Link {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
         let client = Client::open(info)?;
-        Ok(Self { client, of_runtimes: Mutex::default(), connections: AtomicU64::new(0) })
+        Ok(Self {
+            client,
+            of_runtimes: Mutex::default(),
+            connections: AtomicU64::new(0),
+            idle_waiters: Mutex::default(),
+        })
     }
 
     /// A number that changes with each connection that is made or lost: the next server may be another.
@@ -87,6 +105,7 @@ impl Link {
         let link = self.clone();
         tokio::spawn(async move {
             let result = link.make().await;
+            link.connections.fetch_add(u64::from(result.is_ok()), Ordering::AcqRel);
             let state = result.as_ref().ok().map(|live| State::Live(live.clone()));
             set(&mut link.locked(), id, state);
             done(&result);
@@ -114,8 +133,34 @@ impl Link {
         // The library's own limit does not cover a server that accepts and then says nothing.
         let connection =
             tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())??;
-        self.connections.fetch_add(1, Ordering::AcqRel);
         Ok(Live { connection, is_closed })
+    }
+
+    /// A connection of this runtime that an earlier call has waited on.
+    pub(crate) fn idle_waiter(&self) -> Option<Waiter> {
+        let id = Handle::current().id();
+        let mut idle = locked(&self.idle_waiters);
+        idle.retain(|(_, waiter)| !waiter.live.is_closed());
+        let place = idle.iter().rposition(|(other, _)| *other == id)?;
+        Some(idle.remove(place).1)
+    }
+
+    pub(crate) async fn make_waiter(&self) -> RedisResult<Waiter> {
+        let mut live = self.make().await?;
+        let id = live.send(&[redis::cmd("CLIENT").arg("ID").take()]).await?;
+        Ok(Waiter { live, id: id.first().and_then(|id| i64::from_redis_value_ref(id).ok()) })
+    }
+
+    pub(crate) fn keep(&self, waiter: Waiter) {
+        let mut idle = locked(&self.idle_waiters);
+        idle.push((Handle::current().id(), waiter));
+        let too_many = idle.len().saturating_sub(MOST_IDLE_WAITERS);
+        idle.drain(..too_many);
+    }
+
+    /// The server has gone, or another is the master now.
+    pub(crate) fn forget_waiters(&self) {
+        locked(&self.idle_waiters).clear();
     }
 
     /// Connects again for the next call.

@@ -70,6 +70,20 @@ impl Node {
         Self { name: name.into(), wire, heard_us, is_away, circuit: Mutex::default() }
     }
 
+    /// None of a simulated one.
+    #[cfg_attr(not(feature = "fake"), allow(clippy::unnecessary_wraps))]
+    pub(crate) fn link(&self) -> Option<&Arc<Link>> {
+        match &self.wire {
+            Wire::Redis(link) => Some(link),
+            #[cfg(feature = "fake")]
+            Wire::Simulated(_) => None,
+        }
+    }
+
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.link().is_none()
+    }
+
     pub(crate) fn hear(&self, now: Duration) {
         let us = now.as_micros().try_into().unwrap_or(u64::MAX);
         self.heard_us.fetch_max(us, Ordering::AcqRel);

@@ -9,10 +9,11 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::error::{Failure, Fault};
-use crate::link::{broken, Link, Live};
+use crate::link::{broken, Link, Live, Waiter};
 use crate::node::{Node, Wire};
 use crate::options::ServerOptions;
 use crate::tasks::Tasks;
+use crate::turn::Place;
 use crate::waiting::{Heard, Waiting};
 
 /// A call that must happen once first asks a connection that was idle for longer.
@@ -144,6 +145,73 @@ impl Nodes {
             link.forget(&live);
             Failure::Broken(error)
         })
+    }
+
+    /// Sends a command that the server may keep for so long, on a connection that nobody else uses meanwhile.
+    pub(crate) async fn attempt_in_turn(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        commands: &[Cmd],
+        kept: Duration,
+        place: &Place,
+    ) -> Result<Value, Failure> {
+        let Some(link) = node.link() else { return Err(Failure::Connecting) };
+        let mut waiter = match link.idle_waiter() {
+            Some(waiter) => waiter,
+            None => self.new_waiter(link).await?,
+        };
+        place.set(waiter.id.map(|id| (node.clone(), id)));
+        let look = || {
+            let (nodes, node) = (self.clone(), node.clone());
+            self.spawn(async move {
+                if let Some(failure) = nodes.ping(&node).await {
+                    nodes.away(&node, &failure);
+                }
+            });
+        };
+        let result = self.waiting.listen_long(node, kept, waiter.live.send(commands), look).await;
+        place.set(None);
+        let values = match result {
+            Some(Heard::Reply(values)) => values,
+            Some(Heard::Others) => return Err(Failure::TooOld),
+            None => return Err(Failure::Silent(self.timeout())),
+        };
+        let reply = values.and_then(|mut values| values.pop().unwrap_or(Value::Nil).extract_error());
+        match reply {
+            Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {
+                link.forget_waiters();
+                Err(Failure::Broken(error))
+            }
+            Err(error) => {
+                if error.code() == Some("READONLY") {
+                    link.forget_waiters();
+                } else {
+                    link.keep(waiter);
+                }
+                Err(Failure::Replied(error))
+            }
+            Ok(reply) => {
+                link.keep(waiter);
+                Ok(reply)
+            }
+        }
+    }
+
+    async fn new_waiter(self: &Arc<Self>, link: &Arc<Link>) -> Result<Waiter, Failure> {
+        self.tasks.remember_runtime();
+        let made = self.waiting.patiently(link.make_waiter()).await.ok_or(Failure::Connecting)?;
+        made.map_err(Failure::NotConnected)
+    }
+
+    /// Why the node does not answer, if it does not.
+    pub(crate) async fn ping(self: &Arc<Self>, node: &Arc<Node>) -> Option<Failure> {
+        match self.attempt(node, &[redis::cmd("PING")], true, true).await {
+            Err(failure) if failure.fault() == Fault::Away => Some(failure),
+            _ => {
+                node.back();
+                None
+            }
+        }
     }
 
     /// A connection that answers, for a call that must happen once: what is sent over one that was cut is lost.

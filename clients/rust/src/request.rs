@@ -1,6 +1,7 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, Value};
 
@@ -186,6 +187,27 @@ impl Request {
         commands
     }
 
+    /// The command that waits at most so long for what this would be denied.
+    pub(crate) fn to_waiting(&self, max_wait: Duration) -> Cmd {
+        let max_wait_ms = max_wait.as_micros().div_ceil(1000).to_string();
+        let mut waiting = self.clone();
+        match (&mut waiting.before, waiting.buckets.first_mut()) {
+            (Some(before), _) => before.push(max_wait_ms),
+            (None, Some(bucket)) => bucket.words.push(max_wait_ms),
+            (None, None) => {}
+        }
+        waiting.to_command(&format!("B{}", self.operation))
+    }
+
+    /// What the reply decides, over all buckets.
+    pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
+        let reply = replies.first()?;
+        match self.before {
+            None => Decision::from_redis_value_ref(reply).ok(),
+            Some(_) => JointDecision::from_redis_value_ref(reply).ok().map(|decision| decision.binding),
+        }
+    }
+
     fn to_command(&self, operation: &str) -> Cmd {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
@@ -223,10 +245,7 @@ impl Request {
         let give = |bucket: &Bucket, amount: String| {
             Self::one("GIVE", bucket.key.clone(), &bucket.limit, vec![amount])
         };
-        let is_granted = || match self.before {
-            None => Decision::from_redis_value_ref(reply).is_ok_and(|decision| decision.allowed),
-            Some(_) => JointDecision::from_redis_value_ref(reply).is_ok_and(|decision| decision.allowed()),
-        };
+        let is_granted = || self.binding(replies).is_some_and(|decision| decision.allowed);
         match self.operation {
             "TAKE" | "RESERVE" | "MTAKE" if is_granted() => {
                 let amounts = self.buckets.iter().filter_map(|bucket| Some((bucket, bucket.words.first()?)));
@@ -239,6 +258,11 @@ impl Request {
             "MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// What ends the hold that this may have made.
+    pub(crate) fn undo_hold(&self) -> Option<Self> {
+        (self.operation == "MHOLD").then(|| self.settle_unused()).flatten()
     }
 
     /// Ends the hold that this has made.

@@ -92,6 +92,12 @@ impl Limiter {
         Self { inner: self.inner.with_limit(limit), within: self.within }
     }
 
+    /// See [`crate::Limiter::with_max_wait`].
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
+    }
+
     /// The same limiter for a caller who waits for at most `time`: a call that takes longer is an
     /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
     #[must_use]
@@ -196,6 +202,12 @@ impl JointLimiter {
         options: Options,
     ) -> Self {
         Self(crate::JointLimiter::with_options(&server.0, limits, options))
+    }
+
+    /// See [`crate::JointLimiter::with_max_wait`].
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self(self.0.with_max_wait(max_wait))
     }
 
     /// See [`crate::JointLimiter::take_all`].

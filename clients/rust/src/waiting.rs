@@ -74,6 +74,36 @@ impl Waiting {
         }
     }
 
+    /// The reply to a call that the server may keep for so long; None if the server is silent. Such a call says nothing
+    /// about the server: `look` finds out whether it is there when nobody else has heard from it.
+    pub(crate) async fn listen_long<T>(
+        &self,
+        node: &Node,
+        kept: Duration,
+        reply: impl Future<Output = T>,
+        look: impl Fn(),
+    ) -> Option<Heard<T>> {
+        let mut reply = pin!(reply);
+        let (since, most_age) = (self.clock.now(), self.most_age());
+        loop {
+            let left = (since + kept).saturating_sub(self.clock.now());
+            if left.is_zero() {
+                return self.listen(node, reply).await;
+            }
+            if let Ok(value) = tokio::time::timeout(left.min(most_age / 2), reply.as_mut()).await {
+                node.hear(self.clock.now());
+                return Some(Heard::Reply(value));
+            }
+            let quiet = self.clock.now().saturating_sub(since.max(node.heard()));
+            if quiet >= most_age && node.is_away() {
+                return None;
+            }
+            if quiet >= most_age / 2 {
+                look();
+            }
+        }
+    }
+
     /// What comes within the timeout, by the time in which this process was not busy.
     pub(crate) async fn patiently<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
@@ -110,7 +140,7 @@ impl Waiting {
 }
 
 /// The result, if it is there already.
-async fn at_once<T>(mut work: impl Future<Output = T> + Unpin) -> Option<T> {
+pub(crate) async fn at_once<T>(mut work: impl Future<Output = T> + Unpin) -> Option<T> {
     poll_fn(|context| match pin!(&mut work).poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => Poll::Ready(None),

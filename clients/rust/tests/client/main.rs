@@ -20,6 +20,7 @@ mod memory;
 mod operations;
 mod threads;
 mod traces;
+mod turns;
 
 use std::time::Duration;
 

@@ -1,0 +1,165 @@
+//! Calls that wait in the server for their turn.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::calls::{Answer, Calls, How, TRIES_OF_A_SPLIT_SLOT};
+use crate::detached::{Detached, Pending};
+use crate::error::{Error, Failure};
+use crate::locked::locked;
+use crate::node::Node;
+use crate::options::Fallback;
+use crate::request::Request;
+use crate::waiting::at_once;
+
+/// A call that waits is sent so often at most: each time a slot moved, a master changed or a connection ended.
+const TRIES_OF_A_WAIT: u32 = 10;
+/// In this time the server ends a wait.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Where a call waits, while it does.
+#[derive(Clone, Default)]
+pub(crate) struct Place(Arc<Mutex<Option<Client>>>);
+
+/// A connection, by its id on the node.
+type Client = (Arc<Node>, i64);
+
+impl Place {
+    pub(crate) fn set(&self, place: Option<Client>) {
+        *locked(&self.0) = place;
+    }
+
+    fn get(&self) -> Option<Client> {
+        locked(&self.0).clone()
+    }
+}
+
+impl Calls {
+    /// Lets the server keep the call until its turn, or asks again at the times that it tells where it cannot. A caller who
+    /// stops waiting leaves the queue, and a grant that was on its way is given back.
+    pub(crate) async fn wait(&self, request: &Arc<Request>, max_wait: Duration) -> Result<Answer, Error> {
+        let (until, place) = (self.nodes.clock().now().saturating_add(max_wait), Place::default());
+        let (calls, asked, at) = (self.clone(), request.clone(), place.clone());
+        let work = async move { calls.wait_in_server(&asked, until, &at).await };
+        let (calls, asked) = (self.clone(), request.clone());
+        let late = move |rest| calls.leave(rest, asked, place);
+        match Detached::new(work, late).await? {
+            Some(answer) => Ok(answer),
+            None => self.poll(request, until).await,
+        }
+    }
+
+    /// None where calls cannot wait: without the module, or with one of an older release.
+    async fn wait_in_server(
+        &self,
+        request: &Request,
+        until: Duration,
+        place: &Place,
+    ) -> Result<Option<Answer>, Error> {
+        let node = self.nodes.of_key(request.key());
+        let may_be_script = self.fallback == Fallback::Script && !request.needs_the_module();
+        if node.is_simulated() || may_be_script && node.script_decides(self.nodes.clock()) {
+            return Ok(None);
+        }
+        let Some(probe) = node.admit(self.nodes.clock(), false) else { return Ok(Some(Answer::Away(node))) };
+        if probe.is_one() {
+            // One that waits would not tell for long whether the server is back.
+            if let Some(failure) = self.nodes.ping(&node).await {
+                return self.failed(node, failure, request).map(Some);
+            }
+        }
+        drop(probe);
+        self.nodes.learn_slots().await;
+        let (node, result) = self.follow_in_turn(request, until, place).await;
+        match result {
+            Ok(reply) => {
+                node.back();
+                Ok(Some(Answer::Replies(vec![reply])))
+            }
+            Err(failure) if failure.is_unknown_command() => Ok(None),
+            Err(failure) => self.failed(node, failure, request).map(Some),
+        }
+    }
+
+    /// Sends it again with the time that is left, when the node can keep it no longer.
+    async fn follow_in_turn(
+        &self,
+        request: &Request,
+        until: Duration,
+        place: &Place,
+    ) -> (Arc<Node>, Result<Value, Failure>) {
+        let mut node = self.nodes.of_key(request.key());
+        let (mut is_again, mut asking) = (false, false);
+        for _ in 1..TRIES_OF_A_WAIT {
+            let result = self.attempt_in_turn(&node, request, until, asking, place).await;
+            asking = false;
+            match &result {
+                Err(failure) if failure.has_code("UNBLOCKED") => {}
+                Err(failure) if failure.has_code("TRYAGAIN") => {
+                    self.nodes.clock().sleep(self.nodes.timeout() / TRIES_OF_A_SPLIT_SLOT).await;
+                }
+                Err(Failure::Broken(_)) if !is_again => is_again = true,
+                Err(failure) if failure.has_code("READONLY") && !is_again => {
+                    is_again = true;
+                    self.nodes.look_at_slots();
+                }
+                Err(Failure::Replied(error)) => {
+                    let Some(other) = self.nodes.redirected(&node, error) else { return (node, result) };
+                    asking = error.code() == Some("ASK");
+                    node = other;
+                }
+                _ => return (node, result),
+            }
+        }
+        let result = self.attempt_in_turn(&node, request, until, asking, place).await;
+        (node, result)
+    }
+
+    async fn attempt_in_turn(
+        &self,
+        node: &Arc<Node>,
+        request: &Request,
+        until: Duration,
+        asking: bool,
+        place: &Place,
+    ) -> Result<Value, Failure> {
+        let left = until.saturating_sub(self.nodes.clock().now());
+        let asking = asking.then(|| redis::cmd("ASKING"));
+        let commands: Vec<_> = asking.into_iter().chain([request.to_waiting(left)]).collect();
+        self.nodes.attempt_in_turn(node, &commands, left, place).await
+    }
+
+    /// Ends a wait whose caller has gone. The server does it by the client's id: closing the connection would lose a grant
+    /// that is on its way.
+    fn leave(&self, mut rest: Pending<Result<Option<Answer>, Error>>, request: Arc<Request>, place: Place) {
+        let calls = self.clone();
+        self.nodes.spawn(async move {
+            let mut answer = at_once(rest.as_mut()).await;
+            if let (None, Some((node, id))) = (&answer, place.get()) {
+                let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
+                if calls.nodes.attempt(&node, &[unblock], true, false).await.is_ok() {
+                    answer = tokio::time::timeout(LEAVE_WITHIN, rest.as_mut()).await.ok();
+                }
+            }
+            // With its connection, if that still waits.
+            drop(rest);
+            calls.send_all(match answer {
+                Some(Ok(Some(Answer::Replies(replies)))) => request.undo(&replies),
+                _ => request.undo_hold().into_iter().collect(),
+            });
+        });
+    }
+
+    async fn poll(&self, request: &Arc<Request>, until: Duration) -> Result<Answer, Error> {
+        loop {
+            let answer = self.ask_at_once(request, How::default()).await?;
+            let Answer::Replies(replies) = &answer else { return Ok(answer) };
+            let left = until.saturating_sub(self.nodes.clock().now());
+            let denied = request.binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
+            let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
+            self.nodes.clock().sleep(pause.max(Duration::from_millis(1)).min(left)).await;
+        }
+    }
+}
