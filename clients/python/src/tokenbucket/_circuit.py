@@ -141,6 +141,8 @@ class Node:
         """When anything came from the server, on any connection."""
         self.lines: Any = None
         """Its connections: see `_threads.py` and `_lanes.py`."""
+        self.turns: dict[Any, Any] = {}
+        """Of asyncio, of each event loop the connections by which calls wait, see `_turns.py`."""
 
     def connected(self) -> None:
         self.script.look_for_module()

@@ -44,8 +44,20 @@ def keys_of_name(prefix: str, name: str | Mapping[str, str], which: str) -> str:
     return f"{prefix}{name[which]}:{which}"
 
 
+def waiting(command: Command, max_wait_ms: int) -> Command:
+    """The same command, which waits its turn in the server."""
+    operation, *words = command
+    at = {"TB.TAKE": len(words), "TB.MTAKE": 1, "TB.MHOLD": 3}[str(operation)]
+    return (f"TB.B{str(operation).removeprefix('TB.')}", *words[:at], max_wait_ms, *words[at:])
+
+
 def owed(command: Command, reply: Any) -> list[Command]:
-    """The commands that give back what a call took for a caller who is gone."""
+    """The commands that give back what a call took for a caller who is gone.
+
+    `reply` is None if the connection ended first. To settle a hold that was not granted does no harm.
+    """
+    if reply is None:
+        reply = [int(command[0] == "TB.MHOLD")]
     if not isinstance(reply, list) or not reply or not reply[0]:
         return []
     match command:

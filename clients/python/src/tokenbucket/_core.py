@@ -24,7 +24,7 @@ OnDecision = Callable[[str, Limit, Decision, float], None]
 
 Used = Number | Mapping[str, Number]
 
-MAX_HOLD_TTL_MS = 30 * 86_400_000
+MAX_HOLD_TTL_MS = MAX_WAIT_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,13 @@ class Backend:
         return [0, 0, int(self.server.retry_every_ms) or 1, 0], lost
 
     def _ask(
-        self, words: Command, *, once: bool = False, always: bool = False, keep: bool = False
+        self,
+        words: Command,
+        *,
+        once: bool = False,
+        always: bool = False,
+        keep: bool = False,
+        max_wait_ms: float = 0,
     ) -> Steps[tuple[Any, bool, bool]]:
         """The reply, whether it is `on_error`'s, and whether the server's was lost.
 
@@ -97,7 +103,10 @@ class Backend:
         calls: list[Call] = []
         late = _keep if keep else None
         try:
-            reply = yield from self.server.ask(words, once=once, always=always, late=late, calls=calls)
+            if max_wait_ms:
+                reply = yield from self.server.ask_in_turn(words, max_wait_ms, late=late, calls=calls)
+            else:
+                reply = yield from self.server.ask(words, once=once, always=always, late=late, calls=calls)
             return reply, False, False
         except Unanswered as unanswered:
             for call in calls:
@@ -108,9 +117,11 @@ class Backend:
                     call.undo = False
             return reply, True, lost
 
-    def _decide(self, name: str, limit: Limit, words: Command, once: bool = False) -> Steps[Decision]:
+    def _decide(
+        self, name: str, limit: Limit, words: Command, once: bool = False, max_wait_ms: float = 0
+    ) -> Steps[Decision]:
         began = self._clock.monotonic()
-        decision = Decision.read(*(yield from self._ask(words, once=once)))
+        decision = Decision.read(*(yield from self._ask(words, once=once, max_wait_ms=max_wait_ms)))
         self._tell(name, limit, decision, began)
         return decision
 
@@ -121,12 +132,15 @@ class Backend:
         once: bool = False,
         always: bool = False,
         keep: bool = False,
+        max_wait_ms: float = 0,
     ) -> Steps[JointDecision]:
         """The reply to a command that is followed by the arguments of each part."""
         began = self._clock.monotonic()
         arguments = (command(part.key, part.limit, part.amount) for part in parts)
         whole: Command = (*words, *chain.from_iterable(arguments))
-        reply, degraded, lost = yield from self._ask(whole, once=once, always=always, keep=keep)
+        reply, degraded, lost = yield from self._ask(
+            whole, once=once, always=always, keep=keep, max_wait_ms=max_wait_ms
+        )
         if len(reply) == 4:
             reply = [*reply, []]
         which = [part.which for part in parts] if reply[4] else []
@@ -147,6 +161,12 @@ class Backend:
         for key in keys:
             self.server.local.execute("DEL", key)
         return Decision(True, degraded=degraded, granted=1)
+
+
+def checked_wait(max_wait_ms: float) -> float:
+    if not 0 <= max_wait_ms <= MAX_WAIT_MS:
+        raise BadArgument(f"max_wait_ms: {max_wait_ms!r} is not from 0 to 30 days")
+    return max_wait_ms
 
 
 def _keep(_: Any) -> None:
@@ -207,6 +227,14 @@ class Operations(Backend):
         decision = yield from self._decide(name, limit, words)
         self._denials.remember(name, limit, cost, decision, began)
         return decision
+
+    def _take_in_turn(
+        self, name: str, cost: Number, limit: Limit | None, max_wait_ms: float
+    ) -> Steps[Decision]:
+        """Neither by a batch nor by what is remembered: the server alone knows who is next."""
+        limit = limit or self.limit
+        words = self._words(name, "TB.TAKE", limit, cost)
+        return self._decide(name, limit, words, max_wait_ms=checked_wait(max_wait_ms))
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
         if self._denials:
@@ -334,8 +362,10 @@ class JointOperations(Backend):
         name: str | Mapping[str, str],
         costs: Mapping[str, Number],
         limits: Mapping[str, Limit] | None,
+        max_wait_ms: float,
     ) -> Steps[JointDecision]:
-        return self._decide_all(self._parts(name, costs, limits), "TB.MTAKE", len(costs))
+        parts = self._parts(name, costs, limits)
+        return self._decide_all(parts, "TB.MTAKE", len(costs), max_wait_ms=checked_wait(max_wait_ms))
 
     def _reset_name(self, name: str | Mapping[str, str]) -> Steps[Decision]:
         return self._reset([keys_of_name(self.prefix, name, which) for which in self.limits])
@@ -348,12 +378,13 @@ class HoldOperations:
     its return takes, if there is room, and the settlement charges in any case.
     """
 
-    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int) -> None:
+    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
         if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
         self._ttl_ms = ttl_ms
+        self._max_wait_ms = checked_wait(max_wait_ms)
         self._process = os.getpid()
         self._was_local = False
         self.id = uuid.uuid4().hex
@@ -383,7 +414,10 @@ class HoldOperations:
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
         # A late renewal is the hold of work that goes on; of a hold that was denied, nothing may stay.
         self.decision = yield from self._backend._decide_all(
-            self._parts, "TB.MHOLD", len(self._parts), self._ttl_ms, self.id, keep=not first
+            self._parts,
+            *("TB.MHOLD", len(self._parts), self._ttl_ms, self.id),
+            keep=not first,
+            max_wait_ms=self._max_wait_ms if first else 0,
         )
         self._note(self.decision)
         return self.decision

@@ -64,7 +64,7 @@ class Fault(Enum):
 
 
 _AWAY = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
-_REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN"}
+_REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED"}
 
 
 def fault_of(error: ReplyError) -> Fault:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from importlib import resources
@@ -19,7 +20,16 @@ from ._buckets import Buckets
 from ._circuit import Node
 from ._clock import REAL, Clock, unix_ms_now
 from ._cluster import Slots
-from ._command import NEED_THE_MODULE, NO_SCRIPT, Command, key_of, owed, script_arguments, script_key
+from ._command import (
+    NEED_THE_MODULE,
+    NO_SCRIPT,
+    Command,
+    key_of,
+    owed,
+    script_arguments,
+    script_key,
+    waiting,
+)
 from ._connections import Endpoint, endpoints_of
 from ._errors import (
     BadArgument,
@@ -37,8 +47,11 @@ from ._resp import pack
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
 _MOST_REDIRECTIONS = 16
-# How often a joint call is sent again within the timeout while its slot is on two nodes.
+# How often a call is sent again within the timeout while its slot is on two nodes.
 _TRIES_OF_A_SPLIT_SLOT = 10
+# Nothing was done: the slot moves, and some of the keys have gone ahead, or the call waited at a node
+# that no longer decides it.
+_NOT_HERE_NOW = {"TRYAGAIN", "UNBLOCKED"}
 
 T = TypeVar("T")
 
@@ -58,18 +71,23 @@ class Call:
         "replies",
         "tick",
         "undo",
+        "until",
+        "words",
     )
 
     def __init__(self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...]) -> None:
         self.node = node
         self.commands = commands
         """As for the module: what a late grant owes is read from them."""
+        self.words = words
         self.data = pack(words[0]) if len(words) == 1 else b"".join(map(pack, words))
         self.replies = len(words)
         self.once = False
         """Whether it must not be sent a second time: a connection that was idle is tried before."""
         self.pause_s = 0.0
         """How long to wait before it is sent."""
+        self.until: float | None = None
+        """When its wait in the server ends; None if it does not wait there."""
         self.undo = False
         """Whether what it took goes back: its caller is gone, or was denied in the meantime."""
         self.late: Callable[[Any], None] | None = None
@@ -78,6 +96,13 @@ class Call:
         """The connection by which it was sent."""
         self.tick = 0
         self.future: Any = None
+
+    def waiting_now(self) -> tuple[bytes, float]:
+        """What to send of a call that waits its turn, and how long it waits at most from now on."""
+        assert self.until is not None
+        left_s = max(self.until - time.monotonic(), 0.0)
+        *before, last = self.words
+        return b"".join(map(pack, [*before, waiting(last, int(-(-left_s * 1000 // 1)))])), left_s
 
     def too_late(self, reply: Any) -> list[Command]:
         """What to send now that the reply came, and nobody waited for it."""
@@ -95,6 +120,8 @@ class _Options:
     always: bool = False
     late: Callable[[Any], None] | None = None
     calls: list[Call] | None = None
+    pause_s: float = 0.0
+    until: float | None = None
 
 
 Steps = Generator[Call, Any, T]
@@ -220,17 +247,20 @@ class BaseServer:
         always: bool = False,
         late: Callable[[Any], None] | None = None,
         calls: list[Call] | None = None,
+        pause_s: float = 0.0,
     ) -> Steps[Any]:
         """The reply, of several commands their replies. Raises Unanswered if the server does not decide.
 
         `once`: a call that must not happen twice. `always`: asks also while the server is thought to be
         away. `calls` is given the calls that were made, so that their late replies can be judged.
+        `pause_s`: how long to wait before.
         """
         if self._fake is not None:
+            self._fake.advance(pause_s)
             return self._judged_fake([self._fake.answer(*one) for one in commands])
         key = key_of(commands[0])
         node = self._home or (yield from self._node_of(key, always))
-        options = _Options(once, always, late, calls)
+        options = _Options(once, always, late, calls, pause_s)
         if self.fallback is None or commands[0][0] in NO_SCRIPT:
             return (yield from self._route(node, commands, commands, options))
         if not node.script.is_in_use:
@@ -241,6 +271,48 @@ class BaseServer:
         if self._slots is not None:  # its keys have other names, and so perhaps another node
             node = yield from self._node_of(script_key(key), always)
         return (yield from self._run_script(node, commands, options))
+
+    def ask_in_turn(
+        self,
+        command: Command,
+        max_wait_ms: float,
+        *,
+        late: Callable[[Any], None] | None = None,
+        calls: list[Call] | None = None,
+    ) -> Steps[Any]:
+        """The reply to a command that waits its turn in the server, at most so long.
+
+        With the script, and in a fake, nobody can wait there: the command is sent again when it may be
+        granted. A server in which too many wait already decides it at once.
+        """
+        until = self.clock.monotonic() + max_wait_ms / 1000
+        if self._fake is None:
+            node = self._home or (yield from self._node_of(key_of(command), False))
+            if not (self.fallback and node.script.is_in_use):
+                options = _Options(late=late, calls=calls, until=until)
+                try:
+                    return (yield from self._route(node, (command,), (command,), options))
+                except _TooManyWait:
+                    return (yield from self.ask(command, late=late, calls=calls))
+                except ModuleMissing:
+                    if self.fallback is None:
+                        raise
+        return (yield from self._poll(command, until, late, calls))
+
+    def _poll(
+        self,
+        command: Command,
+        until: float,
+        late: Callable[[Any], None] | None,
+        calls: list[Call] | None,
+    ) -> Steps[Any]:
+        pause_s = 0.0
+        while True:
+            reply = yield from self.ask(command, late=late, calls=calls, pause_s=pause_s)
+            allowed, _, retry_after_ms, *_ = reply
+            pause_s = max(retry_after_ms, 1) / 1000
+            if allowed or retry_after_ms < 0 or self.clock.monotonic() + pause_s > until:
+                return reply
 
     def answers(self) -> Steps[bool]:
         """Whether the server answers, or one node of a cluster."""
@@ -301,13 +373,14 @@ class BaseServer:
     ) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
-        first_node, tries, pause_s = node, 0, 0.0
+        first_node, tries = node, 0
+        pause_s, options.pause_s = options.pause_s, 0.0
         for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
             if node.circuit.is_away and not (options.always or sure or node.circuit.admits()):
                 raise Unanswered(f"{node.name} is away")
             call = Call(node, commands, _asking(words) if asking else words)
             call.once, call.late, call.pause_s = options.once, options.late, pause_s
-            pause_s = 0.0
+            call.until, pause_s = options.until, 0.0
             if options.calls is not None:
                 options.calls.append(call)
             try:
@@ -327,9 +400,8 @@ class BaseServer:
                 return reply
             if first.word in ("MOVED", "ASK") and self._slots is not None:
                 node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"
-            elif first.word == "TRYAGAIN" and tries < _TRIES_OF_A_SPLIT_SLOT:
-                # The slot moves, and some of the keys have gone ahead: neither node has done anything.
-                node, sure, tries = first_node, True, tries + 1
+            elif first.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
+                node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif first.word == "READONLY" and not sure:
                 self._drop_connections(call)  # the endpoint has moved, and the master is behind it again
@@ -353,7 +425,9 @@ class BaseServer:
         if error.word == "CROSSSLOT":
             raise CrossSlot from error
         if "unknown command" in str(error):
-            raise ModuleMissing(_missing(node, command)) from error
+            raise ModuleMissing(_missing(node, command, str(error))) from error
+        if "tokenbucket.max-waiters" in str(error):
+            raise _TooManyWait(text) from error
         raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
 
     def _judged_fake(self, replies: list[Any]) -> Any:
@@ -363,7 +437,9 @@ class BaseServer:
         return replies[0] if len(replies) == 1 else replies
 
 
-def _missing(node: Node, command: Command) -> str:
+def _missing(node: Node, command: Command, error: str) -> str:
+    if "TB.B" in error.upper():
+        return f"max_wait_ms needs a tokenbucket module with TB.BTAKE, which {node.name} has not loaded"
     if command[0] in NEED_THE_MODULE:
         return f"holds need the tokenbucket module, which {node.name} has not loaded"
     return f"{node.name} has no tokenbucket module: load it, or set fallback='script'"
@@ -371,6 +447,10 @@ def _missing(node: Node, command: Command) -> str:
 
 def _asking(words: tuple[Command, ...]) -> tuple[Command, ...]:
     return tuple(word for one in words for word in (("ASKING",), one))
+
+
+class _TooManyWait(TokenBucketError):
+    """As many calls wait in the server as it lets."""
 
 
 class _NoScript(TokenBucketError):

@@ -158,8 +158,15 @@ class Limiter(_Closing, Operations):
             on_decision=on_decision,
         )
 
-    def take(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
-        """Takes `cost` tokens if the bucket holds them, else nothing."""
+    def take(
+        self, name: str, cost: Number = 1, *, limit: Limit | None = None, max_wait_ms: float = 0
+    ) -> Decision:
+        """Takes `cost` tokens if the bucket holds them, else nothing.
+
+        `max_wait_ms`: so long the call waits its turn in the server, behind those who wait already.
+        """
+        if max_wait_ms:
+            return self._run(self._take_in_turn(name, cost, limit, max_wait_ms))
         if self._batched(cost):
             return self._take_batched(name, int(cost), limit or self.limit)
         return self._run(self._take(name, cost, limit))
@@ -204,9 +211,21 @@ class Limiter(_Closing, Operations):
         """Makes the bucket full, and forgets its holds."""
         return self._run(self._reset_name(name, limit))
 
-    def hold(self, name: str, amount: Number, *, ttl_ms: int = 30_000, limit: Limit | None = None) -> Hold:
-        """Takes `amount` until `with` is over, or for `ttl_ms` if its holder is gone."""
-        return Hold(self, [Part("", self.prefix + name, name, limit or self.limit, amount)], ttl_ms)
+    def hold(
+        self,
+        name: str,
+        amount: Number,
+        *,
+        ttl_ms: int = 30_000,
+        limit: Limit | None = None,
+        max_wait_ms: float = 0,
+    ) -> Hold:
+        """Takes `amount` until `with` is over, or for `ttl_ms` if its holder is gone.
+
+        `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
+        """
+        part = Part("", self.prefix + name, name, limit or self.limit, amount)
+        return Hold(self, [part], ttl_ms, max_wait_ms)
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
@@ -283,9 +302,10 @@ class JointLimiter(_Closing, JointOperations):
         costs: Mapping[str, Number],
         *,
         limits: Mapping[str, Limit] | None = None,
+        max_wait_ms: float = 0,
     ) -> JointDecision:
-        """Takes every cost or none."""
-        return self._run(self._take_all(name, costs, limits))
+        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`."""
+        return self._run(self._take_all(name, costs, limits, max_wait_ms))
 
     def hold(
         self,
@@ -294,9 +314,13 @@ class JointLimiter(_Closing, JointOperations):
         *,
         ttl_ms: int = 30_000,
         limits: Mapping[str, Limit] | None = None,
+        max_wait_ms: float = 0,
     ) -> Hold:
-        """Holds every amount or none, until `with` is over, or for `ttl_ms` if its holder is gone."""
-        return Hold(self, self._parts(name, amounts, limits), ttl_ms)
+        """Holds every amount or none, until `with` is over, or for `ttl_ms` if its holder is gone.
+
+        `max_wait_ms` as for `Limiter.hold`.
+        """
+        return Hold(self, self._parts(name, amounts, limits), ttl_ms, max_wait_ms)
 
     def reset(self, name: str | Mapping[str, str]) -> Decision:
         """Makes the buckets of all limits full, and forgets their holds."""
@@ -310,8 +334,8 @@ class Hold(HoldOperations):
     the hold was.
     """
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int) -> None:
-        super().__init__(limiter, parts, ttl_ms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
+        super().__init__(limiter, parts, ttl_ms, max_wait_ms)
         self._limiter = limiter
         self._over = threading.Event()
         self._renewing: threading.Thread | None = None

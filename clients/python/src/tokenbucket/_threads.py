@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import selectors
+import socket
 import threading
 import time
 import weakref
@@ -22,6 +23,8 @@ T = TypeVar("T")
 # Python runs one thread at a time and the server one command: more connections would not be faster.
 MOST_CONNECTIONS = 128
 _MOST_CONNECTING = 8
+# What a socket can be told to wait for.
+_LONGEST_S = 86_400.0
 
 
 def run(exchange: Callable[[Call], Any], steps: Steps[T]) -> T:
@@ -53,6 +56,18 @@ class Connection:
         weakref.finalize(self, self.socket.close).atexit = False
         self.replies = Replies()
         self.heard_at = time.monotonic()
+        self.owes = 0
+        """How many replies are still to come to a call that waits its turn."""
+        self.is_left = False
+
+    def leave(self) -> None:
+        """Ends the wait in the server, which takes this for the end of the connection.
+
+        What it has granted before can still be read.
+        """
+        self.is_left = True
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)  # of TLS as of any other
 
     def close(self) -> None:
         # The library would shut it down, which a process that was forked must not.
@@ -86,6 +101,18 @@ class Connection:
             return self.replies.feed(data)
         except Exception as error:
             raise Unanswered(error, sent=True) from error
+
+    def read_after(self, count: int, wait_s: float) -> list[Any]:
+        """The same, and the server may be silent for `wait_s` before."""
+        until, replies = time.monotonic() + wait_s, None
+        try:
+            while replies is None and (left_s := until - time.monotonic()) > 0:
+                self.socket.settimeout(min(left_s, _LONGEST_S))
+                replies = self.receive()
+        finally:
+            self.socket.settimeout(self.node.tick_s)
+        got = replies or []
+        return got if len(got) >= count else got + self.read(count - len(got))
 
     def read(self, count: int) -> list[Any]:
         """So many replies. Raises Unanswered when the server has been silent for the timeout."""
@@ -149,6 +176,8 @@ class Lines:
     def exchange(self, call: Call) -> Any:
         if call.pause_s:
             time.sleep(call.pause_s)
+        if call.until is not None:
+            return self._wait(call)
         connection = self._acquire()
         if call.once:
             connection = self._alive(connection)
@@ -172,11 +201,56 @@ class Lines:
             self._late.wait_for(connection, call)
             raise
         self._release(connection)
+        self._heard(replies)
+        return replies[0] if call.replies == 1 else replies
+
+    def _wait(self, call: Call) -> Any:
+        """Lets the call wait its turn in the server, on a connection that does not count meanwhile."""
+        connection = self._acquire()
+        self._give_away(connection)
+        call.by = connection
+        try:
+            replies = self._replies_in_turn(connection, call)
+        except Unanswered as unanswered:
+            if isinstance(unanswered, _Silent):
+                self._node.circuit.failed(unanswered)
+                self._leave(connection, call)
+            else:
+                connection.close()
+            if unanswered.broken:
+                self.drop(connection.generation)
+            raise
+        except BaseException:  # such as KeyboardInterrupt: the caller is gone
+            call.undo = True
+            self._leave(connection, call)
+            raise
+        self._take_back(connection)
+        return replies[0] if call.replies == 1 else replies
+
+    def _replies_in_turn(self, connection: Connection, call: Call) -> list[Any]:
+        """By the PING before it, a server that is away is told from one that lets the call wait."""
+        data, wait_s = call.waiting_now()
+        connection.owes = 1 + call.replies
+        connection.send(PING + data)
+        got = connection.read(1)
+        self._heard(got)
+        connection.owes -= len(got)
+        if connection.owes:
+            replies = connection.read_after(connection.owes, wait_s)
+            self._heard(replies)
+            got += replies
+        connection.owes = 0
+        return got[1:]
+
+    def _leave(self, connection: Connection, call: Call) -> None:
+        connection.leave()
+        self._late.wait_for(connection, call)
+
+    def _heard(self, replies: list[Any]) -> None:
         circuit = self._node.circuit
         for reply in replies:
             if circuit.is_away or type(reply) is ReplyError:
                 circuit.heard(reply)
-        return replies[0] if call.replies == 1 else replies
 
     def _alive(self, connection: Connection) -> Connection:
         """This connection if it answers, else another."""
@@ -263,8 +337,12 @@ class Lines:
 
     def _take_back(self, connection: Connection) -> None:
         with self._changed:
-            self._open += 1
-        self._release(connection)
+            has_room = self._open < MOST_CONNECTIONS
+            self._open += has_room
+        if has_room:
+            self._release(connection)
+        else:
+            connection.close()
 
     def _close(self, connection: Connection) -> None:
         self._give_away(connection)
@@ -320,19 +398,26 @@ class _LateReplies:
 
     def _read(self, connection: Connection, call: Call) -> bool:
         """Whether the connection is of use again."""
+        replies: list[Any] = [None]
         try:
-            replies = connection.read(call.replies)
+            replies = connection.read(connection.owes or call.replies)[-call.replies :]
         except Unanswered:
-            return False
-        circuit = connection.node.circuit
-        for reply in replies:
-            if circuit.is_away or type(reply) is ReplyError:
-                circuit.heard(reply)
-        self._take_back(connection)
+            if not connection.is_left:
+                return False
+        else:
+            circuit = connection.node.circuit
+            for reply in replies:
+                if circuit.is_away or type(reply) is ReplyError:
+                    circuit.heard(reply)
+            if not connection.is_left:
+                self._take_back(connection)
+        self._give_back(call, replies[0] if call.replies == 1 else replies)
+        return not connection.is_left
+
+    def _give_back(self, call: Call, reply: Any) -> None:
         try:
-            self._late(call, replies[0] if call.replies == 1 else replies)
+            self._late(call, reply)
         except Unanswered:
             pass  # as late as the call itself: sent, and perhaps done
         except Exception:
             LOG.exception("what a late call took was not given back")
-        return True

@@ -16,6 +16,7 @@ from ._lanes import Lane
 from ._limit import Limit, Number
 from ._server import LOG, BaseServer, Call, Steps
 from ._sync import client_of, server_of
+from ._turns import Turns
 
 __all__ = ["Client", "Hold", "JointLimiter", "Limiter", "Server"]
 
@@ -60,7 +61,7 @@ class Server(BaseServer):
         try:
             while True:
                 try:
-                    reply = await self._lane(call.node).exchange(call)
+                    reply = await self._exchange(call)
                 except Exception as error:
                     call = steps.throw(error)
                 else:
@@ -68,6 +69,11 @@ class Server(BaseServer):
         except StopIteration as end:
             result: T = end.value
             return result
+
+    def _exchange(self, call: Call) -> Coroutine[Any, Any, Any]:
+        if call.until is None:
+            return self._lane(call.node).exchange(call)
+        return self._turns(call.node).wait(call)
 
     def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs it to its end whatever becomes of the caller."""
@@ -87,6 +93,8 @@ class Server(BaseServer):
         for node in self._nodes():
             if lane := node.lines.pop(loop, None):
                 await lane.close()
+            if turns := node.turns.pop(loop, None):
+                await turns.close()
 
     close = aclose
 
@@ -104,6 +112,15 @@ class Server(BaseServer):
             lane = node.lines[loop] = Lane(loop, node, self._too_late)
         return lane
 
+    def _turns(self, node: Node) -> Turns:
+        loop = asyncio.get_running_loop()
+        turns: Turns | None = node.turns.get(loop)
+        if turns is None:
+            for other in [other for other in node.turns if other.is_closed()]:
+                del node.turns[other]
+            turns = node.turns[loop] = Turns(loop, node, self._too_late)
+        return turns
+
     def _too_late(self, call: Call, reply: Any) -> None:
         for command in call.too_late(reply):
             self.detach(self.run(self.ask(command, once=True, always=True)))
@@ -116,11 +133,14 @@ class Server(BaseServer):
 
     def _forget_connections(self, node: Node) -> None:
         # Kept, not closed: the event loop that has them is the parent's too.
-        self._left_behind.append(node.lines)
-        node.lines = {}
+        self._left_behind += [node.lines, node.turns]
+        node.lines, node.turns = {}, {}
 
     def _drop_connections(self, call: Call) -> None:
-        self._lane(call.node).drop(call.by)
+        if call.until is None:
+            self._lane(call.node).drop(call.by)
+        else:
+            self._turns(call.node).drop()
 
 
 async def _to_the_end(task: asyncio.Task[T]) -> T:
@@ -183,8 +203,15 @@ class Limiter(_Closing, Operations):
             on_decision=on_decision,
         )
 
-    async def take(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
-        """Takes `cost` tokens if the bucket holds them, else nothing."""
+    async def take(
+        self, name: str, cost: Number = 1, *, limit: Limit | None = None, max_wait_ms: float = 0
+    ) -> Decision:
+        """Takes `cost` tokens if the bucket holds them, else nothing.
+
+        `max_wait_ms`: so long the call waits its turn in the server, behind those who wait already.
+        """
+        if max_wait_ms:
+            return await self._run(self._take_in_turn(name, cost, limit, max_wait_ms))
         if self._batched(cost):
             return await self._take_batched(name, int(cost), limit or self.limit)
         return await self.server.run(self._take(name, cost, limit))
@@ -231,9 +258,21 @@ class Limiter(_Closing, Operations):
         """Makes the bucket full, and forgets its holds."""
         return await self._run_once(self._reset_name(name, limit))
 
-    def hold(self, name: str, amount: Number, *, ttl_ms: int = 30_000, limit: Limit | None = None) -> Hold:
-        """Takes `amount` until `async with` is over, or for `ttl_ms` if its holder is gone."""
-        return Hold(self, [Part("", self.prefix + name, name, limit or self.limit, amount)], ttl_ms)
+    def hold(
+        self,
+        name: str,
+        amount: Number,
+        *,
+        ttl_ms: int = 30_000,
+        limit: Limit | None = None,
+        max_wait_ms: float = 0,
+    ) -> Hold:
+        """Takes `amount` until `async with` is over, or for `ttl_ms` if its holder is gone.
+
+        `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
+        """
+        part = Part("", self.prefix + name, name, limit or self.limit, amount)
+        return Hold(self, [part], ttl_ms, max_wait_ms)
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
@@ -328,9 +367,10 @@ class JointLimiter(_Closing, JointOperations):
         costs: Mapping[str, Number],
         *,
         limits: Mapping[str, Limit] | None = None,
+        max_wait_ms: float = 0,
     ) -> JointDecision:
-        """Takes every cost or none."""
-        return await self._run(self._take_all(name, costs, limits))
+        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`."""
+        return await self._run(self._take_all(name, costs, limits, max_wait_ms))
 
     def hold(
         self,
@@ -339,9 +379,13 @@ class JointLimiter(_Closing, JointOperations):
         *,
         ttl_ms: int = 30_000,
         limits: Mapping[str, Limit] | None = None,
+        max_wait_ms: float = 0,
     ) -> Hold:
-        """Holds every amount or none, until `async with` is over, or for `ttl_ms` if its holder is gone."""
-        return Hold(self, self._parts(name, amounts, limits), ttl_ms)
+        """Holds every amount or none, until `async with` is over, or for `ttl_ms` if its holder is gone.
+
+        `max_wait_ms` as for `Limiter.hold`.
+        """
+        return Hold(self, self._parts(name, amounts, limits), ttl_ms, max_wait_ms)
 
     async def reset(self, name: str | Mapping[str, str]) -> Decision:
         """Makes the buckets of all limits full, and forgets their holds."""
@@ -357,8 +401,8 @@ class Hold(HoldOperations):
     Denied if the hold was.
     """
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int) -> None:
-        super().__init__(limiter, parts, ttl_ms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
+        super().__init__(limiter, parts, ttl_ms, max_wait_ms)
         self._limiter = limiter
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None

@@ -1,0 +1,405 @@
+"""Calls with `max_wait_ms`: they wait their turn in the server, and keep nobody else waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import redis
+import redis.asyncio
+
+import tokenbucket.asyncio
+from conftest import Make
+from launch import Servers, ask
+from services import Service, redis_server, wait_for
+from tokenbucket import BadArgument, Denied, Limit, Limiter, ModuleMissing, Server, ServerAway
+from tokenbucket.testing import FakeServer
+
+# One token in six minutes: nothing flows in while a test runs.
+STILL = "10/h"
+LONG_MS = 60_000
+
+pytestmark = pytest.mark.usefixtures("admin")
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(64) as threads:
+        yield threads
+
+
+def waiting(server: Service) -> int:
+    with redis.Redis(port=server.port) as admin:
+        info: Any = admin.info("everything")
+        return int(info["tokenbucket_waiting"])
+
+
+def until_waiting(server: Service, count: int) -> None:
+    wait_for(lambda: waiting(server) == count, f"{count} waiting calls")
+
+
+def test_a_take_waits_until_somebody_gives_back(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(server, Limit(1, STILL))
+    assert limiter.take("a", max_wait_ms=LONG_MS).allowed
+    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+    until_waiting(server, 1)
+    limiter.give("a", 1)
+    decision = waits.result()
+    assert (decision.allowed, decision.remaining, decision.degraded) == (True, 0, False)
+
+
+def test_when_the_time_is_over_the_call_is_denied(make: Make, server: Service) -> None:
+    limiter = make(server, Limit(1, STILL))
+    assert limiter.take("a").allowed
+    began = time.monotonic()
+    decision = limiter.take("a", max_wait_ms=300)
+    assert time.monotonic() - began >= 0.3
+    assert (decision.allowed, decision.degraded) == (False, False)
+    assert decision.retry_after_ms > 300_000
+
+
+def test_a_wait_outlasts_the_timeouts_of_the_server_and_of_the_client(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(server, Limit(1, STILL), timeout_ms=50, client={"socket_timeout": 0.05})
+    wait_for(lambda: limits(limiter, "a"), "the first take")
+    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+    until_waiting(server, 1)
+    with pytest.raises(TimeoutError):
+        waits.result(2 * limiter.server.timeout_ms / 1000)
+    assert limiter.server.degraded_count == 0
+    limiter.give("a", 1)
+    assert waits.result().allowed
+
+
+def limits(limiter: Any, name: str) -> bool:
+    """Whether the server has decided; on a loaded machine connecting may take longer than the timeout."""
+    try:
+        return bool(limiter.take(name).allowed)
+    except ServerAway:
+        return False
+
+
+def test_fifty_who_wait_are_served_in_order_and_keep_nobody_else(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(server, Limit(50, STILL))
+    assert limiter.take("a", 50).allowed
+    waits: list[Future[Any]] = []
+    for count in range(50):
+        waits.append(threads.submit(limiter.take, "a", max_wait_ms=LONG_MS))
+        until_waiting(server, count + 1)
+    assert limiter.take("b").allowed
+    for served in range(1, 51):
+        limiter.give("a", 1)
+        wait_for(lambda first=served: all(one.done() for one in waits[:first]), "the next one")  # type: ignore[misc]
+        assert not any(one.done() for one in waits[served:])
+    assert all(one.result().allowed for one in waits)
+
+
+def test_a_joint_take_waits_for_all_or_takes_nothing(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(server, {"requests": Limit(2, STILL), "tokens": Limit(10, STILL)})
+    assert limiter.take_all("a", {"tokens": 10}).allowed
+    waits = threads.submit(limiter.take_all, "a", {"requests": 1, "tokens": 1}, max_wait_ms=LONG_MS)
+    until_waiting(server, 1)
+    ask_server(server, "TB.GIVE", "tb:{a}:tokens", 10, STILL, 1)
+    decision = waits.result()
+    assert decision.allowed
+    assert {which: one.remaining for which, one in decision.each.items()} == {"requests": 1, "tokens": 0}
+    assert not limiter.take_all("a", {"requests": 2}, max_wait_ms=50).allowed
+    assert limiter.take_all("a", {"requests": 1}).allowed
+
+
+def ask_server(server: Service, *words: Any) -> Any:
+    with redis.Redis(port=server.port) as admin:
+        return admin.execute_command(*words)
+
+
+def test_a_hold_waits_for_the_slot_of_another(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(server, Limit(1, 0))
+
+    def work() -> int:
+        with limiter.hold("a", 1, max_wait_ms=LONG_MS) as hold:
+            return int(hold.remaining[""])
+
+    with limiter.hold("a", 1):
+        waits = threads.submit(work)
+        until_waiting(server, 1)
+        with pytest.raises(Denied), limiter.hold("a", 1, max_wait_ms=50):
+            pass
+    assert waits.result() == 0
+    wait_for(lambda: limiter.peek("a").allowed, "the end of the hold")
+
+
+def test_a_call_that_waits_asks_the_server_whatever_is_batched_or_remembered(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(server, Limit(1, STILL), batch=5, remember_denials=10)
+    assert limiter.take("a").allowed
+    assert not limiter.take("a").allowed
+    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+    until_waiting(server, 1)
+    limiter.give("a", 1)
+    assert waits.result().allowed
+
+
+@pytest.mark.parametrize("wrong_ms", [-1, 31 * 86_400_000])
+def test_a_wait_that_cannot_be_is_an_error(make: Make, server: Service, wrong_ms: int) -> None:
+    limiter, joint = make(server, Limit(1, STILL)), make(server, {"a": Limit(1, STILL)})
+    with pytest.raises(BadArgument, match="max_wait_ms"):
+        limiter.take("a", max_wait_ms=wrong_ms)
+    with pytest.raises(BadArgument, match="max_wait_ms"):
+        limiter.hold("a", 1, max_wait_ms=wrong_ms)
+    with pytest.raises(BadArgument, match="max_wait_ms"):
+        joint.take_all("a", {"a": 1}, max_wait_ms=wrong_ms)
+
+
+def test_where_too_many_wait_the_server_decides_at_once(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    ask_server(server, "CONFIG", "SET", "tokenbucket.max-waiters", 1)
+    try:
+        limiter = make(server, Limit(1, STILL))
+        assert limiter.take("a").allowed
+        waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+        until_waiting(server, 1)
+        denied = limiter.take("a", max_wait_ms=LONG_MS)
+        assert (denied.allowed, denied.degraded) == (False, False)
+        assert limiter.take("b", max_wait_ms=LONG_MS).allowed
+        limiter.give("a", 1)
+        assert waits.result().allowed
+    finally:
+        ask_server(server, "CONFIG", "SET", "tokenbucket.max-waiters", 1000)
+
+
+def test_a_server_that_ends_meanwhile_leaves_the_call_to_on_error(
+    make: Make, own_server: Service, threads: ThreadPoolExecutor
+) -> None:
+    limiter = make(own_server, Limit(1, STILL), on_error="closed")
+    assert limiter.take("a").allowed
+    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+    until_waiting(own_server, 1)
+    own_server.kill()
+    decision = waits.result()
+    assert (decision.allowed, decision.degraded) == (False, True)
+
+
+def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(make: Make, own_server: Service) -> None:
+    limiter = make(own_server, Limit(1, STILL), timeout_ms=200, on_error="local")
+    wait_for(lambda: not limiter.take("a", max_wait_ms=1).degraded, "a decision of the server")
+    own_server.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    decision = limiter.take("b", max_wait_ms=LONG_MS)
+    assert time.monotonic() - began < LONG_MS / 1000 / 2
+    assert (decision.allowed, decision.degraded) == (True, True), "on_error decides without waiting"
+    own_server.signal(signal.SIGCONT)
+    wait_for(lambda: waiting(own_server) == 0, "the queue without it")
+
+
+def test_without_the_module_the_call_comes_back_at_the_told_moments(make: Make, tmp_path: Path) -> None:
+    bare = redis_server(tmp_path, with_module=False)
+    bare.start()
+    try:
+        with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
+            make(bare, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
+        limiter = make(bare, Limit(1, "5/s"), fallback="script")
+        took = [limiter.take("a", max_wait_ms=LONG_MS) for _ in range(3)]
+        assert [(one.allowed, one.degraded) for one in took] == [(True, False)] * 3
+        assert not limiter.take("a", max_wait_ms=1).allowed
+        calls: Any = ask_server(bare, "INFO", "commandstats")
+        assert 5 <= calls["cmdstat_evalsha"]["calls"] < 20
+        joint = make(bare, {"one": Limit(1, "5/s")}, fallback="script")
+        assert all(joint.take_all("a", {"one": 1}, max_wait_ms=LONG_MS).allowed for _ in range(2))
+    finally:
+        bare.stop()
+
+
+def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
+    make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenbucket._server.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms))
+    with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
+        make(server, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
+    limiter = make(server, Limit(1, "5/s"), fallback="script")
+    assert all(limiter.take("a", max_wait_ms=LONG_MS).allowed for _ in range(3))
+    assert admin.keys() == ["tb:a"], "not those of the script"
+
+
+def test_a_slot_that_moves_takes_those_who_wait_along(
+    make_on_cluster: Make, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    with Servers(tmp_path, cluster=True) as nodes:
+        old, new, _ = nodes.nodes
+        limiter = make_on_cluster(old, Limit(1, STILL), timeout_ms=2000)
+        key = "tb:" + (name := nodes.name_on(old, "tb:"))
+        assert limiter.take(name).allowed
+        waits = threads.submit(limiter.take, name, max_wait_ms=LONG_MS)
+        until_waiting(old, 1)
+        slot = ask(old, "CLUSTER", "KEYSLOT", key)
+        old_id, new_id = (ask(one, "CLUSTER", "MYID") for one in (old, new))
+        ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
+        ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
+        ask(old, "MIGRATE", "127.0.0.1", new.port, key, 0, 5000)
+        for node in (new, old):
+            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", new_id)
+        until_waiting(new, 1)
+        assert waiting(old) == 0
+        limiter.give(name, 1)
+        decision = waits.result()
+        assert (decision.allowed, decision.remaining, decision.degraded) == (True, 0, False)
+
+
+def test_a_failover_sends_those_who_wait_to_the_new_master(
+    make_on_cluster: Make, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    with Servers(tmp_path, cluster=True) as nodes:
+        master = nodes.nodes[0]
+        limiter = make_on_cluster(master, Limit(1, STILL), timeout_ms=5000)
+        name = nodes.name_on(master, "tb:")
+        assert limiter.take(name).allowed
+        replica = nodes.add_replica_of(master)
+        wait_for(lambda: ask(replica, "DBSIZE") == 1, "the replica")
+        waits = threads.submit(limiter.take, name, max_wait_ms=LONG_MS)
+        until_waiting(master, 1)
+        nodes.take_over(replica)
+        until_waiting(replica, 1)
+        limiter.give(name, 1)
+        decision = waits.result()
+        assert (decision.allowed, decision.degraded) == (True, False)
+
+
+def test_in_a_fake_the_wait_takes_its_time() -> None:
+    fake = FakeServer()
+    limiter = Limiter(fake, Limit(1, "1/s"))
+    assert limiter.take("a").allowed
+    assert limiter.take("a", max_wait_ms=1000).allowed
+    assert fake.monotonic() == 1
+    assert not limiter.take("a", max_wait_ms=999).allowed
+    assert fake.monotonic() == 1, "a wait that would be in vain is not begun"
+
+
+# Callers who leave.
+
+
+def test_a_thread_that_is_interrupted_leaves_the_queue(server: Service) -> None:
+    limiter = Limiter(Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(1, STILL))
+    assert limiter.take("a").allowed
+
+    def interrupt() -> None:
+        until_waiting(server, 1)
+        os.kill(os.getpid(), signal.SIGTERM)  # as Ctrl-C, see conftest.py
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        limiter.take("a", max_wait_ms=LONG_MS)
+    interrupting.join()
+    until_waiting(server, 0)
+    limiter.give("a", 1)
+    assert limiter.take("a").allowed
+    limiter.close()
+
+
+@contextmanager
+def asyncio_limiter(server: Service, limit: Limit) -> Iterator[Any]:
+    client = redis.asyncio.Redis(port=server.port)
+    yield tokenbucket.asyncio.Limiter(tokenbucket.asyncio.Server(client, timeout_ms=20_000), limit)
+
+
+@pytest.mark.parametrize("by_anyio", [False, True])
+def test_a_task_that_is_cancelled_leaves_the_queue(server: Service, by_anyio: bool) -> None:
+    async def cancel(limiter: Any) -> None:
+        if by_anyio:
+            async with anyio.create_task_group() as group:
+                group.start_soon(wait_and_hold, limiter)
+                await asyncio.to_thread(until_waiting, server, 1)
+                group.cancel_scope.cancel()
+            return
+        task = asyncio.create_task(limiter.take("a", max_wait_ms=LONG_MS))
+        await asyncio.to_thread(until_waiting, server, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def wait_and_hold(limiter: Any) -> None:
+        async with limiter.hold("a", 1, max_wait_ms=LONG_MS):
+            pytest.fail("there was nothing to hold")
+
+    async def main() -> None:
+        with asyncio_limiter(server, Limit(1, STILL)) as limiter:
+            async with limiter:
+                assert (await limiter.take("a")).allowed
+                await cancel(limiter)
+                await asyncio.to_thread(until_waiting, server, 0)
+                await limiter.give("a", 1)
+                assert (await limiter.take("a")).allowed
+
+    asyncio.run(main())
+
+
+def test_what_is_granted_while_callers_leave_comes_back(server: Service, admin: redis.Redis) -> None:
+    async def main() -> None:
+        with asyncio_limiter(server, Limit(20, STILL)) as limiter:
+            async with limiter:
+                assert (await limiter.take("a", 20)).allowed
+                tasks = [asyncio.create_task(limiter.take("a", max_wait_ms=LONG_MS)) for _ in range(20)]
+                await asyncio.to_thread(until_waiting, server, 20)
+                giving = asyncio.create_task(limiter.give("a", 20))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the gift is on its way, and no grant has been read
+                for task in tasks:
+                    task.cancel()
+                took = await asyncio.gather(*tasks, return_exceptions=True)
+                await giving
+                kept = sum(not isinstance(one, BaseException) for one in took)
+                await asyncio.to_thread(
+                    wait_for, lambda: level(admin) == 20 - kept, "the tokens of those who left"
+                )
+
+    asyncio.run(main())
+
+
+def level(admin: redis.Redis) -> int:
+    state: Any = admin.execute_command("TB.STATE", "tb:a")  # type: ignore[no-untyped-call]
+    return int(float(state[0])) if state else 20
+
+
+def test_connections_by_which_nobody_waits_are_closed(
+    server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenbucket._turns.IDLE_CLOSES_S", 0.1)
+
+    async def main() -> None:
+        with asyncio_limiter(server, Limit(1, STILL)) as limiter:
+            async with limiter:
+                await limiter.take("a")
+                before = connections(admin)
+                await asyncio.gather(*(limiter.take("a", max_wait_ms=100) for _ in range(5)))
+                await asyncio.to_thread(
+                    wait_for, lambda: connections(admin) == before, "the end of idle connections"
+                )
+
+    asyncio.run(main())
+    gc.collect()
+
+
+def connections(admin: redis.Redis) -> int:
+    info: Any = admin.info("clients")
+    return int(info["connected_clients"])
