@@ -2,7 +2,7 @@
 
 import type { Command } from "./command.js";
 import { Decision, JointDecision } from "./decision.js";
-import { BadArgumentType, ReplyLost, ServerAway } from "./errors.js";
+import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "./errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "./limit.js";
 import type { Client, Clock } from "./lines.js";
 import { serverOf, type How, type Listener, type Server } from "./server.js";
@@ -41,6 +41,24 @@ export interface Bucket {
 export interface Caller {
   /** Ends the caller's wait. The call itself goes on, and a later grant is given back. */
   signal?: AbortSignal | undefined;
+}
+
+/** How long a call waits its turn in the server. */
+export interface WaitOptions {
+  /**
+   * The longest wait; 0, none, by default. Calls that wait for the same bucket are served in order. A `signal` ends
+   * the wait at once.
+   */
+  maxWaitMs?: number | undefined;
+}
+
+const MAX_WAIT_MS = 30 * 86_400_000;
+/** A timer of Node has a limit. */
+const LONGEST_PAUSE_MS = 86_400_000;
+
+export function checkWait({ maxWaitMs = 0 }: WaitOptions): void {
+  if (maxWaitMs >= 0 && maxWaitMs <= MAX_WAIT_MS) return;
+  throw new BadArgument(`maxWaitMs: ${maxWaitMs} is not from 0 to 30 days`);
 }
 
 const POLICIES = new Set(["local", "open", "closed", "throw"]);
@@ -112,12 +130,49 @@ export class Backend {
   }
 
   question<D extends Decision>(command: Command, read: (reply: unknown) => D, caller?: Caller, how?: How): Promise<D> {
+    if (how?.maxWaitMs) return this.#questionInTurn(command, read, caller, how, how.maxWaitMs);
+    return this.#question(command, read, caller, how);
+  }
+
+  #question<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller: Caller | undefined,
+    how: How | undefined,
+  ): Promise<D> {
     if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
     return new Promise((resolve, reject) => {
       const question = new Question(this, command, read, how?.keeps === true, resolve, reject);
       if (caller?.signal) question.listenTo(caller.signal);
-      this.server.ask(command, question, how);
+      const call = this.server.ask(command, question, how);
+      if (how?.maxWaitMs) question.onLeft = () => call.leave();
     });
+  }
+
+  /** Waits in the server. Where nobody can, the call is sent again when it may be granted. */
+  async #questionInTurn<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller: Caller | undefined,
+    how: How,
+    maxWaitMs: number,
+  ): Promise<D> {
+    const untilMs = this.clock.now() + maxWaitMs;
+    const atOnce = { ...how, maxWaitMs: 0 };
+    if (this.server.canWaitFor(command)) {
+      try {
+        return await this.#question(command, read, caller, how);
+      } catch (error) {
+        if (error instanceof TooManyWait) return this.#question(command, read, caller, atOnce);
+        if (!(error instanceof CannotWait)) throw error;
+      }
+    }
+    for (;;) {
+      const decision = await this.#question(command, read, caller, atOnce);
+      const { allowed, degraded, retryAfterMs } = decision;
+      if (allowed || degraded || retryAfterMs < 0 || this.clock.now() + retryAfterMs > untilMs) return decision;
+      await this.clock.sleep(Math.min(Math.max(retryAfterMs, 1), LONGEST_PAUSE_MS), caller?.signal);
+    }
   }
 
   /** Sends a command that decides nothing, such as DEL. */
@@ -183,6 +238,8 @@ const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
 /** A call for a decision, whose caller may leave before it comes. */
 class Question<D extends Decision> implements Listener {
   #isWaiting = true;
+  /** Told when the caller leaves. */
+  onLeft: (() => void) | undefined;
   #stopListening: (() => void) | undefined;
 
   constructor(
@@ -196,7 +253,10 @@ class Question<D extends Decision> implements Listener {
   ) {}
 
   listenTo(signal: AbortSignal): void {
-    const abort = () => this.failed(signal.reason);
+    const abort = () => {
+      this.failed(signal.reason);
+      this.onLeft?.();
+    };
     signal.addEventListener("abort", abort, { once: true });
     this.#stopListening = () => signal.removeEventListener("abort", abort);
   }
@@ -215,6 +275,12 @@ class Question<D extends Decision> implements Listener {
     if (!this.#isWaiting) return;
     this.#end();
     this.reject(error);
+  }
+
+  /** Whether it was granted is unknown. To settle a hold that was not does no harm. */
+  ended(): void {
+    const isHold = this.command[0] === "TB.MHOLD";
+    if (isHold && !this.keeps) this.backend.giveBack(this.command, this.read([1, 0, 0, 0, []]));
   }
 
   undecided(lost: boolean, why: string, cause: unknown): void {

@@ -13,6 +13,12 @@ export function mustHappenOnce(command: Command): boolean {
   return ONCE.has(command[0] ?? "");
 }
 
+/** The same command, which waits its turn in the server. */
+export function waiting([name = "", ...words]: Command, maxWaitMs: number): Command {
+  const at = name === "TB.MTAKE" ? 1 : name === "TB.MHOLD" ? 3 : words.length;
+  return [name.replace("TB.", "TB.B"), ...words.slice(0, at), String(maxWaitMs), ...words.slice(at)];
+}
+
 /** The key by which a cluster finds the node. */
 export function keyOf(command: Command): string {
   return command[FIRST_KEY[command[0] ?? ""] ?? 1] ?? "";

@@ -59,6 +59,12 @@ export class ServerError extends TokenBucketError {
   override readonly name: string = "ServerError";
 }
 
+/** Nobody can wait in this server: it has no module, or an older one. */
+export class CannotWait extends TokenBucketError {}
+
+/** As many calls wait in the server as it lets. */
+export class TooManyWait extends TokenBucketError {}
+
 export type Fault =
   /** The call is wrong, or may not be made: it would be the next time as well. */
   | "caller"
@@ -68,7 +74,7 @@ export type Fault =
   | "refusing";
 
 const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"]);
-const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "EXECABORT"]);
+const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED", "EXECABORT"]);
 
 export function faultOf(error: unknown): Fault {
   // A TypeError is a client library's word for arguments, or a mistake of ours: nothing that passes by waiting.
@@ -91,9 +97,17 @@ export function isReadOnly(error: unknown): boolean {
   return codeOf(error) === "READONLY";
 }
 
-/** Whether the keys of a call are on two nodes, because their slot moves. */
-export function isSplitSlot(error: unknown): boolean {
-  return codeOf(error) === "TRYAGAIN";
+/**
+ * Whether the keys of a call are on two nodes, because their slot moves, or the call waited at a node that no longer
+ * decides it.
+ */
+export function isNotHereNow(error: unknown): boolean {
+  const code = codeOf(error);
+  return code === "TRYAGAIN" || code === "UNBLOCKED";
+}
+
+export function isTooManyWait(error: unknown): boolean {
+  return codeOf(error) === "ERR" && textOf(error).includes("tokenbucket.max-waiters");
 }
 
 /** Where the node says that the slot is. */

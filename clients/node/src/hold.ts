@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import type { Backend, Caller, Part } from "./backend.js";
+import { checkWait, type Backend, type Caller, type Part, type WaitOptions } from "./backend.js";
 import { Denied, JointDecision } from "./decision.js";
 import { BadArgument, textOf } from "./errors.js";
 import { checkAmount, type Amount } from "./limit.js";
@@ -11,7 +11,7 @@ import type { How } from "./server.js";
 /** What the work used; of several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
-export interface HoldOptions extends Caller {
+export interface HoldOptions extends Caller, WaitOptions {
   /** When the tokens come back if the holder is gone; 30,000 by default. It is renewed three times as often. */
   ttlMs?: number;
 }
@@ -44,10 +44,11 @@ export class Hold implements AsyncDisposable {
   }
 
   static async of(backend: Backend, parts: readonly Part[], options: HoldOptions): Promise<Hold> {
-    const { ttlMs = 30_000, signal } = options;
+    const { ttlMs = 30_000, signal, maxWaitMs } = options;
     signal?.throwIfAborted();
+    checkWait(options);
     const hold = new Hold(backend, parts, ttlMs);
-    await hold.#set({ signal });
+    await hold.#set({ signal, maxWaitMs });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
     if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
     else hold.#settled = Promise.resolve(hold.decision);

@@ -5,7 +5,7 @@
  *     const { allowed } = await limiter.take("user:42");
  */
 
-export type { Caller, OnDecision, Options, Policy } from "./backend.js";
+export type { Caller, OnDecision, Options, Policy, WaitOptions } from "./backend.js";
 export { Decision, Denied, JointDecision, type HeaderOptions } from "./decision.js";
 export {
   BadArgument,
@@ -26,6 +26,7 @@ export {
   type LimiterOptions,
   type Names,
   type ReserveOptions,
+  type TakeOptions,
 } from "./limiter.js";
 export type {
   Client,

@@ -1,6 +1,6 @@
 /** One limit for many names, and several limits together. */
 
-import { Backend, type Caller, type Options, type Part, type Policy } from "./backend.js";
+import { Backend, checkWait, type Caller, type Options, type Part, type Policy, type WaitOptions } from "./backend.js";
 import { Batches } from "./batches.js";
 import { hashTag, scriptKey } from "./command.js";
 import type { Decision, HeaderOptions, JointDecision } from "./decision.js";
@@ -22,6 +22,8 @@ export interface CallOptions extends Caller {
   /** The limit for this call alone. */
   limit?: Limit | undefined;
 }
+
+export interface TakeOptions extends CallOptions, WaitOptions {}
 
 export interface ReserveOptions extends CallOptions {
   /** The longest wait that is worth it. */
@@ -53,10 +55,15 @@ export class Limiter {
   }
 
   /** Takes `cost` tokens if the bucket holds them, else nothing. */
-  take(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  take(name: string, cost: Amount = 1, options: TakeOptions = NO_OPTIONS): Promise<Decision> {
     try {
       checkAmount("cost", cost);
       const limit = this.#limitOf(options);
+      const { maxWaitMs } = options;
+      if (maxWaitMs !== undefined && maxWaitMs !== 0) {
+        checkWait(options);
+        return this.#backend.decide("TB.TAKE", { name, limit }, [cost], options, { maxWaitMs });
+      }
       if (this.#batches || this.#denials) return this.#takeSparingly(name, cost, limit, options);
       return this.#backend.decide("TB.TAKE", { name, limit }, [cost], options);
     } catch (error) {
@@ -194,7 +201,8 @@ export class JointLimiter {
   }
 
   /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
-  async takeAll(name: Names, costs: Amounts, options: Caller = {}): Promise<JointDecision> {
+  async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
+    checkWait(options);
     const parts = this.#parts(name, costs);
     return this.#backend.decideAll(parts, ["TB.MTAKE", String(parts.length)], options);
   }

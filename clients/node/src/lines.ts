@@ -27,6 +27,8 @@ export interface Line {
 /** Where the nodes are, and how to get a line to each. */
 export interface Route {
   readonly isCluster: boolean;
+  /** Whether there is no server that calls could wait in. */
+  readonly isInProcess?: boolean;
   readonly clock: Clock;
   /** `host:port` of the node that has the key; "" while that is unknown. */
   addressOf(key: string): string;
@@ -143,7 +145,8 @@ function has<T>(client: unknown, ...names: string[]): client is T {
 function inProcess(client: Client): Route | undefined {
   if (!has<InProcess>(client, "clock", "send")) return undefined;
   const { clock } = client;
-  return { isCluster: false, clock, addressOf: () => "", lineTo: () => new InProcessLine(client), onEnd() {} };
+  const lineTo = () => new InProcessLine(client);
+  return { isCluster: false, isInProcess: true, clock, addressOf: () => "", lineTo, onEnd() {} };
 }
 
 function ioredis(client: Client): Route | undefined {

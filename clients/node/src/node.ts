@@ -9,6 +9,7 @@
 import { Circuit, Script, type Log } from "./circuit.js";
 import { faultOf, isReply, textOf } from "./errors.js";
 import type { Line, Route } from "./lines.js";
+import { Turns } from "./turns.js";
 
 export interface NodeOptions {
   timeoutMs: number;
@@ -31,7 +32,7 @@ export interface Message {
 const TICKS_PER_TIMEOUT = 5;
 const LONGEST_TICK_MS = 100;
 /** The deadline for connecting, and the shortest silence after which a connection is dropped. */
-const CONNECT_MS = 1000;
+export const CONNECT_MS = 1000;
 /** On a connection that was idle for this long, a PING precedes a call that must happen once. */
 const STALE_MS = 500;
 const MOST_SENDS = 3;
@@ -125,9 +126,14 @@ export class Node {
   readonly who: string;
   /** Called when the node turns out to be away. */
   onAway = () => {};
-  readonly #tickMs: number;
-  readonly #timeoutTicks: number;
-  readonly #dropTicks: number;
+  /** The calls that wait in the server. */
+  readonly turns = new Turns(this);
+  readonly tickMs: number;
+  readonly timeoutTicks: number;
+  /** A connection is dropped that tells nothing for so long while others do. */
+  readonly dropTicks: number;
+  /** How often anything came from the server, on any connection. */
+  heardCount = 0;
   readonly #connectTicks: number;
   readonly #waiting = new Waiting();
   #link: Link | undefined;
@@ -146,10 +152,10 @@ export class Node {
     this.who = `the ${route.isCluster ? "node" : "server"}${address && ` ${address}`}`;
     this.circuit = new Circuit(this.who, retryEveryMs, log);
     this.script = new Script(this.who, log);
-    this.#tickMs = Math.min(Math.max(timeoutMs / TICKS_PER_TIMEOUT, 1), LONGEST_TICK_MS);
-    this.#timeoutTicks = Math.ceil(timeoutMs / this.#tickMs);
-    this.#dropTicks = Math.ceil(Math.max(10 * timeoutMs, CONNECT_MS) / this.#tickMs);
-    this.#connectTicks = Math.ceil(CONNECT_MS / this.#tickMs);
+    this.tickMs = Math.min(Math.max(timeoutMs / TICKS_PER_TIMEOUT, 1), LONGEST_TICK_MS);
+    this.timeoutTicks = Math.ceil(timeoutMs / this.tickMs);
+    this.dropTicks = Math.ceil(Math.max(10 * timeoutMs, CONNECT_MS) / this.tickMs);
+    this.#connectTicks = Math.ceil(CONNECT_MS / this.tickMs);
   }
 
   get isConnected(): boolean {
@@ -166,7 +172,7 @@ export class Node {
     if (this.#isConnectingForLong) return message.undecided(false);
     const flight = new Flight(message, this.#tick);
     this.#waiting.add(flight);
-    this.#timer ??= setInterval(() => this.#onTick(), this.#tickMs);
+    this.#timer ??= setInterval(() => this.#onTick(), this.tickMs);
     if (this.#link && !this.#link.line.isOpen) this.#drop(this.#link);
     if (!this.#link) this.#connect();
     else if (message.once && this.#isStale(this.#link)) this.#transmitBehindPing(flight, this.#link);
@@ -185,6 +191,7 @@ export class Node {
    * connection is new: then another would lead to the same server.
    */
   leave(): boolean {
+    this.turns.close();
     const link = this.#link;
     if (!link) return true;
     if (performance.now() - link.beganMs < this.options.retryEveryMs) return false;
@@ -198,10 +205,26 @@ export class Node {
 
   close(): void {
     if (this.#link) this.#drop(this.#link);
+    this.turns.close();
+  }
+
+  /** The server has answered. */
+  heard(): void {
+    this.heardCount++;
+    this.#heardTick = this.#tick;
+    // While others wait, the ticks measure silence.
+    if (this.#waiting.size === 0) this.#heardMs = performance.now();
+    this.circuit.answered();
+  }
+
+  /** The server cannot be asked. */
+  failed(error: unknown): void {
+    this.circuit.failed(error);
+    this.onAway();
   }
 
   get #isConnectingForLong(): boolean {
-    return this.#connecting !== undefined && this.#ticksSince(this.#connecting.tick) > this.#timeoutTicks;
+    return this.#connecting !== undefined && this.#ticksSince(this.#connecting.tick) > this.timeoutTicks;
   }
 
   #isStale({ line, due }: Link): boolean {
@@ -223,7 +246,7 @@ export class Node {
     if (this.#connecting?.line !== line) return line.close();
     this.#connecting = undefined;
     const link = (this.#link = new Link(line));
-    this.#heard();
+    this.heard();
     this.script.lookForModule();
     for (const flight of this.#waiting.all()) {
       if (this.#link === link && !flight.isSent) this.#transmit(flight, link);
@@ -236,17 +259,12 @@ export class Node {
     line.close();
     // The server replied, with a wrong password for example: waiting does not help.
     const isAnswered = isAnswer(error);
-    if (!isAnswered) this.#failed(error);
+    if (!isAnswered) this.failed(error);
     for (const flight of this.#waiting.all()) {
       if (flight.isSent || !this.#waiting.remove(flight)) continue;
       if (isAnswered) flight.message.failed(error);
       else flight.message.undecided(false);
     }
-  }
-
-  #failed(error: unknown): void {
-    this.circuit.failed(error);
-    this.onAway();
   }
 
   #transmitBehindPing(flight: Flight, link: Link): void {
@@ -286,16 +304,9 @@ export class Node {
 
   #received(link: Link, error?: unknown): void {
     link.due--;
-    if (error === undefined || isAnswer(error)) this.#heard();
-    else this.#failed(error);
+    if (error === undefined || isAnswer(error)) this.heard();
+    else this.failed(error);
     if (link.isLeft && link.due === 0) link.line.close();
-  }
-
-  #heard(): void {
-    this.#heardTick = this.#tick;
-    // While others wait, the ticks measure silence.
-    if (this.#waiting.size === 0) this.#heardMs = performance.now();
-    this.circuit.answered();
   }
 
   /** The connection ended before the reply. */
@@ -333,9 +344,9 @@ export class Node {
   #judge(): void {
     if (this.#link) this.#listen(this.#link);
     const oldest = this.#waiting.first;
-    if (oldest && this.#ticksSince(oldest.tick) > this.#timeoutTicks) this.#expire(oldest);
+    if (oldest && this.#ticksSince(oldest.tick) > this.timeoutTicks) this.#expire(oldest);
     const link = this.#link;
-    if (link?.due && this.#ticksSince(Math.max(link.dueSince, this.#heardTick)) > this.#dropTicks) this.#drop(link);
+    if (link?.due && this.#ticksSince(Math.max(link.dueSince, this.#heardTick)) > this.dropTicks) this.#drop(link);
     if (this.#connecting && this.#ticksSince(this.#connecting.tick) > this.#connectTicks) {
       this.#notConnected(this.#connecting.line, new Error(`not connected within ${CONNECT_MS} ms`));
     }
@@ -348,23 +359,26 @@ export class Node {
   /** If the library exposes its socket, part of a reply is a sign of life, too. */
   #listen(link: Link): void {
     const { bytesRead } = link.line;
-    if (bytesRead !== link.bytesRead && link.due > 0) this.#heardTick = this.#tick;
+    if (bytesRead !== link.bytesRead && link.due > 0) {
+      this.#heardTick = this.#tick;
+      this.heardCount++;
+    }
     link.bytesRead = bytesRead;
   }
 
   /** Times out the oldest messages, unless the server answers others. */
   #expire(oldest: Flight): void {
     const link = this.#link;
-    if (link && this.#ticksSince(this.#heardTick) <= this.#timeoutTicks) {
+    if (link && this.#ticksSince(this.#heardTick) <= this.timeoutTicks) {
       // Replies come in order: one that others have overtaken does not come.
       const isOvertaken = oldest.isSent && oldest.number < link.answered;
-      if (!isOvertaken || this.#ticksSince(oldest.tick) <= this.#dropTicks) return;
+      if (!isOvertaken || this.#ticksSince(oldest.tick) <= this.dropTicks) return;
       this.#drop(link);
     } else if (link) {
-      this.#failed(new Error(`no reply within ${this.options.timeoutMs} ms`));
+      this.failed(new Error(`no reply within ${this.options.timeoutMs} ms`));
     }
     for (const flight of this.#waiting.all()) {
-      if (this.#ticksSince(flight.tick) <= this.#timeoutTicks) break;
+      if (this.#ticksSince(flight.tick) <= this.timeoutTicks) break;
       if (!this.#waiting.remove(flight)) continue;
       flight.message.undecided(flight.isSent && flight.message.once);
     }
@@ -372,6 +386,6 @@ export class Node {
 }
 
 /** Whether the error is an answer of a server that decides calls. */
-function isAnswer(error: unknown): boolean {
+export function isAnswer(error: unknown): boolean {
   return faultOf(error) !== "away";
 }

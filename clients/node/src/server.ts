@@ -4,15 +4,26 @@ import { createHash } from "node:crypto";
 
 import type { Buckets } from "./buckets.js";
 import type { Log } from "./circuit.js";
-import { isOfModule, keyOf, mustHappenOnce, needsModule, scriptArguments, scriptKey, type Command } from "./command.js";
+import {
+  isOfModule,
+  keyOf,
+  mustHappenOnce,
+  needsModule,
+  scriptArguments,
+  scriptKey,
+  waiting,
+  type Command,
+} from "./command.js";
 import {
   BadArgument,
   BadArgumentType,
+  CannotWait,
   CrossSlot,
   faultOf,
   isCrossSlot,
   isReadOnly,
-  isSplitSlot,
+  isNotHereNow,
+  isTooManyWait,
   isUnknownCommand,
   isUnknownScript,
   ModuleMissing,
@@ -20,11 +31,13 @@ import {
   ServerError,
   textOf,
   TokenBucketError,
+  TooManyWait,
 } from "./errors.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf, type Client, type Clock, type Line, type Route } from "./lines.js";
 import { localBuckets } from "./local.js";
 import { Node, type Message } from "./node.js";
+import type { Turn } from "./turns.js";
 
 export interface ServerOptions {
   /** A call times out when nothing came from the server for this long; 100 by default. */
@@ -44,6 +57,8 @@ export interface Listener {
   failed(error: unknown): void;
   /** The server does not decide; `lost`: the command was sent and must not be sent again. */
   undecided(lost: boolean, why: string, cause: unknown): void;
+  /** The caller has left a call that waits, and its connection has ended before a reply. */
+  ended?(): void;
 }
 
 export interface How {
@@ -51,12 +66,14 @@ export interface How {
   always?: boolean;
   /** Keeps a grant that comes late. */
   keeps?: boolean;
+  /** Waits its turn in the server, at most so long. */
+  maxWaitMs?: number | undefined;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
 }
 
 const MOST_REDIRECTIONS = 5;
-/** How often a joint call is sent again within the timeout while its slot is on two nodes. */
+/** How often a call is sent again within the timeout while its slot is on two nodes. */
 const TRIES_OF_A_SPLIT_SLOT = 10;
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 const defaultLog: Log = (line) => console.warn(line);
@@ -98,8 +115,16 @@ export class Server {
     return this.#route.isCluster;
   }
 
-  ask(command: Command, listener: Listener, how?: How): void {
-    new Call(this, command, listener, how).begin();
+  ask(command: Command, listener: Listener, how?: How): { leave(): void } {
+    const call = new Call(this, command, listener, how);
+    call.begin();
+    return call;
+  }
+
+  /** Whether the call can wait in the server. With the script, and in a fake, nobody can. */
+  canWaitFor(command: Command): boolean {
+    if (this.#route.isInProcess) return false;
+    return !(this.canScript && this.nodeOf(keyOf(command)).script.isInUse);
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
@@ -150,7 +175,7 @@ class LookForSlots implements Message {
 }
 
 /** A command that follows redirections, and uses the script on servers without the module. */
-class Call implements Message {
+class Call implements Turn {
   readonly once: boolean;
   readonly #server: Server;
   readonly #command: Command;
@@ -163,6 +188,11 @@ class Call implements Message {
   #redirections = 0;
   #tries = 0;
   #hasLeft = false;
+  /** When its wait in the server ends; undefined if it does not wait there. */
+  readonly #untilMs: number | undefined;
+  #leaveTurn: (() => void) | undefined;
+  /** Whether nobody waits for it any more. */
+  #isLeft = false;
 
   constructor(server: Server, command: Command, listener: Listener, how: How | undefined) {
     this.once = mustHappenOnce(command);
@@ -171,14 +201,34 @@ class Call implements Message {
     this.#listener = listener;
     this.#how = how;
     this.#node = server.nodeOf(keyOf(command));
+    if (how?.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
     if (this.#canScript && this.#node.script.isInUse) this.#useScript();
   }
 
   begin(): void {
     const node = this.#node;
-    if (!node.circuit.isAway || this.#how?.always) return node.send(this);
+    if (!node.circuit.isAway || this.#how?.always) return this.#send();
     node.probeNow();
     this.undecided(false);
+  }
+
+  get leftMs(): number {
+    return Math.max(this.#untilMs! - performance.now(), 0);
+  }
+
+  /** The caller does not wait any longer. */
+  leave(): void {
+    this.#isLeft = true;
+    this.#leaveTurn?.();
+  }
+
+  ended(): void {
+    this.#listener.ended?.();
+  }
+
+  #send(): void {
+    if (this.#untilMs === undefined) this.#node.send(this);
+    else if (!this.#isLeft) this.#leaveTurn = this.#node.turns.wait(this);
   }
 
   transmit(line: Line): Promise<unknown> {
@@ -187,6 +237,7 @@ class Call implements Message {
       return line.transaction(this.#isByScript ? commands.map(standIn) : commands);
     }
     if (this.#isAsking) this.#isAsking = precede(line, ["ASKING"]);
+    if (this.#untilMs !== undefined) return line.send(waiting(this.#command, Math.ceil(this.leftMs)));
     if (this.#loadsScript) this.#loadsScript = precede(line, ["SCRIPT", "LOAD", FALLBACK]);
     return line.send(this.#isByScript ? evalsha(this.#command) : this.#command);
   }
@@ -197,12 +248,13 @@ class Call implements Message {
   }
 
   undecided(lost: boolean): void {
+    this.#isLeft = true;
     this.#listener.undecided(lost, this.#node.reason, this.#node.circuit.lastError);
   }
 
   failed(error: unknown): void {
-    if (isSplitSlot(error) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
-    if (this.#isRepeatable(error)) return this.#node.send(this);
+    if (isNotHereNow(error) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
+    if (this.#isRepeatable(error)) return this.#send();
     const fault = faultOf(error);
     if (fault === "caller") return this.#listener.failed(this.#asOurs(error));
     if (fault === "refusing") this.#node.circuit.refused(error);
@@ -210,15 +262,16 @@ class Call implements Message {
   }
 
   get #canScript(): boolean {
-    return this.#server.canScript && isOfModule(this.#command) && !needsModule(this.#command);
+    if (!this.#server.canScript || this.#untilMs !== undefined) return false;
+    return isOfModule(this.#command) && !needsModule(this.#command);
   }
 
-  /** The slot moves, and some of the keys have gone ahead: neither node has done anything. */
+  /** Nothing was done, and soon it is known which node does it. */
   #tryAgain(): void {
     const key = keyOf(this.#command);
     this.#node = this.#server.nodeOf(this.#isByScript ? scriptKey(key) : key);
     this.#redirections = 0;
-    setTimeout(() => this.#node.send(this), this.#server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
+    setTimeout(() => this.#send(), this.#server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
   }
 
   #useScript(): void {
@@ -263,6 +316,10 @@ class Call implements Message {
   #asOurs(error: unknown): unknown {
     const { who } = this.#node;
     if (error instanceof TokenBucketError) return error;
+    if (isTooManyWait(error)) return new TooManyWait(textOf(error));
+    if (isUnknownCommand(error) && this.#untilMs !== undefined && this.#server.canScript) {
+      return new CannotWait(textOf(error));
+    }
     if (isUnknownCommand(error)) return new ModuleMissing(this.#helpWithModule(who), { cause: error });
     if (isCrossSlot(error)) {
       const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
@@ -275,6 +332,7 @@ class Call implements Message {
   }
 
   #helpWithModule(who: string): string {
+    if (this.#untilMs !== undefined) return `maxWaitMs needs a module with TB.BTAKE, which ${who} has not loaded`;
     if (needsModule(this.#command)) return `holds need the tokenbucket module, which ${who} has not loaded`;
     return `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
   }

@@ -24,6 +24,8 @@ export const STILL = "10/h";
 
 interface ServerOptions {
   module?: boolean;
+  /** False: its time is the machine's. */
+  clock?: boolean;
   args?: string[];
 }
 
@@ -44,8 +46,8 @@ class Launcher {
     this.#lines = createInterface(this.#child.stdout!)[Symbol.asyncIterator]();
   }
 
-  static async start(kind: "--clock" | "--cluster", { module = true, args = [] }: ServerOptions) {
-    const launcher = new Launcher([kind, ...(module ? [] : ["--without-module"]), "--", ...args]);
+  static async start(kind: "--clock" | "--cluster" | "", { module = true, args = [] }: ServerOptions) {
+    const launcher = new Launcher([...(kind ? [kind] : []), ...(module ? [] : ["--without-module"]), "--", ...args]);
     const { folder, nodes } = (await launcher.#read()) as { folder: string; nodes: Omit<Node, "node">[] };
     return { launcher, folder, nodes: nodes.map((one, node) => ({ node, ...one })) };
   }
@@ -94,8 +96,9 @@ export class Server {
   }
 
   static async start(options: ServerOptions = {}): Promise<Server> {
-    const { launcher, folder, nodes } = await Launcher.start("--clock", options);
-    return new Server(launcher, nodes[0]!, folder);
+    const { clock = true } = options;
+    const { launcher, folder, nodes } = await Launcher.start(clock ? "--clock" : "", options);
+    return new Server(launcher, nodes[0]!, clock ? folder : undefined);
   }
 
   get url(): string {

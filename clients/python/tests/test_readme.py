@@ -28,7 +28,7 @@ def namespace() -> dict[str, Any]:
 @pytest.mark.usefixtures("admin")
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
     """In one program from top to bottom, on the test's servers instead of the usual port."""
-    assert len(BLOCKS) == 12
+    assert len(BLOCKS) == 13
     with Servers(tmp_path, cluster=True) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
 

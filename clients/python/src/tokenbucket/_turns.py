@@ -19,7 +19,7 @@ from ._resp import PING, Replies
 from ._server import Call
 
 _MOST_CONNECTING = 8
-IDLE_CLOSES_S = 10.0
+IDLE_CLOSES_S = 5.0
 """When a connection is closed by which nobody waits."""
 
 
