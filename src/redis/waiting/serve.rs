@@ -31,9 +31,18 @@ const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any
 #[cold]
 #[inline(never)]
 pub(in crate::redis) fn around_command(call: Call, run: impl FnOnce(Call)) {
+    if !tells_of_keys() {
+        mark_keys(&call);
+    }
     serve(call.context, call.now_us());
     run(call);
     serve(call.context, call.now_us());
+}
+
+/// Marks the buckets of a call. Their keys may have gone, and any of its arguments may be one.
+fn mark_keys(call: &Call) {
+    let db = selected_db(call.context);
+    with_door(|door| call.arguments().iter().for_each(|argument| door.queue.mark(db, argument.as_ref())));
 }
 
 /// Makes what is needed outside of commands, and asks to be told when databases are flushed or swapped.
@@ -86,19 +95,19 @@ pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
     }
 }
 
-/// Looks whether the clock was set back: then the timer would not fire until it has caught up.
+/// Looks whether the clock was set: the timer would fire when as much time has passed as it was made for.
 pub(in crate::redis) fn on_cron_loop() {
     if !is_any_waiting() {
         return;
     }
     let now_us = system_now_us();
-    let is_set_back = with_door(|door| {
+    let is_set = with_door(|door| {
         let back_us = door.seen_us.saturating_sub(now_us).max(0);
         door.seen_us = now_us;
         door.set_back_us = door.set_back_us.saturating_add(back_us);
-        back_us > 0
+        back_us > 0 || door.timer.is_some_and(|(_, at_us)| at_us <= now_us)
     });
-    if is_set_back {
+    if is_set {
         timer::disarm();
         arm(now_us, 0);
     }
