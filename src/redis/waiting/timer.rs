@@ -32,7 +32,10 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
         return disarm();
     }
     let earliest_us = now_us.saturating_add(not_before_us);
-    let next_us = with_door(|door| door.queue.next_look_us()).unwrap_or(i64::MAX);
+    let next_us = with_door(|door| match door.set_back_us {
+        0 => door.queue.next_look_us().unwrap_or(i64::MAX),
+        _ => now_us,
+    });
     let latest_us = if tells_of_keys() { i64::MAX } else { now_us.saturating_add(POLL_US) };
     let fires_us = next_us.min(latest_us).max(earliest_us);
     if fires_us == i64::MAX || with_door(|door| door.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
