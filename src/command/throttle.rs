@@ -177,16 +177,19 @@ impl Verdict {
         now_us: i64,
     ) -> Self {
         let decision = &outcome.decision;
-        let wait_s = |level_micro| {
-            whole_seconds(limit.wait_after_us(stored, expiring, outcome.change, level_micro, now_us))
-        };
+        let wait_us =
+            |level_micro| limit.wait_after_us(stored, expiring, outcome.change, level_micro, now_us);
         let never = decision.allowed != 0 || decision.retry_after_ms < 0;
         Self {
             limited: i64::from(decision.allowed == 0),
             limit: limit.capacity_micro() / MICRO_PER_TOKEN,
             remaining: decision.remaining.max(0),
-            retry_after_s: if never { -1 } else { wait_s(cost_micro) },
-            reset_after_s: wait_s(limit.capacity_micro()),
+            retry_after_s: if never {
+                -1
+            } else {
+                retry_after_s(decision.retry_after_ms, wait_us(cost_micro))
+            },
+            reset_after_s: whole_seconds(wait_us(limit.capacity_micro())),
         }
     }
 
@@ -197,6 +200,13 @@ impl Verdict {
             call.reply_integer(field);
         }
     }
+}
+
+/// The wait for the tokens, or the longer one behind calls that wait for them, which redis-cell does not know.
+fn retry_after_s(retry_after_ms: i64, wait_us: i64) -> i64 {
+    let retry_after_us = retry_after_ms.saturating_mul(1000);
+    let is_behind_others = retry_after_us.saturating_sub(wait_us) >= 1000;
+    whole_seconds(if is_behind_others { retry_after_us } else { wait_us })
 }
 
 /// Seconds as redis-cell counts them since 0.5: rounded up, except that less than a millisecond is nothing.
