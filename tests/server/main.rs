@@ -33,6 +33,7 @@ mod stories;
 mod throttle;
 mod top;
 mod traces;
+mod waiting;
 
 /// Whether the server is too old for `words`. Then it has refused them, rather than done something else.
 fn is_refused_before(version: (u32, u32), client: &mut common::Connection, words: &str) -> bool {

@@ -57,13 +57,13 @@ fn counts(call: &Call) -> [i64; 4] {
 }
 
 /// A client that hears of keyspace events and, as it caches, of keys that are no longer what they were.
-struct Listener {
+pub struct Listener {
     client: Connection,
     pushes: Receiver<PushInfo>,
 }
 
 impl Listener {
-    fn new(server: &Server) -> Self {
+    pub fn new(server: &Server) -> Self {
         let (mut client, (sender, pushes)) = (server.connect_resp3(), channel());
         client.inner().set_push_sender(sender);
         client.inner().psubscribe_resp3("__keyevent@0__:*").unwrap();
@@ -79,7 +79,7 @@ impl Listener {
     }
 
     /// What it was told since it was last asked: events, in order, and invalid keys, sorted.
-    fn heard(&mut self) -> (Vec<String>, Vec<String>) {
+    pub fn heard(&mut self) -> (Vec<String>, Vec<String>) {
         // A server sends what it has to tell before the reply of a later call.
         self.client.say("PING");
         let (mut events, mut invalid) = (Vec::new(), Vec::new());

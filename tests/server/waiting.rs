@@ -1,0 +1,661 @@
+//! Calls that wait their turn in the server: who is served when, what others are told meanwhile, and how a wait ends.
+//!
+//! A story here has several clients. Besides the lines of [`stories`] there are these:
+//! - `b: call` sends a call on the connection `b`, and waits until it waits in the server;
+//! - `b => reply` reads its reply, `b: call => reply` is any other call on it, and `b closes` ends the connection.
+//!
+//! `{b}` in a call is the id of that client. When a story ends nobody waits, and no reply is left.
+
+use super::acl::limited;
+use super::is_refused_before;
+use super::persistence::{assert_stored, everything};
+use super::replication::assert_same;
+use super::stories::{self, tell};
+use super::traces::{has_seen_a_change, Listener};
+use crate::common::clock::START_US;
+use crate::common::server::reply_or_error;
+use crate::common::stored::{append_only_bytes, follow, on_the_wire, quiet, with_append_only_file};
+use crate::common::{integer, is_before, shown, text, wait_until, Connection, Server, HOUR_MS};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The clients of a server that wait, by their names in a story.
+struct Clients<'server> {
+    server: &'server Server,
+    main: Connection,
+    waiting: BTreeMap<String, (Connection, i64)>,
+}
+
+impl<'server> Clients<'server> {
+    fn new(server: &'server Server) -> Self {
+        Self { server, main: server.connect(), waiting: BTreeMap::new() }
+    }
+
+    fn play(&mut self, story: &str) {
+        let lines = story.lines().map(str::trim).filter(|line| !line.is_empty());
+        for line in lines.filter(|line| !line.starts_with('#')) {
+            self.play_line(line);
+        }
+        self.end();
+    }
+
+    fn play_line(&mut self, line: &str) {
+        if let Some(name) = line.strip_suffix(" closes") {
+            let before = waiting(&mut self.main);
+            self.waiting.remove(name).expect("it is connected");
+            return wait_until("its wait is over", || waiting(&mut self.main) < before);
+        }
+        let line = self.with_ids(line);
+        match (line.split_once(": "), line.split_once(" => ")) {
+            (Some((name, call)), None) => self.wait(name, call),
+            (Some((name, call)), Some(_)) if is_name(name) => {
+                let (call, expected) = call.split_once(" => ").unwrap();
+                assert_eq!(tell(self.client(name).attempt(call)), expected, "{line}");
+            }
+            (_, Some((name, expected))) if is_name(name) => {
+                let told = self.read(name);
+                match expected.strip_suffix('…') {
+                    Some(beginning) => assert!(told.starts_with(beginning), "{line}, not {told}"),
+                    None => assert_eq!(told, expected, "{line}"),
+                }
+            }
+            _ => stories::play(self.server, &mut self.main, &line),
+        }
+    }
+
+    fn with_ids(&self, line: &str) -> String {
+        let ids = self.waiting.iter().map(|(name, (_, id))| (format!("{{{name}}}"), id.to_string()));
+        ids.fold(line.to_owned(), |line, (name, id)| line.replace(&name, &id))
+    }
+
+    fn client(&mut self, name: &str) -> &mut Connection {
+        let connect = || {
+            let mut client = self.server.connect();
+            let id = integer(&client.say("CLIENT ID"));
+            (client, id)
+        };
+        &mut self.waiting.entry(name.to_owned()).or_insert_with(connect).0
+    }
+
+    /// Sends a call that will wait.
+    fn wait(&mut self, name: &str, call: &str) {
+        let before = waiting(&mut self.main);
+        send(self.client(name), call);
+        wait_until(&format!("'{call}' waits"), || waiting(&mut self.main) == before + 1);
+    }
+
+    fn read(&mut self, name: &str) -> String {
+        receive(self.client(name))
+    }
+
+    fn end(&mut self) {
+        assert_eq!(waiting(&mut self.main), 0, "somebody still waits");
+        for (name, (mut client, _)) in std::mem::take(&mut self.waiting) {
+            // Those that were killed have no connection.
+            let pong = client.attempt("PING");
+            assert!(pong.as_ref().map_or(true, |pong| text(pong) == "PONG"), "{name}: {pong:?}");
+        }
+    }
+}
+
+fn is_name(word: &str) -> bool {
+    word.chars().all(|letter| letter.is_ascii_lowercase())
+}
+
+/// How many wait in a server.
+pub fn waiting(client: &mut Connection) -> i64 {
+    client.count("tokenbucket", "tokenbucket_waiting")
+}
+
+/// Sends a call without reading its reply.
+pub fn send(client: &mut Connection, call: &str) {
+    client.inner().send_packed_command(&on_the_wire(call)).unwrap();
+}
+
+/// Reads the reply of what was sent, in one line.
+pub fn receive(client: &mut Connection) -> String {
+    tell(reply_or_error(client.inner().recv_response()))
+}
+
+/// Plays each story on a server without keys and from [`START_US`] on.
+fn play_all(stories: &str) {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    for story in stories.split("\n\n") {
+        clients.main.say("FLUSHALL");
+        server.clock().set_us(START_US);
+        clients.play(story);
+    }
+}
+
+#[test]
+fn calls_are_served_in_the_order_in_which_they_came() {
+    play_all(
+        "# before the next call, and one at a time
+        TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
+        b: TB.BHOLD p 1 0 1 60000 b 60000
+        c: TB.BHOLD p 1 0 1 60000 c 60000
+        (5 seconds later)
+        TB.SETTLE p 1 0 a 0 => [1 1 0 0]
+        TB.HOLD p 1 0 1 60000 late => [0 0 60000 60000]
+        b => [1 0 0 60000]
+        TB.HOLDS p => [[\"b\" \"1\" 60000]]
+        b: TB.HOLD p 1 0 0 60000 b => [1 1 0 0]
+        c => [1 0 0 60000]
+
+        # a small call behind a large one waits for it, and so does a call that does not wait
+        TB.TAKE r 4 1 4 => [1 0 0 4000]
+        large: TB.BTAKE r 4 1 4 60000
+        small: TB.BTAKE r 4 1 1 60000
+        (2 seconds later)
+        TB.TAKE r 4 1 1 => [0 2 4000 2000]
+        TB.PEEK r 4 1 1 => [0 2 4000 2000]
+        TB.TAKEUPTO r 4 1 2 => [0 2 4000 2000]
+        TB.RESERVE r 4 1 1 3999 => [0 2 4000 2000]
+        TB.MTAKE 2 r 4 1 1 other 1 1 1 => [0 1 4000 2000 [[0 2 4000 2000] [1 1 0 0]]]
+        TB.HOLD r 4 1 1 1000 x => [0 2 4000 2000]
+        TB.MHOLD 1 1000 x r 4 1 1 => [0 2 4000 2000 [[0 2 4000 2000]]]
+        CL.THROTTLE r 3 1 1 1 => [1 4 2 4 2]
+        (2 seconds later)
+        large => [1 0 0 4000]
+        (1 second later)
+        small => [1 0 0 4000]
+
+        # what is never denied because somebody waits
+        TB.HOLD r 4 1 2 60000 x => [1 2 0 2000]
+        TB.TAKE r 4 1 2 => [1 0 0 4000]
+        b: TB.BTAKE r 4 1 4 60000
+        (1 second later)
+        TB.TAKE r 4 1 0 => [1 1 0 3000]
+        TB.BTAKE r 4 1 0 60000 => [1 1 0 3000]
+        TB.HOLD r 4 1 1 60000 x => [1 2 0 2000]
+        TB.BHOLD r 4 1 1 60000 x 60000 => [1 2 0 2000]
+        TB.CHARGE r 4 1 1 => [1 1 0 3000]
+        TB.SETTLE r 4 1 x 1 => [1 1 0 3000]
+        TB.GIVE r 4 1 3 => [1 4 0 0]
+        b => [1 0 0 4000]
+
+        # a tenant without tokens does not stop the others, and gets the shared pool in its turn
+        TB.TAKE tenant:a 1 1 1 => [1 0 0 1000]
+        a: TB.BMHOLD 2 60000 a 60000 tenant:a 1 1 1 pool 1 0 1
+        TB.MHOLD 2 60000 b tenant:b 1 1 1 pool 1 0 1 => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
+        c: TB.BMHOLD 2 60000 c 60000 tenant:c 1 1 1 pool 1 0 1
+        (500 milliseconds later)
+        TB.MSETTLE 2 b tenant:b 1 1 1 pool 1 0 0 => [1 0 0 500 [[1 0 0 500] [1 1 0 0]]]
+        c => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
+        (500 milliseconds later)
+        TB.SETTLE pool 1 0 c 0 => [1 1 0 0]
+        a => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
+
+        # several buckets are taken together, when the last of them has enough
+        TB.TAKE m 1 1 1 => [1 0 0 1000]
+        TB.TAKE n 2 1 2 => [1 0 0 2000]
+        b: TB.BMTAKE 2 60000 m 1 1 1 n 2 1 2
+        (1 second later)
+        TB.STATE m => [\"0\" 1767225600000007]
+        (1 second later)
+        b => [1 0 0 2000 [[1 0 0 1000] [1 0 0 2000]]]",
+    );
+}
+
+#[test]
+fn waits_end_with_their_time_by_an_operator_or_with_the_connection() {
+    play_all(
+        "# time over: the denial of that moment
+        TB.TAKE r 4 1 4 => [1 0 0 4000]
+        b: TB.BTAKE r 4 1 3 2000
+        (2 seconds later)
+        b => [0 2 1000 2000]
+
+        # neither those behind nor the call itself count there
+        TB.HOLD p 2 0 1 60000 a => [1 1 0 60000]
+        large: TB.BHOLD p 2 0 2 60000 b 1000
+        small: TB.BHOLD p 2 0 1 60000 c 5000
+        (1 second later)
+        large => [0 1 59000 59000]
+        small => [1 0 0 60000]
+
+        # no wait can help
+        TB.BTAKE r 4 1 5 60000 => [0 4 -1 0]
+        TB.BMTAKE 2 60000 r 4 1 1 n 0 1 1 => [0 0 -1 0 [[1 4 0 0] [0 0 -1 0]]]
+        TB.BHOLD p 1 0 2 60000 a 60000 => [0 1 -1 0]
+        TB.BTAKE r 4 1 4 0 => [1 0 0 4000]
+        TB.BTAKE r 4 1 4 0 => [0 0 4000 4000]
+
+        # an operator ends them
+        TB.HOLD p 2 0 1 60000 a => [1 1 0 60000]
+        b: TB.BHOLD p 2 0 2 60000 b 60000
+        c: TB.BHOLD p 2 0 2 60000 c 60000
+        d: TB.BHOLD p 2 0 2 60000 d 60000
+        e: TB.BHOLD p 2 0 1 60000 e 60000
+        CLIENT UNBLOCK {b} => 1
+        b => [0 1 60000 60000]
+        CLIENT UNBLOCK {c} ERROR => 1
+        c => UNBLOCKED client unblocked via CLIENT UNBLOCK
+        CLIENT KILL ID {d} => 1
+        e => [1 0 0 60000]
+        CLIENT UNBLOCK {e} => 0
+
+        # a client that goes away takes nothing, and keeps nobody
+        TB.HOLD p 2 0 1 60000 a => [1 1 0 60000]
+        b: TB.BHOLD p 2 0 2 60000 b 60000
+        c: TB.BHOLD p 2 0 1 60000 c 60000
+        b closes
+        c => [1 0 0 60000]
+        TB.SETTLE p 2 0 a 0 => [1 1 0 60000]
+        TB.HOLDS p => [[\"c\" \"1\" 60000]]",
+    );
+}
+
+#[test]
+fn a_clock_that_is_set_back_neither_locks_waiters_out_nor_grants_early() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.TAKE r 4 1 4 => [1 0 0 4000]");
+    clients.play_line("large: TB.BTAKE r 4 1 4 60000");
+    clients.play_line("brief: TB.BTAKE r 4 1 4 5000");
+    server.clock().advance_ms(-HOUR_MS);
+    let set_back_us = server.clock().now_us();
+    wait_until("its bucket counts on from the new time", || {
+        clients.main.state("r").is_some_and(|(_, refilled_at_us)| refilled_at_us == set_back_us)
+    });
+    clients.play_line("(3999 milliseconds later)");
+    clients.play_line("TB.PEEK r 4 1 4 => [0 3 8001 1]");
+    assert_eq!(waiting(&mut clients.main), 2);
+    clients.play(
+        "(1 millisecond later)
+        large => [1 0 0 4000]
+        (1 second later)
+        brief => [0 1 3000 3000]",
+    );
+}
+
+/// By the next call, whatever it is that puts tokens back or takes the key away.
+#[test]
+fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
+    const OTHER: &str = "TB.HOLD p 2 0 2 60000 other";
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    for freeing in [
+        "TB.SETTLE p 2 0 a 0",
+        "TB.MSETTLE 1 a p 2 0 0",
+        "TB.GIVE p 2 0 2",
+        "TB.HOLD p 2 0 0 1 a",
+        "TB.MHOLD 1 1 a p 2 0 0",
+        "EVAL return(redis.call('TB.SETTLE','p',2,0,'a',0)) 0",
+        "DEL p",
+        "UNLINK p",
+        "RENAME p elsewhere",
+        "MOVE p 1",
+        "FLUSHDB",
+        "FLUSHALL ASYNC",
+        "SWAPDB 0 1",
+        "EVAL return(redis.call('DEL','p')) 0",
+        "PEXPIREAT p 1",
+        "RENAME half p",
+        "restore",
+    ] {
+        clients.main.say("FLUSHALL");
+        clients.play_line("TB.HOLD half 3 0 1 60000 x => [1 2 0 60000]");
+        let half = clients.main.dump("half");
+        clients.play_line("TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]");
+        clients.play_line("b: TB.BHOLD p 2 0 2 60000 b 60000");
+        if freeing == "restore" {
+            clients.main.restore("p", &half).unwrap();
+        } else {
+            clients.main.say(freeing);
+        }
+        assert_eq!(clients.main.decide(OTHER).allowed, 0, "after {freeing}");
+        let told = clients.read("b");
+        assert!(told.starts_with("[1 "), "after {freeing}: {told}");
+        let inside = clients.main.transaction(&["TB.SETTLE p 2 0 b 0", "PING"]);
+        assert!(shown(&inside[0]).starts_with("[1 "), "after {freeing}: {inside:?}");
+    }
+    clients.play(
+        "# a key that becomes one of another type
+        TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]
+        b: TB.BHOLD p 2 0 2 60000 b 60000
+        SET p x => +OK
+        TB.HOLD p 2 0 2 60000 other => WRONGTYPE Operation against a key holding the wrong kind of value
+        b => WRONGTYPE Operation against a key holding the wrong kind of value
+        GET p => \"x\"",
+    );
+    // In a transaction too.
+    clients.play_line("DEL p => 1");
+    clients.play_line("TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]");
+    clients.play_line("b: TB.BHOLD p 2 0 2 60000 b 60000");
+    let replies = clients.main.transaction(&["TB.SETTLE p 2 0 a 0", OTHER, "DEL p", OTHER]);
+    let shown: Vec<_> = replies.iter().map(shown).collect();
+    assert_eq!(shown, ["[1 2 0 0]", "[0 0 60000 60000]", "1", "[1 0 0 60000]"]);
+    clients.play("b => [1 0 0 60000]");
+}
+
+/// Nobody has to call: by its own timer, and a call that makes room need not be followed by another one.
+#[test]
+fn waiters_are_woken_within_milliseconds() {
+    const TRIES: usize = 20;
+    const SOON: Duration = Duration::from_millis(15);
+    let server = Server::start();
+    let mut clients = Clients::new(&server);
+    let mut least = |before: &str, call: &str, freeing: &str, after: Duration| {
+        let tries = (0..TRIES).map(|_| {
+            clients.main.say("FLUSHALL");
+            clients.main.say(before);
+            let begin = Instant::now();
+            if freeing.is_empty() {
+                send(clients.client("b"), call);
+            } else {
+                clients.wait("b", call);
+            }
+            let begin = if freeing.is_empty() { begin } else { Instant::now() };
+            if !freeing.is_empty() {
+                clients.main.say(freeing);
+            }
+            let told = clients.read("b");
+            assert!(told.starts_with("[1 "), "{call} after {before} and {freeing}: {told}");
+            begin.elapsed()
+        });
+        // On a busy machine most of them are late.
+        let least = tries.min().unwrap();
+        assert!(least < after + SOON, "{call} after {before} and {freeing}: {least:?}");
+    };
+    let wait = Duration::from_millis(30);
+    least("TB.TAKE r 1 1/30ms 1", "TB.BTAKE r 1 1/30ms 1 60000", "", wait);
+    least("TB.HOLD p 1 0 1 30 a", "TB.BHOLD p 1 0 1 60000 b 60000", "", wait);
+    for freeing in ["TB.SETTLE p 1 0 a 0", "FLUSHALL", "SWAPDB 0 1"] {
+        least("TB.HOLD p 1 0 1 60000 a", "TB.BHOLD p 1 0 1 60000 b 60000", freeing, Duration::ZERO);
+    }
+    // Redis 6.0 does not tell that keys go: the module looks ten times a second.
+    let look = if is_before(6, 2) { Duration::from_millis(100) } else { Duration::ZERO };
+    for freeing in ["DEL p", "UNLINK p", "RENAME p elsewhere", "PEXPIRE p 20"] {
+        let expires =
+            if freeing.starts_with("PEXPIRE") { Duration::from_millis(20 + 100) } else { Duration::ZERO };
+        least("TB.HOLD p 1 0 1 60000 a", "TB.BHOLD p 1 0 1 60000 b 60000", freeing, look + expires);
+    }
+}
+
+#[test]
+fn nothing_is_written_while_a_call_waits_and_the_grant_is_written_at_its_moment() {
+    let server = with_append_only_file("no").start();
+    let mut clients = Clients::new(&server);
+    let written = |client: &mut Connection| (append_only_bytes(client), client.changes(), client.keys());
+    for (taken, call) in [
+        ("TB.TAKE k 1 1/h 1", "TB.BTAKE k 1 1/h 1 60000"),
+        ("TB.HOLD k 1 0 1 60000 a", "TB.BHOLD k 1 0 1 60000 b 60000"),
+        ("TB.TAKE k 1 1/h 1", "TB.BMTAKE 2 60000 k 1 1/h 1 new 1 1/h 1"),
+        ("TB.HOLD k 1 0 1 60000 a", "TB.BMHOLD 2 60000 b 60000 k 1 0 1 new 1 0 1"),
+    ] {
+        clients.main.say("FLUSHALL");
+        clients.main.say(taken);
+        let mut watcher = server.connect();
+        watcher.say("WATCH k new");
+        let before = written(&mut clients.main);
+        clients.wait("b", call);
+        server.clock().advance_ms(5000);
+        assert_eq!(written(&mut clients.main), before, "{call}");
+        assert!(!has_seen_a_change(&mut watcher), "{call}");
+        watcher.say("WATCH k new");
+        clients.main.say("TB.GIVE k 1 1/h 1");
+        assert!(clients.read("b").starts_with("[1 0 0 "), "{call}");
+        assert!(has_seen_a_change(&mut watcher), "{call}");
+        let all = (written(&mut clients.main), everything(&server));
+        assert_ne!(all.0, before, "{call}");
+        if call.contains("HOLD") {
+            let holds = shown(&clients.main.say("TB.HOLDS k"));
+            assert!(holds.contains("[\"b\" \"1\" 60000]"), "ttl_ms starts at the grant: {holds}");
+        }
+        clients.main.say("DEBUG LOADAOF");
+        assert_stored(&server, &all.1, call);
+    }
+}
+
+/// Grants by every way: the next call, a transaction, a script, the timer, with and without waits before them.
+#[test]
+fn replicas_and_files_have_what_was_granted() {
+    let (mut master, replica) = (with_append_only_file("yes").start(), quiet().start());
+    follow(&replica, &master);
+    let mut clients = Clients::new(&master);
+    for number in 0..20 {
+        let pool = format!("pool:{number}");
+        clients.play_line(&format!("TB.HOLD {pool} 2 0 2 3000 a => [1 0 0 3000]"));
+        clients.wait("b", &format!("TB.BHOLD {pool} 2 0 1 86400000 b 60000"));
+        clients.wait("c", &format!("TB.BMHOLD 2 86400000 c 60000 {pool} 2 0 1 other:{number} 10 1/h 3"));
+        clients.wait("d", &format!("TB.BHOLD {pool} 2 0 2 86400000 d 4000"));
+        match number % 7 {
+            0 => drop(clients.main.transaction(&[&format!("TB.HOLD {pool} 2 0 1 3000 a"), "SET x 1"])),
+            1 => drop(clients.main.transaction(&[&format!("DEL {pool}"), "SET x 1"])),
+            2 => drop(clients.main.say(&format!("EVAL redis.call('TB.SETTLE','{pool}',2,0,'a',0) 0"))),
+            3 => drop(clients.main.say(&format!("RENAME {pool} renamed:{number}"))),
+            4 => drop(clients.main.say(&format!("PEXPIRE {pool} 2000"))),
+            5 => drop(clients.main.say("BGREWRITEAOF")),
+            _ => drop(clients.main.say(&format!("TB.GIVE {pool} 2 0 1"))),
+        }
+        master.clock().advance_ms(3000);
+        for waiter in ["b", "c"] {
+            let told = clients.read(waiter);
+            assert!(told.starts_with("[1 "), "{waiter} of {pool}: {told}");
+        }
+        master.clock().advance_ms(1000);
+        let told = clients.read("d");
+        assert!(told.starts_with("[0 "), "d of {pool}: {told}");
+    }
+    clients.end();
+    assert_same(&replica, &master);
+    let granted = everything(&master);
+    master.kill_and_restart();
+    assert_stored(&master, &granted, "a power cut");
+}
+
+#[test]
+fn denials_after_a_wait_are_counted_and_announced_and_so_are_grants() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    let counts = |client: &mut Connection| {
+        ["waiting", "served_after_waiting", "gave_up_waiting", "decisions_allowed", "decisions_denied"]
+            .map(|field| client.count("tokenbucket", &format!("tokenbucket_{field}")))
+    };
+    let has_events = !is_refused_before((6, 2), &mut clients.main, "CONFIG SET notify-keyspace-events Ed");
+    if has_events {
+        clients.main.say("CONFIG SET notify-keyspace-events Ed");
+    }
+    let mut listener = Listener::new(&server);
+    clients.play_line("TB.TAKE k 1 1 1 => [1 0 0 1000]");
+    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+    clients.play_line("b: TB.BTAKE k 1 1 1 60000");
+    clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 5000");
+    clients.play_line("d: TB.BHOLD p 1 0 1 60000 d 60000");
+    clients.play_line("e: TB.BHOLD p 1 0 1 60000 e 60000");
+    listener.heard();
+    assert_eq!(counts(&mut clients.main), [4, 0, 0, 2, 0]);
+    assert_eq!(shown(&clients.main.say("TB.TOP")), "[]");
+    clients.play_line("(5 seconds later)");
+    clients.play_line("b => [1 0 0 1000]");
+    clients.play_line("c => [0 0 55000 55000]");
+    clients.play_line("CLIENT UNBLOCK {d} => 1");
+    clients.play_line("d => [0 0 55000 55000]");
+    clients.play_line("e closes");
+    assert_eq!(counts(&mut clients.main), [0, 1, 3, 3, 2]);
+    assert!(shown(&clients.main.say("TB.TOP")).starts_with("[[\"p\" 2 "));
+    let expected: &[&str] = if has_events { &["tb.take k", "tb.deny p", "tb.deny p"] } else { &[] };
+    assert_eq!(listener.heard().0, expected);
+    clients.play_line("f: TB.BHOLD p 1 0 1 60000 f 60000");
+    clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
+    clients.play("f => [1 0 0 60000]");
+    let expected: &[&str] = if has_events { &["tb.settle p", "tb.hold p"] } else { &[] };
+    assert_eq!(
+        listener.heard().0.iter().filter(|event| !event.starts_with("del")).collect::<Vec<_>>(),
+        expected
+    );
+}
+
+#[test]
+fn where_nobody_may_block_calls_decide_at_once() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+    for call in ["TB.BHOLD p 1 0 1 60000 b 60000", "TB.BMHOLD 1 60000 b 60000 p 1 0 1"] {
+        let denied =
+            if call.contains("BM") { "[0 0 60000 60000 [[0 0 60000 60000]]]" } else { "[0 0 60000 60000]" };
+        assert_eq!(shown(&clients.main.transaction(&[call])[0]), denied);
+        let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
+        assert_eq!(shown(&clients.main.say(&format!("EVAL return(redis.call({words})) 0"))), denied);
+        if !is_before(7, 0) {
+            let library = format!(
+                "#!lua name=lib\nredis.register_function('f',function() return redis.call({words}) end)"
+            );
+            clients.main.run(&["FUNCTION", "LOAD", "REPLACE", &library]);
+            assert_eq!(shown(&clients.main.say("FCALL f 0")), denied);
+        }
+    }
+    clients.end();
+}
+
+#[test]
+fn at_most_max_waiters_calls_wait() {
+    let server = Server::builder().controlled_clock().module_arguments(&["max-waiters", "2"]).start();
+    let mut clients = Clients::new(&server);
+    clients.play(
+        "TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
+        b: TB.BHOLD p 1 0 1 60000 b 60000
+        c: TB.BHOLD p 1 0 1 60000 c 60000
+        TB.BHOLD p 1 0 1 60000 d 60000 => ERR tokenbucket.max-waiters calls wait already
+        TB.BHOLD p 1 0 1 60000 d 0 => [0 0 60000 60000]
+        TB.BTAKE free 1 1 1 60000 => [1 0 0 1000]
+        b closes
+        d: TB.BHOLD p 1 0 1 60000 d 60000
+        TB.SETTLE p 1 0 a 0 => [1 1 0 0]
+        c => [1 0 0 60000]
+        TB.SETTLE p 1 0 c 0 => [1 1 0 0]
+        d => [1 0 0 60000]",
+    );
+}
+
+/// The key would have to be created when memory is short.
+#[test]
+fn a_grant_over_maxmemory_is_as_on_oom_says() {
+    for (on_oom, told) in [("deny", "OOM "), ("allow", "[1 0 0 -1]")] {
+        let server = Server::builder().controlled_clock().module_arguments(&["on-oom", on_oom]).start();
+        let mut clients = Clients::new(&server);
+        clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+        clients.play_line("TB.CHARGE r 4 1 8 => [1 -4 4000 8000]");
+        clients.play_line("b: TB.BHOLD p 1 0 1 60000 b 60000");
+        clients.play_line("c: TB.BTAKE r 4 1 1 60000");
+        clients.play_line("CONFIG SET maxmemory 1 => +OK");
+        clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
+        clients.play_line(&format!("b => {told}…"));
+        clients.play_line("(5 seconds later)");
+        clients.play("c => [1 0 0 4000]");
+        assert_eq!(clients.main.keys(), 1, "{on_oom}");
+    }
+}
+
+#[test]
+fn an_evicted_bucket_is_full_for_those_who_wait() {
+    let server = Server::start();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.HOLD p 1 0 1 86400000 a => [1 0 0 86400000]");
+    clients.play_line("b: TB.BHOLD p 1 0 1 86400000 b 86400000");
+    for setting in ["maxmemory-policy allkeys-random", "maxmemory 1"] {
+        clients.main.say(&format!("CONFIG SET {setting}"));
+    }
+    wait_until("it is evicted", || clients.main.attempt("SET x 1").is_err() && clients.main.keys() == 0);
+    let told = clients.read("b");
+    assert!(told.starts_with("[1 ") || told.starts_with("OOM "), "{told}");
+    clients.end();
+}
+
+#[test]
+fn while_writes_are_paused_nobody_is_served_and_waits_end_in_time() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    if is_refused_before((6, 2), &mut clients.main, "CLIENT PAUSE 1 WRITE now") {
+        return; // Redis 6.0 pauses all calls of all clients.
+    }
+    clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
+    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+    clients.play_line("b: TB.BTAKE r 1 1 1 60000");
+    clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 2000");
+    clients.main.say("CLIENT PAUSE 3600000 WRITE");
+    clients.play_line("(2 seconds later)");
+    clients.play_line("c => [0 0 58000 58000]");
+    assert_eq!(waiting(&mut clients.main), 1, "served while writes are paused");
+    clients.main.say("CLIENT UNPAUSE");
+    // The module looks again from time to time.
+    clients.play_line("(100 milliseconds later)");
+    clients.play("b => [1 0 0 1000]");
+}
+
+#[test]
+fn a_master_that_becomes_a_replica_ends_all_waits_and_grants_nothing() {
+    let (server, other) = (Server::with_clock(), Server::with_clock());
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.HOLD p 1 0 1 1000 a => [1 0 0 1000]");
+    clients.play_line("b: TB.BHOLD p 1 0 1 60000 b 60000");
+    clients.main.say(&format!("REPLICAOF 127.0.0.1 {}", other.port()));
+    clients.play_line("b => UNBLOCKED …");
+    assert_eq!(waiting(&mut clients.main), 0);
+    let refused = clients.main.refusal("TB.BHOLD q 1 0 1 60000 b 60000");
+    assert!(refused.starts_with("READONLY "), "{refused}");
+    // A replica that may be written to has nobody wait.
+    clients.main.say("CONFIG SET replica-read-only no");
+    clients.main.say("REPLICAOF NO ONE");
+    clients.play("TB.BTAKE k 1 1 1 60000 => [1 0 0 1000]");
+}
+
+#[test]
+fn calls_wait_each_in_its_database() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    for db in [0, 5] {
+        clients.main.say(&format!("SELECT {db}"));
+        clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+    }
+    clients.play_line("b: SELECT 5 => +OK");
+    clients.play_line("b: TB.BHOLD p 1 0 1 60000 b 60000");
+    clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 60000");
+    clients.main.say("SELECT 0");
+    clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
+    clients.play_line("c => [1 0 0 60000]");
+    assert_eq!(waiting(&mut clients.main), 1, "it waits in another database");
+    clients.play_line("SWAPDB 0 5 => +OK");
+    clients.play_line("TB.GIVE p 1 0 0 => [1 0 0 60000]");
+    assert_eq!(waiting(&mut clients.main), 1, "in its own is what was in the other, a hold too");
+    clients.play_line("DEL p => 1");
+    clients.play_line("SWAPDB 5 0 => +OK");
+    clients.play_line("SWAPDB 0 5 => +OK");
+    clients.play_line("SWAPDB 0 5 => +OK");
+    clients.main.say("SELECT 5");
+    clients.play("b => [1 0 0 60000]");
+}
+
+#[test]
+fn a_user_who_loses_the_permission_goes_away_and_takes_nothing() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+    let mut user = limited(&server, "+tb.bhold ~p");
+    assert!(user.refusal("TB.BHOLD q 1 0 1 60000 b 60000").starts_with("NOPERM "));
+    assert!(user.refusal("TB.BTAKE p 1 0 1 60000").starts_with("NOPERM "));
+    send(&mut user, "TB.BHOLD p 1 0 1 60000 b 60000");
+    wait_until("it waits", || waiting(&mut clients.main) == 1);
+    clients.main.say("ACL DELUSER limited");
+    wait_until("it is gone", || waiting(&mut clients.main) == 0);
+    clients.play("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
+    assert_eq!(clients.main.keys(), 0);
+}
+
+/// Reloading flushes, loads, and tells of both.
+#[test]
+fn waits_outlive_a_reload() {
+    let server = with_append_only_file("yes").start();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+    clients.play_line("b: TB.BHOLD p 1 0 1 60000 b 60000");
+    for reload in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
+        clients.main.say(reload);
+        assert_eq!(shown(&clients.main.say("TB.HOLDS p")), "[[\"a\" \"1\" 60000]]", "{reload}");
+        assert_eq!(waiting(&mut clients.main), 1, "{reload}");
+    }
+    clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
+    clients.play("b => [1 0 0 60000]");
+}
