@@ -19,13 +19,15 @@ pub enum Audience {
     /// Whoever may look: it changes nothing, and read-only replicas answer it.
     Readers,
     Writers,
+    /// The same, and their calls may wait.
+    WaitingWriters,
     /// Whoever runs the server, also on read-only replicas.
     Operators,
     /// Masters and files.
     Servers,
 }
 
-use Audience::{Operators, Readers, Servers, Writers};
+use Audience::{Operators, Readers, Servers, WaitingWriters, Writers};
 
 impl Audience {
     /// Whether what is for them changes nothing.
@@ -35,7 +37,7 @@ impl Audience {
 
     /// Whether applications are among them.
     pub fn are_clients(self) -> bool {
-        matches!(self, Readers | Writers)
+        matches!(self, Readers | Writers | WaitingWriters)
     }
 }
 
@@ -64,6 +66,10 @@ pub const COMMANDS: &[Command] = &[
     command("TB.SETTLE", 6, Writers, &["key key", "capacity double", "rate string", "id string", "used double"]),
     command("TB.MHOLD", -8, Writers, &["numkeys integer", "ttl_ms integer", "id string", "bucket block multiple"]),
     command("TB.MSETTLE", -7, Writers, &["numkeys integer", "id string", "bucket block multiple"]),
+    command("TB.BTAKE", 6, WaitingWriters, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer"]),
+    command("TB.BMTAKE", -7, WaitingWriters, &["numkeys integer", "max_wait_ms integer", "bucket block multiple"]),
+    command("TB.BHOLD", 8, WaitingWriters, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string", "max_wait_ms integer"]),
+    command("TB.BMHOLD", -9, WaitingWriters, &["numkeys integer", "ttl_ms integer", "id string", "max_wait_ms integer", "bucket block multiple"]),
     command("TB.HOLDS", 2, Readers, &["key key"]),
     command("TB.STATE", 2, Readers, &["key key"]),
     command("TB.TOP", -1, Operators, &["count integer optional", "reset pure-token optional"]),
@@ -171,6 +177,22 @@ pub const CALLS: &[Call] = &[
     call("TB.MHOLD 2 60000 id k 10 1 3 n 5 1/m 1", "[1 1 0 60000 [[1 1 0 9000] [1 4 0 60000]]]", Held(4)),
     call("TB.MHOLD 2 60000 id k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
     call("TB.MSETTLE 1 id k 10 1 1", "[0 4 -1 6000 [[0 4 -1 6000]]]", Asked),
+    call("TB.BTAKE k 10 1 1 1", "[1 3 0 7000]", Took(1)),
+    call("TB.BTAKE k 10 1 5 0", "[0 4 1000 6000]", Denied),
+    call("TB.BTAKE k 10 1 11 1000", "[0 4 -1 6000]", Denied),
+    call("TB.BTAKE k 10 1 0 1000", "[1 4 0 6000]", Idle),
+    call("TB.BTAKE d 10 1 0 1000", "[0 -5 5000 15000]", Denied),
+    call("TB.BTAKE k ten 1 1 1000", CAPACITY_ERROR, Refused),
+    call("TB.BMTAKE 2 1 k 10 1 1 n 5 1/m 1", "[1 3 0 60000 [[1 3 0 7000] [1 4 0 60000]]]", Took(2)),
+    call("TB.BMTAKE 2 0 k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
+    call("TB.BMTAKE 2 1 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call: 'k' is bucket 1 and bucket 2", Refused),
+    call("TB.BHOLD k 10 1 3 60000 id 1", "[1 1 0 9000]", Held(3)),
+    call("TB.BHOLD k 10 1 5 60000 id 0", "[0 4 1000 6000]", Denied),
+    call("TB.BHOLD k 10 1 11 60000 id 1000", "[0 4 -1 6000]", Denied),
+    call("TB.BHOLD k 10 1 0 60000 id 1000", "[1 4 0 6000]", Idle),
+    call("TB.BHOLD k ten 1 1 60000 id 1000", CAPACITY_ERROR, Refused),
+    call("TB.BMHOLD 2 60000 id 1 k 10 1 3 n 5 1/m 1", "[1 1 0 60000 [[1 1 0 9000] [1 4 0 60000]]]", Held(4)),
+    call("TB.BMHOLD 2 60000 id 0 k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
     call("TB.HOLDS k", "[]", Asked),
     call("TB.STATE k", "[\"4\" 1767225600000007]", Asked),
     call("TB.STATE d", "[\"-5\" 1767225600000007]", Asked),

@@ -2,7 +2,7 @@
 
 use super::command_table::command_info;
 use super::is_refused_before;
-use crate::common::calls::Audience::{self, Operators, Readers, Writers};
+use crate::common::calls::Audience::{self, Operators, Readers, WaitingWriters, Writers};
 use crate::common::calls::{Call, CALLS, COMMANDS};
 use crate::common::{is_before, texts, Connection, Engine, Server};
 
@@ -35,13 +35,14 @@ fn acl_categories_let_an_operator_say_who_may_do_what() {
     if !is_before(7, 2) {
         assert_may_call(&server, "+@read", |audience| audience == Readers);
         assert_may_call(&server, "+@write", |audience| !audience.only_reads());
-        assert_may_call(&server, "+@write -@admin", |audience| audience == Writers);
-        assert_may_call(&server, "+@fast", Audience::are_clients);
+        assert_may_call(&server, "+@write -@admin", |audience| matches!(audience, Writers | WaitingWriters));
+        assert_may_call(&server, "+@blocking", |audience| audience == WaitingWriters);
+        assert_may_call(&server, "+@fast", |audience| matches!(audience, Readers | Writers));
         assert_may_call(&server, "+@all -@dangerous", Audience::are_clients);
         assert_may_call(&server, "+@admin", |audience| !audience.are_clients());
     } else {
         // Before 7.2 a module's commands are in no category: only named, or as part of all.
-        for category in ["+@read", "+@write", "+@fast", "+@admin", "+@dangerous"] {
+        for category in ["+@read", "+@write", "+@blocking", "+@fast", "+@admin", "+@dangerous"] {
             assert_may_call(&server, category, |_| false);
         }
         assert_may_call(&server, "+@all -@dangerous", |_| true);

@@ -23,6 +23,8 @@ fn places(name: &str) -> ([i64; 3], &'static str) {
         "TB.MTAKE" => ([0, 0, 0], r#""keynum" "spec" ["keynumidx" 0 "firstkey" 1 "keystep" 4]"#),
         "TB.MHOLD" => ([0, 0, 0], r#""keynum" "spec" ["keynumidx" 0 "firstkey" 3 "keystep" 4]"#),
         "TB.MSETTLE" => ([0, 0, 0], r#""keynum" "spec" ["keynumidx" 0 "firstkey" 2 "keystep" 4]"#),
+        "TB.BMTAKE" => ([0, 0, 0], r#""keynum" "spec" ["keynumidx" 0 "firstkey" 2 "keystep" 4]"#),
+        "TB.BMHOLD" => ([0, 0, 0], r#""keynum" "spec" ["keynumidx" 0 "firstkey" 4 "keystep" 4]"#),
         "TB.RESTORE" => ([1, -1, 2], r#""range" "spec" ["lastkey" -1 "keystep" 2 "limit" 0]"#),
         "TB.TOP" => ([0, 0, 0], ""),
         _ => ([1, 1, 1], r#""range" "spec" ["lastkey" 0 "keystep" 1 "limit" 0]"#),
@@ -44,6 +46,9 @@ fn command_info_shows_arity_flags_and_where_the_keys_are() {
         let (expected, of_key): (_, &[&str]) = match audience {
             Audience::Readers => (["readonly", "fast"], &["RO", "access"]),
             Audience::Writers => (["write", "fast"], &["RW", "access", "update"]),
+            // Servers before 7.0 do not know the flag.
+            Audience::WaitingWriters if is_before(7, 0) => (["write", "write"], &[]),
+            Audience::WaitingWriters => (["write", "blocking"], &["RW", "access", "update"]),
             Audience::Operators => (["readonly", "admin"], &[]),
             Audience::Servers => (["write", "admin"], &["OW", "update"]),
         };

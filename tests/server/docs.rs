@@ -144,6 +144,7 @@ fn every_command_has_a_page_with_every_section() {
         let categories = match command.audience {
             Audience::Readers => "@read @fast @tokenbucket",
             Audience::Writers => "@write @fast @tokenbucket",
+            Audience::WaitingWriters => "@write @blocking @tokenbucket",
             Audience::Operators => "@admin @dangerous",
             Audience::Servers => "@write @admin @dangerous",
         };
