@@ -75,11 +75,9 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   reserve: call,
   wait: call,
   reset: call,
-  async take_all({ on, name, costs }) {
-    return told(await find(joints, on).takeAll(name, costs));
-  },
-  async hold({ on, as, name, amount, ttl_ms }) {
-    const options = ttl_ms ? { ttlMs: ttl_ms } : {};
+  take_all: call,
+  async hold({ on, as, name, amount, ttl_ms, max_wait_ms }) {
+    const options = { ...(ttl_ms && { ttlMs: ttl_ms }), maxWaitMs: max_wait_ms ?? 0 };
     const limiter = limiters.get(on);
     const hold = limiter ? limiter.hold(name, amount, options) : find(joints, on).hold(name, amount, options);
     holds.set(as, await hold);
@@ -179,12 +177,13 @@ function ask(
 ): Promise<Decision | JointDecision | void> {
   const { on, cost = 1, amount, most, max_wait_ms } = request;
   const options = { signal };
+  const turn = { signal, maxWaitMs: max_wait_ms ?? 0 };
   const joint = joints.get(on);
-  if (joint) return op === "reset" ? joint.reset(name) : joint.takeAll(name, request.costs, options);
+  if (joint) return op === "reset" ? joint.reset(name) : joint.takeAll(name, request.costs, turn);
   const limiter = find(limiters, on);
   switch (op) {
     case "take":
-      return limiter.take(name, cost ?? 1, options);
+      return limiter.take(name, cost ?? 1, turn);
     case "peek":
       return limiter.peek(name, cost ?? 1, options);
     case "take_up_to":
@@ -196,7 +195,7 @@ function ask(
     case "reserve":
       return limiter.reserve(name, cost ?? 1, { maxWaitMs: max_wait_ms, ...options });
     case "hold":
-      return limiter.hold(name, amount, { ttlMs: request.ttl_ms ?? 30_000, ...options }).then((hold) => hold.decision);
+      return limiter.hold(name, amount, { ttlMs: request.ttl_ms ?? 30_000, ...turn }).then((hold) => hold.decision);
     case "wait":
       return limiter.wait(name, cost ?? 1, { maxWaitMs: max_wait_ms, ...options });
     case "reset":

@@ -137,8 +137,11 @@ async def joint(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    waits = {"max_wait_ms": asked["max_wait_ms"]} if asked.get("max_wait_ms") else {}
     match op:
-        case "take" | "peek":
+        case "take":
+            return [asked.get("cost", 1)], waits
+        case "peek":
             return [asked.get("cost", 1)], {}
         case "take_up_to":
             return [asked["most"]], {}
@@ -147,9 +150,9 @@ def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, A
         case "reserve" | "wait":
             return [asked.get("cost", 1)], {"max_wait_ms": asked["max_wait_ms"]}
         case "take_all":
-            return [asked["costs"]], {}
+            return [asked["costs"]], waits
         case "hold":
-            return [asked["amount"]], {"ttl_ms": asked["ttl_ms"]}
+            return [asked["amount"]], {"ttl_ms": asked["ttl_ms"], **waits}
     return [], {}
 
 
@@ -180,8 +183,10 @@ async def operation(asked: dict[str, Any]) -> dict[str, Any]:
 async def hold(asked: dict[str, Any]) -> dict[str, Any]:
     on = limiters[asked["on"]]
 
+    positional, named = arguments_of("hold", asked)
+
     def make() -> Any:
-        return on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
+        return on.hold(asked["name"], *positional, **named)
 
     made = await make() if is_asynchronous(on) else await in_thread(make)
     holds[asked["as"]] = made

@@ -1,0 +1,213 @@
+"""A call with max_wait_ms waits its turn in the server: in order, and keeping nobody else waiting."""
+
+from __future__ import annotations
+
+import random
+import signal
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import redis
+
+from conftest import WITH_DEADLINES, Package, StartServer, ask, eventually, executed, level
+from drivers import DriverError
+from services import Service
+
+LONG_MS = 60_000
+
+
+def waiting(server: Service) -> int:
+    with redis.Redis(port=server.port) as admin:
+        return int(admin.info("everything")["tokenbucket_waiting"])
+
+
+def until_waiting(server: Service, count: int) -> None:
+    eventually(lambda: waiting(server) == count)
+
+
+def begin_take(package: Package, *, on: str = "l", **words: Any) -> Future[Any]:
+    return package.driver.begin("take", **{"on": on, "name": "user", "max_wait_ms": LONG_MS, **words})
+
+
+@pytest.mark.also_in_clusters
+def test_a_call_waits_once_in_the_server_and_keeps_nobody_else(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take(max_wait_ms=LONG_MS)["allowed"]
+    before = executed(admin, "tb.btake")
+    waits = begin_take(package)
+    until_waiting(server, 1)
+    done = package.many(names=100, count=100, concurrency=10)
+    assert (done["allowed"], done["degraded"], waits.done()) == (100, 0, False)
+    ask(admin, "TB.GIVE", "tb:user", 1, "1/h", 1)
+    decision = waits.result()
+    assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
+    assert executed(admin, "tb.btake") == before + 1
+
+
+def test_fifty_who_wait_are_served_in_order(package: Package, server: Service, admin: redis.Redis) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=50, rate="1/h")
+    assert package.take(cost=50)["allowed"]
+    waits: list[Future[Any]] = []
+    for count in range(50):
+        waits.append(begin_take(package))
+        until_waiting(server, count + 1)
+    for served in range(1, 51):
+        ask(admin, "TB.GIVE", "tb:user", 50, "1/h", 1)
+        assert waits[served - 1].result(10)["allowed"]
+        assert not any(one.done() for one in waits[served:])
+
+
+def test_a_wait_outlasts_the_timeout_and_ends_with_a_denial(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, timeout_ms=100)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    before = package.driver.do("degraded", server="s")["count"]
+    denied = package.take(max_wait_ms=2000)
+    assert (denied["allowed"], denied["degraded"]) == (False, False)
+    assert 3_000_000 < denied["retry_after_ms"] <= 3_600_000
+    assert package.driver.do("degraded", server="s")["count"] == before
+
+
+@pytest.mark.also_in_clusters
+def test_a_joint_take_waits_until_it_can_take_all(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h")
+    package.driver.do("joint", name="j", server="s", limits={"a": [5, "1/h"], "b": [5, "1/h"]})
+    assert package.driver.do("take_all", on="j", name="user", costs={"b": 5})["allowed"]
+    costs = {"a": 1, "b": 1}
+    waits = package.driver.begin("take_all", on="j", name="user", costs=costs, max_wait_ms=LONG_MS)
+    until_waiting(server, 1)
+    assert level(admin, "tb:{user}:a", full=5) == 5
+    ask(admin, "TB.GIVE", "tb:{user}:b", 5, "1/h", 1)
+    decision = waits.result()
+    each = {which: one["remaining"] for which, one in decision["each"].items()}
+    assert (decision["allowed"], each) == (True, {"a": 4, "b": 0})
+    assert executed(admin, "tb.bmtake") == 1
+
+
+def test_a_hold_waits_for_the_slot_of_another(package: Package, server: Service, admin: redis.Redis) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h", prefix="other:")
+    package.limiter("slots", capacity=1, rate="0", connect=False)
+    words = {"on": "slots", "name": "user", "amount": 1, "ttl_ms": 30_000, "max_wait_ms": LONG_MS}
+    assert package.driver.do("hold", **{"as": "first"}, **words)["allowed"]
+    waits = package.driver.begin("hold", **{"as": "second"}, **words)
+    until_waiting(server, 1)
+    package.driver.do("settle", hold="first", used=0)
+    assert waits.result()["allowed"]
+    assert len(ask(admin, "TB.HOLDS", "tb:user")) == 1
+    package.driver.do("settle", hold="second", used=0)
+    assert ask(admin, "TB.HOLDS", "tb:user") == []
+
+
+def test_a_call_that_waits_asks_the_server_whatever_is_batched(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server)
+    package.limiter(capacity=10, rate="1/h", batch=5)
+    assert package.take("other")["allowed"]
+    before = executed(admin, "tb.btake")
+    assert package.take(max_wait_ms=LONG_MS)["remaining"] == 9
+    assert executed(admin, "tb.btake") == before + 1
+
+
+@pytest.mark.only(*WITH_DEADLINES)
+def test_callers_who_leave_are_out_of_the_queue_at_once(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1000, rate="1/h")
+    assert package.take(cost=1000)["allowed"]
+    words: dict[str, Any] = {"max_wait_ms": LONG_MS, "deadline_us": 500_000}
+    done = package.many(count=20, concurrency=20, **words)
+    assert done["cancelled"] == 20
+    done = package.many("hold", count=20, concurrency=20, amount=1, ttl_ms=60_000, **words)
+    assert done["cancelled"] == 20
+    until_waiting(server, 0)
+    ask(admin, "TB.GIVE", "tb:user", 1000, "1/h", 10)
+    assert level(admin, "tb:user") == 10
+    assert package.take(cost=10)["allowed"]
+
+
+@pytest.mark.only(*WITH_DEADLINES)
+def test_what_is_granted_to_callers_who_leave_comes_back(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=1000, rate="1/h")
+    assert package.take(cost=1000)["allowed"]
+    given = 0
+    waits = []
+    for _ in range(200):
+        waits.append(begin_take(package, deadline_us=random.randrange(1000, 30_000)))
+        ask(admin, "TB.GIVE", "tb:user", 1000, "1/h", 1)
+        given += 1
+    kept = sum(is_allowed(one) for one in waits)
+    until_waiting(server, 0)
+    eventually(lambda: level(admin, "tb:user") == given - kept)
+
+
+def is_allowed(call: Future[Any]) -> bool:
+    """False for a caller who has left."""
+    try:
+        decision = call.result(30)
+    except DriverError as error:
+        if error.kind != "Cancelled":
+            raise
+        return False
+    assert (decision["allowed"], decision["degraded"]) == (True, False)
+    return True
+
+
+def test_a_server_that_ends_meanwhile_leaves_the_call_to_on_error(package: Package, server: Service) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h", on_error="closed")
+    assert package.take(max_wait_ms=LONG_MS)["allowed"]
+    waits = begin_take(package)
+    until_waiting(server, 1)
+    server.kill()
+    decision = waits.result(30)
+    assert (decision["allowed"], decision["degraded"]) == (False, True)
+
+
+def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
+    package: Package, server: Service
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h")
+    eventually(lambda: not package.take(max_wait_ms=1)["degraded"])
+    server.signal(signal.SIGSTOP)
+    try:
+        decision = begin_take(package, name="new").result(30)
+        assert (decision["allowed"], decision["degraded"]) == (True, True)
+    finally:
+        server.signal(signal.SIGCONT)
+    until_waiting(server, 0)
+
+
+def test_without_the_module_the_call_comes_back_when_it_may_be_granted(
+    package: Package, start_server: StartServer
+) -> None:
+    bare = start_server(with_module=False)
+    package.server(bare, fallback="script")
+    package.limiter(capacity=1, rate="5/s")
+    with redis.Redis(port=bare.port) as admin:
+        before = executed(admin, "evalsha")
+        for _ in range(3):
+            decision = package.take(max_wait_ms=LONG_MS)
+            assert (decision["allowed"], decision["degraded"]) == (True, False)
+        assert executed(admin, "evalsha") - before < 20
+    package.server(bare, "without")
+    package.limiter("strict", capacity=1, rate="5/s", connect=False, server="without")
+    with pytest.raises(DriverError) as missing:
+        package.take(on="strict", max_wait_ms=LONG_MS)
+    assert missing.value.kind == "ModuleMissing"
