@@ -73,10 +73,10 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.argument_of(name, self.place.unwrap_or(0))
     }
 
+    /// An argument before the buckets is refused without a place, so `place` is 0 there.
     fn argument_of(&self, name: &str, place: usize) -> Option<&'a [u8]> {
         let first = self.names().position(|one| one == name)?;
-        let is_repeated = self.group().is_some() && first >= self.groups_at();
-        let behind = if is_repeated { place.checked_mul(self.group_len())? } else { 0 };
+        let behind = place.checked_mul(self.group_len())?;
         self.arguments.get(first.checked_add(behind)?).map(AsRef::as_ref)
     }
 

@@ -36,7 +36,7 @@ pub(super) fn explain(rate: &[u8]) -> String {
         Some((count, behind)) if text.get(count.len()..).is_some_and(|rest| rest.starts_with('@')) => {
             rate.count_fault(count).or_else(|| rate.calendar_fault(behind))
         }
-        Some((count, period)) => rate.count_fault(count).or_else(|| rate.period_fault(period)),
+        Some((count, period)) => rate.count_fault(count).or_else(|| Some(rate.period_fault(period))),
     };
     fault.unwrap_or_else(|| format!("{FORMS}{sent}"))
 }
@@ -67,19 +67,15 @@ impl Rate<'_> {
         Some(format!("{what}{} {rule}", self.part(count)))
     }
 
-    /// What stands behind a `/`.
-    fn period_fault(&self, period: &str) -> Option<String> {
+    /// Says what is wrong behind the `/` of a malformed rate whose count is right.
+    fn period_fault(&self, period: &str) -> String {
         let (number, name) = split_letters(period);
         if unit(name.as_bytes()).is_none() {
-            return Some(self.unit_fault(period, name));
+            return self.unit_fault(period, name);
         }
-        let rule = match Decimal::parse(number.as_bytes()) {
-            _ if number.is_empty() => return None,
-            Some(number) if !number.is_zero() => return None,
-            Some(_) => "must be above 0",
-            None => "must be a decimal number and a unit",
-        };
-        Some(format!("period {} {rule}", self.part(period)))
+        let is_number = Decimal::parse(number.as_bytes()).is_some();
+        let rule = if is_number { "must be above 0" } else { "must be a decimal number and a unit" };
+        format!("period {} {rule}", self.part(period))
     }
 
     fn unit_fault(&self, period: &str, name: &str) -> String {
