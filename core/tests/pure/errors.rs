@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use tokenbucket_core::error::{Refusal, MAX_QUOTED};
+use tokenbucket_core::error::{Error, Refusal, MAX_QUOTED};
 use tokenbucket_core::request;
 
 const TAKE: &str = "TB.TAKE key capacity rate [cost]";
@@ -54,6 +54,7 @@ fn a_wrong_call_is_told_by_its_argument() {
     for (call, said) in wrong_calls() {
         assert_eq!(line(call), said, "{call}");
     }
+    assert_eq!(Error::Max.to_string(), Error::Max.rule());
 }
 
 #[test]
@@ -62,12 +63,17 @@ fn a_value_is_quoted_as_far_as_it_is_short_and_printable() {
     const RULE: &str = "ERR capacity must be a decimal number of tokens from 0 to 1e12";
     assert_eq!(capacity(b"\x1b[31m"), RULE);
     assert_eq!(capacity("１".as_bytes()), RULE);
-    let rate = refusal(TAKE, &[b"k", b"10", b"5\n"]).unwrap();
-    assert!(rate.ends_with("or count@period (1000@d)"), "{rate}");
+    let rate = |rate: &[u8]| refusal(TAKE, &[b"k", b"10", rate]).unwrap();
+    assert!(rate(b"5\n").ends_with("or count@period (1000@d)"), "{}", rate(b"5\n"));
     assert_eq!(capacity(b"a b"), format!("{RULE}, not 'a b'"));
     assert_eq!(capacity(&[b'x'; 32]), format!("{RULE}, not '{}'", "x".repeat(32)));
     assert_eq!(capacity(&[b'x'; 33]), format!("{RULE}, not '{}'...", "x".repeat(32)));
+    assert_eq!(capacity(&[b'x'; 128]), format!("{RULE}, not '{}'...", "x".repeat(32)));
     assert_eq!(capacity(&[b'1'; 129]), format!("{RULE} in at most 128 bytes, not '{}'...", "1".repeat(32)));
+    for (len, bound) in [(128, ""), (129, " with numbers of at most 128 bytes")] {
+        let end = format!("or count@period (1000@d){bound}, not '{}'...", "x".repeat(32));
+        assert!(rate(&vec![b'x'; len]).ends_with(&end), "{}", rate(&vec![b'x'; len]));
+    }
     let id = |id: &[u8]| refusal(HOLD, &[b"k", b"10", b"1", b"1", b"1", id]).unwrap();
     assert_eq!(id(b""), "ERR id must be 1 to 128 bytes, not 0");
     assert_eq!(id(&[0; 129]), "ERR id must be 1 to 128 bytes, not 129");
