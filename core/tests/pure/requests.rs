@@ -82,13 +82,24 @@ const WORDS: &str =
     |x|-1|1e13|1000000000001|3155760001|3155760001000|inf|1 |0x1|1e|１|-2|0.5|b|c|2|02|+1|1.|1.0|\
     5|0.25|100/m|10/10s|1/250ms|1/36525d|317|7@d|0/s|1/|1/w|1/36526d|nan";
 
-/// A few right calls of all commands that decide, and some with a number of keys that the server would not find: it looks
-/// for them, for its ACL and for cluster routing, behind plain digits only.
+/// A few calls of all commands that decide, some at the bounds, and some with a number of keys that the server would not
+/// find: it looks for them, for its ACL and for cluster routing, behind plain digits only.
 const CALLS: &str = "TAKE a 10 5|TAKE a 1e3 100/m 2.5|PEEK a 10 1|PEEK a 10 0 1|TAKEUPTO a 10 7@d 7|\
     RESERVE a 10 1/36525d 1 60|CHARGE a 2.5 1e12 317|GIVE a 10 1/250ms 1|GIVE  0 0 0|MTAKE 1 a 10 5 1|\
     MTAKE 01 a 10 5 1|MTAKE +1 a 10 5 1|MTAKE 1.0 a 10 5 1|MTAKE 1e0 a 10 5 1|MTAKE 1025 a 10 5 1|\
     MTAKE 2 a 10 5 1 b 1 100/m 0|MTAKE 4 a 10 5 1 b 1 100/m 0 c 30 10/10s 1.5  1e3 7@d 7|\
-    THROTTLE a 15 30 60|THROTTLE a -1 1e3 3155760000 0|THROTTLE a 7.0 30 60 1";
+    THROTTLE a 15 30 60|THROTTLE a -1 1e3 3155760000 0|THROTTLE a 7.0 30 60 1|\
+    TAKEUPTO a 10 1 1e12|TAKEUPTO a 10 1 1|TAKEUPTO a 10 1 0|\
+    RESERVE a 10 1 1 3155760000000|RESERVE a 10 1 1 3155760000001";
+
+#[test]
+fn calls_are_read_for_what_they_are() {
+    for call in CALLS.split('|') {
+        let (command, arguments) = call.split_once(' ').unwrap();
+        assert_read_as_meant(command, &arguments.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    }
+    assert_eq!((request::key(&["k"]), request::key(&["k", "l"])), (Ok(&"k"), Err(Error::WrongArity)));
+}
 
 /// Calls of which up to three words are others; now and then one is left out or put in.
 fn calls() -> impl Strategy<Value = (&'static str, Vec<Vec<u8>>)> {
@@ -222,17 +233,35 @@ proptest! {
 
 #[test]
 fn what_no_hold_can_be_is_in_no_effect() {
-    let changed = |change: HoldChange| {
+    let changed = |changes: &[HoldChange]| {
         let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
-        let holds = HoldChanges { dropped: 0, changes: vec![change], len: 1 };
-        sent(&Effect::Changed { bucket, expire_at_ms: None, holds })
+        let holds = HoldChanges { dropped: 0, changes: changes.to_vec(), len: 1 };
+        Effect::Changed { bucket, expire_at_ms: None, holds }
     };
-    let set = |id: &[u8], amount_micro| HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us: 1 });
-    assert!(Effect::decode(&changed(set(b"a", 1))).is_some());
-    for impossible in [set(b"a", 0), set(b"", 1), HoldChange::Removed(Box::default())] {
-        assert_eq!(Effect::decode(&changed(impossible.clone())), None, "{impossible:?}");
+    let set = |id: &[u8], amount_micro, ends_at_us| {
+        HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })
+    };
+    let removed = |id: &[u8]| HoldChange::Removed(id.into());
+    for possible in [
+        vec![],
+        vec![set(b"z", 1, 0), set(b"a", 1, 1), set(b"b", 1, 1)],
+        vec![removed(b"z"), set(b"b", 1, 2), removed(b"a"), removed(b"a")],
+    ] {
+        let effect = changed(&possible);
+        assert_eq!(Effect::decode(&sent(&effect)), Some(effect));
     }
-    let unknown = [changed(set(b"a", 1)), vec![3, 1, b'z']].concat();
+    for impossible in [
+        vec![set(b"a", 0, 1)],
+        vec![set(b"", 1, 1)],
+        vec![removed(b"")],
+        // Not in order, or twice.
+        vec![set(b"a", 1, 1), set(b"z", 1, 0)],
+        vec![set(b"b", 1, 1), removed(b"z"), set(b"a", 1, 1)],
+        vec![set(b"a", 1, 1), set(b"a", 2, 1)],
+    ] {
+        assert_eq!(Effect::decode(&sent(&changed(&impossible))), None, "{impossible:?}");
+    }
+    let unknown = [sent(&changed(&[set(b"a", 1, 1)])), vec![3, 1, b'z']].concat();
     assert_eq!(Effect::decode(&unknown), None);
 }
 
@@ -260,4 +289,7 @@ fn the_bytes_of_an_effect_do_not_change() {
         b"id",
     ];
     assert_eq!(sent(&changed), [&[3], &bytes[1..], &behind.concat()].concat());
+    for effect in [effect, unlimited, changed] {
+        assert_eq!(Effect::decode(&sent(&effect)), Some(effect));
+    }
 }
