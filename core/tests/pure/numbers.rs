@@ -110,6 +110,9 @@ fn rates_are_exact_ratios() {
         // All but whole micro-tokens, as of amounts.
         ("0.29999999999999999", 3, 10), ("0.30000000000000004", 3, 10), ("0.30000000000000004/m", 1, 200),
         ("99.99999999999999999/m", 5, 3), ("0.000001000001/m", 1, 60_000_000),
+        // Digits beyond the twelfth round a count down, and a period up.
+        ("1.234567890129999999999", 123_456_789_012, 100_000_000_000),
+        ("1/3.000000000000000000001s", 100_000_000_000, 300_000_000_001),
     ];
     for (text, numerator, denominator) in examples {
         assert_rate(text, &Exact::new(numerator.into(), denominator.into()));
@@ -178,6 +181,13 @@ const LONG_RATES: &str =
 fn spelt(texts: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<u8>> {
     let bytes = select(b"0123456789+-.eE/msdh xinfa\0\n_,".to_vec());
     damaged(texts.prop_map(String::into_bytes), prop_oneof![4 => bytes, 1 => any::<u8>()])
+}
+
+#[test]
+fn amounts_are_printed_without_needless_digits() {
+    for (micro, text) in [(0, "0"), (1, "0.000001"), (10_000_000, "10"), (-3_500_000, "-3.5")] {
+        assert_eq!(decimal_tokens(micro), text);
+    }
 }
 
 proptest! {
