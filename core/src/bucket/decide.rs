@@ -299,7 +299,9 @@ impl<'limit, R: Expiring> View<'limit, R> {
         let level_micro = self.stored.level_micro.saturating_sub(ahead_micro).max(DEEPEST_DEBT_MICRO);
         let at_us = self.reaches_at_us(Bucket { level_micro, ..self.stored }, NOTHING_INCLUDED, cost_micro);
         let is_foreseeable = at_us <= MAX_TIME_US || !self.limit.is_pool();
-        self.ms_until(if is_foreseeable { at_us } else { self.expiring.last_end_us() }).max(1)
+        // Nobody knows for how long those ahead will hold a pool, which may have no hold now.
+        let at_us = if is_foreseeable { at_us } else { self.expiring.last_end_us().max(self.now_us) };
+        self.ms_until(at_us).max(1)
     }
 
     #[inline]
