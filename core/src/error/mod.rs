@@ -104,7 +104,7 @@ impl Error {
             Self::TooManyWaiters => "ERR tokenbucket.max-waiters calls wait already",
             Self::Rate => "ERR rate:",
             Self::RateOfPool => {
-                "ERR rate must be above 0 here; rate 0 (a semaphore) is for TB.HOLD, TB.SETTLE, TB.MHOLD, TB.MSETTLE, TB.PEEK and TB.GIVE"
+                "ERR rate must be above 0 here; rate 0 (a semaphore) is for holds, TB.PEEK and TB.GIVE"
             }
             Self::RateOutOfRange => {
                 "ERR rate must be at least 1 token in 100 years (with @: 0.000001 at each boundary) and at most 1e12 tokens per second"

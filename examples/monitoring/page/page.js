@@ -14,6 +14,9 @@ const FIELDS = {
   holds: "holds",
   holds_expired: "holds expired",
   settled_late: "settled late",
+  waiting: "waiting",
+  served_after_waiting: "served after waiting",
+  gave_up_waiting: "gave up waiting",
 };
 
 const byId = (id) => document.getElementById(id);

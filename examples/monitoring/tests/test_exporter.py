@@ -31,6 +31,8 @@ COUNTERS = {
     "tokens_granted",
     "holds_expired",
     "settled_late",
+    "served_after_waiting",
+    "gave_up_waiting",
 }
 
 
