@@ -7,3 +7,4 @@ mod common;
 mod nodes;
 mod resharding;
 mod sentinel;
+mod waiting;

@@ -34,6 +34,7 @@ mod throttle;
 mod top;
 mod traces;
 mod waiting;
+mod waiting_attacks;
 
 /// Whether the server is too old for `words`. Then it has refused them, rather than done something else.
 fn is_refused_before(version: (u32, u32), client: &mut common::Connection, words: &str) -> bool {

@@ -1,0 +1,217 @@
+//! Waiting clients that are killed, closed, unblocked and served at the same moments: no slot is lost, none is granted
+//! twice, and each client gets its one reply.
+//!
+//! `WAITERS=10000` lets as many be killed at once, where the system lets a process open as many connections.
+
+use super::holds::uuid;
+use super::waiting::{receive, send, waiting};
+use crate::common::{environment, integer, text, wait_until, Connection, Random, Server};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+const SLOTS: usize = 3;
+/// As replies are shown.
+const PONG: &str = "simple-string(\"PONG\")";
+const HOLD: &str = "TB.BHOLD p 3 0 1 86400000";
+
+/// A client whose call waits, with a call behind it that has to come after it.
+struct Waiter {
+    client: Connection,
+    id: i64,
+}
+
+impl Waiter {
+    fn new(server: &Server, name: &str) -> Self {
+        let mut client = server.connect();
+        let id = integer(&client.say("CLIENT ID"));
+        send(&mut client, &format!("{HOLD} {name} 86400000"));
+        send(&mut client, "PING");
+        Self { client, id }
+    }
+
+    /// Its reply, and nothing but the reply to the call behind it.
+    fn reply(mut self) -> String {
+        let told = receive(&mut self.client);
+        assert_eq!(receive(&mut self.client), PONG, "after {told}");
+        assert_eq!(text(&self.client.say("ECHO last")), "last", "after {told}");
+        told
+    }
+}
+
+/// The ids of those who hold a slot.
+fn holders(client: &mut Connection) -> Vec<String> {
+    let rows: Vec<(String, String, i64)> = redis::from_redis_value(client.say("TB.HOLDS p")).unwrap();
+    rows.into_iter().map(|(id, ..)| id).collect()
+}
+
+#[test]
+fn a_thousand_kills_lose_no_slot_and_grant_none_twice() {
+    const KILLS: u32 = 1000;
+    const WAITERS: usize = 5;
+    let server = Server::start();
+    let (mut client, mut random) = (server.connect(), Random::new(25));
+    let mut known: Vec<String> = (0..SLOTS).map(|slot| format!("first:{slot}")).collect();
+    for name in &known {
+        client.say(&format!("TB.HOLD p 3 0 1 86400000 {name}"));
+    }
+    // In order of arrival.
+    let mut waiters: BTreeMap<String, Waiter> = BTreeMap::new();
+    let (mut kills, mut number, mut killed_with_a_slot) = (0, 0, 0);
+    while kills < KILLS {
+        while waiters.len() < WAITERS {
+            let name = uuid(number);
+            waiters.insert(name.clone(), Waiter::new(&server, &name));
+            number += 1;
+            wait_until("it waits", || waiting(&mut client) == waiters.len() as i64);
+        }
+        let place = if random.once_in(2) { 0 } else { random.below(WAITERS as u64) as usize };
+        let victim = waiters.keys().nth(place).unwrap().clone();
+        let id = waiters[&victim].id;
+        let attack = match random.below(5) {
+            0 => String::new(),
+            1 => format!("CLIENT UNBLOCK {id}"),
+            2 => "close".to_owned(),
+            _ => format!("CLIENT KILL ID {id}"),
+        };
+        let is_killed = attack == "close" || attack.contains("KILL");
+        if attack == "close" {
+            waiters.get_mut(&victim).unwrap().client = server.connect();
+        }
+        // A slot becomes free in the same turn, before or after.
+        let settled = random.once_in(2).then(|| known.swap_remove(random.below(SLOTS as u64) as usize));
+        let settle = settled.map(|name| format!("TB.SETTLE p 3 0 {name} 0"));
+        let attack = Some(attack).filter(|attack| attack.starts_with("CLIENT"));
+        let mut calls: Vec<String> = settle.into_iter().chain(attack.clone()).collect();
+        if random.once_in(2) {
+            calls.reverse();
+        }
+        let mut batch = redis::pipe();
+        for words in calls.iter().map(|call| call.split(' ').collect::<Vec<_>>()) {
+            batch.cmd(words[0]).arg(&words[1..]);
+        }
+        if random.once_in(3) {
+            batch.atomic();
+        }
+        if !calls.is_empty() {
+            batch.query::<redis::Value>(client.inner()).unwrap();
+        }
+        let is_attacked = is_killed || attack.is_some();
+        let mut granted = Vec::new();
+        wait_until("all slots are taken, and the rest waits", || {
+            let holders = holders(&mut client);
+            assert!(holders.len() <= SLOTS, "granted twice: {holders:?}");
+            granted = holders.iter().filter(|holder| !known.contains(holder)).cloned().collect();
+            let gone = usize::from(is_attacked && !granted.contains(&victim));
+            holders.len() == SLOTS && waiting(&mut client) == (WAITERS - granted.len() - gone) as i64
+        });
+        for name in granted {
+            let waiter = waiters.remove(&name).expect("somebody who waits");
+            if is_killed && name == victim {
+                killed_with_a_slot += 1;
+            } else {
+                let told = waiter.reply();
+                assert!(told.starts_with("[1 "), "{name} has a slot, and was told {told}");
+            }
+            known.push(name);
+        }
+        if let Some(waiter) = waiters.remove(&victim) {
+            if is_killed {
+                kills += 1;
+            } else if is_attacked {
+                let told = waiter.reply();
+                assert!(told.starts_with("[0 "), "{victim} has no slot, and was told {told}");
+            } else {
+                waiters.insert(victim, waiter);
+            }
+        }
+    }
+    println!("{killed_with_a_slot} were killed in the turn in which they got a slot");
+    drop(waiters);
+    wait_until("all are gone", || waiting(&mut client) == 0);
+    for name in known {
+        assert_eq!(client.decide(&format!("TB.SETTLE p 3 0 {name} 0")).allowed, 1);
+    }
+    assert_eq!(client.keys(), 0, "all slots are free");
+}
+
+/// The slot becomes free at about the moment at which the time is over.
+#[test]
+fn waits_that_are_served_as_their_time_is_over_get_one_reply() {
+    let server = Server::start();
+    let (mut client, mut waiter) = (server.connect(), server.connect());
+    let mut random = Random::new(5);
+    for _ in 0..300 {
+        client.say("TB.HOLD p 1 0 1 86400000 a");
+        send(&mut waiter, "TB.BHOLD p 1 0 1 86400000 b 5");
+        send(&mut waiter, "PING");
+        let end = Instant::now() + Duration::from_micros(4000 + random.below(2000));
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        client.say("TB.SETTLE p 1 0 a 0");
+        let told = receive(&mut waiter);
+        assert_eq!(receive(&mut waiter), PONG, "after {told}");
+        let is_granted = told.starts_with("[1 ");
+        assert!(is_granted || told.starts_with("[0 "), "{told}");
+        assert_eq!(client.decide("TB.SETTLE p 1 0 b 0").allowed == 1, is_granted, "{told}");
+    }
+    assert_eq!(waiting(&mut client), 0);
+    assert_eq!(client.keys(), 0);
+}
+
+#[test]
+fn many_waiters_are_killed_or_served_at_once() {
+    let count = environment("WAITERS", 300);
+    let server = Server::builder()
+        .option("maxclients", count + 100)
+        .module_arguments(&["max-waiters", &count.to_string()])
+        .start();
+    let mut client = server.connect();
+    // The first wants all, and the others one each.
+    let wait = |client: &mut Connection| {
+        let mut waiters: Vec<Connection> = (0..count).map(|_| server.connect()).collect();
+        send(&mut waiters[0], &format!("TB.BTAKE r {count} 1/d {count} 86400000"));
+        wait_until("the first waits", || waiting(client) == 1);
+        for waiter in &mut waiters[1..] {
+            send(waiter, &format!("TB.BTAKE r {count} 1/d 1 86400000"));
+        }
+        wait_until("all wait", || waiting(client) == count as i64);
+        waiters
+    };
+    client.say(&format!("TB.TAKE r {count} 1/d {count}"));
+    let all_killed = wait(&mut client);
+    client.say("CLIENT KILL TYPE normal");
+    wait_until("all are gone", || waiting(&mut client) == 0);
+    drop(all_killed);
+    // As it goes, the first one lets all others be served.
+    let mut waiters = wait(&mut client);
+    client.say(&format!("TB.GIVE r {count} 1/d {}", count - 1));
+    assert_eq!(waiting(&mut client), count as i64);
+    drop(waiters.remove(0));
+    for waiter in &mut waiters {
+        let told = receive(waiter);
+        assert!(told.starts_with("[1 "), "{told}");
+    }
+    assert_eq!(waiting(&mut client), 0);
+}
+
+/// What a waiting client is sent of its caching, and does not read, may become too much.
+#[test]
+fn a_waiter_over_its_output_buffer_limit_goes_away_and_takes_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.run(&["CONFIG", "SET", "client-output-buffer-limit", "normal 1000000 0 0"]);
+    client.say("TB.HOLD p 1 0 1 86400000 a");
+    let mut waiter = server.connect_resp3();
+    waiter.say("CLIENT TRACKING ON BCAST");
+    send(&mut waiter, "TB.BHOLD p 1 0 1 86400000 b 86400000");
+    wait_until("it waits", || waiting(&mut client) == 1);
+    let mut number = 0;
+    wait_until("it is gone", || {
+        number += 1;
+        client.say(&format!("SET {}{number} x", "k".repeat(500_000)));
+        client.say(&format!("DEL {}{number}", "k".repeat(500_000)));
+        waiting(&mut client) == 0
+    });
+    assert_eq!(holders(&mut client), ["a"]);
+}
