@@ -19,7 +19,7 @@ use std::process::Command;
 /// commands and payloads. Of a hundred thousand buckets it would take too long.
 const TESTS: &str = "command_table:: decisions:: errors:: expiry:: holds::decisions holds::stories hostile::any_bytes \
     hostile::random keyspace:: memory::over_maxmemory multi_take:: payloads:: persistence:: replication:: replies:: \
-    settings:: throttle:: top:: traces:: --skip active_defragmentation";
+    settings:: throttle:: top:: traces:: waiting:: waiting_attacks:: --skip active_defragmentation --skip milliseconds";
 
 /// Starts the server under valgrind, with a report of its own for each process, those that it forks included.
 fn wrapper_script(reports: &Path) -> String {

@@ -1,6 +1,6 @@
 //! Calls that wait their turn in the server: `TB.BTAKE`, `TB.BMTAKE`, `TB.BHOLD` and `TB.BMHOLD`.
 //!
-//! They decide as the commands without the B. What would be denied is parked by [`waiting`](crate::redis::waiting), which
+//! They decide as the commands without the B. What would be denied is parked by [`waiting`], which
 //! comes back here when it is the call's turn, or its time is over.
 
 use super::together::{DecideTogether, Planned};

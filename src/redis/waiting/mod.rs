@@ -84,7 +84,7 @@ static IS_SERVING: AtomicBool = AtomicBool::new(false);
 /// A context of the module's own, for what happens outside of commands; null until the module is loaded.
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
-/// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`](gone).
+/// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
 fn lock() -> MutexGuard<'static, Option<Door>> {
     DOOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
