@@ -93,6 +93,10 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	@$(call cargo_test,-p tokenbucket-bench)
 	@$(call cargo_test,--test version)
 
+.PHONY: test-turns
+test-turns: ## Try every sequence of five events of calls that wait: 13 million, about two minutes
+	cargo test $(CORE) --test pure -- --ignored every_sequence
+
 .PHONY: test-server
 test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: is a test-name filter)
 	@scripts/check.sh server '$(SERVER)'

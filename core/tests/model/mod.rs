@@ -10,6 +10,7 @@
 //! | `calendar` | calendar rates, by a calendar of somebody else's |
 //! | `limit` | what flows in between two moments, and when a level is reached |
 //! | `operation` | each operation: its words, how they are read, and what it moves |
+//! | `queue` | calls that wait, and whose turn it is |
 //! | `call` | one call, also on what is held: what it does to a level, and what may be told of it |
 //! | `bucket` | what a key holds, as far as one can know it from outside, and when the key may go |
 //! | `throttle` | the words of redis-cell |
@@ -23,6 +24,7 @@ pub mod judged;
 pub mod limit;
 pub mod number;
 pub mod operation;
+pub mod queue;
 pub mod throttle;
 
 pub use bucket::{Model, Trace};

@@ -16,7 +16,16 @@ const RESTORE: &str = "TB.RESTORE key effect [key effect ...]";
 const TOP: &str = "TB.TOP [COUNT n] [RESET]";
 const THROTTLE: &str = "CL.THROTTLE key max_burst count period [quantity]";
 
-const COMMANDS: [&str; 10] = [TAKE, TAKE_UP_TO, RESERVE, MTAKE, HOLD, MHOLD, MSETTLE, RESTORE, TOP, THROTTLE];
+const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms";
+const BMTAKE: &str = "TB.BMTAKE numkeys max_wait_ms key capacity rate cost [key capacity rate cost ...]";
+const BHOLD: &str = "TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms";
+const BMHOLD: &str =
+    "TB.BMHOLD numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount ...]";
+
+const COMMANDS: [&str; 14] = [
+    TAKE, TAKE_UP_TO, RESERVE, MTAKE, HOLD, MHOLD, MSETTLE, RESTORE, TOP, THROTTLE, BTAKE, BMTAKE, BHOLD,
+    BMHOLD,
+];
 
 /// The error line of a call, if it is wrong.
 fn refusal(syntax: &str, arguments: &[&[u8]]) -> Option<String> {
@@ -30,6 +39,10 @@ fn refusal(syntax: &str, arguments: &[&[u8]]) -> Option<String> {
         MSETTLE => request::multi_settle(arguments).err(),
         RESTORE => request::restore(arguments).err(),
         TOP => request::top(arguments).err(),
+        BTAKE => request::blocking_take(arguments).err(),
+        BMTAKE => request::blocking_multi_take(arguments).err(),
+        BHOLD => request::blocking_hold(arguments).err(),
+        BMHOLD => request::blocking_multi_hold(arguments).err(),
         _ => request::throttle(arguments).err().map(Refusal::from),
     };
     refusal.map(|refusal| refusal.line(syntax, arguments))
@@ -55,6 +68,8 @@ fn a_wrong_call_is_told_by_its_argument() {
         assert_eq!(line(call), said, "{call}");
     }
     assert_eq!(Error::Max.to_string(), Error::Max.rule());
+    let full = Refusal::from(Error::TooManyWaiters).line(BTAKE, &[b"k"]);
+    assert_eq!(full, "ERR tokenbucket.max-waiters calls wait already");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The core against the exact model (`core/tests/model`): the algorithm for any sequence of calls, limits and times that a
 //! server can see, and the reading of what clients, masters and files send. No server takes part.
 
+mod behind;
 mod calendar;
 mod errors;
 mod holds;
@@ -15,6 +16,8 @@ mod sequences;
 mod split;
 mod strategies;
 mod top;
+mod turns;
+mod waiting;
 
 use model::{Operation, MILLION};
 use proptest::test_runner::{Config, FileFailurePersistence};

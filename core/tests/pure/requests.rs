@@ -11,7 +11,7 @@ use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
 use tokenbucket_core::hold::{Hold, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
-use tokenbucket_core::request::{self, HoldOperation};
+use tokenbucket_core::request::{self, HoldOperation, HoldRequest, Request, MAX_TURN_WAIT_MS};
 
 /// What a command on holds reads: of each bucket the key, the capacity, the name, and what is wanted.
 fn read_holds(line: &str) -> Result<String, Refusal> {
@@ -23,6 +23,10 @@ fn read_holds(line: &str) -> Result<String, Refusal> {
         "MHOLD" => request::multi_hold(&arguments)?,
         _ => request::multi_settle(&arguments)?,
     };
+    Ok(shown(&requests))
+}
+
+fn shown(requests: &[HoldRequest<&[u8]>]) -> String {
     let shown = requests.iter().map(|request| {
         let [key, id] = [*request.key, *request.id].map(|bytes| bytes.escape_ascii().to_string());
         let kind = if request.limit.is_pool() { "pool" } else { "bucket" };
@@ -32,7 +36,66 @@ fn read_holds(line: &str) -> Result<String, Refusal> {
         };
         format!("{kind} {key} of {}: {id}, {operation}", request.limit.capacity_micro())
     });
-    Ok(shown.collect::<Vec<_>>().join("; "))
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+/// What a command that waits reads: how long, and what the one without the B does.
+fn read_waiting(line: &str) -> Result<(String, i64), Refusal> {
+    let (command, arguments) = line.split_once(' ').unwrap();
+    let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
+    let takes = |(requests, max_wait_ms): request::Waiting<Request<&[u8]>>| {
+        let shown = |request: &Request<&[u8]>| {
+            let key = request.key.escape_ascii();
+            format!("{key} of {}: {:?}", request.limit.capacity_micro(), request.operation)
+        };
+        (requests.iter().map(shown).collect::<Vec<_>>().join("; "), max_wait_ms)
+    };
+    let holds =
+        |(requests, max_wait_ms): request::Waiting<HoldRequest<&[u8]>>| (shown(&requests), max_wait_ms);
+    match command {
+        "BTAKE" => request::blocking_take(&arguments).map(takes),
+        "BMTAKE" => request::blocking_multi_take(&arguments).map(takes),
+        "BHOLD" => request::blocking_hold(&arguments).map(holds),
+        _ => request::blocking_multi_hold(&arguments).map(holds),
+    }
+}
+
+#[test]
+fn commands_that_wait_read_their_arguments() {
+    for (line, read, max_wait_ms) in [
+        ("BTAKE k 10 1/m 2.5 0", "k of 10000000: Take { cost_micro: 2500000 }", 0),
+        ("BTAKE k 10 1 0 2592000000", "k of 10000000: Take { cost_micro: 0 }", MAX_TURN_WAIT_MS),
+        (
+            "BMTAKE 2 7 k 1 1 2 l 0 1 1",
+            "k of 1000000: Take { cost_micro: 2000000 }; l of 0: Take { cost_micro: 1000000 }",
+            7,
+        ),
+        ("BHOLD k 10 0 2 60000 id 1e3", "pool k of 10000000: id, 2000000 for 60000", 1000),
+        (
+            "BMHOLD 2 60000 id 7 k 1 1 2 l 0 0 1",
+            "bucket k of 1000000: id, 2000000 for 60000; pool l of 0: id, 1000000 for 60000",
+            7,
+        ),
+    ] {
+        assert_eq!(read_waiting(line), Ok((read.to_owned(), max_wait_ms)), "{line}");
+    }
+    #[rustfmt::skip]
+    let wrong = [
+        ("BTAKE k 10 1 7", Error::WrongArity), ("BTAKE k 10 1 1 7 7", Error::WrongArity), ("BTAKE k x 1 1 x", Error::Capacity),
+        ("BTAKE k 10 1 1 -1", Error::MaxTurnWait), ("BTAKE k 10 1 1 0.5", Error::MaxTurnWait),
+        ("BTAKE k 10 1 1 2592000001", Error::MaxTurnWait), ("BTAKE k 10 0 1 7", Error::RateOfPool),
+        ("BMTAKE 1", Error::WrongArity), ("BMTAKE 0 x", Error::MaxTurnWait), ("BMTAKE 0 7", Error::NumKeys),
+        ("BMTAKE 2 7 k 10 1 1", Error::NumKeysMismatch), ("BMTAKE 1 7 k 10 1", Error::NumKeysMismatch),
+        ("BMTAKE 1 7 k 10 1 x", Error::Cost), ("BMTAKE 2 7 k 1 1 1 k 1 1 1", Error::DuplicateKey),
+        ("BHOLD k 10 1 1 60000 id", Error::WrongArity), ("BHOLD k 10 1 1 0 id x", Error::Ttl),
+        ("BHOLD k 10 1 1 1 id x", Error::MaxTurnWait), ("BMHOLD 1 1 id", Error::WrongArity),
+        ("BMHOLD 0 0 id x", Error::Ttl), ("BMHOLD 0 1  x", Error::Id), ("BMHOLD 0 1 id x", Error::MaxTurnWait),
+        ("BMHOLD 0 1 id 7", Error::NumKeys), ("BMHOLD 2 1 id 7 k 1 1 1", Error::NumKeysMismatch),
+        ("BMHOLD 1 1 id 7 k 1 1 x", Error::Amount), ("BMHOLD 2 1 id 7 k 1 1 1 k 1 1 1", Error::DuplicateKey),
+    ];
+    for (line, error) in wrong {
+        assert_eq!(read_waiting(line).map_err(|refusal| refusal.error), Err(error), "{line}");
+    }
 }
 
 #[test]

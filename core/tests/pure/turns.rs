@@ -1,0 +1,302 @@
+//! Whose turn it is among calls that wait: random calls, clocks and disconnects, every short sequence, and how often a queue of
+//! ten thousand asks.
+
+use super::model::MILLION;
+use super::waiting::{Server, World, TTL_US};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use tokenbucket_core::bucket::{Limit, Operation};
+use tokenbucket_core::queue::{Arrival, Part, Queue};
+use tokenbucket_core::rate::Rate;
+
+fn limit(tokens: i64, rate: &str) -> Limit {
+    let rate = Rate::parse(rate.as_bytes());
+    rate.map_or(Limit::pool(tokens * MILLION), |rate| Limit::new(tokens * MILLION, rate).unwrap())
+}
+
+fn part(key: &[u8], limit: Limit, wanted_micro: i64, id: Option<u8>) -> Part {
+    Part { key: key.into(), limit, wanted_micro, id: id.map(|id| [id].into()) }
+}
+
+/// The usual limit of a bucket, and the one that comes now and then.
+fn limits_of(bucket: u8) -> [Limit; 2] {
+    match bucket {
+        0 => [limit(4, "1"), limit(3, "2/s")],
+        1 => [limit(5, "5@10s"), limit(5, "1/3s")],
+        2 => [limit(3, "0"), limit(2, "1/10s")],
+        _ => [limit(4, "0"), limit(5, "0")],
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Of which of two databases.
+    Call {
+        db: i32,
+        parts: Vec<Part>,
+        max_wait_us: Option<i64>,
+    },
+    Give {
+        db: i32,
+        part: Part,
+        micro: i64,
+    },
+    Settle {
+        db: i32,
+        part: Part,
+    },
+    Vanish(Option<i32>, u8),
+    Flush(Option<i32>),
+    Disconnect(Index),
+    Sleep(i64),
+    SetBack(i64),
+}
+
+fn amounts() -> impl Strategy<Value = i64> {
+    prop_oneof![8 => (0..=4i64).prop_map(|tokens| tokens * MILLION), 2 => 0..4 * MILLION]
+}
+
+/// Of one bucket. A pool knows holds alone.
+fn parts_of(bucket: u8, id: Option<u8>) -> impl Strategy<Value = Part> {
+    (amounts(), prop::bool::weighted(0.1)).prop_map(move |(wanted_micro, is_other)| {
+        let limit = limits_of(bucket)[usize::from(is_other)];
+        let id = if limit.is_pool() { Some(id.unwrap_or(9)) } else { id };
+        part(&[bucket], limit, wanted_micro.min(limit.capacity_micro()), id)
+    })
+}
+
+/// Of up to all four buckets, and now and then of as many as a call can have.
+fn parts() -> impl Strategy<Value = Vec<Part>> {
+    let several = (prop::option::of(0..3u8), prop::sample::subsequence(vec![0, 1, 2, 3u8], 1..=4));
+    let several = several.prop_flat_map(|(id, buckets)| {
+        buckets.into_iter().map(|bucket| parts_of(bucket, id).boxed()).collect::<Vec<_>>()
+    });
+    let wide = (1..=1023u16, parts_of(0, None)).prop_map(|(others, first)| {
+        let other = |number: u16| part(&number.to_be_bytes(), limit(2, "1"), MILLION, None);
+        std::iter::once(first).chain((0..others).map(other)).collect()
+    });
+    prop_oneof![99 => several, 1 => wide]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let dbs = || prop_oneof![6 => Just(0), 1 => Just(1)];
+    let any_db = || prop::option::of(0..2);
+    let id = || (0..3u8).prop_map(Some);
+    let one = |id: Option<u8>| (0..4u8).prop_flat_map(move |bucket| parts_of(bucket, id));
+    let times = || prop_oneof![0..3000i64, 0..12 * MILLION, Just(TTL_US), Just(MILLION)];
+    let waits = prop_oneof![1 => Just(None), 4 => prop_oneof![1..3000i64, times().prop_map(|us| us + 1), Just(1000 * MILLION)].prop_map(Some)];
+    prop_oneof![
+        20 => (dbs(), parts(), waits).prop_map(|(db, parts, max_wait_us)| Step::Call { db, parts, max_wait_us }),
+        2 => (dbs(), one(None), -4..=4i64).prop_map(|(db, part, tokens)| Step::Give { db, part, micro: tokens * MILLION }),
+        3 => (dbs(), id().prop_flat_map(one)).prop_map(|(db, part)| Step::Settle { db, part }),
+        1 => (any_db(), 0..4u8).prop_map(|(db, bucket)| Step::Vanish(db, bucket)),
+        1 => any_db().prop_map(Step::Flush),
+        2 => any::<Index>().prop_map(Step::Disconnect),
+        6 => times().prop_map(Step::Sleep),
+        1 => times().prop_map(Step::SetBack),
+    ]
+}
+
+fn make(server: &mut Server, step: Step) {
+    match step {
+        Step::Call { db, parts, max_wait_us } => drop(server.call(db, &parts, max_wait_us)),
+        Step::Give { db, part, micro } => server.give(db, &part, micro),
+        Step::Settle { db, part } if part.limit.is_pool() => {
+            server.settle(db, &Part { wanted_micro: 0, ..part })
+        }
+        Step::Settle { db, part } => server.settle(db, &part),
+        Step::Vanish(db, bucket) => server.vanish(db, &[bucket]),
+        Step::Flush(db) => server.flush(db),
+        Step::Disconnect(_) if server.queue.is_empty() => {}
+        Step::Disconnect(who) => server.disconnect(server.waiting.0[who.index(server.queue.len())].arrival),
+        Step::Sleep(by_us) => server.sleep(by_us),
+        Step::SetBack(by_us) => server.set_back(by_us),
+    }
+}
+
+proptest! {
+    #![proptest_config(super::config(8))]
+
+    #[test]
+    fn everyone_is_served_when_the_model_says(steps in vec(steps(), 1..80)) {
+        let mut server = Server::default();
+        server.world.now_us = 1_700_000_000 * MILLION;
+        steps.into_iter().for_each(|step| make(&mut server, step));
+        server.close();
+    }
+}
+
+/// Three clients at a bucket that refills one token a second and a pool, both of two tokens.
+#[derive(Clone, Default)]
+struct Clients {
+    server: Server,
+    waits: [Option<Arrival>; 3],
+    /// How many of them have called.
+    known: usize,
+}
+
+impl Clients {
+    /// Everything that can happen next. Clients that have not called yet are all the same.
+    fn nexts(&self) -> Vec<Next> {
+        let clients = 0..3.min(self.known + 1);
+        let of = |client: usize| {
+            let wants = (1..9).map(|wants| (wants / 3, wants % 3));
+            let calls = wants.flat_map(move |(tokens, slots)| {
+                let kinds = if tokens == 0 { vec![true] } else { vec![true, false] };
+                kinds.into_iter().map(move |is_hold| Next::Call { client, tokens, slots, is_hold })
+            });
+            let is_idle = self.waits[client].is_none();
+            calls.filter(move |_| is_idle).chain([Next::End { client }])
+        };
+        clients.flat_map(of).chain([Next::Give, Next::Second]).collect()
+    }
+
+    fn make(&mut self, next: Next) {
+        let (a, b) = (limit(2, "1"), limit(2, "0"));
+        match next {
+            Next::Call { client, tokens, slots, is_hold } => {
+                let id = Some(client as u8);
+                let of_a = part(b"a", a, tokens * MILLION, id.filter(|_| is_hold));
+                let parts = [of_a, part(b"b", b, slots * MILLION, id)];
+                self.known = self.known.max(client + 1);
+                self.waits[client] = self.server.call(0, &parts, Some(3 * MILLION)).1;
+            }
+            Next::End { client } => match self.waits[client] {
+                Some(arrival) => self.server.disconnect(arrival),
+                None => [(b"a", a), (b"b", b)]
+                    .into_iter()
+                    .for_each(|(key, limit)| self.server.settle(0, &part(key, limit, 0, Some(client as u8)))),
+            },
+            Next::Give => self.server.give(0, &part(b"a", a, 0, None), MILLION),
+            Next::Second => self.server.sleep(MILLION),
+        }
+        let waits = |arrival: &Arrival| self.server.waiting.0.iter().any(|call| call.arrival == *arrival);
+        self.waits = self.waits.map(|arrival| arrival.filter(waits));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// So many tokens of the bucket, also as a hold, and so many slots of the pool.
+    Call {
+        client: usize,
+        tokens: i64,
+        slots: i64,
+        is_hold: bool,
+    },
+    /// A client that waits goes away. One that does not settles its holds.
+    End {
+        client: usize,
+    },
+    Give,
+    Second,
+}
+
+/// Tries all sequences of so many more. Returns how many there are.
+fn try_all(clients: &Clients, more: usize, made: &mut Vec<Next>) -> usize {
+    let mut count = 1;
+    for next in clients.nexts().into_iter().filter(|_| more > 0) {
+        made.push(next);
+        let mut clients = clients.clone();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| clients.make(next)));
+        assert!(outcome.is_ok(), "after {made:?}");
+        count += try_all(&clients, more - 1, made);
+        made.pop();
+    }
+    if more == 0 {
+        clients.clone().server.close();
+    }
+    count
+}
+
+/// How many events of a sequence `make test-pure` tries; `make test-turns` tries one more.
+const EVENTS: usize = 4;
+
+#[test]
+fn every_short_sequence_is_served_as_the_model_says() {
+    let count = try_all(&Clients::default(), EVENTS, &mut Vec::new());
+    assert!(count > 100_000, "{count} sequences are not all");
+}
+
+#[test]
+#[ignore = "takes minutes: make test-turns"]
+fn every_sequence_of_one_event_more_is_served_as_the_model_says() {
+    try_all(&Clients::default(), EVENTS + 1, &mut Vec::new());
+}
+
+/// Calls that wait for a bucket that all of them want and for one of their own.
+struct Crowd {
+    world: World,
+    queue: Queue,
+    id: fn(u16) -> Option<u16>,
+}
+
+const CROWD: u16 = 10_000;
+
+/// Questions about a bucket that has changed, and about each call that is served: whether it holds and lacks its two.
+const FOR_A_CHANGE: usize = 2;
+const FOR_A_CALL: usize = 8;
+
+impl Crowd {
+    fn part(&self, number: Option<u16>, of: u16) -> Part {
+        let key = number.map_or(Box::from(*b"shared"), |number| number.to_be_bytes().into());
+        let id = (self.id)(of).map(|id| id.to_be_bytes().into());
+        Part { key, limit: limit(20_000, "1/d"), wanted_micro: MILLION, id }
+    }
+
+    fn enter(&mut self, number: u16, is_shared_first: bool) {
+        let mut parts = vec![self.part(None, number), self.part(Some(number), number)];
+        if !is_shared_first {
+            parts.reverse();
+        }
+        self.queue.enter(0, parts, i64::MAX, &mut self.world);
+    }
+
+    /// Gives to the shared bucket. Returns how many are served.
+    fn give(&mut self, micro: i64) -> usize {
+        let shared = Part { id: None, ..self.part(None, 0) };
+        self.world.operate(0, &shared, Operation::Give { amount_micro: micro });
+        self.queue.mark(0, &shared.key);
+        let mut served = 0;
+        while let Some(arrival) = self.queue.next_served(&mut self.world) {
+            let number = u16::try_from(arrival - 1).unwrap();
+            assert!(self.world.take(0, &self.part(None, number), TTL_US));
+            assert!(self.world.take(0, &self.part(Some(number), number), TTL_US));
+            self.queue.leave(arrival);
+            served += 1;
+        }
+        served
+    }
+
+    fn asked(&mut self) -> usize {
+        std::mem::take(&mut self.world.asked)
+    }
+}
+
+/// Also where each of them enlarges a hold, or all of them the same one.
+#[test]
+fn a_change_asks_about_one_call_and_those_whom_it_serves() {
+    let ids: [fn(u16) -> Option<u16>; 3] = [|_| None, Some, |_| Some(0)];
+    for (id, is_shared_first) in ids.into_iter().flat_map(|id| [(id, true), (id, false)]) {
+        let mut crowd = Crowd { world: World::default(), queue: Queue::default(), id };
+        // Each holds a millionth of a token already, if it holds at all. Nothing else is left.
+        let mut left_micro = 20_000 * MILLION;
+        for id in (0..CROWD).filter(|number| id(*number) == Some(*number)) {
+            assert!(crowd.world.take(0, &Part { wanted_micro: 1, ..crowd.part(None, id) }, 1 << 50));
+            left_micro -= 1;
+        }
+        let shared = Part { id: None, ..crowd.part(None, 0) };
+        crowd.world.operate(0, &shared, Operation::Charge { amount_micro: left_micro });
+        (0..CROWD).for_each(|number| crowd.enter(number, is_shared_first));
+        assert!(crowd.asked() <= usize::from(CROWD) * FOR_A_CALL);
+        assert_eq!((crowd.give(0), crowd.asked() <= FOR_A_CHANGE), (0, true));
+        crowd.queue.wanted_before(0, b"shared", &mut crowd.world);
+        assert_eq!(crowd.asked(), 1, "one limit");
+        for tokens in [1, 3] {
+            let served = crowd.give(tokens * MILLION);
+            assert!(served > 0 || crowd.queue.is_empty());
+            assert!(crowd.asked() <= FOR_A_CHANGE + served * FOR_A_CALL, "to serve {served}");
+        }
+    }
+}
