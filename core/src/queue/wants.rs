@@ -82,11 +82,10 @@ impl Wants {
         self.put(arrival, wanted);
     }
 
+    /// Removes a call that is among them.
     pub(super) fn remove(&mut self, arrival: Arrival) {
-        if self.leaf(arrival).is_some_and(|leaf| self.node(leaf) != Wanted::ABSENT) {
-            self.present = self.present.saturating_sub(1);
-            self.put(arrival, Wanted::ABSENT);
-        }
+        self.present = self.present.saturating_sub(1);
+        self.put(arrival, Wanted::ABSENT);
     }
 
     fn put(&mut self, arrival: Arrival, wanted: Wanted) {
