@@ -184,7 +184,7 @@ fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECO
 FUZZ_SECONDS ?= 60
 
 .PHONY: mutants
-mutants: build-tools ## Change the core in 1,100 small ways; the pure tests must notice each (an hour or two)
+mutants: build-tools ## Change the core in 1,300 small ways; the pure tests must notice each (an hour or two)
 	@command -v cargo-mutants >/dev/null || cargo install --locked cargo-mutants
 	$(call say,'changing the algorithm and the parser')
 	@CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 PROPTEST_CASES=$(MUTANT_CASES) PROPTEST_MAX_SHRINK_ITERS=0 cargo mutants $(CORE) --jobs 2 --output target $(MUTANTS) \
