@@ -15,11 +15,13 @@ type call struct {
 	undoes  bool          // a grant that nobody waits for any more goes back
 	probing bool          // finds out whether the server is back
 	aside   bool          // not behind those that a silent server keeps
+	maxWait time.Duration // in the server, on a connection of its own
 	ready   chan struct{} // receives once, when the caller may go on
 
 	// The lane's mutex guards what follows.
 	phase      phase
 	since      int64 // of the lane's clock: when the phase began
+	left       int64 // of maxWait when the command was sent: before that is over, no reply is due
 	next, prev *call // of those that are under way
 	released   bool  // the caller has gone on without the reply
 	finished   bool
@@ -112,8 +114,11 @@ func (c *call) Deadline() (time.Time, bool) {
 	if c.lane.synchronous() || c.lane.server.settings.timeout <= 0 {
 		return time.Time{}, false
 	}
+	c.lane.mutex.Lock()
+	left := time.Duration(c.left)
+	c.lane.mutex.Unlock()
 	// The lane drops a late call first, and knows whether the server was silent or this call alone was late.
-	return time.Now().Add(2 * c.lane.longest()), true
+	return time.Now().Add(left + 2*c.lane.longest()), true
 }
 
 func (c *call) Done() <-chan struct{} {
@@ -162,7 +167,9 @@ func (c *call) decide(fate fate) {
 // giveBack returns what a finished call has taken, once, if its fate says so.
 func (c *call) giveBack() {
 	c.lane.mutex.Lock()
-	isDue := c.finished && c.released && c.undoes && c.fate == undone && c.err == nil
+	// A hold that was waited for may have been granted when its connection was closed. Nothing is lost by settling none.
+	mayBeHeld := c.maxWait > 0 && c.args[0] == "TB.MHOLD" && !isServerLine(c.err)
+	isDue := c.finished && c.released && c.undoes && c.fate == undone && (c.err == nil || mayBeHeld)
 	if isDue {
 		c.fate = kept
 	}
@@ -170,15 +177,27 @@ func (c *call) giveBack() {
 	if !isDue {
 		return
 	}
-	for _, undo := range undoing(c.args, c.reply) {
-		go func(undo command) { _, _ = c.lane.server.ask(context.Background(), undo) }(undo)
+	for _, undo := range c.undoing() {
+		go c.lane.server.undo(undo, c.err != nil)
 	}
 }
 
-// undoing lists the commands that return what a command has taken.
-func undoing(args []any, reply any) []command {
-	decision, err := parseDecision(reply)
-	if err != nil || !decision.Allowed {
+// undoAgainAfter is how long a server may take to see that a connection was closed.
+const undoAgainAfter = time.Second
+
+// undo sends it again later if the call may be granted behind it: the server has not seen yet that the caller has gone.
+func (s *Server) undo(c command, mayStillWait bool) {
+	_, _ = s.ask(context.Background(), c)
+	if mayStillWait && s.clock.Sleep(context.Background(), undoAgainAfter) == nil {
+		_, _ = s.ask(context.Background(), c)
+	}
+}
+
+// undoing lists the commands that return what the call has taken, or may have.
+func (c *call) undoing() []command {
+	args := c.args
+	decision, err := parseDecision(c.reply)
+	if c.err == nil && (err != nil || !decision.Allowed) {
 		return nil
 	}
 	give := func(key, capacity, rate, amount any) command {

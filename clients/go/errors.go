@@ -89,7 +89,7 @@ func (l *lane) wrong(err error) error {
 		return ErrCrossSlot
 	case first == "MOVED" || first == "ASK":
 		return &wrongError{text: strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), server: l.who, kind: ErrClusterNode, cause: err}
-	case first == "ERR":
+	case first == "ERR" && !strings.HasPrefix(line, tooManyWaiters):
 		return &wrongError{text: line, server: l.who, kind: ErrBadArgument, cause: err}
 	case isLine:
 		return &wrongError{text: line, server: l.who, cause: err}
@@ -162,7 +162,10 @@ var faults = map[string]fault{
 	"OOM": faultOfWrite, "READONLY": faultOfWrite, "MISCONF": faultOfWrite, "NOREPLICAS": faultOfWrite, "TRYAGAIN": faultOfWrite,
 }
 
-const tooManyClients = "ERR max number of clients"
+const (
+	tooManyClients = "ERR max number of clients"
+	tooManyWaiters = "ERR tokenbucket.max-waiters"
+)
 
 func (s *Server) faultOf(err error) fault {
 	line, _ := serverLine(err)

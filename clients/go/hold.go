@@ -42,7 +42,7 @@ type Hold struct {
 	err     error
 }
 
-func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl time.Duration) (*Hold, error) {
+func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
 	if ttl < time.Millisecond {
 		return nil, badArgument("ttl: a hold lasts at least 1 ms, not %v", ttl)
 	}
@@ -53,7 +53,7 @@ func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl 
 		return nil, err
 	}
 	h.id = hex.EncodeToString(random[:])
-	decision, err := h.set(ctx)
+	decision, err := h.set(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +64,22 @@ func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl 
 	}
 	go h.renew(ctx)
 	return h, nil
+}
+
+// during runs work under the hold, if it was granted.
+func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
+	if err == nil {
+		err = h.Decision().Err()
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if _, err := h.Settle(); failure == nil {
+			failure = err
+		}
+	}()
+	return work(h)
 }
 
 // Decision is the first one, then that of the latest renewal: one that is denied tells that the hold is lost.
@@ -147,10 +163,10 @@ func (h *Hold) forgetLocally(parts []part) {
 }
 
 // set makes the hold last ttl from now, or takes it anew: the same call again takes nothing more.
-func (h *Hold) set(ctx context.Context) (JointDecision, error) {
+func (h *Hold) set(ctx context.Context, options []CallOption) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	hold := command{args: []any{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}}
-	return decideAll(ctx, h.server, h.settings, h.parts, hold)
+	return decideAll(ctx, h.server, h.settings, h.parts, hold.with(options))
 }
 
 // renew does so three times a ttl, so that one renewal may fail and the next still comes in time.
@@ -166,7 +182,7 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		decision, err := h.set(ctx)
+		decision, err := h.set(ctx, nil)
 		if err != nil {
 			continue // the next one, or Settle, meets it again
 		}

@@ -137,6 +137,46 @@ func TestAHoldOverSeveralLimits(t *testing.T) {
 	expectRemaining(t, single("tokens"), "{model}:tokens", 750)
 }
 
+func TestAHoldEndsWithItsWork(t *testing.T) {
+	limits := realserver.Start(t).Limits()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	failed := errors.New("failed")
+	for _, work := range []func(*tokenbucket.Hold) error{
+		func(hold *tokenbucket.Hold) error { hold.Used(1); return failed },
+		func(hold *tokenbucket.Hold) error { hold.Used(1); settle(t, hold); settle(t, hold); return failed },
+		func(hold *tokenbucket.Hold) error { hold.Used(1); panic(failed) },
+	} {
+		func() {
+			defer func() {
+				if thrown := recover(); thrown != nil && thrown != failed {
+					t.Error(thrown)
+				}
+			}()
+			if err := limiter.WithHold(ctx, "a", 8, time.Minute, work); err != failed {
+				t.Error(err)
+			}
+		}()
+	}
+	expectRemaining(t, limiter, "a", 7)
+	err := limiter.WithHold(ctx, "a", 8, time.Minute, func(*tokenbucket.Hold) error { t.Error("denied"); return nil })
+	var denied *tokenbucket.DeniedError
+	if !errors.As(err, &denied) || denied.Decision.RetryAfter <= 0 {
+		t.Error(err)
+	}
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly})
+	err = joint.WithHold(ctx, "a", map[string]float64{"x": 8}, time.Minute, func(hold *tokenbucket.Hold) error {
+		hold.UsedOf("x", 3)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	expectRemaining(t, limiter, "{a}:x", 7)
+	if err := limiter.WithHold(ctx, "a", 8, 0, nil); !errors.Is(err, tokenbucket.ErrBadArgument) {
+		t.Error(err)
+	}
+}
+
 func TestHoldsOfNothingAreErrors(t *testing.T) {
 	fake := tokenbuckettest.NewServer()
 	fake.Break(errors.New("unplugged")) // and not let through under FailOpen

@@ -21,13 +21,14 @@ func NewJointLimiter(server *Server, limits map[string]Limit, options ...Limiter
 	return &JointLimiter{server, limits, newSettings(options)}
 }
 
-// TakeAll takes every cost, by the names of the limits, or none.
-func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[string]float64) (JointDecision, error) {
+// TakeAll takes every cost, by the names of the limits, or none. With MaxWait it waits for its turn.
+func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[string]float64, options ...CallOption) (JointDecision, error) {
 	parts, err := l.parts(name, costs)
 	if err != nil {
 		return JointDecision{}, err
 	}
-	return decideAll(ctx, l.server, l.settings, parts, command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}})
+	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
+	return decideAll(ctx, l.server, l.settings, parts, take.with(options))
 }
 
 // Reset makes the buckets of a name full.
@@ -41,12 +42,18 @@ func (l *JointLimiter) Reset(ctx context.Context, name string) error {
 }
 
 // Hold takes every amount until the hold is settled, or for ttl if its holder is gone, or takes none: see Hold.
-func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string]float64, ttl time.Duration) (*Hold, error) {
+func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string]float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
 	parts, err := l.parts(name, amounts)
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, l.server, l.settings, parts, ttl)
+	return newHold(ctx, l.server, l.settings, parts, ttl, options)
+}
+
+// WithHold runs work under a hold, and settles it: see Limiter.WithHold.
+func (l *JointLimiter) WithHold(ctx context.Context, name string, amounts map[string]float64, ttl time.Duration, work func(*Hold) error, options ...CallOption) error {
+	hold, err := l.Hold(ctx, name, amounts, ttl, options...)
+	return hold.during(err, work)
 }
 
 func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, error) {

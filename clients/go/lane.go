@@ -26,7 +26,8 @@ type lane struct {
 	idle        []chan *call // of workers that wait for a call
 	workers     int
 	isWatched   bool
-	hadCall     bool // since the watch last looked
+	pinged      int64 // by the lane's clock: when the server was last asked for those that wait
+	hadCall     bool  // since the watch last looked
 }
 
 // mostWorkers bounds the calls that are with the client at a time, so that a flood opens no flood of connections.
@@ -84,6 +85,9 @@ func (l *lane) leave(c *call) bool {
 		return false
 	}
 	c.released = true
+	if c.maxWait > 0 {
+		l.drop(c) // it leaves the server's queue
+	}
 	l.mutex.Unlock()
 	c.decide(undone)
 	return true
@@ -99,7 +103,7 @@ func (l *lane) submit(c *call) {
 		go l.watch()
 	}
 	switch {
-	case c.aside:
+	case c.needsNoWorker():
 		go func() { l.do(c) }()
 	case len(l.idle) > 0:
 		wake := l.idle[len(l.idle)-1]
@@ -112,6 +116,9 @@ func (l *lane) submit(c *call) {
 		l.queue = append(l.queue, c)
 	}
 }
+
+// needsNoWorker: it bounds nobody's way to the server, as it has a connection of its own or goes where no other does.
+func (c *call) needsNoWorker() bool { return c.aside || c.maxWait > 0 }
 
 func (l *lane) work(c *call) {
 	wake := make(chan *call, 1)
@@ -156,7 +163,9 @@ func (l *lane) pop() *call {
 func (l *lane) do(c *call) (wasDropped bool) {
 	l.mutex.Lock()
 	if c.released {
-		l.remove(c)
+		if !c.dropped {
+			l.remove(c)
+		}
 		l.mutex.Unlock()
 		l.circuit.abandoned(c.probing)
 		return false
@@ -237,7 +246,11 @@ func (l *lane) watch() {
 		}
 		l.hadCall = false
 		failure := l.look()
+		unheard, isDue := l.pingIsDue()
 		l.mutex.Unlock()
+		if isDue {
+			go l.ping(unheard)
+		}
 		if failure != nil {
 			l.fail(failure)
 		}
@@ -266,8 +279,15 @@ func (l *lane) look() (failure error) {
 	timeout := int64(l.server.settings.timeout + l.interval()) // a call may have begun just before a look
 	for c := l.first; c != nil; {
 		next := c.next
-		quiet, age := now-later(c.since, l.heard.Load()), now-c.since
+		due := c.since
+		if c.phase == sent {
+			due += c.left
+		}
+		quiet, age := now-later(due, l.heard.Load()), now-due
 		switch {
+		case c.isKept(now) && l.circuit.away.Load() && now-later(c.since, l.heard.Load()) >= longest:
+			l.release(c)
+			l.drop(c)
 		case c.phase == sent && age >= longest:
 			l.release(c)
 			l.drop(c)
@@ -284,6 +304,26 @@ func (l *lane) look() (failure error) {
 		c = next
 	}
 	return failure
+}
+
+// pingIsDue tells whether calls wait, and nothing was heard for so long that the server may have gone; and their key.
+func (l *lane) pingIsDue() (key string, isDue bool) {
+	now := l.awake.Load()
+	if now-later(l.pinged, l.heard.Load()) < int64(l.longest())/2 {
+		return "", false
+	}
+	for c := l.first; c != nil; c = c.next {
+		if c.isKept(now) {
+			l.pinged = now
+			return c.key, true
+		}
+	}
+	return "", false
+}
+
+// ping finds out whether the server is there: calls that wait do not tell.
+func (l *lane) ping(key string) {
+	_, _ = l.server.askNode(context.Background(), l, command{args: ping, key: key, always: true})
 }
 
 func later(one, other int64) int64 {
@@ -307,7 +347,7 @@ func (l *lane) drop(c *call) {
 	if c.done != nil {
 		close(c.done)
 	}
-	if c.aside {
+	if c.needsNoWorker() {
 		return
 	}
 	if next := l.pop(); next != nil {

@@ -98,17 +98,23 @@ func (l *Limiter) With(limit Limit) *Limiter {
 	return &other
 }
 
-// Take takes cost tokens if the bucket holds them, else none.
-func (l *Limiter) Take(ctx context.Context, name string, cost float64) (Decision, error) {
+// Take takes cost tokens if the bucket holds them, else none. With MaxWait it waits for its turn.
+func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
 	began := l.began(l.server)
-	decision, err := l.take(ctx, name, cost)
+	decision, err := l.take(ctx, name, cost, options)
 	if err == nil {
 		l.tell(l.server, name, l.limit, decision, began)
 	}
 	return decision, err
 }
 
-func (l *Limiter) take(ctx context.Context, name string, cost float64) (Decision, error) {
+func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
+	if len(options) > 0 {
+		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 {
+			reply, err := l.server.ask(ctx, c)
+			return l.decision(c, reply, err)
+		}
+	}
 	if l.batches != nil && cost >= 1 && cost <= float64(l.batch) && cost == math.Trunc(cost) {
 		return l.takeFromBatch(ctx, name, int64(cost))
 	}
@@ -187,9 +193,17 @@ func (s *Server) delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Hold takes amount until the hold is settled, or for ttl if its holder is gone: see Hold.
-func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration) (*Hold, error) {
-	return newHold(ctx, l.server, l.settings, []part{{"", name, l.limit, amount}}, ttl)
+// Hold takes amount until the hold is settled, or for ttl if its holder is gone: see Hold. With MaxWait it waits for its
+// turn, and the ttl begins then.
+func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
+	return newHold(ctx, l.server, l.settings, []part{{"", name, l.limit, amount}}, ttl, options)
+}
+
+// WithHold runs work under a hold, and settles it when work returns or panics. A denial is a *DeniedError, without work being
+// run. Otherwise the error is work's, or that of Settle.
+func (l *Limiter) WithHold(ctx context.Context, name string, amount float64, ttl time.Duration, work func(*Hold) error, options ...CallOption) error {
+	hold, err := l.Hold(ctx, name, amount, ttl, options...)
+	return hold.during(err, work)
 }
 
 // Close gives back what batches have left.

@@ -141,12 +141,17 @@ type command struct {
 	always bool
 	// once is not sent again when its reply was lost: what is given twice is too much.
 	once bool
+	// maxWait lets what would be denied wait in the server.
+	maxWait time.Duration
 }
 
 // ask returns an *awayError if the server does not decide, and any other if the call is wrong.
 func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if c.maxWait > 0 {
+		return s.wait(ctx, c)
 	}
 	for {
 		module := s.node(c.key)
@@ -172,7 +177,11 @@ func (s *Server) askNode(ctx context.Context, of *lane, c command) (any, error) 
 	if !admitted && !c.always {
 		return nil, &awayError{server: of.who, cause: errCircuitOpen}
 	}
-	asked := &call{lane: of, args: c.args, key: c.key, once: c.once, undoes: true, probing: probing, aside: probing || !admitted}
+	return s.runOn(ctx, &call{lane: of, args: c.args, key: c.key, once: c.once, undoes: true, probing: probing, aside: probing || !admitted})
+}
+
+func (s *Server) runOn(ctx context.Context, asked *call) (any, error) {
+	of := asked.lane
 	reply, err := of.run(ctx, asked)
 	if err == nil || err == ctx.Err() {
 		return reply, err
@@ -189,6 +198,9 @@ func (s *Server) askNode(ctx context.Context, of *lane, c command) (any, error) 
 
 // perform sends what the call takes: the command, or the script where there is no module.
 func (s *Server) perform(c *call) (any, error) {
+	if c.maxWait > 0 {
+		return s.performWaiting(c)
+	}
 	name, module := c.args[0].(string), s.node(c.key)
 	if c.aside {
 		module.script.lookForModule() // the server may be another

@@ -7,6 +7,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -32,7 +33,7 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 		options.Dialer = listen(orDialer(options), nil)
 		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
 		options.NewClient = separately(options.NewClient)
-		return cluster{redis.NewClusterClient(&options)}, nil
+		return &cluster{client: redis.NewClusterClient(&options)}, nil
 	}
 	return nil, fmt.Errorf("%w: goredis.From takes a *redis.Client or a *redis.ClusterClient, not a %T", tokenbucket.ErrBadArgument, client)
 }
@@ -112,6 +113,8 @@ func (l *listening) SyscallConn() (syscall.RawConn, error) {
 type single struct {
 	client *redis.Client
 	heard  atomic.Value // func(), once there was a call
+
+	waiters waiters
 }
 
 // Address is for errors.
@@ -121,7 +124,10 @@ func (s *single) Address() string { return s.client.Options().Addr }
 func (s *single) Connections() int { return s.client.Options().PoolSize }
 
 // Close closes the connections.
-func (s *single) Close() error { return s.client.Close() }
+func (s *single) Close() error {
+	s.waiters.closeAll()
+	return s.client.Close()
+}
 
 func (s *single) Do(ctx context.Context, args ...any) (any, error) {
 	if s.heard.Load() == nil {
@@ -164,16 +170,30 @@ func send(ctx context.Context, client *redis.Client, args []any) (any, error) {
 	}
 }
 
-type cluster struct{ client *redis.ClusterClient }
+type cluster struct {
+	client *redis.ClusterClient
+
+	mutex    sync.Mutex
+	waiters  map[string]*waiters // of nodes, by their addresses
+	isClosed bool
+}
 
 // Close closes the connections.
-func (c cluster) Close() error { return c.client.Close() }
+func (c *cluster) Close() error {
+	c.mutex.Lock()
+	c.isClosed = true
+	for _, waiters := range c.waiters {
+		waiters.closeAll()
+	}
+	c.mutex.Unlock()
+	return c.client.Close()
+}
 
 // A slot that moves back and forth is not followed for ever.
 const mostRedirections = 3
 
 // Do finds the node by the key itself: the client would take the first argument for the key.
-func (c cluster) Do(ctx context.Context, args ...any) (reply any, err error) {
+func (c *cluster) Do(ctx context.Context, args ...any) (reply any, err error) {
 	for redirected := 0; ; redirected++ {
 		node, unknown := c.client.MasterForKey(ctx, tokenbucket.KeyOf(ctx))
 		if unknown != nil {
@@ -187,25 +207,46 @@ func (c cluster) Do(ctx context.Context, args ...any) (reply any, err error) {
 		if move.isAsk {
 			return c.ask(ctx, move.address, args)
 		}
-		// It reads where the slots are, and returns when it has.
-		_ = c.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+		c.learnSlots(ctx)
 	}
 }
 
+// learnSlots returns when the client has read where the slots are.
+func (c *cluster) learnSlots(ctx context.Context) {
+	_ = c.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+}
+
 // ask asks the node that a slot is moving to.
-func (c cluster) ask(ctx context.Context, address string, args []any) (reply any, err error) {
-	err = &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%s is not known", address)}
-	_ = c.client.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+func (c *cluster) ask(ctx context.Context, address string, args []any) (any, error) {
+	node, err := c.nodeAt(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return askOn(ctx, node, args)
+}
+
+func askOn(ctx context.Context, node *redis.Client, args []any) (any, error) {
+	pipeline := node.Pipeline()
+	pipeline.Do(ctx, "ASKING")
+	answer := pipeline.Do(ctx, args...)
+	_, _ = pipeline.Exec(ctx)
+	return answer.Result()
+}
+
+func (c *cluster) nodeAt(ctx context.Context, address string) (*redis.Client, error) {
+	found := make(chan *redis.Client, 1) // the nodes are visited concurrently
+	_ = c.client.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
 		if node.Options().Addr == address {
-			pipeline := node.Pipeline()
-			pipeline.Do(ctx, "ASKING")
-			answer := pipeline.Do(ctx, args...)
-			_, _ = pipeline.Exec(ctx)
-			reply, err = answer.Result()
+			found <- node
 		}
 		return nil
 	})
-	return reply, err
+	select {
+	case node := <-found:
+		return node, nil
+	default:
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%s is not known", address)}
+	}
 }
 
 type move struct {

@@ -203,6 +203,53 @@ func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
 	}
 }
 
+func TestACallThatWaitsFollowsItsSlot(t *testing.T) { onEach(t, true, aCallThatWaitsFollowsItsSlot) }
+
+func aCallThatWaitsFollowsItsSlot(t *testing.T, cluster setup) {
+	limiter := cluster.closed()
+	left(t, 10)(limiter.Peek(ctx, "a", 0)) // the client learns where the slots are
+	to := (cluster.NodeOf("tb:a") + 1) % 3
+	cluster.MoveSlotOf("tb:a", to)
+	node := cluster.Nodes[to]
+	node.Do("TB.TAKE", "tb:a", "10", "10/h", "10")
+	impatient, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, context := range []context.Context{impatient, ctx} {
+		context := context
+		ended := make(chan error, 1)
+		go func() {
+			decision, err := limiter.Take(context, "a", 1, tokenbucket.MaxWait(time.Hour))
+			if err == nil && (!decision.Allowed || decision.Degraded) {
+				err = fmt.Errorf("%+v", decision)
+			}
+			ended <- err
+		}()
+		realserver.Eventually(t, "the call waits", func() bool { return waits(node) == 1 })
+		if context == impatient {
+			cancel()
+			if err := <-ended; !errors.Is(err, impatient.Err()) {
+				t.Fatal(err)
+			}
+			realserver.Eventually(t, "it has left", func() bool { return waits(node) == 0 })
+			continue
+		}
+		node.Do("TB.GIVE", "tb:a", "10", "10/h", "1")
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// waits is how many calls wait in a node.
+func waits(node *realserver.Server) (calls int) {
+	for _, line := range strings.Split(fmt.Sprintf("%s", node.Do("INFO", "everything")), "\r\n") {
+		if _, err := fmt.Sscanf(line, "tokenbucket_waiting:%d", &calls); err == nil {
+			return calls
+		}
+	}
+	return calls
+}
+
 func TestANodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T) {
 	onEach(t, true, aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver)
 }

@@ -4,7 +4,6 @@ package redigo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -23,8 +22,10 @@ type Option func(*doer)
 func Address(address string) Option { return func(d *doer) { d.address = address } }
 
 // From makes a Doer of a pool. Its connections stay the pool's: callers wait for one where MaxActive bounds their number.
+// Calls with tokenbucket.MaxWait dial connections of their own beside the pool, which the pool does not count. Up to MaxIdle
+// of them are kept for the next such calls, until the tokenbucket.Server is closed.
 func From(pool *redis.Pool, options ...Option) tokenbucket.Doer {
-	d := doer{pool: pool}
+	d := doer{pool: pool, waiters: &waiters{}}
 	for _, option := range options {
 		option(&d)
 	}
@@ -34,6 +35,7 @@ func From(pool *redis.Pool, options ...Option) tokenbucket.Doer {
 type doer struct {
 	pool    *redis.Pool
 	address string
+	waiters *waiters
 }
 
 // Address is for errors.
@@ -122,14 +124,8 @@ func (d clusterDoer) try(ctx context.Context, args []any) (any, error) {
 	conn := d.cluster.Get()
 	defer conn.Close()
 	key := tokenbucket.KeyOf(ctx)
-	if key != "" {
-		bound, ok := conn.(interface{ Bind(keys ...string) error })
-		if !ok {
-			return nil, fmt.Errorf("redigo: %T has no method Bind", conn)
-		}
-		if err := bound.Bind(key); err != nil {
-			return nil, unsent(err)
-		}
+	if err := bind(conn, key); err != nil {
+		return nil, err
 	}
 	return send(ctx, conn, args, "EXISTS", key)
 }

@@ -34,6 +34,25 @@ func (a address) Do(ctx context.Context, args ...any) (any, error) {
 	return exchange(conn, bufio.NewReader(conn), args)
 }
 
+// DoWaiting closes its side of the connection when the context ends. The server then replies nothing, unless it had.
+func (a address) DoWaiting(ctx context.Context, args ...any) (any, error) {
+	conn, err := net.Dial("tcp", string(a))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-ctx.Done():
+			_ = conn.(*net.TCPConn).CloseWrite()
+		case <-over:
+		}
+	}()
+	return exchange(conn, bufio.NewReader(conn), args)
+}
+
 func exchange(writer io.Writer, reader *bufio.Reader, args []any) (any, error) {
 	var command strings.Builder
 	fmt.Fprintf(&command, "*%d\r\n", len(args))
@@ -78,6 +97,9 @@ func read(reader *bufio.Reader) (any, error) {
 	}
 	return elements, nil
 }
+
+// DoerAt asks a server at that address.
+func DoerAt(at string) tokenbucket.Doer { return address(at) }
 
 // Doer asks it.
 func (s *Server) Doer() tokenbucket.Doer { return address(s.Address()) }
