@@ -162,6 +162,8 @@ func (d *driver) do(r request) (object, error) {
 		return d.hold(r)
 	case "settle":
 		return d.settle(r)
+	case "settle_inside":
+		return d.settleInside(r)
 	case "hold_cancelled":
 		return d.holdCancelled(r)
 	case "many", "second_runtime": // goroutines have one runtime
@@ -268,6 +270,9 @@ func (r request) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(*r.DeadlineUs*float64(time.Microsecond)))
 }
 
+// maxWait is of takes and holds; without, they do not wait.
+func (r request) maxWait() tokenbucket.CallOption { return tokenbucket.MaxWait(ms(r.MaxWaitMs)) }
+
 func described(decision tokenbucket.Decision) object {
 	return object{"allowed": decision.Allowed, "granted": decision.Granted, "remaining": decision.Remaining,
 		"retry_after_ms": decision.RetryAfter.Milliseconds(), "reset_after_ms": decision.ResetAfter.Milliseconds(),
@@ -301,7 +306,7 @@ func (d *driver) call(r request) (object, error) {
 		if r.Do != "take_all" {
 			return nil, fmt.Errorf("%w: %s of a joint limiter", errUnsupported, r.Do)
 		}
-		decision, err := joint.TakeAll(ctx, r.Name, r.Costs)
+		decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.maxWait())
 		return describedJointly(decision), err
 	}
 	decision, err := one(ctx, single, r, r.Do, r.Name)
@@ -323,7 +328,7 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 	}
 	switch op {
 	case "take":
-		return limiter.Take(ctx, name, cost)
+		return limiter.Take(ctx, name, cost, r.maxWait())
 	case "peek":
 		return limiter.Peek(ctx, name, cost)
 	case "take_up_to":
@@ -345,7 +350,7 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 		if ttl == 0 {
 			ttl = time.Minute
 		}
-		hold, err := limiter.Hold(ctx, name, amount, ttl)
+		hold, err := limiter.Hold(ctx, name, amount, ttl, r.maxWait())
 		if err != nil {
 			return tokenbucket.Decision{}, err
 		}
@@ -365,7 +370,7 @@ func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error
 		if err := json.Unmarshal(r.Amount, &amounts); err != nil {
 			return nil, err
 		}
-		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs))
+		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs), r.maxWait())
 	}
 	amount := 1.0
 	if r.Amount != nil {
@@ -373,7 +378,7 @@ func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error
 			return nil, err
 		}
 	}
-	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs))
+	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs), r.maxWait())
 }
 
 func (d *driver) hold(r request) (object, error) {
@@ -391,6 +396,26 @@ func (d *driver) hold(r request) (object, error) {
 	defer d.mutex.Unlock()
 	d.holds[r.As] = hold
 	return describedJointly(hold.Decision()), nil
+}
+
+// settleInside settles twice inside the block, and the end of the block does once more.
+func (d *driver) settleInside(r request) (object, error) {
+	single, _, err := d.on(r)
+	if err != nil || single == nil {
+		return nil, fmt.Errorf("%w: settle_inside of %q: %v", errUnsupported, r.On, err)
+	}
+	var amount, used float64
+	_ = json.Unmarshal(r.Amount, &amount)
+	_ = json.Unmarshal(r.Used, &used)
+	var settled tokenbucket.JointDecision
+	err = single.WithHold(context.Background(), r.Name, amount, ms(r.TTLMs), func(hold *tokenbucket.Hold) error {
+		hold.Used(used)
+		_, _ = hold.Settle()
+		var err error
+		settled, err = hold.Settle()
+		return err
+	})
+	return describedJointly(settled), err
 }
 
 func (d *driver) settle(r request) (object, error) {
