@@ -91,6 +91,23 @@ impl Limiter {
         }
     }
 
+    /// As it is asked to wait in the server: without a time, takes and holds do not.
+    pub fn waiting(&self, request: &Value) -> Self {
+        let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
+        match self {
+            Self::Tasks(limiter) => Self::Tasks(limiter.with_max_wait(max_wait)),
+            Self::Threads(limiter) => Self::Threads(limiter.with_max_wait(max_wait)),
+        }
+    }
+
+    /// For a caller with a deadline, which ends the calls of a thread too.
+    pub fn within(&self, deadline: Option<Duration>) -> Self {
+        match (self, deadline) {
+            (Self::Threads(limiter), Some(deadline)) => Self::Threads(limiter.within(deadline)),
+            _ => self.clone(),
+        }
+    }
+
     /// One call; a hold is let go at once.
     pub async fn decide(
         &self,
@@ -107,7 +124,7 @@ impl Limiter {
         };
         let max_wait = ms(request, "max_wait_ms").unwrap_or(Duration::from_secs(100_000));
         let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
-        match self {
+        match self.waiting(request).within(deadline) {
             Self::Tasks(limiter) => {
                 let call = async {
                     match operation {
@@ -125,7 +142,6 @@ impl Limiter {
                 within(deadline, call).await
             }
             Self::Threads(limiter) => {
-                let limiter = deadline.map_or_else(|| limiter.clone(), |deadline| limiter.within(deadline));
                 let (operation, name) = (operation.to_owned(), name.to_owned());
                 on_a_thread(move || match operation.as_str() {
                     "peek" => limiter.peek(&name, amount),
@@ -220,6 +236,15 @@ impl Joint {
             Server::Threads(server) => {
                 Self::Threads(sync::JointLimiter::with_options(server, limits, options))
             }
+        }
+    }
+
+    /// As [`Limiter::waiting`].
+    pub fn waiting(&self, request: &Value) -> Self {
+        let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
+        match self {
+            Self::Tasks(limiter) => Self::Tasks(limiter.with_max_wait(max_wait)),
+            Self::Threads(limiter) => Self::Threads(limiter.with_max_wait(max_wait)),
         }
     }
 

@@ -15,7 +15,7 @@ use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
 use tokenbucket_client::{Error, Fallback, Limit, OnError, Options, ServerOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use client::{Held, Joint, Limiter, Server};
+use client::{within, Held, Joint, Limiter, Server};
 
 #[derive(Default)]
 struct State {
@@ -124,7 +124,8 @@ impl State {
             "joint" => self.joint(request),
             "take_all" => {
                 let costs: HashMap<String, f64> = amounts(&request["costs"]);
-                Ok(found(&self.joints, on)?.take_all(text(request, "name"), costs).await?)
+                let joint = found(&self.joints, on)?.waiting(request);
+                Ok(within(load::deadline(request), joint.take_all(text(request, "name"), costs)).await?)
             }
             "hold" => self.hold(request).await,
             "settle" => {
@@ -226,10 +227,13 @@ impl State {
     async fn held(&self, request: &Value) -> Result<Held, Wrong> {
         let (on, name) = (text(request, "on"), text(request, "name"));
         let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
+        let deadline = load::deadline(request);
         if request["amount"].is_object() {
-            return Ok(found(&self.joints, on)?.hold(name, amounts(&request["amount"]), ttl).await?);
+            let joint = found(&self.joints, on)?.waiting(request);
+            return Ok(within(deadline, joint.hold(name, amounts(&request["amount"]), ttl)).await?);
         }
-        let hold = found(&self.limiters, on)?.hold(name, number(request, "amount"), ttl).await?;
+        let limiter = found(&self.limiters, on)?.waiting(request).within(deadline);
+        let hold = within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await?;
         Ok(Held { hold, of: Vec::new() })
     }
 
