@@ -16,7 +16,7 @@ use crate::waiting::at_once;
 
 /// A call that waits is sent so often at most: each time a slot moved, a master changed or a connection ended.
 const TRIES_OF_A_WAIT: u32 = 10;
-/// In this time the server ends a wait.
+/// In this time the server ends a wait, or sees that its connection was closed.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where a call waits, while it does.
@@ -145,10 +145,14 @@ impl Calls {
             }
             // With its connection, if that still waits.
             drop(rest);
-            calls.send_all(match answer {
-                Some(Ok(Some(Answer::Replies(replies)))) => request.undo(&replies),
-                _ => request.undo_hold().into_iter().collect(),
-            });
+            if let Some(Ok(Some(Answer::Replies(replies)))) = answer {
+                return calls.send_all(request.undo(&replies));
+            }
+            let Some(settle) = request.undo_hold() else { return };
+            calls.send_all(vec![settle.clone()]);
+            // The server may grant it behind that, before it sees that the connection was closed.
+            calls.nodes.clock().sleep(LEAVE_WITHIN).await;
+            calls.send_all(vec![settle]);
         });
     }
 
