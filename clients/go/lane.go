@@ -295,7 +295,7 @@ func (l *lane) look() (failure error) {
 			l.release(c)
 			l.drop(c)
 			failure = errConnecting
-		case quiet >= timeout && !c.released:
+		case quiet >= timeout && !c.released && (c.phase != connecting || c.maxWait == 0): // who wants to wait has time to connect
 			if c.phase == sent {
 				failure = errSilent
 			}

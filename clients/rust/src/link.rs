@@ -11,7 +11,7 @@ use redis::{
     ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 use tokio::runtime::{Handle, Id};
-use tokio::sync::watch;
+use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
 use crate::locked::locked;
 
@@ -20,6 +20,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 const MOST_IN_A_QUEUE: usize = 100_000;
 /// More connections than these are closed when their calls no longer wait.
 const MOST_IDLE_WAITERS: usize = 64;
+const MOST_CONNECTING: usize = 32;
 /// More runtimes at a time have to connect again.
 const MOST_RUNTIMES: usize = 16;
 
@@ -30,6 +31,8 @@ pub(crate) struct Link {
     connections: AtomicU64,
     /// Those of calls that have waited, the last used at the end.
     idle_waiters: Mutex<Vec<(Id, Waiter)>>,
+    /// Of those that connect at a time: all at once would take longer than each may.
+    connecting: Semaphore,
 }
 
 /// A connection for one call at a time, which may wait in the server.
@@ -61,6 +64,7 @@ impl Link {
             of_runtimes: Mutex::default(),
             connections: AtomicU64::new(0),
             idle_waiters: Mutex::default(),
+            connecting: Semaphore::new(MOST_CONNECTING),
         })
     }
 
@@ -145,9 +149,14 @@ impl Link {
         Some(idle.remove(place).1)
     }
 
+    pub(crate) async fn turn_to_connect(&self) -> Option<SemaphorePermit<'_>> {
+        self.connecting.acquire().await.ok()
+    }
+
     pub(crate) async fn make_waiter(&self) -> RedisResult<Waiter> {
         let mut live = self.make().await?;
-        let id = live.send(&[redis::cmd("CLIENT").arg("ID").take()]).await?;
+        let ask = redis::cmd("CLIENT").arg("ID").take();
+        let id = tokio::time::timeout(CONNECT_WITHIN, live.send(&[ask])).await.map_err(|_| timed_out())??;
         Ok(Waiter { live, id: id.first().and_then(|id| i64::from_redis_value_ref(id).ok()) })
     }
 

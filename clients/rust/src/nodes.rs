@@ -158,7 +158,7 @@ impl Nodes {
         let Some(link) = node.link() else { return Err(Failure::Connecting) };
         let mut waiter = match link.idle_waiter() {
             Some(waiter) => waiter,
-            None => self.new_waiter(link).await?,
+            None => self.new_waiter(node, link).await?,
         };
         place.set(waiter.id.map(|id| (node.clone(), id)));
         let look = || {
@@ -197,10 +197,16 @@ impl Nodes {
         }
     }
 
-    async fn new_waiter(self: &Arc<Self>, link: &Arc<Link>) -> Result<Waiter, Failure> {
+    /// Who wants to wait has more time to connect than the timeout.
+    async fn new_waiter(self: &Arc<Self>, node: &Arc<Node>, link: &Arc<Link>) -> Result<Waiter, Failure> {
         self.tasks.remember_runtime();
-        let made = self.waiting.patiently(link.make_waiter()).await.ok_or(Failure::Connecting)?;
-        made.map_err(Failure::NotConnected)
+        let _turn = link.turn_to_connect().await;
+        if node.is_away() {
+            return Err(Failure::Connecting);
+        }
+        let waiter = link.make_waiter().await.map_err(Failure::NotConnected)?;
+        node.hear(self.clock().now());
+        Ok(waiter)
     }
 
     /// Why the node does not answer, if it does not.
