@@ -63,6 +63,8 @@ class Settings(BaseSettings):
     llm_inflight_limit: int = Field(10, ge=1, le=10_000)
     # How long after a crash of this program what its calls held comes back.
     llm_hold_ttl_ms: int = Field(30_000, ge=1_000, le=30 * 86_400_000)
+    # How long a call waits its turn in Redis instead of being refused at once; 1000 is a second.
+    llm_max_wait_ms: int = Field(0, ge=0, le=60_000)
     # Which key is whose, as JSON.
     api_keys: Annotated[
         dict[str, str],
@@ -340,7 +342,12 @@ def create_app(settings: Settings) -> FastAPI:
     @app.post("/v1/chat/completions")
     async def chat(chat: ChatRequest, caller: Caller) -> Response:
         amounts = {"requests": 1, "tokens": estimate_tokens(chat), "inflight": 1}
-        hold = await llm.hold(caller, amounts, ttl_ms=settings.llm_hold_ttl_ms)
+        hold = await llm.hold(
+            caller,
+            amounts,
+            ttl_ms=settings.llm_hold_ttl_ms,
+            max_wait_ms=settings.llm_max_wait_ms,
+        )
         if not hold.allowed:
             raise Limited(hold.decision, llm.headers(hold.decision))
         async with AsyncExitStack() as ending:

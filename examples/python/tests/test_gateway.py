@@ -53,7 +53,13 @@ async def events(response: httpx.Response) -> AsyncIterator[str]:
 
 
 def start_gateway(
-    start_app, redis_service: Service, model: Service, *, inflight: int, ttl_ms: int
+    start_app,
+    redis_service: Service,
+    model: Service,
+    *,
+    inflight: int,
+    ttl_ms: int,
+    max_wait_ms: int = 0,
 ) -> httpx.AsyncClient:
     return start_app(
         redis_service,
@@ -62,6 +68,7 @@ def start_gateway(
         llm_token_limit=f"{TOKENS} {STILL}",
         llm_inflight_limit=str(inflight),
         llm_hold_ttl_ms=str(ttl_ms),
+        llm_max_wait_ms=str(max_wait_ms),
     )
 
 
@@ -242,6 +249,39 @@ async def test_a_denied_slot_spends_neither_the_request_nor_its_tokens(
         after = await look(redis, inflight=1)
         assert after.remaining == before.remaining
         assert before.remaining["requests"] == REQUESTS - 1
+
+
+async def waiting(redis: Redis) -> int:
+    return (await redis.info("everything"))["tokenbucket_waiting"]
+
+
+async def test_a_call_without_a_slot_waits_its_turn_if_it_may(
+    redis: Redis, redis_service: Service, model: Service, start_app
+):
+    client = start_gateway(
+        start_app, redis_service, model, inflight=1, ttl_ms=60_000, max_wait_ms=30_000
+    )
+    async with stream(client, ENDLESS, 1000) as first:
+        assert first.status_code == 200
+        second = asyncio.create_task(chat(client, "hi", 10))
+        while await waiting(redis) < 1:
+            assert not second.done()
+            await asyncio.sleep(0.01)
+        assert (await look(redis, 1)).remaining["inflight"] == 0
+    assert (await second).status_code == 200, "the caller of the first has hung up"
+
+
+async def test_a_call_that_has_waited_in_vain_is_refused(
+    redis: Redis, redis_service: Service, model: Service, start_app
+):
+    client = start_gateway(
+        start_app, redis_service, model, inflight=1, ttl_ms=60_000, max_wait_ms=100
+    )
+    async with stream(client, ENDLESS, 1000) as first:
+        assert first.status_code == 200
+        refused = await chat(client, "hi", 10)
+        assert refused.status_code == 429
+        assert "Retry-After" in refused.headers
 
 
 async def test_a_stream_is_settled_before_its_end(
