@@ -142,6 +142,7 @@ export class Turns {
     const line = this.node.route.lineTo(this.node.address);
     try {
       const id = await withinMs(CONNECT_MS, greet(line));
+      this.node.heard();
       this.#keep({ line, id });
     } catch (error) {
       line.close();
@@ -192,6 +193,7 @@ export class Turns {
 
   #cutOff(visit: Visit, own: Own): void {
     this.#close(own);
+    this.close(); // those that the server had before have ended, too
     if (!visit.hasLeft && visit.sends < MOST_SENDS) return this.#begin(visit);
     visit.end();
     if (visit.hasLeft) visit.turn.ended();

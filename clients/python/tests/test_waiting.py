@@ -354,7 +354,13 @@ def test_a_task_that_is_cancelled_leaves_the_queue(server: Service, by_anyio: bo
     asyncio.run(main())
 
 
-def test_what_is_granted_while_callers_leave_comes_back(server: Service, admin: redis.Redis) -> None:
+@pytest.mark.parametrize("over_tls", [False, True])
+def test_what_is_granted_while_callers_leave_comes_back(
+    server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, over_tls: bool
+) -> None:
+    if over_tls:
+        monkeypatch.setattr("tokenbucket._turns.Line.can_half_close", False)
+
     async def main() -> None:
         with asyncio_limiter(server, Limit(20, STILL)) as limiter:
             async with limiter:
@@ -403,3 +409,35 @@ def test_connections_by_which_nobody_waits_are_closed(
 def connections(admin: redis.Redis) -> int:
     info: Any = admin.info("clients")
     return int(info["connected_clients"])
+
+
+def test_over_tls_a_user_who_may_not_end_waits_closes_the_connection(
+    server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenbucket._turns.Line.can_half_close", False)
+    rights = ("on", "nopass", "~*", "+@all", "-client|id" if has_subcommands(admin) else "-client")
+    admin.execute_command("ACL", "SETUSER", "narrow", *rights)  # type: ignore[no-untyped-call]
+
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=server.port, username="narrow", password="any")
+        of_server = tokenbucket.asyncio.Server(client, timeout_ms=20_000)
+        limiter = tokenbucket.asyncio.Limiter(of_server, Limit(1, 0))
+        async with limiter, limiter.hold("a", 1):
+            task = asyncio.ensure_future(second_hold(limiter))
+            await asyncio.to_thread(until_waiting, server, 1)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.to_thread(until_waiting, server, 0)
+
+    async def second_hold(limiter: Any) -> None:
+        await limiter.hold("a", 1, max_wait_ms=LONG_MS)
+
+    try:
+        asyncio.run(main())
+    finally:
+        admin.execute_command("ACL", "DELUSER", "narrow")  # type: ignore[no-untyped-call]
+
+
+def has_subcommands(admin: redis.Redis) -> bool:
+    info: Any = admin.info("server")
+    return int(info["redis_version"].split(".")[0]) >= 7

@@ -214,11 +214,11 @@ class Lines:
         except Unanswered as unanswered:
             if isinstance(unanswered, _Silent):
                 self._node.circuit.failed(unanswered)
-                self._leave(connection, call)
-            else:
-                connection.close()
             if unanswered.broken:
+                connection.close()
                 self.drop(connection.generation)
+            else:
+                self._leave(connection, call)
             raise
         except BaseException:  # such as KeyboardInterrupt: the caller is gone
             call.undo = True

@@ -6,8 +6,6 @@ The connection that all other calls share would keep them behind it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +13,11 @@ from ._circuit import TICKS, Node
 from ._connections import CONNECT_WITHIN_S, transport_of
 from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
 from ._lanes import release
-from ._resp import PING, Replies
+from ._resp import PING, Replies, pack
 from ._server import Call
 
 _MOST_CONNECTING = 8
+_UNBLOCK_EVERY_S = 0.02
 IDLE_CLOSES_S = 5.0
 """When a connection is closed by which nobody waits."""
 
@@ -36,6 +35,8 @@ class Line(asyncio.Protocol):
         self.loop = loop
         self.got: list[Any] = []
         self.ended: Unanswered | None = None
+        self.id: int | None = None
+        """Its client id, if it is needed and may be asked."""
         self.closing: asyncio.TimerHandle | None = None
         self.after_leaving: Callable[[], None] | None = None
         """Told what comes after the caller has left."""
@@ -65,18 +66,17 @@ class Line(asyncio.Protocol):
         self.transport.abort()
         self._end(Unanswered("the limiter was closed", sent=True))
 
-    def leave(self) -> None:
+    @property
+    def can_half_close(self) -> bool:
+        """TLS cannot."""
+        return bool(self.transport.can_write_eof())
+
+    def half_close(self) -> None:
         """Ends the wait in the server, which takes this for the end of the connection.
 
         What it has granted before can still be read.
         """
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            return
-        with contextlib.suppress(Exception):  # uvloop offers nothing below TLS
-            self.transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
-            return
-        self.close()
+        self.transport.write_eof()
 
     async def something(self, within_s: float) -> bool:
         """Whether anything came within the time."""
@@ -126,12 +126,10 @@ class Line(asyncio.Protocol):
 class Turns:
     """The connections of one event loop to one node by which calls wait."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, node: Node, too_late: Callable[[Call, Any], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, node: Node, server: Any) -> None:
         self.loop = loop
         self.node = node
-        self.too_late = too_late
+        self.server = server
         self._all: set[Line] = set()
         self._idle: list[Line] = []
         self._connecting = asyncio.Semaphore(_MOST_CONNECTING)
@@ -148,13 +146,15 @@ class Turns:
             # By the PING before it, a server that is away is told from one that lets the call wait.
             await line.until(1)
             await line.until(count, wait_s)
-        except _Silent as silence:
-            self.node.circuit.failed(silence)
-            self._leave(line, call)
-            raise
-        except Unanswered:
-            line.close()
-            self._all.discard(line)
+        except Unanswered as unanswered:
+            if isinstance(unanswered, _Silent):
+                self.node.circuit.failed(unanswered)
+            if line.ended is None:
+                self._leave(line, call)
+            else:
+                self._close(line)
+            if unanswered.broken:  # so are those that the server had before
+                self.drop()
             raise
         except asyncio.CancelledError:
             call.undo = True
@@ -185,21 +185,30 @@ class Turns:
 
     async def _connected(self) -> Line:
         """A new one. Who has the time to wait in the server has it for a connection."""
-        raw = None
+        raw, circuit = None, self.node.circuit
+        asks_anyway = circuit.is_away
         try:
             async with self._connecting:
                 if line := self._reused():
                     return line
+                if circuit.is_away and not asks_anyway:
+                    raise Unanswered(f"{self.node.name} is away")
                 raw = self.node.endpoint.new()
                 await self._connect(raw)
-            line = Line(raw, self.node, self.loop)
+                line = Line(raw, self.node, self.loop)
+                if not line.can_half_close:
+                    await self._ask_id(line)
         except asyncio.CancelledError:
             release(raw)
             raise
         except Exception as error:
             release(raw)
+            if isinstance(error, _Silent):
+                circuit.failed(error)
+            if isinstance(error, Unanswered):
+                raise
             if not is_callers_fault(error):
-                self.node.circuit.failed(error)
+                circuit.failed(error)
             raise why_not_connected(error, self.node.name) from error
         self._all.add(line)
         return line
@@ -211,6 +220,13 @@ class Turns:
                 await raw.connect()
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {CONNECT_WITHIN_S:g} s") from error
+
+    @staticmethod
+    async def _ask_id(line: Line) -> None:
+        line.transport.write(pack(("CLIENT", "ID")))
+        await line.until(1)
+        if isinstance(line.got[0], int):
+            line.id = line.got[0]
 
     def _keep(self, line: Line) -> None:
         self._idle.append(line)
@@ -235,10 +251,20 @@ class Turns:
                 line.after_leaving = None
                 reply = None if not has_all else line.got[1] if call.replies == 1 else line.got[1:count]
                 self._close(line)
-                self.too_late(call, reply)
+                self.server._too_late(call, reply)
 
         line.after_leaving = hear
-        if line.ended is None and len(line.got) < count:
-            line.leave()
-        else:
+        if line.ended is not None or len(line.got) >= count:
             hear()
+        elif line.can_half_close:
+            line.half_close()
+        else:
+            self.server.detach(self._unblock(line))
+
+    async def _unblock(self, line: Line) -> None:
+        """Ends the wait as if its time were over; again, as this may overtake the call itself."""
+        while line.after_leaving is not None:
+            if line.id is None or not await self.server._unblock(self.node, line.id):
+                self._close(line)
+                return
+            await asyncio.sleep(_UNBLOCK_EVERY_S)

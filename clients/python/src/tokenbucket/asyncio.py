@@ -10,8 +10,10 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from ._batches import Batch, Batches, Waiter
 from ._circuit import Node
+from ._command import Command
 from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
 from ._decision import Decision, Denied, JointDecision
+from ._errors import ReplyError, Unanswered
 from ._lanes import Lane
 from ._limit import Limit, Number
 from ._server import LOG, BaseServer, Call, Steps
@@ -118,8 +120,16 @@ class Server(BaseServer):
         if turns is None:
             for other in [other for other in node.turns if other.is_closed()]:
                 del node.turns[other]
-            turns = node.turns[loop] = Turns(loop, node, self._too_late)
+            turns = node.turns[loop] = Turns(loop, node, self)
         return turns
+
+    async def _unblock(self, node: Node, id: int) -> bool:
+        """Ends the wait of another connection; False if that is not permitted."""
+        words: tuple[Command, ...] = (("CLIENT", "UNBLOCK", id),)
+        try:
+            return not isinstance(await self._lane(node).exchange(Call(node, words, words)), ReplyError)
+        except Unanswered:
+            return True
 
     def _too_late(self, call: Call, reply: Any) -> None:
         for command in call.too_late(reply):
