@@ -1,6 +1,7 @@
 //! What happens to the server while its clients call.
 
 use super::possible_states::{Bucket, PossibleStates};
+use super::waiters::{assert_pools, without_pools};
 use super::world::{Memory, Now, World, FAULTS};
 use crate::common::stored::{
     assert_same_buckets, begin_to_follow, buckets, buckets_alive, is_writing_files, tells_of_a_crash,
@@ -101,6 +102,7 @@ impl<'a> Faults<'a> {
     /// Events that leave the process alone. Returns how many bytes the empty server uses, before and after.
     pub fn calm(&mut self, duration: Duration) -> (i64, i64) {
         self.replicas.clear();
+        self.world.is_calm.store(true, Ordering::SeqCst);
         self.kill();
         self.try_say("BGSAVE", BUSY);
         let before = self.used_memory_when_empty();
@@ -158,7 +160,8 @@ impl<'a> Faults<'a> {
     /// Compares every bucket of every client with what is stored, and keeps the one possible state.
     fn audit(&self, now: &Now) {
         let mut client = self.master.connect();
-        let mut all_stored = buckets(&mut client);
+        let mut all_stored = without_pools(buckets(&mut client));
+        assert_pools(&mut client);
         for states in self.states {
             let fate = states.lock().unwrap().settle(now, |Bucket { key, .. }| {
                 let stored = all_stored.remove(key);
@@ -215,7 +218,12 @@ impl<'a> Faults<'a> {
         now.us = self.master.clock().now_us();
         let expected = buckets(&mut self.master.connect());
         for replica in &self.replicas {
-            assert_same_buckets(&buckets(&mut replica.connect()), &expected, "on a replica");
+            let found = without_pools(buckets(&mut replica.connect()));
+            assert_same_buckets(&found, &without_pools(expected.clone()), "on a replica");
+            // Somebody who waits may have been served since.
+            wait_until("a replica has the same slots", || {
+                buckets(&mut replica.connect()) == buckets(&mut self.master.connect())
+            });
             self.world.count("replicas compared");
         }
     }
@@ -252,6 +260,7 @@ impl<'a> Faults<'a> {
 
     fn set_memory(&self, memory: Memory) {
         let mut now = self.world.now.write().unwrap();
+        self.world.upheavals.fetch_add(1, Ordering::SeqCst);
         let most_bytes = i32::from(memory != Memory::Free);
         let mut client = self.master.connect();
         client.say(&format!("CONFIG SET maxmemory {most_bytes}"));
@@ -264,6 +273,7 @@ impl<'a> Faults<'a> {
 
     /// To be called while nobody has a call in flight.
     fn empty(&self) {
+        self.world.upheavals.fetch_add(1, Ordering::SeqCst);
         self.master.connect().say("FLUSHALL ASYNC");
         self.states.iter().for_each(|states| states.lock().unwrap().reset());
     }

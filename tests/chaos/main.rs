@@ -15,6 +15,7 @@ mod client;
 mod faults;
 mod possible_states;
 mod step;
+mod waiters;
 mod world;
 
 use client::Client;
@@ -25,9 +26,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use waiters::Waiter;
 use world::World;
 
 const CLIENTS: u64 = 8;
+
+/// Those that share pools.
+const WAITERS: u64 = 6;
 
 /// The part of the time, one in so many, in which nothing is killed and memory is watched.
 const CALM_PART: u32 = 5;
@@ -54,6 +59,10 @@ fn whatever_happens_no_acknowledged_take_is_forgotten_and_no_token_granted_twice
         for (states, number) in states.iter().zip(0..) {
             let world = &world;
             scope.spawn(move || Client::new(world, states, number).work());
+        }
+        for number in 0..WAITERS {
+            let world = &world;
+            scope.spawn(move || Waiter::new(world, number).work());
         }
         // Lets everything happen, and then nothing that ends a process, so that its memory can be watched.
         let mut faults = Faults::new(&world, &states, master);

@@ -2,7 +2,7 @@
 
 use crate::common::{Clock, Random};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
@@ -32,6 +32,10 @@ pub struct World {
     /// Read by whoever has a call in flight, so that it changes between calls only.
     pub now: RwLock<Now>,
     pub is_over: AtomicBool,
+    /// Nobody waits any more, so that memory can be watched: a server keeps some for clients that waited.
+    pub is_calm: AtomicBool,
+    /// How often buckets were flushed, or memory was short or enough again.
+    pub upheavals: AtomicU64,
     started: Instant,
     /// What each did last.
     history: Mutex<BTreeMap<String, VecDeque<String>>>,
@@ -44,6 +48,8 @@ impl World {
             port,
             now: RwLock::new(Now { us: now_us, memory: Memory::Free }),
             is_over: AtomicBool::new(false),
+            is_calm: AtomicBool::new(false),
+            upheavals: AtomicU64::new(0),
             started: Instant::now(),
             history: Mutex::default(),
             tally: Mutex::default(),
