@@ -125,17 +125,6 @@ pub(crate) enum Keys {
     },
 }
 
-impl Keys {
-    /// The position of the first key; the command's name has position 0.
-    pub(super) fn first(self) -> Option<usize> {
-        match self {
-            Self::None => None,
-            Self::First | Self::EverySecond => Some(1),
-            Self::CountedEveryFourth { first } => Some(first),
-        }
-    }
-}
-
 /// One argument, or a group of them.
 #[derive(Clone, Copy)]
 pub(crate) struct ArgumentSpec {

@@ -45,6 +45,33 @@ fn who_waits_for_a_slot_that_moves_is_sent_after_it_and_gets_nothing_on_the_old_
     assert_eq!((waiting(&mut old.connect()), old.connect().keys()), (0, 0), "left on the old node");
 }
 
+/// Key by key: while one bucket of a call has moved and the other has not, neither is granted here.
+#[test]
+fn a_call_of_which_one_bucket_has_moved_gets_nothing() {
+    const OTHER: &str = "{t10790}other";
+    let cluster = Cluster::start(0);
+    let (old, new) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let (mut client, mut waiter) = (old.connect(), old.connect());
+    let hold = |key: &str| format!("TB.HOLD {key} 1 0 1 86400000 a");
+    assert_eq!([KEY, OTHER].map(|key| client.decide(&hold(key)).allowed), [1, 1]);
+    let call = format!("TB.BMHOLD 2 86400000 b 86400000 {KEY} 1 0 1 {OTHER} 1 0 1");
+    waiter.inner().send_packed_command(&on_the_wire(&call)).unwrap();
+    wait_until("it waits", || waiting(&mut client) == 1);
+    new.connect().say(&format!("CLUSTER SETSLOT 0 IMPORTING {}", node_id(old)));
+    client.say(&format!("CLUSTER SETSLOT 0 MIGRATING {}", node_id(new)));
+    client.say(&format!("MIGRATE 127.0.0.1 {} {OTHER} 0 10000", new.port()));
+    // A slot of the bucket that is still here becomes free: of the other one none is.
+    client.decide(&format!("TB.GIVE {KEY} 1 0 1"));
+    assert_eq!((waiting(&mut client), client.keys()), (1, 1), "granted of what has moved");
+    client.say(&format!("MIGRATE 127.0.0.1 {} {KEY} 0 10000", new.port()));
+    for node in [new, old] {
+        node.connect().say(&format!("CLUSTER SETSLOT 0 NODE {}", node_id(new)));
+    }
+    let told = told(&mut waiter);
+    assert!(["MOVED ", "UNBLOCKED "].iter().any(|code| told.starts_with(code)), "{told}");
+    assert_eq!(client.keys(), 0, "left on the old node");
+}
+
 #[test]
 fn a_cluster_failover_ends_the_waits_of_the_old_master() {
     let cluster = Cluster::start(1);

@@ -4,7 +4,7 @@ use super::super::api::server;
 use super::super::call::{Argument, Call, Decisions, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::info;
-use super::super::spec::Spec;
+use super::super::spec::{Keys, Spec};
 use super::{select_db, timer, with_door, Resume, CONTEXT};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
@@ -107,10 +107,13 @@ impl Client {
         self.decide(context, now_us, |call| (self.deny)(call).map(Answer::Decided).map(Some))
     }
 
-    /// The first key of the call.
-    pub(super) fn key(&self) -> Option<&OwnedString> {
-        let position = self.spec.keys.first()?;
-        self.arguments.get(position.checked_sub(1)?)
+    /// The keys of the call.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &OwnedString> {
+        let (first, count) = match self.spec.keys {
+            Keys::CountedEveryFourth { first } => (first, usize::MAX),
+            Keys::First | Keys::EverySecond | Keys::None => (1, 1),
+        };
+        self.arguments.iter().skip(first.saturating_sub(1)).step_by(4).take(count)
     }
 
     fn decide(

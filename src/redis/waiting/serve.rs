@@ -168,22 +168,23 @@ fn finish(arrival: Arrival, answer: Answer) {
     }
 }
 
-/// Whether the slot of a call is served here.
+/// Whether the slot of a call is served here, and none of its keys has moved ahead of it.
 fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
     if flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
         return true;
     }
-    let Some(key) = client.key() else { return true };
     select_db(context, client.db());
-    // SAFETY: context and key are valid for the call; the format says one string. A server has no reply to a call about
-    // a key whose slot it does not serve.
-    unsafe {
-        let reply = server!(RedisModule_Call)(context, c"TYPE".as_ptr(), c"s".as_ptr(), key.0);
-        if !reply.is_null() {
-            server!(RedisModule_FreeCallReply)(reply);
+    client.keys().all(|key| {
+        // SAFETY: context and key are valid for the call; the format says one string. A server has no reply to a call
+        // about a key that it does not serve.
+        unsafe {
+            let reply = server!(RedisModule_Call)(context, c"TYPE".as_ptr(), c"s".as_ptr(), key.0);
+            if !reply.is_null() {
+                server!(RedisModule_FreeCallReply)(reply);
+            }
+            !reply.is_null()
         }
-        !reply.is_null()
-    }
+    })
 }
 
 unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
