@@ -187,6 +187,36 @@ fn calls_are_served_in_the_order_in_which_they_came() {
         TB.SETTLE pool 1 0 c 0 => [1 1 0 0]
         a => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
 
+        # a hold that is to be larger lacks more once what it has of it has ended
+        TB.HOLD p 3 0 1 5000 x => [1 2 0 5000]
+        TB.HOLD p 3 0 2 60000 a => [1 0 0 60000]
+        x: TB.BHOLD p 3 0 2 60000 x 60000
+        (5 seconds later)
+        TB.PEEK p 3 0 1 => [0 1 55000 55000]
+        TB.GIVE p 3 0 1 => [1 2 0 55000]
+        x => [1 0 0 60000]
+
+        # one that another client ends meanwhile, or makes large enough
+        TB.HOLD p 3 0 2 60000 x => [1 1 0 60000]
+        TB.HOLD p 3 0 1 60000 a => [1 0 0 60000]
+        x: TB.BHOLD p 3 0 3 60000 x 60000
+        b: TB.BHOLD p 3 0 1 60000 b 60000
+        TB.SETTLE p 3 0 x 0 => [1 2 0 60000]
+        TB.HOLD p 3 0 1 60000 c => [0 2 60000 60000]
+        TB.SETTLE p 3 0 a 0 => [1 3 0 0]
+        x => [1 0 0 60000]
+        TB.HOLD p 3 0 1 60000 x => [1 2 0 60000]
+        b => [1 1 0 60000]
+
+        # each with a limit of its own
+        TB.TAKE r 4 1 4 => [1 0 0 4000]
+        large: TB.BTAKE r 8 1 6 60000
+        small: TB.BTAKE r 4 1 1 60000
+        (6 seconds later)
+        large => [1 0 0 8000]
+        (1 second later)
+        small => [1 0 0 4000]
+
         # several buckets are taken together, when the last of them has enough
         TB.TAKE m 1 1 1 => [1 0 0 1000]
         TB.TAKE n 2 1 2 => [1 0 0 2000]
@@ -267,6 +297,41 @@ fn a_clock_that_is_set_back_neither_locks_waiters_out_nor_grants_early() {
         large => [1 0 0 4000]
         (1 second later)
         brief => [0 1 3000 3000]",
+    );
+}
+
+#[test]
+fn a_call_that_waits_after_the_clock_was_set_back_waits_as_long_as_it_may() {
+    play_all(
+        "# while nobody waited
+        TB.TAKE p 10 1 10 => [1 0 0 10000]
+        a: TB.BTAKE p 10 1 10 1000
+        (1 second later)
+        a => [0 1 9000 9000]
+        (1 hour earlier)
+        TB.TAKE q 10 1 10 => [1 0 0 10000]
+        b: TB.BTAKE q 10 1 10 5000
+        TB.TAKE r 1 1 1 => [1 0 0 1000]
+        c: TB.BTAKE r 1 1 1 5000
+        (1 second later)
+        c => [1 0 0 1000]
+        (4 seconds later)
+        b => [0 5 5000 5000]
+
+        # a moment before
+        TB.TAKE p 10 1/h 10 => [1 0 0 36000000]
+        a: TB.BTAKE p 10 1/h 10 60000
+        TB.TAKE q 10 1 10 => [1 0 0 10000]
+        TB.TAKE r 1 1 1 => [1 0 0 1000]
+        (1 hour earlier)
+        b: TB.BTAKE q 10 1 10 5000
+        c: TB.BTAKE r 1 1 1 5000
+        (1 second later)
+        c => [1 0 0 1000]
+        (4 seconds later)
+        b => [0 5 5000 5000]
+        CLIENT UNBLOCK {a} => 1
+        a => [0 0 …",
     );
 }
 

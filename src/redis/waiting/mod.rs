@@ -72,6 +72,19 @@ struct Door {
     set_back_us: i64,
 }
 
+impl Door {
+    /// Notes by how much the clock was set back since it was last looked at, and returns it.
+    fn look_at_clock(&mut self, now_us: i64) -> i64 {
+        if self.queue.is_empty() {
+            (self.seen_us, self.set_back_us) = (now_us, 0);
+        }
+        let back_us = self.seen_us.saturating_sub(now_us).max(0);
+        self.seen_us = now_us;
+        self.set_back_us = self.set_back_us.saturating_add(back_us);
+        back_us
+    }
+}
+
 // SAFETY: the pointers are to clients that the server keeps for us until `on_free`; only its main thread comes here.
 unsafe impl Send for Door {}
 
@@ -143,8 +156,11 @@ pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) 
     let Some((client, handle)) = Client::block::<R>(call, db, &parts) else {
         return false;
     };
-    let deadline_us = call.now_us().saturating_add(max_wait_ms.saturating_mul(1000));
     with_door(|door| {
+        door.look_at_clock(system_now_us());
+        // All deadlines move by as much as the clock was set back, which this one is not to.
+        let from_us = call.now_us().saturating_add(door.set_back_us);
+        let deadline_us = from_us.saturating_add(max_wait_ms.saturating_mul(1000));
         let levels = &mut levels::Lookup::new(call.context, call.now_us());
         let arrival = door.queue.enter(db, parts, deadline_us, levels);
         door.clients.insert(arrival, client);

@@ -102,10 +102,7 @@ pub(in crate::redis) fn on_cron_loop() {
     }
     let now_us = system_now_us();
     let is_set = with_door(|door| {
-        let back_us = door.seen_us.saturating_sub(now_us).max(0);
-        door.seen_us = now_us;
-        door.set_back_us = door.set_back_us.saturating_add(back_us);
-        back_us > 0 || door.timer.is_some_and(|(_, at_us)| at_us <= now_us)
+        door.look_at_clock(now_us) > 0 || door.timer.is_some_and(|(_, at_us)| at_us <= now_us)
     });
     if is_set {
         timer::disarm();

@@ -48,10 +48,7 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
         let context = CONTEXT.load(Ordering::Relaxed);
         server!(RedisModule_CreateTimer)(context, after_us / 1000, ON_TIMER.get().copied(), ptr::null_mut())
     };
-    with_door(|door| {
-        door.timer = Some((timer, fires_us));
-        door.seen_us = door.seen_us.max(now_us);
-    });
+    with_door(|door| door.timer = Some((timer, fires_us)));
 }
 
 pub(super) fn disarm() {
