@@ -136,7 +136,7 @@ fn take_until_stopped(client: &mut ClusterClient, keys: &[String], stop: &Atomic
 
 /// Moves the slots of the load as a whole: a snapshot, then the changes since, then the handover. Older servers know no
 /// such command.
-fn migrate_atomically(from: &Server, to: &Server) {
+pub fn migrate_atomically(from: &Server, to: &Server) {
     let (mut source, mut target) = (from.connect(), to.connect());
     let help = texts(source.say("CLUSTER HELP"));
     let offers = |word: &str| help.iter().any(|line| line.starts_with(word));
