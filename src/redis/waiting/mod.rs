@@ -24,6 +24,7 @@ pub(super) use serve::{around_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::server;
 use super::call::{Call, Decisions};
+use super::clock::system_now_us;
 use super::info;
 use super::key::BucketKey;
 use super::settings::max_waiters;
