@@ -116,7 +116,7 @@ fn make(server: &mut Server, step: Step) {
 }
 
 proptest! {
-    #![proptest_config(super::config(8))]
+    #![proptest_config(super::config(24))]
 
     #[test]
     fn everyone_is_served_when_the_model_says(steps in vec(steps(), 1..80)) {
@@ -125,6 +125,51 @@ proptest! {
         steps.into_iter().for_each(|step| make(&mut server, step));
         server.close();
     }
+}
+
+proptest! {
+    #![proptest_config(super::config(1))]
+
+    /// Hundreds at one bucket, under two limits; they come at the end and leave anywhere.
+    #[test]
+    fn a_long_queue_keeps_its_order(
+        steps in vec((0..10u8, amounts(), any::<bool>(), any::<Index>()), 100..500),
+    ) {
+        let limits = [limit(5, "1"), limit(4, "2")];
+        let mut server = Server::default();
+        server.give(0, &part(b"k", limits[0], 0, None), -20 * MILLION);
+        for (kind, wanted_micro, is_other, who) in steps {
+            let wanted = part(b"k", limits[usize::from(is_other)], wanted_micro, None);
+            match kind {
+                0..6 => drop(server.call(0, &[wanted], Some(1000 * MILLION))),
+                6..9 => make(&mut server, Step::Disconnect(who)),
+                _ => server.give(0, &wanted, 2 * MILLION),
+            }
+        }
+        server.close();
+    }
+}
+
+/// It keeps those behind it meanwhile, as it would if it lacked something.
+#[test]
+fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
+    let mut server = Server::default();
+    let [wanted, all] = [1, 3].map(|tokens| part(b"k", limit(3, "0"), tokens * MILLION, Some(tokens as u8)));
+    assert!(server.call(0, &[all.clone()], None).0);
+    let arrivals = [(); 2].map(|()| server.call(0, &[wanted.clone()], Some(MILLION)).1);
+    let Server { mut world, mut queue, .. } = server;
+    queue.mark_hold(0, &all.key, &[3]);
+    world.change_hold(0, &Part { wanted_micro: 0, ..all }, None);
+    assert_eq!(queue.next_served(&mut world), arrivals[0]);
+    assert_eq!(queue.next_served(&mut world), arrivals[0]);
+    queue.postpone(arrivals[0].unwrap(), 1000);
+    assert_eq!((queue.next_served(&mut world), queue.next_look_us()), (None, Some(1000)));
+    queue.mark_due(999);
+    assert_eq!(queue.next_served(&mut world), None);
+    queue.mark_due(1000);
+    assert_eq!(queue.next_served(&mut world), arrivals[0]);
+    queue.leave(arrivals[0].unwrap());
+    assert_eq!(queue.next_served(&mut world), arrivals[1]);
 }
 
 /// Three clients at a bucket that refills one token a second and a pool, both of two tokens.
