@@ -155,8 +155,8 @@ proptest! {
 fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
     let mut server = Server::default();
     let [wanted, all] = [1, 3].map(|tokens| part(b"k", limit(3, "0"), tokens * MILLION, Some(tokens as u8)));
-    assert!(server.call(0, &[all.clone()], None).0);
-    let arrivals = [(); 2].map(|()| server.call(0, &[wanted.clone()], Some(MILLION)).1);
+    assert!(server.call(0, std::slice::from_ref(&all), None).0);
+    let arrivals = [(); 2].map(|()| server.call(0, std::slice::from_ref(&wanted), Some(MILLION)).1);
     let Server { mut world, mut queue, .. } = server;
     queue.mark_hold(0, &all.key, &[3]);
     world.change_hold(0, &Part { wanted_micro: 0, ..all }, None);
