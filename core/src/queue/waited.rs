@@ -45,10 +45,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// What a hold lacks that is to be so large; `None` if that is nothing.
-    fn lacking_micro(self, wanted_micro: i64) -> Option<i64> {
+    /// What a hold lacks that is to be so large; `None` if that is nothing, or more than there can ever be.
+    fn lacking_micro(self, wanted_micro: i64, limit: &Limit) -> Option<i64> {
         let lacking_micro = wanted_micro.saturating_sub(self.micro);
-        (lacking_micro > 0).then_some(lacking_micro)
+        (1..=limit.capacity_micro()).contains(&lacking_micro).then_some(lacking_micro)
     }
 }
 
@@ -77,7 +77,7 @@ impl Waited {
         if let Some(id) = &part.id {
             let claims = self.claims.entry(id.clone()).or_default();
             claims.by.insert(arrival, (part.limit, part.wanted_micro));
-            wanted_micro = claims.held.lacking_micro(part.wanted_micro);
+            wanted_micro = claims.held.lacking_micro(part.wanted_micro, &part.limit);
             self.stale.insert(id.clone());
         }
         match self.wants_under(&part.limit) {
@@ -143,7 +143,7 @@ impl Waited {
         let before = std::mem::replace(&mut claims.held, held);
         let changed = claims.by.iter().filter(|_| held.micro != before.micro);
         for (arrival, (limit, wanted_micro)) in changed {
-            let lacking_micro = held.lacking_micro(*wanted_micro);
+            let lacking_micro = held.lacking_micro(*wanted_micro, limit);
             if let Some((_, wants)) = self.wants.iter_mut().find(|(own, _)| own == limit) {
                 wants.set(*arrival, lacking_micro);
             }

@@ -172,6 +172,21 @@ fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
     assert_eq!(queue.next_served(&mut world), arrivals[1]);
 }
 
+/// A hold above the capacity, which was larger before, can only grow while it lasts.
+#[test]
+fn a_hold_that_can_no_longer_grow_keeps_nobody() {
+    let mut server = Server::default();
+    let hold = |capacity, tokens, id| part(b"k", limit(capacity, "0"), tokens * MILLION, Some(id));
+    assert!(server.call(0, &[hold(10, 8, 1)], None).0 && server.call(0, &[hold(10, 2, 2)], None).0);
+    let [large, small] = [hold(5, 9, 1), hold(5, 1, 3)].map(|part| server.call(0, &[part], Some(MILLION)).1);
+    let Server { mut world, mut queue, .. } = server;
+    world.change_hold(0, &hold(5, 0, 1), None);
+    queue.mark_hold(0, b"k", &[1]);
+    assert_eq!(queue.next_served(&mut world), large, "it is denied");
+    queue.leave(large.unwrap());
+    assert_eq!(queue.next_served(&mut world), small);
+}
+
 /// Three clients at a bucket that refills one token a second and a pool, both of two tokens.
 #[derive(Clone, Default)]
 struct Clients {
