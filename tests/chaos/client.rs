@@ -3,7 +3,7 @@
 use super::possible_states::{is_error, judge_reply, PossibleStates};
 use super::step::{self, draw, look, Act, Step};
 use super::world::{Memory, Now, World};
-use crate::common::{Connection, Random};
+use crate::common::{Connection, Random, HOUR_MS};
 use redis::{ConnectionLike, Pipeline, Value};
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -88,7 +88,16 @@ impl<'a> Client<'a> {
         // While memory is full, whether a bucket has a key decides, and only one look is taken.
         let several = wrapping != Wrapping::None && now.memory == Memory::Free;
         let count = if several { random.between(1, 4) } else { 1 };
-        ((0..count).map(|_| draw(random, buckets)).collect(), wrapping)
+        let max_wait_ms = if wrapping == Wrapping::None { 0 } else { random.between(0, HOUR_MS) };
+        let step = |_| {
+            let step = draw(random, buckets);
+            if random.once_in(4) {
+                step.with_max_wait_ms(max_wait_ms)
+            } else {
+                step
+            }
+        };
+        ((0..count).map(step).collect(), wrapping)
     }
 
     /// Sends steps as one, and judges what comes back. False if nothing did.

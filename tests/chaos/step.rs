@@ -48,6 +48,20 @@ impl Want {
     }
 }
 
+impl Step {
+    /// Lets it be the command that waits, if there is one, where it may not wait: then it decides as the other.
+    pub fn with_max_wait_ms(mut self, max_wait_ms: i64) -> Self {
+        let words: Vec<&str> = self.words.split(' ').collect();
+        self.words = match words.as_slice() {
+            ["TB.TAKE", rest @ ..] if rest.len() == 4 => format!("TB.BTAKE {} {max_wait_ms}", rest.join(" ")),
+            ["TB.HOLD", rest @ ..] => format!("TB.BHOLD {} {max_wait_ms}", rest.join(" ")),
+            ["TB.MTAKE", count, rest @ ..] => format!("TB.BMTAKE {count} {max_wait_ms} {}", rest.join(" ")),
+            _ => return self,
+        };
+        self
+    }
+}
+
 /// The buckets of a client, all of them full; some are throttled: of these redis-cell's command takes too.
 pub fn new_buckets(random: &mut Random, client: u64) -> Buckets {
     const BUCKETS: usize = 12;
