@@ -13,8 +13,8 @@ import (
 )
 
 // waiters are connections for commands that wait in the server. Each is a client of one connection: a command that waits
-// shall keep none of the others from a connection, as it may be them that bring the tokens back, and it leaves the queue by
-// closing its own, which go-redis does not let a caller do.
+// shall keep none of the others from a connection, as it may be them that bring the tokens back, and it may have to close its
+// own to leave the queue, which go-redis does not let a caller do.
 type waiters struct {
 	mutex    sync.Mutex
 	all      map[*waiter]bool
@@ -27,20 +27,27 @@ type waiter struct {
 
 	mutex  sync.Mutex
 	conn   net.Conn // nil before it has one
+	id     int64    // the server's of the connection; 0 if this user may not know it
 	isLeft bool
 }
 
-// leaveWithin is how long the server may take to close a connection that was half closed.
-const leaveWithin = time.Second
+const (
+	// leaveWithin is how long the server may take to end a wait.
+	leaveWithin = time.Second
+	// unblockWithin bounds the time for which a busy pool delays it.
+	unblockWithin = 200 * time.Millisecond
+	// leaveAgainAfter is how long a command or its reply may be on its way.
+	leaveAgainAfter = 50 * time.Millisecond
+)
 
 // do sends the command on a connection that no other has, and keeps the connection for the next.
-func (w *waiters) do(ctx context.Context, options *redis.Options, args []any, isAsking bool) (any, error) {
-	one, err := w.take(options)
+func (w *waiters) do(ctx context.Context, node *redis.Client, args []any, isAsking bool) (any, error) {
+	one, err := w.take(node.Options())
 	if err != nil {
 		return nil, err
 	}
 	over := make(chan struct{})
-	go one.leaveWith(ctx, over)
+	go one.leaveWith(ctx, node, over)
 	reply, err := one.do(ctx, args, isAsking)
 	close(over)
 	_, isAnswer := err.(redis.Error)
@@ -48,7 +55,7 @@ func (w *waiters) do(ctx context.Context, options *redis.Options, args []any, is
 	case ctx.Err() != nil:
 		w.close(one)
 	case err == nil || isAnswer && !strings.HasPrefix(err.Error(), "READONLY "):
-		w.keep(one, options.PoolSize)
+		w.keep(one, node.Options().PoolSize)
 	default:
 		// The server has gone, or another is the master: those that are idle lead nowhere as well.
 		w.close(append(w.takeIdle(), one)...)
@@ -126,6 +133,14 @@ func newWaiter(options redis.Options) *waiter {
 		}
 		return conn, err
 	}
+	prepare := options.OnConnect
+	options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+		one.isKnownAs(conn.ClientID(ctx).Val())
+		if prepare != nil {
+			return prepare(ctx, conn)
+		}
+		return nil
+	}
 	options.PoolSize, options.MinIdleConns, options.MaxIdleConns = 1, 0, 0
 	options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
 	one.client = redis.NewClient(separate(&options))
@@ -135,8 +150,14 @@ func newWaiter(options redis.Options) *waiter {
 func (w *waiter) has(conn net.Conn) bool {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	w.conn = conn
+	w.conn, w.id = conn, 0
 	return !w.isLeft
+}
+
+func (w *waiter) isKnownAs(id int64) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.id = id
 }
 
 func (w *waiter) do(ctx context.Context, args []any, isAsking bool) (any, error) {
@@ -146,9 +167,10 @@ func (w *waiter) do(ctx context.Context, args []any, isAsking bool) (any, error)
 	return askOn(ctx, w.client, args)
 }
 
-// leaveWith closes this side of the connection when the context ends. The server then ends the wait, and closes the other:
-// behind a grant that was on its way, which is read, so that it can be given back.
-func (w *waiter) leaveWith(ctx context.Context, over <-chan struct{}) {
+// leaveWith ends the wait when the context ends. The server is told to do so: a grant that is on its way is then read, so that
+// it can be given back. So it is when this side of the connection alone is closed, but then the server loses one that it makes
+// in that moment.
+func (w *waiter) leaveWith(ctx context.Context, node *redis.Client, over <-chan struct{}) {
 	select {
 	case <-over:
 		return
@@ -156,15 +178,34 @@ func (w *waiter) leaveWith(ctx context.Context, over <-chan struct{}) {
 	}
 	w.mutex.Lock()
 	w.isLeft = true
-	conn := w.conn
+	conn, id := w.conn, w.id
 	w.mutex.Unlock()
-	if conn != nil && halfClose(conn) == nil {
-		select {
-		case <-over:
-		case <-time.After(leaveWithin):
+	for began := time.Now(); id != 0 && time.Since(began) < leaveWithin && unblock(node, id); {
+		if isOver(over, leaveAgainAfter) {
+			return
 		}
 	}
-	_ = w.client.Close()
+	if conn == nil || halfClose(conn) != nil || !isOver(over, leaveWithin) {
+		_ = w.client.Close()
+	}
+}
+
+// unblock tells whether the server could be asked.
+func unblock(node *redis.Client, id int64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), unblockWithin)
+	defer cancel()
+	return node.Do(ctx, "CLIENT", "UNBLOCK", id).Err() == nil
+}
+
+func isOver(over <-chan struct{}, within time.Duration) bool {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-over:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 func halfClose(conn net.Conn) error {
@@ -179,7 +220,7 @@ func halfClose(conn net.Conn) error {
 
 // DoWaiting uses a connection of its own.
 func (s *single) DoWaiting(ctx context.Context, args ...any) (any, error) {
-	return s.waiters.do(ctx, s.client.Options(), args, false)
+	return s.waiters.do(ctx, s.client, args, false)
 }
 
 // DoWaiting uses a connection of its own to the node that has the key. Where a slot has moved to is known when it returns.
@@ -188,7 +229,7 @@ func (c *cluster) DoWaiting(ctx context.Context, args ...any) (any, error) {
 	if unknown != nil {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: unknown} // nothing was sent
 	}
-	reply, err := c.waitersOf(node).do(ctx, node.Options(), args, false)
+	reply, err := c.waitersOf(node).do(ctx, node, args, false)
 	move := moveOf(err)
 	if move == nil {
 		return reply, err
@@ -200,7 +241,7 @@ func (c *cluster) DoWaiting(ctx context.Context, args ...any) (any, error) {
 	if node, err = c.nodeAt(ctx, move.address); err != nil {
 		return nil, err
 	}
-	return c.waitersOf(node).do(ctx, node.Options(), args, true)
+	return c.waitersOf(node).do(ctx, node, args, true)
 }
 
 func (c *cluster) waitersOf(node *redis.Client) *waiters {

@@ -16,38 +16,43 @@ import (
 // connection, and it may be those that bring the tokens back.
 type waiters struct {
 	mutex    sync.Mutex
-	idle     []redis.Conn // the last used at the end
+	idle     []waiter // the last used at the end
 	isClosed bool
 }
 
-// take is a connection of an earlier wait; nil if there is none.
-func (w *waiters) take() redis.Conn {
+type waiter struct {
+	redis.Conn
+	id int64 // the server's of the connection; 0 if this user may not know it
+}
+
+// take is a connection of an earlier wait, if there is one.
+func (w *waiters) take() (one waiter, ok bool) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	last := len(w.idle) - 1
 	if last < 0 {
-		return nil
+		return waiter{}, false
 	}
-	conn := w.idle[last]
+	one = w.idle[last]
 	w.idle = w.idle[:last]
-	return conn
+	return one, true
 }
 
-func (w *waiters) keep(conn redis.Conn, most int) {
+func (w *waiters) keep(one waiter, most int) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.isClosed || len(w.idle) >= most {
-		conn.Close()
+		one.Close()
 		return
 	}
-	w.idle = append(w.idle, conn)
+	w.idle = append(w.idle, one)
 }
 
 func (w *waiters) closeIdle() {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	for _, conn := range w.idle {
-		conn.Close()
+	for _, one := range w.idle {
+		one.Close()
 	}
 	w.idle = nil
 }
@@ -64,24 +69,42 @@ func (d doer) Close() error {
 // DoWaiting dials as the pool does, and keeps as many idle connections as the pool.
 func (d doer) DoWaiting(ctx context.Context, args ...any) (any, error) {
 	tokenbucket.Connecting(ctx)
-	conn := d.waiters.take()
-	if conn == nil {
-		var err error
-		if conn, err = d.dial(ctx); err != nil {
+	one, ok := d.waiters.take()
+	if !ok {
+		conn, err := d.dial(ctx)
+		if err != nil {
 			return nil, err
 		}
+		one.Conn = conn
+		one.id, _ = redis.Int64(redis.DoWithTimeout(conn, leaveWithin, "CLIENT", "ID"))
 	}
-	reply, err := doWaiting(ctx, conn, args)
+	reply, err := doWaiting(ctx, one.Conn, args, func() bool { return d.unblock(one.id) })
 	switch {
 	case isBroken(err) && ctx.Err() == nil, isReadOnly(err):
-		conn.Close()
+		one.Close()
 		d.waiters.closeIdle() // they lead nowhere as well
 	case ctx.Err() != nil || isBroken(err):
-		conn.Close()
+		one.Close()
 	default:
-		d.waiters.keep(conn, d.pool.MaxIdle)
+		d.waiters.keep(one, d.pool.MaxIdle)
 	}
 	return reply, err
+}
+
+// unblock tells whether the server could be asked to end a wait.
+func (d doer) unblock(id int64) bool {
+	if id == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), unblockWithin)
+	defer cancel()
+	conn, err := d.pool.GetContext(ctx)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_, err = do(ctx, conn, []any{"CLIENT", "UNBLOCK", id})
+	return err == nil
 }
 
 func (d doer) dial(ctx context.Context) (redis.Conn, error) {
@@ -110,7 +133,7 @@ func (d clusterDoer) DoWaiting(ctx context.Context, args ...any) (any, error) {
 	if err := bind(conn, tokenbucket.KeyOf(ctx)); err != nil {
 		return nil, err
 	}
-	return doWaiting(ctx, conn, args)
+	return doWaiting(ctx, conn, args, func() bool { return false })
 }
 
 func bind(conn redis.Conn, key string) error {
@@ -127,19 +150,37 @@ func bind(conn redis.Conn, key string) error {
 	return nil
 }
 
-// doWaiting closes the connection when the context ends: redigo lets nobody close one side of it alone.
-func doWaiting(ctx context.Context, conn redis.Conn, args []any) (any, error) {
+const (
+	// leaveWithin is how long the server may take to end a wait.
+	leaveWithin = time.Second
+	// unblockWithin bounds the time for which a busy pool delays it.
+	unblockWithin = 200 * time.Millisecond
+	// leaveAgainAfter is how long a command or its reply may be on its way.
+	leaveAgainAfter = 50 * time.Millisecond
+)
+
+// doWaiting ends the wait when the context ends. unblock tells the server to do so: a grant that is on its way is then read, so
+// that it can be given back. It is lost when the connection is closed, where the server cannot be told.
+func doWaiting(ctx context.Context, conn redis.Conn, args []any, unblock func() bool) (any, error) {
 	if err := tokenbucket.Sent(ctx); err != nil {
 		return nil, err
 	}
-	over, closed := make(chan struct{}), make(chan struct{})
+	over, left := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(closed)
+		defer close(left)
 		select {
 		case <-over:
+			return
 		case <-ctx.Done():
-			conn.Close()
 		}
+		for began := time.Now(); time.Since(began) < leaveWithin && unblock(); {
+			select {
+			case <-over:
+				return
+			case <-time.After(leaveAgainAfter):
+			}
+		}
+		conn.Close()
 	}()
 	timeout := time.Duration(0) // none, whatever the connection was dialled with
 	if deadline, ok := ctx.Deadline(); ok {
@@ -147,6 +188,6 @@ func doWaiting(ctx context.Context, conn redis.Conn, args []any) (any, error) {
 	}
 	reply, err := redis.DoWithTimeout(conn, timeout, args[0].(string), args[1:]...)
 	close(over)
-	<-closed
+	<-left
 	return reply, err
 }

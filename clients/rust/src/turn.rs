@@ -18,6 +18,8 @@ use crate::waiting::at_once;
 const TRIES_OF_A_WAIT: u32 = 10;
 /// In this time the server ends a wait, or sees that its connection was closed.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// So long a command or its reply may be on its way.
+const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Where a call waits, while it does.
 #[derive(Clone, Default)]
@@ -139,8 +141,13 @@ impl Calls {
             let mut answer = at_once(rest.as_mut()).await;
             if let (None, Some((node, id))) = (&answer, place.get()) {
                 let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
-                if calls.nodes.attempt(&node, &[unblock], true, false).await.is_ok() {
-                    answer = tokio::time::timeout(LEAVE_WITHIN, rest.as_mut()).await.ok();
+                let until = calls.nodes.clock().now() + LEAVE_WITHIN;
+                let unblock = [unblock];
+                while answer.is_none()
+                    && calls.nodes.clock().now() < until
+                    && calls.nodes.attempt(&node, &unblock, true, false).await.is_ok()
+                {
+                    answer = tokio::time::timeout(LEAVE_AGAIN_AFTER, rest.as_mut()).await.ok();
                 }
             }
             // With its connection, if that still waits.

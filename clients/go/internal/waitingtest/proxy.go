@@ -1,13 +1,14 @@
 package waitingtest
 
 import (
-	"io"
+	"bytes"
 	"net"
 	"sync/atomic"
 	"testing"
 )
 
-// proxy stands between a client and a server. While it delays, a reply passes when its client has closed its side.
+// proxy stands between a client and a server. While it delays, the reply to a take that waits passes when its client has closed
+// its side.
 type proxy struct {
 	listener net.Listener
 	server   string
@@ -43,12 +44,21 @@ func (p *proxy) serve(client net.Conn) {
 	}
 	defer server.Close()
 	left := make(chan struct{})
+	var waits atomic.Bool
 	go func() {
-		_, _ = io.Copy(server, client)
-		close(left)
-		if !p.delays.Swap(false) {
-			_ = server.(*net.TCPConn).CloseWrite()
+		command := make([]byte, 4096)
+		for {
+			n, err := client.Read(command)
+			if err != nil {
+				break
+			}
+			waits.Store(bytes.Contains(command[:n], []byte("TB.BTAKE")))
+			if _, err := server.Write(command[:n]); err != nil {
+				break
+			}
 		}
+		close(left)
+		_ = server.(*net.TCPConn).CloseWrite()
 	}()
 	reply := make([]byte, 4096)
 	for {
@@ -56,8 +66,9 @@ func (p *proxy) serve(client net.Conn) {
 		if err != nil {
 			return
 		}
-		if p.delays.Load() {
+		if p.delays.Load() && waits.Load() {
 			<-left
+			p.delays.Store(false)
 		}
 		if _, err := client.Write(reply[:n]); err != nil {
 			return
