@@ -7,6 +7,7 @@ use super::holds::uuid;
 use super::waiting::{receive, send, waiting};
 use crate::common::{environment, integer, text, wait_until, Connection, Random, Server};
 use std::collections::BTreeMap;
+use std::thread;
 use std::time::{Duration, Instant};
 
 const SLOTS: usize = 3;
@@ -157,6 +158,40 @@ fn waits_that_are_served_as_their_time_is_over_get_one_reply() {
     }
     assert_eq!(waiting(&mut client), 0);
     assert_eq!(client.keys(), 0);
+}
+
+/// Every client waits behind the others, for one token after the other.
+#[test]
+fn clients_that_wait_get_all_that_flows_in_and_not_more() {
+    const CLIENTS: usize = 32;
+    const PER_SECOND: i64 = 200;
+    let server = Server::start();
+    let mut client = server.connect();
+    let state = |client: &mut Connection| {
+        let (level, refilled_at_us) = client.state("hot").unwrap();
+        (level.parse::<f64>().unwrap(), refilled_at_us)
+    };
+    client.say(&format!("TB.TAKE hot 10000 {PER_SECOND} 10000"));
+    let (first_level, first_us) = state(&mut client);
+    let granted: i64 = thread::scope(|scope| {
+        let end = Instant::now() + Duration::from_secs(2);
+        let work = |mut client: Connection| {
+            let call = format!("TB.BTAKE hot 10000 {PER_SECOND} 1 86400000");
+            let calls = move || (Instant::now() < end).then(|| client.decide(&call).allowed);
+            scope.spawn(|| std::iter::from_fn(calls).sum::<i64>())
+        };
+        let workers: Vec<_> = (0..CLIENTS).map(|_| work(server.connect())).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let (last_level, last_us) = state(&mut client);
+    let flowed_micro = (last_us - first_us) * PER_SECOND;
+    let kept_micro = ((last_level - first_level) * 1e6).round() as i64;
+    assert_eq!(
+        granted * 1_000_000 + kept_micro,
+        flowed_micro,
+        "granted {granted}, and {last_level} are left"
+    );
+    assert!(last_level < 100.0, "they waited although there were {last_level}");
 }
 
 #[test]
