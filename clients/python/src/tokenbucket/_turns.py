@@ -36,7 +36,7 @@ class Line(asyncio.Protocol):
         self.got: list[Any] = []
         self.ended: Unanswered | None = None
         self.id: int | None = None
-        """Its client id, if it is needed and may be asked."""
+        """Its client id, if that may be asked."""
         self.closing: asyncio.TimerHandle | None = None
         self.after_leaving: Callable[[], None] | None = None
         """Told what comes after the caller has left."""
@@ -65,18 +65,6 @@ class Line(asyncio.Protocol):
     def close(self) -> None:
         self.transport.abort()
         self._end(Unanswered("the limiter was closed", sent=True))
-
-    @property
-    def can_half_close(self) -> bool:
-        """TLS cannot."""
-        return bool(self.transport.can_write_eof())
-
-    def half_close(self) -> None:
-        """Ends the wait in the server, which takes this for the end of the connection.
-
-        What it has granted before can still be read.
-        """
-        self.transport.write_eof()
 
     async def something(self, within_s: float) -> bool:
         """Whether anything came within the time."""
@@ -196,8 +184,7 @@ class Turns:
                 raw = self.node.endpoint.new()
                 await self._connect(raw)
                 line = Line(raw, self.node, self.loop)
-                if not line.can_half_close:
-                    await self._ask_id(line)
+                await self._ask_id(line)
         except asyncio.CancelledError:
             release(raw)
             raise
@@ -256,15 +243,18 @@ class Turns:
         line.after_leaving = hear
         if line.ended is not None or len(line.got) >= count:
             hear()
-        elif line.can_half_close:
-            line.half_close()
+        elif line.id is None:
+            self._close(line)
         else:
-            self.server.detach(self._unblock(line))
+            self.server.detach(self._unblock(line, line.id))
 
-    async def _unblock(self, line: Line) -> None:
-        """Ends the wait as if its time were over; again, as this may overtake the call itself."""
+    async def _unblock(self, line: Line, id: int) -> None:
+        """Ends the wait as if its time were over: the reply says whether the call was granted before.
+
+        Closing the connection would not tell. Done again, as it may overtake the call itself.
+        """
         while line.after_leaving is not None:
-            if line.id is None or not await self.server._unblock(self.node, line.id):
+            if not await self.server._unblock(self.node, id):
                 self._close(line)
                 return
             await asyncio.sleep(_UNBLOCK_EVERY_S)
