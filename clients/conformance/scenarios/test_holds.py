@@ -29,7 +29,6 @@ def test_holds_that_are_cancelled_together_are_all_settled(
     eventually(lambda: is_settled(admin))
 
 
-@pytest.mark.only("python", "node", "redis-rs", "redis-rs-sync")
 def test_a_hold_that_is_settled_inside_its_block_is_settled_once(
     package: Package, server: Service, admin: redis.Redis
 ) -> None:

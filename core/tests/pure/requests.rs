@@ -139,41 +139,6 @@ fn commands_on_holds_read_their_arguments() {
     }
 }
 
-/// How long calls that wait their turn may wait, and how many buckets they want.
-fn read_waiting(line: &str) -> Result<(usize, i64), Error> {
-    let (command, arguments) = line.split_once(' ').unwrap();
-    let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
-    let read = match command {
-        "BTAKE" => request::blocking_take(&arguments).map(|(requests, ms)| (requests.len(), ms)),
-        "BMTAKE" => request::blocking_multi_take(&arguments).map(|(requests, ms)| (requests.len(), ms)),
-        "BHOLD" => request::blocking_hold(&arguments).map(|(requests, ms)| (requests.len(), ms)),
-        _ => request::blocking_multi_hold(&arguments).map(|(requests, ms)| (requests.len(), ms)),
-    };
-    read.map_err(|refusal| refusal.error)
-}
-
-#[test]
-fn commands_that_wait_read_for_how_long() {
-    for (line, read) in [
-        ("BTAKE k 10 1 2 0", Ok((1, 0))),
-        ("BTAKE k 10 1 2 2592000000", Ok((1, 2_592_000_000))),
-        ("BTAKE k 10 1 2 2592000001", Err(Error::MaxTurnWait)),
-        ("BTAKE k 10 1 x x", Err(Error::Cost)),
-        ("BTAKE k 10 1 2", Err(Error::WrongArity)),
-        ("BMTAKE 2 7 k 10 1 2 l 10 1 2", Ok((2, 7))),
-        ("BMTAKE x x k 10 1 2", Err(Error::MaxTurnWait)),
-        ("BMTAKE 2", Err(Error::WrongArity)),
-        ("BHOLD k 10 0 2 60000 id 7", Ok((1, 7))),
-        ("BHOLD k 10 0 2 60000 id -1", Err(Error::MaxTurnWait)),
-        ("BHOLD k 10 0 2 60000 id", Err(Error::WrongArity)),
-        ("BMHOLD 2 60000 id 7 k 10 1 2 l 10 0 2", Ok((2, 7))),
-        ("BMHOLD 1 60000 id 0.5 k 10 1 2", Err(Error::MaxTurnWait)),
-        ("BMHOLD 1 60000 id", Err(Error::WrongArity)),
-    ] {
-        assert_eq!(read_waiting(line), read, "{line}");
-    }
-}
-
 /// What may stand in any place of a call: numbers and rates, right and wrong.
 const WORDS: &str =
     "0|1|10|2.5|1e3|1e12|0.0000001|0.0000019|+7|1.9999999|3155760000000|15|30|60|7.0|999999999999|\
