@@ -7,7 +7,7 @@ use redis_module::raw;
 use std::ffi::{c_int, c_long, CStr, CString};
 use std::marker::PhantomData;
 use std::{ptr, slice};
-use tokenbucket_core::bucket::Decision;
+use tokenbucket_core::bucket::{Decision, Outcome};
 
 /// An argument where the server put it.
 #[derive(Clone, Copy)]
@@ -61,8 +61,8 @@ pub(super) unsafe fn arguments<'call>(
 pub(crate) struct Decisions {
     /// The decision that binds the call.
     pub(crate) binding: Decision,
-    /// That of each bucket.
-    pub(crate) each: Vec<Decision>,
+    /// What came of each bucket.
+    pub(crate) each: Vec<Outcome>,
 }
 
 /// A command being executed on behalf of a client.
@@ -172,8 +172,8 @@ impl<'call> Call<'call> {
         self.reply_array(5);
         self.reply_decision_fields(&decisions.binding);
         self.reply_array(decisions.each.len());
-        for decision in &decisions.each {
-            self.reply_decision(decision);
+        for outcome in &decisions.each {
+            self.reply_decision(&outcome.decision);
         }
     }
 

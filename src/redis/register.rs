@@ -47,21 +47,22 @@ unsafe extern "C" fn handler<C: Command>(
     let call = unsafe { Call::new(context, argv, argc) };
     if needs_getkeys(&C::SPEC) && call.is_keys_position_request() {
         report_keys(&C::SPEC, &call);
-    } else if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
-        ignore(&call);
-    } else if C::SPEC.audience.writes() && waiting::is_anyone() {
-        waiting::around_command(call, execute::<C>);
-    } else {
-        execute::<C>(call);
+        return 0;
     }
-    0
-}
-
-#[inline(always)]
-fn execute<C: Command>(call: Call) {
+    if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
+        ignore(&call);
+        return 0;
+    }
+    if C::SPEC.audience.writes() && waiting::is_anyone() {
+        waiting::before_command(call);
+    }
     if let Err(refusal) = C::run(call) {
         refuse(&C::SPEC, &call, refusal);
     }
+    if C::SPEC.audience.writes() && waiting::is_anyone() {
+        waiting::after_command();
+    }
+    0
 }
 
 /// Replies the error of a call, which says what is wrong with which argument.

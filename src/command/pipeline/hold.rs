@@ -23,14 +23,10 @@ impl<'call> Decide<'call> for Request<'call> {
 
     fn decide(&self, key: &mut BucketKey<'call>) -> Result<HoldPlan, Error> {
         let plan = decide(self, key)?;
-        if !waiting::is_anyone() {
-            return Ok(plan);
+        if waiting::is_anyone() {
+            return Ok(beside_others(self, key, plan));
         }
-        let denied = deny_behind_others(self, key, &plan);
-        if denied.is_none() {
-            waiting::mark_hold(key, self.id.as_ref());
-        }
-        Ok(denied.unwrap_or(plan))
+        Ok(plan)
     }
 
     /// A call that passes without a hold (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
@@ -120,6 +116,17 @@ fn decide<'call>(request: &Request<'call>, key: &mut BucketKey<'call>) -> Result
             Ok(limit.hold(stored, holds, id, amount_micro, now_us))
         }
     }
+}
+
+/// The plan while others wait, who may come first.
+#[cold]
+#[inline(never)]
+fn beside_others<'call>(request: &Request<'call>, key: &BucketKey<'call>, plan: HoldPlan) -> HoldPlan {
+    let denied = deny_behind_others(request, key, &plan);
+    if denied.is_none() {
+        waiting::mark_hold(key, request.id.as_ref());
+    }
+    denied.unwrap_or(plan)
 }
 
 /// The denial of a hold that wants what somebody lacks who waits for it; `None` if it wants nothing like that.

@@ -61,9 +61,10 @@ impl<'requests, 'call, D: DecideTogether<'call>> Planned<'requests, 'call, D> {
         let mut plans = Vec::with_capacity(requests.len());
         for (place, request) in requests.iter().enumerate() {
             let opened = BucketKey::open(call, *request.key(), access);
-            let mut key = opened.map_err(|error| error.at(place))?;
-            plans.push(request.decide(&mut key).map_err(|error| error.at(place))?);
-            keys.push(key);
+            keys.push(opened.map_err(|error| error.at(place))?);
+            if let Some(key) = keys.last_mut() {
+                plans.push(request.decide(key).map_err(|error| error.at(place))?);
+            }
         }
         let is_denied = requests.iter().zip(&plans).any(|(request, plan)| request.is_denied(plan));
         let is_possible = !is_denied || is_possible(&call, requests, &keys, &plans);
@@ -95,8 +96,9 @@ impl<'requests, 'call, D: DecideTogether<'call>> Planned<'requests, 'call, D> {
         for ((request, plan), outcome) in requests.iter().zip(&plans).zip(&outcomes) {
             announce(&call, request, plan, outcome);
         }
-        let decisions = decisions(&outcomes, is_possible);
-        if requests.iter().zip(&outcomes).all(|(request, outcome)| !request.is_late(outcome)) {
+        let is_counted = requests.iter().zip(&outcomes).all(|(request, outcome)| !request.is_late(outcome));
+        let decisions = decisions(outcomes, is_possible);
+        if is_counted {
             counters().decision(decisions.binding.allowed != 0);
         }
         decisions
@@ -104,11 +106,11 @@ impl<'requests, 'call, D: DecideTogether<'call>> Planned<'requests, 'call, D> {
 
     /// Changes all buckets as planned, as one unit for replicas, and closes their keys.
     pub(super) fn store(&mut self, replication: Replication) -> Vec<Outcome> {
-        let Self { call, requests, plans, .. } = self;
+        let Self { call, requests, keys, plans, .. } = self;
         let mut outcomes = Vec::with_capacity(requests.len());
         let mut all_written = Vec::with_capacity(requests.len());
-        for ((request, mut key), plan) in requests.iter().zip(self.keys.drain(..)).zip(&*plans) {
-            let (outcome, written) = request.store(&mut key, plan);
+        for ((request, key), plan) in requests.iter().zip(&mut *keys).zip(&*plans) {
+            let (outcome, written) = request.store(key, plan);
             outcomes.push(outcome);
             all_written.extend(written.map(|written| (request, plan, written)));
         }
@@ -120,6 +122,7 @@ impl<'requests, 'call, D: DecideTogether<'call>> Planned<'requests, 'call, D> {
                 all_written.into_iter().map(effect).collect::<Vec<_>>()
             });
         }
+        keys.clear();
         outcomes
     }
 
@@ -136,7 +139,7 @@ impl<'requests, 'call, D: DecideTogether<'call>> Planned<'requests, 'call, D> {
             announce_denial(&call, request.key());
         }
         counters().decision(false);
-        decisions(&outcomes, is_possible)
+        decisions(outcomes, is_possible)
     }
 }
 
@@ -152,9 +155,8 @@ fn is_possible<'call, D: DecideTogether<'call>>(
     requests.iter().zip(keys).all(|(request, key)| then_us < request.possible_until_us(key))
 }
 
-fn decisions(outcomes: &[Outcome], is_possible: bool) -> Decisions {
-    let each: Vec<Decision> = outcomes.iter().map(|outcome| outcome.decision).collect();
-    let mut binding = Decision::binding(each.iter().copied());
+fn decisions(each: Vec<Outcome>, is_possible: bool) -> Decisions {
+    let mut binding = Decision::binding(each.iter().map(|outcome| outcome.decision));
     if !is_possible {
         binding.retry_after_ms = NEVER_MS;
     }

@@ -47,9 +47,20 @@ pub(in crate::command) fn peek<'call>(
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Read)?;
-    let outcome = decide(request, &key)?;
-    let behind = waiting::is_anyone().then(|| deny_behind_others(request, &key, &outcome)).flatten();
-    Ok(behind.unwrap_or(outcome).decision)
+    if waiting::is_anyone() {
+        return peek_behind_others(*request, key.into_cold());
+    }
+    Ok(decide(request, &key)?.decision)
+}
+
+#[cold]
+#[inline(never)]
+fn peek_behind_others<'call>(
+    request: Request<'call, Argument<'call>>,
+    key: BucketKey<'call>,
+) -> Result<Decision, Error> {
+    let outcome = decide(&request, &key)?;
+    Ok(deny_behind_others(&request, &key, &outcome).unwrap_or(outcome).decision)
 }
 
 impl<'call> Decide<'call> for Request<'call, Argument<'call>> {

@@ -20,7 +20,7 @@ mod serve;
 mod timer;
 
 pub(super) use gone::UNLINK;
-pub(super) use serve::{around_command, on_cron_loop, on_role_changed, watch};
+pub(super) use serve::{after_command, before_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::server;
 use super::call::{Call, Decisions};

@@ -13,7 +13,7 @@ use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use tokenbucket_core::queue::Arrival;
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
@@ -27,16 +27,32 @@ const NOW_A_REPLICA: &str =
 /// Said where the server itself says nothing.
 const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any more";
 
-/// Runs a write command of the module, and serves whose turn it is before and after it.
+/// The context and the moment of the write command that is being run while others wait.
+static COMMAND: (AtomicPtr<raw::RedisModuleCtx>, AtomicI64) =
+    (AtomicPtr::new(ptr::null_mut()), AtomicI64::new(0));
+
+/// Serves whose turn it is before a write command of the module.
 #[cold]
 #[inline(never)]
-pub(in crate::redis) fn around_command(call: Call, run: impl FnOnce(Call)) {
+pub(in crate::redis) fn before_command(call: Call) {
     if !tells_of_keys() {
         mark_keys(&call);
     }
     serve(call.context, call.now_us());
-    run(call);
-    serve(call.context, call.now_us());
+    // Kept here, so that those who run without anybody waiting have not to keep it.
+    COMMAND.0.store(call.context, Ordering::Relaxed);
+    COMMAND.1.store(call.now_us(), Ordering::Relaxed);
+}
+
+/// The same after it.
+#[cold]
+#[inline(never)]
+pub(in crate::redis) fn after_command() {
+    let context = COMMAND.0.swap(ptr::null_mut(), Ordering::Relaxed);
+    // Null if it is this command that waits, the first.
+    if !context.is_null() {
+        serve(context, COMMAND.1.load(Ordering::Relaxed));
+    }
 }
 
 /// Marks the buckets of a call. Their keys may have gone, and any of its arguments may be one.
