@@ -60,7 +60,7 @@ unsafe extern "C" fn handler<C: Command>(
         refuse(&C::SPEC, &call, refusal);
     }
     if C::SPEC.audience.writes() && waiting::is_anyone() {
-        waiting::after_command();
+        waiting::after_command(context);
     }
     0
 }

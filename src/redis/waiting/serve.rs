@@ -1,7 +1,7 @@
 //! Serving those whose turn it is: around the module's own write commands, and by its timer.
 
 use super::super::api::server;
-use super::super::clock::system_now_us;
+use super::super::clock::{now_us, system_now_us};
 use super::super::info;
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
@@ -13,7 +13,7 @@ use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use tokenbucket_core::queue::Arrival;
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
@@ -27,10 +27,6 @@ const NOW_A_REPLICA: &str =
 /// Said where the server itself says nothing.
 const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any more";
 
-/// The context and the moment of the write command that is being run while others wait.
-static COMMAND: (AtomicPtr<raw::RedisModuleCtx>, AtomicI64) =
-    (AtomicPtr::new(ptr::null_mut()), AtomicI64::new(0));
-
 /// Serves whose turn it is before a write command of the module.
 #[cold]
 #[inline(never)]
@@ -39,20 +35,13 @@ pub(in crate::redis) fn before_command(call: Call) {
         mark_keys(&call);
     }
     serve(call.context, call.now_us());
-    // Kept here, so that those who run without anybody waiting have not to keep it.
-    COMMAND.0.store(call.context, Ordering::Relaxed);
-    COMMAND.1.store(call.now_us(), Ordering::Relaxed);
 }
 
 /// The same after it.
 #[cold]
 #[inline(never)]
-pub(in crate::redis) fn after_command() {
-    let context = COMMAND.0.swap(ptr::null_mut(), Ordering::Relaxed);
-    // Null if it is this command that waits, the first.
-    if !context.is_null() {
-        serve(context, COMMAND.1.load(Ordering::Relaxed));
-    }
+pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
+    serve(context, now_us());
 }
 
 /// Marks the buckets of a call. Their keys may have gone, and any of its arguments may be one.
