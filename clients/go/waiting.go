@@ -144,6 +144,22 @@ func waitingForm(args []any, maxWait time.Duration) []any {
 	return append(words, args[position:]...)
 }
 
+// WritesNothing is a write of the same name and key as a command that waits, which changes nothing: a server that is paused
+// keeps it back. CLIENT UNBLOCK is sent behind it on the same connection: most servers before Redis 8.2 and Valkey 9 end if a
+// call is unblocked that they keep back because they are paused.
+func WritesNothing(waiting []any) []any {
+	switch waiting[0] {
+	case "TB.BMTAKE":
+		return []any{"TB.BMTAKE", 1, 0, waiting[3], 0, 1, 0}
+	case "TB.BMHOLD":
+		return []any{"TB.BMHOLD", 1, 1, "none", 0, waiting[5], 0, 0, 0}
+	case "TB.BHOLD":
+		return []any{"TB.BHOLD", waiting[1], 0, 0, 0, 1, "none", 0}
+	default:
+		return []any{"TB.BTAKE", waiting[1], 0, 1, 0, 0}
+	}
+}
+
 // enterWaiting: the command is about to be sent, and its reply may take so long.
 func (c *call) enterWaiting(left time.Duration) error {
 	c.lane.mutex.Lock()

@@ -156,6 +156,21 @@ def test_what_is_granted_to_callers_who_leave_comes_back(
     eventually(lambda: level(admin, "tb:user") == given - kept)
 
 
+@pytest.mark.only(*WITH_DEADLINES)
+def test_callers_who_leave_while_the_server_is_paused_do_it_no_harm(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    ask(admin, "CLIENT", "PAUSE", 1000, "WRITE")
+    assert not is_allowed(begin_take(package, deadline_us=200_000))
+    # It comes behind the pause, as the call does that was kept back.
+    ask(admin, "TB.GIVE", "tb:user", 1, "1/h", 1)
+    eventually(lambda: level(admin, "tb:user", full=1) == 1)
+    until_waiting(server, 0)
+
+
 def is_allowed(call: Future[Any]) -> bool:
     """False for a caller who has left."""
     try:

@@ -47,7 +47,7 @@ func (w *waiters) do(ctx context.Context, node *redis.Client, args []any, isAski
 		return nil, err
 	}
 	over := make(chan struct{})
-	go one.leaveWith(ctx, node, over)
+	go one.leaveWith(ctx, node, args, over)
 	reply, err := one.do(ctx, args, isAsking)
 	close(over)
 	_, isAnswer := err.(redis.Error)
@@ -170,7 +170,7 @@ func (w *waiter) do(ctx context.Context, args []any, isAsking bool) (any, error)
 // leaveWith ends the wait when the context ends. The server is told to do so: a grant that is on its way is then read, so that
 // it can be given back. So it is when this side of the connection alone is closed, but then the server loses one that it makes
 // in that moment.
-func (w *waiter) leaveWith(ctx context.Context, node *redis.Client, over <-chan struct{}) {
+func (w *waiter) leaveWith(ctx context.Context, node *redis.Client, args []any, over <-chan struct{}) {
 	select {
 	case <-over:
 		return
@@ -180,7 +180,7 @@ func (w *waiter) leaveWith(ctx context.Context, node *redis.Client, over <-chan 
 	w.isLeft = true
 	conn, id := w.conn, w.id
 	w.mutex.Unlock()
-	for began := time.Now(); id != 0 && time.Since(began) < leaveWithin && unblock(node, id); {
+	for began := time.Now(); id != 0 && time.Since(began) < leaveWithin && unblock(node, id, args); {
 		if isOver(over, leaveAgainAfter) {
 			return
 		}
@@ -191,10 +191,14 @@ func (w *waiter) leaveWith(ctx context.Context, node *redis.Client, over <-chan 
 }
 
 // unblock tells whether the server could be asked.
-func unblock(node *redis.Client, id int64) bool {
+func unblock(node *redis.Client, id int64, waiting []any) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), unblockWithin)
 	defer cancel()
-	return node.Do(ctx, "CLIENT", "UNBLOCK", id).Err() == nil
+	both := node.Pipeline()
+	both.Do(ctx, tokenbucket.WritesNothing(waiting)...)
+	both.Do(ctx, "CLIENT", "UNBLOCK", id)
+	_, err := both.Exec(ctx)
+	return err == nil
 }
 
 func isOver(over <-chan struct{}, within time.Duration) bool {

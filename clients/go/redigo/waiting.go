@@ -78,7 +78,7 @@ func (d doer) DoWaiting(ctx context.Context, args ...any) (any, error) {
 		one.Conn = conn
 		one.id, _ = redis.Int64(redis.DoWithTimeout(conn, leaveWithin, "CLIENT", "ID"))
 	}
-	reply, err := doWaiting(ctx, one.Conn, args, func() bool { return d.unblock(one.id) })
+	reply, err := doWaiting(ctx, one.Conn, args, func() bool { return d.unblock(one.id, args) })
 	switch {
 	case isBroken(err) && ctx.Err() == nil, isReadOnly(err):
 		one.Close()
@@ -92,7 +92,7 @@ func (d doer) DoWaiting(ctx context.Context, args ...any) (any, error) {
 }
 
 // unblock tells whether the server could be asked to end a wait.
-func (d doer) unblock(id int64) bool {
+func (d doer) unblock(id int64, waiting []any) bool {
 	if id == 0 {
 		return false
 	}
@@ -103,6 +103,10 @@ func (d doer) unblock(id int64) bool {
 		return false
 	}
 	defer conn.Close()
+	first := tokenbucket.WritesNothing(waiting)
+	if conn.Send(first[0].(string), first[1:]...) != nil {
+		return false
+	}
 	_, err = do(ctx, conn, []any{"CLIENT", "UNBLOCK", id})
 	return err == nil
 }

@@ -12,6 +12,7 @@ import {
   scriptArguments,
   scriptKey,
   waiting,
+  writesNothing,
   type Command,
 } from "./command.js";
 import {
@@ -210,6 +211,10 @@ class Call implements Turn {
     if (!node.circuit.isAway || this.#how?.always) return this.#send();
     node.probeNow();
     this.undecided(false);
+  }
+
+  get nothing(): Command {
+    return writesNothing(waiting(this.#command, 0));
   }
 
   get leftMs(): number {

@@ -3,6 +3,7 @@
  * connection only after such a call has ended.
  */
 
+import type { Command } from "./command.js";
 import { faultOf, isReply } from "./errors.js";
 import type { Line } from "./lines.js";
 import { CONNECT_MS, isAnswer, type Message, type Node } from "./node.js";
@@ -11,6 +12,8 @@ import { CONNECT_MS, isAnswer, type Message, type Node } from "./node.js";
 export interface Turn extends Message {
   /** How long it may wait from now on. */
   readonly leftMs: number;
+  /** A write of the same name and key that changes nothing. */
+  readonly nothing: Command;
   /** Its caller has left, and its connection has ended before a reply. */
   ended(): void;
 }
@@ -67,10 +70,12 @@ class Unblock implements Message {
 
   constructor(
     readonly id: string,
+    readonly first: Command,
     readonly failed: (error: unknown) => void,
   ) {}
 
   transmit(line: Line): Promise<unknown> {
+    line.send(this.first).catch(() => {});
     return line.send(["CLIENT", "UNBLOCK", this.id]);
   }
   replied(): void {}
@@ -232,7 +237,7 @@ export class Turns {
   /** Until its reply has come; if that must not be or takes too long, the connection is closed. */
   #unblock(visit: Visit, { line, id }: Own, untilMs: number): void {
     if (id === undefined || performance.now() > untilMs) return line.close();
-    this.node.send(new Unblock(id, () => line.close()));
+    this.node.send(new Unblock(id, visit.turn.nothing, () => line.close()));
     visit.later(UNBLOCK_EVERY_MS, () => this.#unblock(visit, visit.own!, untilMs));
   }
 }

@@ -199,6 +199,20 @@ impl Request {
         waiting.to_command(&format!("B{}", self.operation))
     }
 
+    /// A write of the same name and key as that of a call that waits, which changes nothing: a server that is paused keeps
+    /// it back. `CLIENT UNBLOCK` is sent behind it on the same connection: most servers before Redis 8.2 and Valkey 9 end if
+    /// a call is unblocked that they keep back because they are paused.
+    pub(crate) fn to_nothing(&self) -> Cmd {
+        let mut nothing = redis::cmd(&format!("TB.B{}", self.operation));
+        match self.operation {
+            "MTAKE" => nothing.arg(&[1, 0]).arg(self.key()).arg(&[0, 1, 0]),
+            "MHOLD" => nothing.arg(&[1, 1]).arg("none").arg(0).arg(self.key()).arg(&[0, 0, 0]),
+            "HOLD" => nothing.arg(self.key()).arg(&[0, 0, 0, 1]).arg("none").arg(0),
+            _ => nothing.arg(self.key()).arg(&[0, 1, 0, 0]),
+        };
+        nothing
+    }
+
     /// What the reply decides, over all buckets.
     pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
         let reply = replies.first()?;

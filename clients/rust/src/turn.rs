@@ -141,8 +141,8 @@ impl Calls {
             let mut answer = at_once(rest.as_mut()).await;
             if let (None, Some((node, id))) = (&answer, place.get()) {
                 let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
+                let unblock = [request.to_nothing(), unblock];
                 let until = calls.nodes.clock().now() + LEAVE_WITHIN;
-                let unblock = [unblock];
                 while answer.is_none()
                     && calls.nodes.clock().now() < until
                     && calls.nodes.attempt(&node, &unblock, true, false).await.is_ok()

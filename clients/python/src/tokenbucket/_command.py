@@ -51,6 +51,22 @@ def waiting(command: Command, max_wait_ms: int) -> Command:
     return (f"TB.B{str(operation).removeprefix('TB.')}", *words[:at], max_wait_ms, *words[at:])
 
 
+def writes_nothing(waiting: Command) -> Command:
+    """A write of the same name and key that changes nothing: a server that is paused keeps it back.
+
+    `CLIENT UNBLOCK` is sent behind it on the same connection. Most servers before Redis 8.2 and Valkey 9
+    end if a call is unblocked that they keep back because they are paused.
+    """
+    name, *words = waiting
+    match name:
+        case "TB.BMTAKE":
+            return (name, 1, 0, words[2], 0, 1, 0)
+        case "TB.BMHOLD":
+            return (name, 1, 1, "none", 0, words[4], 0, 0, 0)
+        case _:
+            return (name, words[0], 0, 1, 0, 0)
+
+
 def owed(command: Command, reply: Any) -> list[Command]:
     """The commands that give back what a call took for a caller who is gone.
 

@@ -246,15 +246,15 @@ class Turns:
         elif line.id is None:
             self._close(line)
         else:
-            self.server.detach(self._unblock(line, line.id))
+            self.server.detach(self._unblock(line, line.id, call))
 
-    async def _unblock(self, line: Line, id: int) -> None:
+    async def _unblock(self, line: Line, id: int, call: Call) -> None:
         """Ends the wait as if its time were over: the reply says whether the call was granted before.
 
         Closing the connection would not tell. Done again, as it may overtake the call itself.
         """
         while line.after_leaving is not None:
-            if not await self.server._unblock(self.node, id):
+            if not await self.server._unblock(self.node, id, call.words[-1]):
                 self._close(line)
                 return
             await asyncio.sleep(_UNBLOCK_EVERY_S)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from ._batches import Batch, Batches, Waiter
 from ._circuit import Node
-from ._command import Command
+from ._command import Command, writes_nothing
 from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
 from ._decision import Decision, Denied, JointDecision
 from ._errors import ReplyError, Unanswered
@@ -123,13 +123,14 @@ class Server(BaseServer):
             turns = node.turns[loop] = Turns(loop, node, self)
         return turns
 
-    async def _unblock(self, node: Node, id: int) -> bool:
+    async def _unblock(self, node: Node, id: int, waiting: Command) -> bool:
         """Ends the wait of another connection; False if that is not permitted."""
-        words: tuple[Command, ...] = (("CLIENT", "UNBLOCK", id),)
+        words: tuple[Command, ...] = (writes_nothing(waiting), ("CLIENT", "UNBLOCK", id))
         try:
-            return not isinstance(await self._lane(node).exchange(Call(node, words, words)), ReplyError)
+            _, ended = await self._lane(node).exchange(Call(node, words, words))
         except Unanswered:
             return True
+        return not isinstance(ended, ReplyError)
 
     def _too_late(self, call: Call, reply: Any) -> None:
         for command in call.too_late(reply):
