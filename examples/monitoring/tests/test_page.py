@@ -57,7 +57,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     # What an exporter that has ended says.
-    ended = ("ERR_CONNECTION_REFUSED", "Failed to fetch")
+    ended = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "Failed to fetch")
     assert [text for text in complaints if not any(words in text for words in ended)] == []
 
 
