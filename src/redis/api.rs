@@ -1,6 +1,8 @@
 //! The server's functions. They are found at run time, by name, when the module is loaded.
 
+use crate::cast::unsigned_32;
 use redis_module::raw;
+use std::ffi::c_void;
 
 /// A function of the server, one that `required!` names: naming another does not compile.
 ///
@@ -113,4 +115,27 @@ required! {
     RedisModule_CallReplyType,
     RedisModule_InfoAddFieldULongLong,
     RedisModule_InfoAddSection,
+}
+
+/// The flags of a context that is valid.
+#[inline]
+pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
+    // SAFETY: whoever calls has the context from the server, for the time of the call.
+    unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
+}
+
+/// What the server calls at an event.
+pub(super) type OnEvent =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+
+/// Asks to be told of an event while the module is being loaded. A module has one function for each event: the last one.
+/// False if the server does not know the event.
+pub(super) fn subscribe(
+    context: *mut raw::RedisModuleCtx,
+    (id, version): (u64, u64),
+    on_event: OnEvent,
+) -> bool {
+    let event = raw::RedisModuleEvent { id, dataver: version };
+    // SAFETY: the context is valid while the module is being loaded. A server refuses events it does not know.
+    unsafe { server!(RedisModule_SubscribeToServerEvent)(context, event, Some(on_event)) == 0 }
 }

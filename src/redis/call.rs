@@ -1,8 +1,7 @@
 //! One call of a command: what the client sent, and what it gets back.
 
-use super::api::server;
+use super::api::{context_flags, server};
 use super::clock::now_us;
-use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_int, c_long, CStr, CString};
 use std::marker::PhantomData;
@@ -114,8 +113,7 @@ impl<'call> Call<'call> {
     /// The flags of the context.
     #[inline]
     pub(super) fn flags(&self) -> u32 {
-        // SAFETY: the context is valid for the call.
-        unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(self.context) })
+        context_flags(self.context)
     }
 
     /// Whether the call comes from a master or a file rather than from a client: it has been decided already.

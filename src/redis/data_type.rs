@@ -5,10 +5,9 @@
 //! that most buckets pay for holds with no more than a look at what is read anyway. The callbacks below are called by
 //! the server with values that [`allocate`] or [`allocate_with_holds`] made, and with nothing else.
 
-use super::api::server;
+use super::api::{context_flags, server};
 use super::clock::system_now_us;
 use super::{allocator, info};
-use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
@@ -268,11 +267,8 @@ fn corrected(io: *mut raw::RedisModuleIO, level_micro: i64, refilled_at_us: i64)
 fn is_loading(io: *mut raw::RedisModuleIO) -> bool {
     let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
     // SAFETY: the io is valid for this call, and so is the context that belongs to it.
-    let flags = unsafe {
-        let context = server!(RedisModule_GetContextFromIO)(io);
-        server!(RedisModule_GetContextFlags)(context)
-    };
-    unsigned_32(flags) & loading != 0
+    let context = unsafe { server!(RedisModule_GetContextFromIO)(io) };
+    context_flags(context) & loading != 0
 }
 
 fn log(io: *mut raw::RedisModuleIO, message: &std::ffi::CStr) {

@@ -24,10 +24,9 @@
 //! A server that does not announce all of these keeps the switch on. So does Valkey's snapshot without a fork,
 //! which it only uses if all modules say that they know of it; this one does not.
 
-use super::api::server;
+use super::api::{context_flags, server, subscribe};
 use super::call::Call;
 use super::waiting;
-use crate::cast::unsigned_32;
 use redis_module::raw;
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -69,14 +68,6 @@ pub(super) fn watch(context: *mut raw::RedisModuleCtx) {
     subscribe(context, (raw::REDISMODULE_EVENT_CRON_LOOP, 1), on_cron_loop);
 }
 
-type OnEvent = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
-
-fn subscribe(context: *mut raw::RedisModuleCtx, (id, version): (u64, u64), on_event: OnEvent) -> bool {
-    let event = raw::RedisModuleEvent { id, dataver: version };
-    // SAFETY: the context is valid while the module is being loaded. A server refuses events it does not know.
-    unsafe { server!(RedisModule_SubscribeToServerEvent)(context, event, Some(on_event)) == 0 }
-}
-
 unsafe extern "C" fn on_awakening(
     context: *mut raw::RedisModuleCtx,
     event: raw::RedisModuleEvent,
@@ -112,9 +103,7 @@ fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
         | raw::REDISMODULE_CTX_FLAGS_AOF
         | raw::REDISMODULE_CTX_FLAGS_LOADING
         | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
-    // SAFETY: the context is valid during the event.
-    let flags = unsafe { server!(RedisModule_GetContextFlags)(context) };
-    let alone = unsigned_32(flags) & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
+    let alone = context_flags(context) & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
     alone && has_no_stream(context)
 }
 

@@ -1,6 +1,6 @@
 //! Serving those whose turn it is: around the module's own write commands, and by its timer.
 
-use super::super::api::server;
+use super::super::api::{context_flags, server, subscribe};
 use super::super::clock::{now_us, system_now_us};
 use super::super::info;
 use super::client::{Answer, Client};
@@ -8,7 +8,6 @@ use super::gone::mark_gone;
 use super::levels::Lookup;
 use super::timer::{self, arm, tells_of_keys, POLL_US};
 use super::{in_turn, is_any_waiting, select_db, selected_db, with_door, CONTEXT};
-use crate::cast::unsigned_32;
 use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
@@ -62,9 +61,7 @@ pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
     CONTEXT.store(own, Ordering::Relaxed);
     timer::call(on_timer);
     for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the context is valid while the module is being loaded. Every server knows these events.
-        unsafe { server!(RedisModule_SubscribeToServerEvent)(context, event, Some(on_databases_changed)) };
+        subscribe(context, (id, 1), on_databases_changed);
     }
 }
 
@@ -93,7 +90,7 @@ unsafe extern "C" fn on_databases_changed(
 
 /// Ends all waits on a server that has become a replica. The server has done so itself, with few exceptions.
 pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
-    if is_any_waiting() && flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
+    if is_any_waiting() && context_flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
         for arrival in arrivals() {
             finish(arrival, Answer::Error(NOW_A_REPLICA.to_owned()));
         }
@@ -172,7 +169,7 @@ fn finish(arrival: Arrival, answer: Answer) {
 
 /// Whether the slot of a call is served here, and none of its keys has moved ahead of it.
 fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
-    if flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
+    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
         return true;
     }
     select_db(context, client.db());
@@ -195,7 +192,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     let cannot_write = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
     // SAFETY: takes nothing.
     let is_paused = unsafe { server!(RedisModule_AvoidReplicaTraffic)() != 0 };
-    if flags(context) & cannot_write != 0 || is_paused {
+    if context_flags(context) & cannot_write != 0 || is_paused {
         end_overdue(context, now_us);
         return arm(now_us, PAUSED_US);
     }
@@ -229,7 +226,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64) {
 
 /// Ends the waits for slots that are not served here any more, on a server that does not do so itself.
 fn end_moved(context: *mut raw::RedisModuleCtx) {
-    if flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
+    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
         return;
     }
     for arrival in arrivals() {
@@ -262,9 +259,4 @@ fn arrivals() -> Vec<Arrival> {
 
 fn client(arrival: Arrival) -> Option<NonNull<Client>> {
     with_door(|door| door.clients.get(&arrival).copied())
-}
-
-fn flags(context: *mut raw::RedisModuleCtx) -> u32 {
-    // SAFETY: the context is valid for the call.
-    unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
 }
