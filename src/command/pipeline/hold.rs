@@ -1,7 +1,7 @@
 //! Holds: what `TB.HOLD`, `TB.SETTLE`, `TB.MHOLD` and `TB.MSETTLE` want of a bucket.
 
 use super::together::DecideTogether;
-use super::tokens::{denied_behind, denied_by_another, is_hopeless, store};
+use super::tokens::{denied_behind, denied_behind_others, denied_by_another, store};
 use super::{update_holds, Decide, Written};
 use crate::redis::{max_holds, on_oom, waiting, Argument, BucketKey, Call, OnOom};
 use std::ffi::CStr;
@@ -135,13 +135,11 @@ fn deny_behind_others<'call>(
     key: &BucketKey<'call>,
     plan: &HoldPlan,
 ) -> Option<HoldPlan> {
-    let lacking_micro = lacking_micro(request, key);
-    let is_hopeless = matches!(plan, HoldPlan::Keep(outcome) if is_hopeless(&outcome.decision));
-    if lacking_micro <= 0 || is_hopeless {
-        return None;
-    }
-    let ahead_micro = waiting::wanted_before(key)?;
-    Some(HoldPlan::Keep(denied_behind(&request.limit, key, lacking_micro, ahead_micro)))
+    let planned = match plan {
+        HoldPlan::Keep(outcome) => Some(outcome),
+        HoldPlan::Change { .. } => None,
+    };
+    denied_behind_others(&request.limit, key, lacking_micro(request, key), planned).map(HoldPlan::Keep)
 }
 
 /// Micro-tokens that a hold wants in addition to what it has.

@@ -144,12 +144,23 @@ fn deny_behind_others<'call>(
     key: &BucketKey<'call>,
     outcome: &Outcome,
 ) -> Option<Outcome> {
-    let cost_micro = wanted_micro(request.operation);
-    if cost_micro == 0 || is_hopeless(&outcome.decision) {
+    denied_behind_others(&request.limit, key, wanted_micro(request.operation), Some(outcome))
+}
+
+/// The outcome for a bucket of which a call wants so much that somebody lacks who waits for it; `None` if nobody does, or
+/// if the call was denied for good.
+pub(super) fn denied_behind_others(
+    limit: &Limit,
+    key: &BucketKey,
+    wanted_micro: i64,
+    planned: Option<&Outcome>,
+) -> Option<Outcome> {
+    let is_for_good = |decision: Decision| decision.allowed == 0 && decision.retry_after_ms == NEVER_MS;
+    if wanted_micro <= 0 || planned.is_some_and(|planned| is_for_good(planned.decision)) {
         return None;
     }
     let ahead_micro = waiting::wanted_before(key)?;
-    Some(denied_behind(&request.limit, key, cost_micro, ahead_micro))
+    Some(denied_behind(limit, key, wanted_micro, ahead_micro))
 }
 
 /// Micro-tokens without which a call is denied.
@@ -159,11 +170,6 @@ fn wanted_micro(operation: Operation) -> i64 {
         Operation::TakeUpTo { .. } => MICRO_PER_TOKEN,
         Operation::Charge { .. } | Operation::Give { .. } => 0,
     }
-}
-
-/// Whether a call was denied for good.
-pub(super) fn is_hopeless(decision: &Decision) -> bool {
-    decision.allowed == 0 && decision.retry_after_ms == NEVER_MS
 }
 
 /// The outcome for a bucket of which others want `ahead_micro` first.

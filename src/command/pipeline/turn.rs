@@ -30,27 +30,21 @@ pub(in crate::command) trait Wait: Command {
 pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal> {
     let (requests, max_wait_ms) = W::read(call.arguments())?;
     let mut planned = Planned::new(call, &requests, Access::Write)?;
-    let waits = planned.is_denied()
-        && max_wait_ms > 0
-        && planned.is_worth_waiting()
-        && wants_anything(&requests)
-        && waiting::is_possible(&call)?;
-    if !waits {
+    let mut parts: Vec<Part> = Vec::new();
+    if max_wait_ms > 0 && planned.is_denied() && planned.is_worth_waiting() {
+        parts.extend(requests.iter().map(DecideTogether::part));
+    }
+    let wants_anything = parts.iter().any(|part| part.wanted_micro > 0);
+    if !wants_anything || !waiting::is_possible(&call)? {
         W::reply(&call, &planned.commit(Replication::CallOrEffect));
         return Ok(());
     }
     // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
     planned.store(Replication::Effect);
-    let is_waiting =
-        waiting::enter::<W>(&call, requests.iter().map(DecideTogether::part).collect(), max_wait_ms);
-    if !is_waiting {
+    if !waiting::enter::<W>(&call, parts, max_wait_ms) {
         W::reply(&call, &Planned::new(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
     }
     Ok(())
-}
-
-fn wants_anything<'call, D: DecideTogether<'call>>(requests: &[D]) -> bool {
-    requests.iter().map(DecideTogether::part).any(|Part { wanted_micro, .. }| wanted_micro > 0)
 }
 
 impl<W: Wait> Resume for W {
