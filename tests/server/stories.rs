@@ -1,4 +1,4 @@
-//! Stories, those of `stories/*.txt` and a few that stand in a test: calls in order, and what each of them is told.
+//! Stories: calls in order, and the reply of each. Most are in `stories/*.txt`, a few in the tests.
 //!
 //! A story begins with what it is about, behind `#`, and an empty line ends it. A line is `call => reply`, the reply as
 //! [`shown`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.

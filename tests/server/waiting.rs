@@ -1,4 +1,4 @@
-//! Calls that wait their turn in the server: who is served when, what others are told meanwhile, and how a wait ends.
+//! Calls that wait their turn in the server: who is served when, what others get meanwhile, and how a wait ends.
 //!
 //! A story here has several clients. Besides the lines of [`stories`] there are these:
 //! - `b: call` sends a call on the connection `b`, and waits until it waits in the server;

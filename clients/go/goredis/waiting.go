@@ -167,9 +167,9 @@ func (w *waiter) do(ctx context.Context, args []any, isAsking bool) (any, error)
 	return askOn(ctx, w.client, args)
 }
 
-// leaveWith ends the wait when the context ends. The server is told to do so: a grant that is on its way is then read, so that
-// it can be given back. So it is when this side of the connection alone is closed, but then the server loses one that it makes
-// in that moment.
+// leaveWith ends the wait when the context ends. CLIENT UNBLOCK makes the server reply, so that a grant on its way is read and
+// given back. Where that command is not permitted, it closes its side of the connection: then the server loses a grant that it
+// makes at that moment.
 func (w *waiter) leaveWith(ctx context.Context, node *redis.Client, args []any, over <-chan struct{}) {
 	select {
 	case <-over:

@@ -170,7 +170,7 @@ export class Turns {
       this.node.heard();
       if (!visit.isOver && !visit.hasLeft) this.#rest(visit, performance.now() + leftMs);
     };
-    // By the PING before it, a server that is away is told from one that lets the call wait.
+    // The PING before it tells a server that is away from one that lets the call wait.
     own.line.send(["PING"]).then(ponged, (error: unknown) => isReply(error) && ponged());
     this.#watch(visit);
     turn.transmit(own.line).then(

@@ -16,8 +16,8 @@
 //! That holds only if all calls that are parked together want something. So parts of cost 0, which lack a bucket while it
 //! is in debt, are parked apart. A call whose hold has become large enough is parked alone, and examined.
 //!
-//! No clock, no server, no thread: levels and time are asked of [`Levels`]. Whoever owns the queue marks the buckets that
-//! change, and asks [`Queue::next_served`] until nobody is left whose turn it is.
+//! The queue has no clock, no server and no thread: it asks [`Levels`] for levels and the time. Its owner marks the buckets
+//! that change, and calls [`Queue::next_served`] until nobody is left whose turn it is.
 
 mod waited;
 mod wants;
@@ -169,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// The same of all keys of one database, or of all databases.
+    /// Notes that all keys of one database, or of all databases, may have gone.
     pub fn mark_all(&mut self, db: Option<Db>) {
         let is_meant = |waited: &Waited| db.is_none_or(|db| waited.db == db);
         let meant = self.buckets.iter().filter(|(_, waited)| is_meant(waited));

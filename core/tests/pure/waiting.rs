@@ -1,5 +1,5 @@
-//! Buckets without a server, calls that wait for them in the queue, and the model beside it: whoever uses it here does what
-//! `src/redis/waiting/serve.rs` does, and every turn is judged.
+//! The queue beside its model, without a server. The driver does what `src/redis/waiting/serve.rs` does, and the model judges
+//! every turn.
 
 use super::model::queue::{Buckets, Call, Waiting};
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use tokenbucket_core::queue::{Arrival, Db, Part};
 /// What its reply callback says: go on waiting.
 const NOT_SERVED: c_int = 1;
 
-/// What a client is told in the end.
+/// The reply that ends a wait.
 pub(super) enum Answer {
     Decided(Decisions),
     Error(String),

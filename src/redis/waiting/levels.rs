@@ -46,7 +46,7 @@ impl Lookup {
 }
 
 impl Levels for Lookup {
-    /// A key that holds something else lacks nothing, so that who waits for it is told.
+    /// A key of another type lacks nothing: the call is tried then, and gets its error.
     fn lacks_until_us(&mut self, db: Db, key: &[u8], limit: &Limit, wanted_micro: i64) -> Option<i64> {
         self.open(db, key, |key| lacks_until_us(key, limit, wanted_micro)).flatten()
     }

@@ -1,8 +1,7 @@
 //! Calls that wait their turn in the server.
 //!
-//! The [`Queue`] of the core says whose turn it is. Here are the server's side of it: clients that are blocked
-//! ([`client`]), and when they are served ([`serve`]): before and after each write command of the module, and by one
-//! timer, whatever the number of those who wait.
+//! The [`Queue`] of the core says whose turn it is. This is the server's side: clients that are blocked ([`client`]),
+//! and when they are served ([`serve`]): before and after each write command of the module, and by one timer for all.
 //!
 //! # What servers need
 //!

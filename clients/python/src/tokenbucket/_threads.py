@@ -228,7 +228,7 @@ class Lines:
         return replies[0] if call.replies == 1 else replies
 
     def _replies_in_turn(self, connection: Connection, call: Call) -> list[Any]:
-        """By the PING before it, a server that is away is told from one that lets the call wait."""
+        """The PING before it tells a server that is away from one that lets the call wait."""
         data, wait_s = call.waiting_now()
         connection.owes = 1 + call.replies
         connection.send(PING + data)

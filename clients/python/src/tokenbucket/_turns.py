@@ -131,7 +131,7 @@ class Turns:
         line.transport.write(PING + data)
         count = 1 + call.replies
         try:
-            # By the PING before it, a server that is away is told from one that lets the call wait.
+            # The PING before it tells a server that is away from one that lets the call wait.
             await line.until(1)
             await line.until(count, wait_s)
         except Unanswered as unanswered:
