@@ -23,6 +23,9 @@
 //! agree, and the replica forgets the bucket again, because an evicted bucket is a full one: with some of its holds
 //! missing, their tokens would never come back. The first effect whose number agrees makes it right again.
 //!
+//! It may also still have a bucket that expired on the master: a server that reads a snapshot leaves expired keys out and
+//! tells nobody. So where as many holds are set as there are after all changes, they are all, whatever else there was.
+//!
 //! The version 1 alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
 //! an operator may have renamed.
 
@@ -87,6 +90,26 @@ pub enum HoldChange {
 }
 
 impl HoldChanges {
+    /// Makes `holds` what they are after the changes, once the first were dropped. Returns whether none is missing.
+    pub fn apply(self, holds: &mut Holds) -> bool {
+        if self.are_complete() && self.named_in(holds) < holds.len() {
+            holds.drop_first(holds.len());
+        }
+        self.changes.into_iter().for_each(|change| change.apply(holds));
+        holds.len() == self.len as usize
+    }
+
+    /// Whether every hold that there is afterwards is set by one of them.
+    fn are_complete(&self) -> bool {
+        let is_set = |change: &&HoldChange| matches!(change, HoldChange::Set(_));
+        self.changes.iter().filter(is_set).count() == self.len as usize
+    }
+
+    /// How many of `holds` they name.
+    fn named_in(&self, holds: &Holds) -> usize {
+        self.changes.iter().filter(|change| holds.get(change.id()).is_some()).count()
+    }
+
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.dropped.to_le_bytes());
         bytes.extend(self.len.to_le_bytes());
@@ -133,6 +156,13 @@ impl HoldChange {
         match self {
             Self::Set(hold) => holds.set(hold),
             Self::Removed(id) => drop(holds.remove(&id)),
+        }
+    }
+
+    fn id(&self) -> &[u8] {
+        match self {
+            Self::Set(hold) => &hold.id,
+            Self::Removed(id) => id,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
-use tokenbucket_core::effect::{self, Effect, HoldChanges};
+use tokenbucket_core::effect::{self, Effect};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::request;
 
@@ -63,11 +63,10 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
             key.store_alone(bucket);
             expire_at_ms
         }
-        Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { dropped, changes, len } } => {
+        Effect::Changed { bucket, expire_at_ms, holds: changes } => {
             let existed = !key.is_empty();
-            let (_, is_complete) = key.update_holds(dropped as usize, |holds| {
-                changes.into_iter().for_each(|change| change.apply(holds));
-                let is_complete = holds.len() == len as usize;
+            let (_, is_complete) = key.update_holds(changes.dropped as usize, |holds| {
+                let is_complete = changes.apply(holds);
                 (is_complete.then_some(bucket), is_complete)
             });
             if !is_complete {

@@ -97,6 +97,24 @@ fn an_append_only_file_brings_back_every_bucket() {
     }
 }
 
+/// A snapshot is read without the keys that have expired, and nothing tells the append-only file that they are gone. They
+/// are still there when it is read.
+#[test]
+fn a_hold_of_a_bucket_that_expired_unnoticed_is_in_the_append_only_file() {
+    let server = with_append_only_file("no").start();
+    let mut client = server.connect();
+    for id in ["a", "b"] {
+        client.say(&format!("TB.HOLD jobs 5 0 1 60000 {id}"));
+    }
+    client.say("DEBUG SET-ACTIVE-EXPIRE 0");
+    server.clock().advance_ms(HOUR_MS);
+    client.say("DEBUG RELOAD");
+    client.say("TB.HOLD jobs 5 0 2 60000 c");
+    let held = everything(&server);
+    client.say("DEBUG LOADAOF");
+    assert_stored(&server, &held, "reading the append-only file");
+}
+
 /// A server reads the key of such a bucket from the file, and must not show it for even a millisecond.
 #[test]
 fn a_bucket_that_fills_up_while_the_server_is_down_has_no_key_afterwards() {

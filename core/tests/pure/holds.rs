@@ -9,7 +9,7 @@ use num_traits::ToPrimitive;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tokenbucket_core::bucket::{Bucket, Expiring, MAX_TIME_US};
-use tokenbucket_core::effect::HoldChange;
+use tokenbucket_core::effect::{HoldChange, HoldChanges};
 use tokenbucket_core::hold::{Hold, Holds, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::rate::Rate;
@@ -127,6 +127,19 @@ proptest! {
         let (read, is_whole) = Holds::decode(&holds.encode());
         prop_assert!(is_whole);
         assert_same(&read, &list);
+    }
+
+    /// As a replica or a file has a bucket that has expired and begun anew on the master.
+    #[test]
+    fn changes_that_set_all_holds_lead_to_them_from_any_others(
+        before in changes(10, 30),
+        after in changes(10, 30),
+    ) {
+        let ((mut holds, _), (_, list)) = (build(&before), build(&after));
+        let set = list.iter().cloned().map(HoldChange::Set).collect();
+        let changes = HoldChanges { dropped: 0, changes: set, len: list.len() as u32 };
+        prop_assert!(changes.apply(&mut holds));
+        assert_same(&holds, &list);
     }
 
     /// What has come back by `included_until_us` is in the level already.
