@@ -4,6 +4,7 @@
 //! `WAITERS=10000` lets as many be killed at once, where the system lets a process open as many connections.
 
 use super::holds::uuid;
+use super::is_refused_before;
 use super::waiting::{receive, send, waiting};
 use crate::common::{environment, integer, text, wait_until, Connection, Random, Server};
 use std::collections::BTreeMap;
@@ -249,4 +250,36 @@ fn a_waiter_over_its_output_buffer_limit_goes_away_and_takes_nothing() {
         waiting(&mut client) == 0
     });
     assert_eq!(holders(&mut client), ["a"]);
+}
+
+/// Those that came first go first. The server disconnects them in the turn in which one of them gets a slot.
+#[test]
+fn waiters_that_are_evicted_go_away_and_the_rest_is_served() {
+    const WAITERS: usize = 30;
+    let server = Server::start();
+    let mut client = server.connect();
+    if is_refused_before((7, 0), &mut client, "CONFIG SET maxmemory-clients 0") {
+        return;
+    }
+    client.say("CLIENT NO-EVICT ON");
+    (0..SLOTS).for_each(|slot| drop(client.say(&format!("TB.HOLD p 3 0 1 86400000 first:{slot}"))));
+    let mut waiters: Vec<Connection> = (0..WAITERS).map(|_| server.connect()).collect();
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        send(waiter, &format!("{HOLD} {number} 86400000"));
+        wait_until("it waits", || waiting(&mut client) == number as i64 + 1);
+    }
+    let mut batch = redis::pipe();
+    batch.cmd("TB.SETTLE").arg(&["p", "3", "0", "first:0", "0"]);
+    batch.cmd("CONFIG").arg(&["SET", "maxmemory-clients", "200000"]);
+    batch.query::<redis::Value>(client.inner()).unwrap();
+    wait_until("some are gone", || waiting(&mut client) < WAITERS as i64 - 1);
+    client.say("CONFIG SET maxmemory-clients 0");
+    while client.keys() > 0 {
+        let holders = holders(&mut client);
+        assert!(holders.len() == SLOTS || waiting(&mut client) == 0, "a slot is lost: {holders:?}");
+        holders.iter().for_each(|id| drop(client.say(&format!("TB.SETTLE p 3 0 {id} 0"))));
+    }
+    let told: Vec<String> = waiters.iter_mut().map(receive).collect();
+    let served = told.iter().filter(|told| told.starts_with("[1 ")).count();
+    assert!((1..WAITERS).contains(&served) && !told.iter().any(|told| told.starts_with("[0 ")), "{told:?}");
 }
