@@ -66,6 +66,8 @@ struct Door {
     blocked: HashMap<usize, Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     timer: Option<(raw::RedisModuleTimerID, i64)>,
+    /// When all buckets were last looked at because the server does not tell that keys go, in Unix microseconds.
+    polled_us: i64,
     /// When the clock was last looked at.
     seen_us: i64,
     /// By how much the clock was set back since.

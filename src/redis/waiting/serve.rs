@@ -197,7 +197,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
         return arm(now_us, PAUSED_US);
     }
     follow_clock(context, now_us);
-    if !tells_of_keys() {
+    if timer::begins_poll(now_us) {
         with_door(|door| door.queue.mark_all(None));
         end_moved(context);
     }
@@ -249,6 +249,7 @@ fn follow_clock(context: *mut raw::RedisModuleCtx, now_us: i64) {
     }
     with_door(|door| {
         door.queue.set_back(set_back_us);
+        door.polled_us = door.polled_us.saturating_sub(set_back_us);
         door.queue.mark_all(None);
     });
 }

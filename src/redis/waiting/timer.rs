@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 
 /// How often to look, in microseconds, where the server does not tell: that keys go, or that a slot is ours again.
 pub(super) const POLL_US: i64 = 100_000;
+/// At least so long for each call that waits, so that looking takes about a hundredth of the time: up to 3 microseconds
+/// a call.
+const POLL_US_PER_CALL: i64 = 300;
 
 /// What the server calls when the time has come.
 type OnTimer = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
@@ -36,7 +39,7 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
         0 => door.queue.next_look_us().unwrap_or(i64::MAX),
         _ => now_us,
     });
-    let latest_us = if tells_of_keys() { i64::MAX } else { now_us.saturating_add(POLL_US) };
+    let latest_us = if tells_of_keys() { i64::MAX } else { next_poll_us() };
     let fires_us = next_us.min(latest_us).max(earliest_us);
     if fires_us == i64::MAX || with_door(|door| door.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
         return;
@@ -56,6 +59,23 @@ pub(super) fn disarm() {
         // SAFETY: a timer that is ours and has not fired.
         unsafe { server!(RedisModule_StopTimer)(CONTEXT.load(Ordering::Relaxed), timer, ptr::null_mut()) };
     }
+}
+
+/// When to look at all buckets again where the server does not tell that keys go.
+fn next_poll_us() -> i64 {
+    with_door(|door| {
+        let calls = i64::try_from(door.queue.len()).unwrap_or(i64::MAX);
+        door.polled_us.saturating_add(POLL_US.max(calls.saturating_mul(POLL_US_PER_CALL)))
+    })
+}
+
+/// Whether it is time to look at all buckets, which is noted.
+pub(super) fn begins_poll(now_us: i64) -> bool {
+    let is_due = !tells_of_keys() && next_poll_us() <= now_us;
+    if is_due {
+        with_door(|door| door.polled_us = now_us);
+    }
+    is_due
 }
 
 /// Whether the server tells types when keys go: since 6.2, as it lets them be defragmented.
