@@ -15,7 +15,7 @@ launch.py serve [--cluster] [--without-module] [--clock] [-- OPTION...]
     ["stop", node]               kills it
     ["ask", node, WORD...]       its reply to a command
     ["node_of", key]             the index of the master that has the key
-    ["move_slot", key, node]     moves the slot of the key, which must be empty
+    ["move_slot", key, node]     moves the slot of the key, with all its keys
     ["replica", node]            adds a replica that has all that its master has; its index, port and pid
     ["take_over", node]          makes a replica the master in place of its own, which is gone
 
@@ -162,12 +162,14 @@ class Servers:
         return next(name for at in range(1000) if self.node_of(prefix + (name := f"{{{at}}}")) is node)
 
     def move_slot_of(self, key: str, to: Service) -> None:
-        """Where there is nothing in it yet."""
+        """With all keys in it."""
         slot, owner = ask(to, "CLUSTER", "KEYSLOT", key), self.node_of(key)
         wait_for(lambda: len({self._epoch(node) for node in self.nodes}) == 1, "the last move's epoch")
         # Else an owner of a later epoch might have it back.
         self._set_slot(to, slot, "IMPORTING", owner)
         self._set_slot(owner, slot, "MIGRATING", to)
+        while keys := ask(owner, "CLUSTER", "GETKEYSINSLOT", slot, 100):
+            ask(owner, "MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
         for node in (to, *(one for one in self.nodes if one is not to)):
             self._set_slot(node, slot, "NODE", to)
 

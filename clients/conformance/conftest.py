@@ -198,6 +198,21 @@ def start_sentinel(tmp_path: Path) -> Iterator[Callable[[Service], Service]]:
 
 
 @pytest.fixture
+def watched_pair(
+    start_server: StartServer, start_sentinel: Callable[[Service], Service]
+) -> tuple[Service, Service, dict[str, Any]]:
+    """A master, its replica, and where a driver asks which of them is the master."""
+    old, new = start_server("--repl-diskless-sync-delay", "0"), start_server()
+    with redis.Redis(port=new.port) as admin:
+        ask(admin, "REPLICAOF", "127.0.0.1", old.port)
+        eventually(lambda: admin.info("replication")["master_link_status"] == "up", within_s=30)
+    sentinel = start_sentinel(old)
+    with redis.Redis(port=sentinel.port) as watch:
+        eventually(lambda: len(watch.sentinel_slaves("tokens")) == 1, within_s=30)
+    return old, new, {"nodes": [f"127.0.0.1:{sentinel.port}"], "master": "tokens"}
+
+
+@pytest.fixture
 def start_proxy() -> Iterator[StartProxy]:
     started: list[Proxy] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -118,18 +118,9 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
 
 @pytest.mark.only("python", "node", "node-redis-5", "go")
 def test_a_master_that_sentinel_replaced_decides(
-    package: Package,
-    start_server: StartServer,
-    start_sentinel: Callable[[Service], Service],
+    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]]
 ) -> None:
-    old, new = start_server("--repl-diskless-sync-delay", "0"), start_server()
-    with redis.Redis(port=new.port) as admin:
-        admin.execute_command("REPLICAOF", "127.0.0.1", old.port)
-        eventually(lambda: admin.info("replication")["master_link_status"] == "up", within_s=30)
-    sentinel = start_sentinel(old)
-    with redis.Redis(port=sentinel.port) as watch:
-        eventually(lambda: len(watch.sentinel_slaves("tokens")) == 1, within_s=30)
-    master = {"nodes": [f"127.0.0.1:{sentinel.port}"], "master": "tokens"}
+    old, new, master = watched_pair
     package.server(old, sentinel=master, retry_every_ms=100)
     package.limiter(capacity=10, rate="10/h")
     assert package.many(name="before", count=20)["degraded"] == 0

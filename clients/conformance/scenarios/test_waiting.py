@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import signal
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import redis
 
 from conftest import WITH_DEADLINES, Package, StartServer, ask, eventually, executed, level
 from drivers import DriverError
+from launch import Servers
 from services import Service
 
 LONG_MS = 60_000
@@ -207,6 +210,52 @@ def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
     finally:
         server.signal(signal.SIGCONT)
     until_waiting(server, 0)
+
+
+def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path: Path) -> None:
+    package.client = replace(package.client, in_cluster=True)
+    with Servers(tmp_path, cluster=True) as nodes:
+        old, new, _ = nodes.nodes
+        package.server(old, timeout_ms=2000)
+        package.limiter(capacity=1, rate="1/h")
+        key = f"tb:{(name := nodes.name_on(old))}"
+        assert package.take(name)["allowed"]
+        waits = begin_take(package, name=name)
+        until_waiting(old, 1)
+        nodes.move_slot_of(key, new)
+        until_waiting(new, 1)
+        assert waiting(old) == 0
+        with redis.Redis(port=new.port) as admin:
+            ask(admin, "TB.GIVE", key, 1, "1/h", 1)
+        decision = waits.result(30)
+        assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
+
+
+@pytest.mark.only("python", "node", "go")
+def test_those_who_wait_follow_the_master_that_sentinel_names(
+    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]]
+) -> None:
+    old, new, master = watched_pair
+    package.server(old, sentinel=master, retry_every_ms=100)
+    package.limiter(capacity=1000, rate="1/h", prefix="other:")
+    package.limiter("slots", capacity=1, rate="0", on_error="closed", connect=False)
+    words = {"on": "slots", "name": "user", "amount": 1, "ttl_ms": 600_000, "max_wait_ms": LONG_MS}
+    first = package.driver.do("hold", **{"as": "first"}, **words)
+    with redis.Redis(port=old.port) as admin:
+        assert (first["allowed"], first["degraded"], admin.wait(1, 10_000)) == (True, False, 1)
+    waits = package.driver.begin("hold", **{"as": "second"}, **words)
+    until_waiting(old, 1)
+    old.signal(signal.SIGKILL)
+    decision = waits.result(30)
+    assert (decision["allowed"], decision["degraded"]) == (False, True)
+    eventually(lambda: not package.take()["degraded"], within_s=30)
+    waits = package.driver.begin("hold", **{"as": "second"}, **words)
+    until_waiting(new, 1)
+    assert not package.driver.do("settle", hold="first", used=0)["degraded"]
+    decision = waits.result(30)
+    assert (decision["allowed"], decision["degraded"]) == (True, False)
+    with redis.Redis(port=new.port) as admin:
+        assert len(ask(admin, "TB.HOLDS", "tb:user")) == 1
 
 
 def test_without_the_module_the_call_comes_back_when_it_may_be_granted(

@@ -258,7 +258,7 @@ export class Cluster {
     return this.nodes.map((node) => names.get(node)!);
   }
 
-  /** Moves a slot in which there is nothing yet. */
+  /** Moves the slot of a key, with all keys in it. */
   async moveSlotOf(key: string, to: Server): Promise<void> {
     await this.launcher.tell("move_slot", key, to.node);
   }

@@ -251,17 +251,11 @@ def test_a_slot_that_moves_takes_those_who_wait_along(
     with Servers(tmp_path, cluster=True) as nodes:
         old, new, _ = nodes.nodes
         limiter = make_on_cluster(old, Limit(1, STILL), timeout_ms=2000)
-        key = "tb:" + (name := nodes.name_on(old, "tb:"))
+        name = nodes.name_on(old, "tb:")
         assert limiter.take(name).allowed
         waits = threads.submit(limiter.take, name, max_wait_ms=LONG_MS)
         until_waiting(old, 1)
-        slot = ask(old, "CLUSTER", "KEYSLOT", key)
-        old_id, new_id = (ask(one, "CLUSTER", "MYID") for one in (old, new))
-        ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
-        ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
-        ask(old, "MIGRATE", "127.0.0.1", new.port, key, 0, 5000)
-        for node in (new, old):
-            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", new_id)
+        nodes.move_slot_of("tb:" + name, new)
         until_waiting(new, 1)
         assert waiting(old) == 0
         limiter.give(name, 1)
