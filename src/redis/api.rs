@@ -2,7 +2,7 @@
 
 use crate::cast::unsigned_32;
 use redis_module::raw;
-use std::ffi::c_void;
+use std::ffi::{c_void, CStr};
 
 /// A function of the server, one that `required!` names: naming another does not compile.
 ///
@@ -50,6 +50,7 @@ required! {
     RedisModule_AvoidReplicaTraffic,
     RedisModule_BlockClientOnKeys,
     RedisModule_Call,
+    RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyStringPtr,
     RedisModule_CloseKey,
     RedisModule_CreateCommand,
@@ -110,7 +111,6 @@ required! {
     RedisModule_SubscribeToServerEvent,
     RedisModule_UnblockClient,
     RedisModule_UnlinkKey;
-    RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyLength,
     RedisModule_CallReplyType,
     RedisModule_InfoAddFieldULongLong,
@@ -122,6 +122,27 @@ required! {
 pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
     // SAFETY: whoever calls has the context from the server, for the time of the call.
     unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
+}
+
+/// Whole numbers of `INFO replication`: `None` for those that the server does not report.
+pub(super) fn replication_info<const N: usize>(
+    context: *mut raw::RedisModuleCtx,
+    fields: [&CStr; N],
+) -> [Option<i64>; N] {
+    // SAFETY: the context is valid, and the names are constants. The report is read and freed here, once.
+    unsafe {
+        let report = server!(RedisModule_GetServerInfo)(context, c"replication".as_ptr());
+        if report.is_null() {
+            return [None; N];
+        }
+        let values = fields.map(|field| {
+            let mut error = 0;
+            let value = server!(RedisModule_ServerInfoGetFieldSigned)(report, field.as_ptr(), &raw mut error);
+            (error == 0).then_some(value)
+        });
+        server!(RedisModule_FreeServerInfo)(context, report);
+        values
+    }
 }
 
 /// What the server calls at an event.

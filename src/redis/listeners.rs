@@ -24,11 +24,11 @@
 //! A server that does not announce all of these keeps the switch on. So does Valkey's snapshot without a fork,
 //! which it only uses if all modules say that they know of it; this one does not.
 
-use super::api::{context_flags, server, subscribe};
+use super::api::{context_flags, replication_info, subscribe};
 use super::call::Call;
 use super::waiting;
 use redis_module::raw;
-use std::ffi::{c_void, CStr};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Cron loops between two looks at whether the last listener has gone; ten make a second by default.
@@ -109,22 +109,5 @@ fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
 
 /// Whether the server reports neither replicas nor a backlog. A report without these fields counts as a listener.
 fn has_no_stream(context: *mut raw::RedisModuleCtx) -> bool {
-    // SAFETY: the context is valid during the event, the section is a constant. Whatever it returns, even null
-    // is only handed back to the server below.
-    let report = unsafe { server!(RedisModule_GetServerInfo)(context, c"replication".as_ptr()) };
-    if report.is_null() {
-        return false;
-    }
-    let none = is_zero(report, c"connected_slaves") && is_zero(report, c"repl_backlog_active");
-    // SAFETY: made above with the same context, freed once.
-    unsafe { server!(RedisModule_FreeServerInfo)(context, report) };
-    none
-}
-
-fn is_zero(report: *mut raw::RedisModuleServerInfoData, field: &CStr) -> bool {
-    let mut error = 0;
-    // SAFETY: the report is alive, the field a constant, `error` valid for writing.
-    let value =
-        unsafe { server!(RedisModule_ServerInfoGetFieldSigned)(report, field.as_ptr(), &raw mut error) };
-    error == 0 && value == 0
+    replication_info(context, [c"connected_slaves", c"repl_backlog_active"]) == [Some(0), Some(0)]
 }

@@ -631,19 +631,29 @@ fn an_evicted_bucket_is_full_for_those_who_wait() {
 #[test]
 fn while_writes_are_paused_nobody_is_served_and_waits_end_in_time() {
     let server = Server::with_clock();
-    let mut clients = Clients::new(&server);
-    if is_refused_before((6, 2), &mut clients.main, "CLIENT PAUSE 1 WRITE now") {
+    if is_refused_before((6, 2), &mut server.connect(), "CLIENT PAUSE 1 WRITE now") {
         return; // Redis 6.0 pauses all calls of all clients.
     }
+    nobody_is_served_between(&server, "CLIENT PAUSE 3600000 WRITE", "CLIENT UNPAUSE");
+}
+
+#[test]
+fn while_replicas_are_missing_nobody_is_served_and_waits_end_in_time() {
+    let set = |least: u32| format!("CONFIG SET min-replicas-to-write {least}");
+    nobody_is_served_between(&Server::with_clock(), &set(1), &set(0));
+}
+
+fn nobody_is_served_between(server: &Server, begin: &str, end: &str) {
+    let mut clients = Clients::new(server);
     clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
     clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
     clients.play_line("b: TB.BTAKE r 1 1 1 60000");
     clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 2000");
-    clients.main.say("CLIENT PAUSE 3600000 WRITE");
+    clients.main.say(begin);
     clients.play_line("(2 seconds later)");
     clients.play_line("c => [0 0 58000 58000]");
-    assert_eq!(waiting(&mut clients.main), 1, "served while writes are paused");
-    clients.main.say("CLIENT UNPAUSE");
+    assert_eq!(waiting(&mut clients.main), 1, "served after {begin}");
+    clients.main.say(end);
     // The module looks again from time to time.
     clients.play_line("(100 milliseconds later)");
     clients.play("b => [1 0 0 1000]");

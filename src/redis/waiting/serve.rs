@@ -1,6 +1,6 @@
 //! Serving those whose turn it is: around the module's own write commands, and by its timer.
 
-use super::super::api::{context_flags, server, subscribe};
+use super::super::api::{context_flags, replication_info, server, subscribe};
 use super::super::clock::{now_us, system_now_us};
 use super::super::info;
 use super::client::{Answer, Client};
@@ -10,8 +10,9 @@ use super::timer::{self, arm, tells_of_keys, POLL_US};
 use super::{in_turn, is_any_waiting, select_db, selected_db, with_door, CONTEXT};
 use crate::redis::call::Call;
 use redis_module::raw;
-use std::ffi::c_void;
+use std::ffi::{c_void, CStr};
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::queue::Arrival;
 
@@ -192,7 +193,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     let cannot_write = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
     // SAFETY: takes nothing.
     let is_paused = unsafe { server!(RedisModule_AvoidReplicaTraffic)() != 0 };
-    if context_flags(context) & cannot_write != 0 || is_paused {
+    if context_flags(context) & cannot_write != 0 || is_paused || lacks_replicas(context) {
         end_overdue(context, now_us);
         return arm(now_us, PAUSED_US);
     }
@@ -204,6 +205,38 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     serve(context, now_us);
     end_overdue(context, now_us);
     serve(context, now_us);
+}
+
+/// Whether the server refuses writes because it has fewer replicas than `min-replicas-to-write`: it checks the commands of
+/// clients only.
+fn lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
+    // Reported only by servers that have the setting on.
+    let [good_replicas] = replication_info(context, [c"min_slaves_good_slaves"]);
+    good_replicas
+        .is_some_and(|good| setting(context, c"min-replicas-to-write").is_some_and(|least| good < least))
+}
+
+/// A setting of the server that is a whole number.
+fn setting(context: *mut raw::RedisModuleCtx, name: &CStr) -> Option<i64> {
+    // SAFETY: the context is valid; the format says two C strings. The reply is read before it is freed, once.
+    unsafe {
+        let get = c"GET".as_ptr();
+        let reply =
+            server!(RedisModule_Call)(context, c"CONFIG".as_ptr(), c"cc".as_ptr(), get, name.as_ptr());
+        if reply.is_null() {
+            return None;
+        }
+        let value = server!(RedisModule_CallReplyArrayElement)(reply, 1);
+        let mut len = 0;
+        let text = match value.is_null() {
+            true => ptr::null(),
+            false => server!(RedisModule_CallReplyStringPtr)(value, &raw mut len),
+        };
+        let digits = if text.is_null() { &[] } else { slice::from_raw_parts(text.cast::<u8>(), len) };
+        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+        server!(RedisModule_FreeCallReply)(reply);
+        number
+    }
 }
 
 /// Denies those whose time is over.
