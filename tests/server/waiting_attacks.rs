@@ -252,7 +252,7 @@ fn a_waiter_over_its_output_buffer_limit_goes_away_and_takes_nothing() {
     assert_eq!(holders(&mut client), ["a"]);
 }
 
-/// Those that came first go first. The server disconnects them in the turn in which one of them gets a slot.
+/// The server disconnects them in the turn in which one of them gets a slot.
 #[test]
 fn waiters_that_are_evicted_go_away_and_the_rest_is_served() {
     const WAITERS: usize = 30;
