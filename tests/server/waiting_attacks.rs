@@ -219,6 +219,8 @@ fn many_waiters_are_killed_or_served_at_once() {
     client.say("CLIENT KILL TYPE normal");
     wait_until("all are gone", || waiting(&mut client) == 0);
     drop(all_killed);
+    drop(wait(&mut client));
+    wait_until("all are gone", || waiting(&mut client) == 0);
     // As it goes, the first one lets all others be served.
     let mut waiters = wait(&mut client);
     client.say(&format!("TB.GIVE r {count} 1/d {}", count - 1));
