@@ -130,10 +130,10 @@ proptest! {
 proptest! {
     #![proptest_config(super::config(1))]
 
-    /// Hundreds at one bucket, under two limits; they come at the end and leave anywhere.
+    /// Hundreds at one bucket, often in debt, under two limits; they come at the end and leave anywhere.
     #[test]
     fn a_long_queue_keeps_its_order(
-        steps in vec((0..10u8, amounts(), any::<bool>(), any::<Index>()), 100..500),
+        steps in vec((0..11u8, amounts(), any::<bool>(), any::<Index>()), 100..500),
     ) {
         let limits = [limit(5, "1"), limit(4, "2")];
         let mut server = Server::default();
@@ -143,7 +143,8 @@ proptest! {
             match kind {
                 0..6 => drop(server.call(0, &[wanted], Some(1000 * MILLION))),
                 6..9 => make(&mut server, Step::Disconnect(who)),
-                _ => server.give(0, &wanted, 2 * MILLION),
+                9 => server.give(0, &wanted, 3 * MILLION - wanted_micro),
+                _ => server.sleep(wanted_micro / 4),
             }
         }
         server.close();
@@ -170,6 +171,41 @@ fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
     assert_eq!(queue.next_served(&mut world), arrivals[0]);
     queue.leave(arrivals[0].unwrap());
     assert_eq!(queue.next_served(&mut world), arrivals[1]);
+}
+
+/// Nobody tells of the holds of a bucket that was renamed.
+#[test]
+fn a_call_whose_turn_it_seems_to_be_is_asked_for_its_hold_anew() {
+    let mut server = Server::default();
+    let hold = |tokens, id| part(b"k", limit(3, "0"), tokens * MILLION, Some(id));
+    assert!(server.call(0, &[hold(1, 1)], None).0 && server.call(0, &[hold(2, 2)], None).0);
+    let arrival = server.call(0, &[hold(3, 1)], Some(MILLION)).1;
+    let Server { mut world, mut queue, .. } = server;
+    world.change_hold(0, &hold(1, 1), None);
+    world.change_hold(0, &hold(0, 2), None);
+    queue.mark(0, b"k");
+    assert_eq!(queue.next_served(&mut world), None, "two tokens, and none is held");
+    world.operate(0, &hold(0, 1), Operation::Give { amount_micro: MILLION });
+    queue.mark(0, b"k");
+    assert_eq!(queue.next_served(&mut world), arrival);
+}
+
+/// That hold may be as large as an earlier call wants it.
+#[test]
+fn an_earlier_call_that_asks_for_the_same_hold_is_served_first() {
+    let mut server = Server::default();
+    let hold = |key: &[u8], tokens, id| part(key, limit(4, "0"), tokens * MILLION, Some(id));
+    assert!(server.call(0, &[hold(b"k", 4, 2), hold(b"other", 4, 2)], None).0);
+    let [earlier, later] = [vec![hold(b"k", 2, 1)], vec![hold(b"other", 1, 1), hold(b"k", 3, 1)]]
+        .map(|parts| server.call(0, &parts, Some(MILLION)).1);
+    let Server { mut world, mut queue, .. } = server;
+    world.change_hold(0, &hold(b"k", 1, 2), None);
+    world.change_hold(0, &hold(b"k", 2, 1), Some(TTL_US));
+    world.change_hold(0, &hold(b"other", 0, 2), None);
+    queue.mark(0, b"other");
+    assert_eq!(queue.next_served(&mut world), earlier);
+    queue.leave(earlier.unwrap());
+    assert_eq!(queue.next_served(&mut world), later);
 }
 
 /// A hold above the capacity, which was larger before, can only grow while it lasts.
@@ -334,10 +370,10 @@ impl Crowd {
     }
 }
 
-/// Also where each of them enlarges a hold, or all of them the same one.
+/// Also where each of them enlarges a hold, or all of them the same one, or set the same one that is not there.
 #[test]
 fn a_change_asks_about_one_call_and_those_whom_it_serves() {
-    let ids: [fn(u16) -> Option<u16>; 3] = [|_| None, Some, |_| Some(0)];
+    let ids: [fn(u16) -> Option<u16>; 4] = [|_| None, Some, |_| Some(0), |_| Some(CROWD)];
     for (id, is_shared_first) in ids.into_iter().flat_map(|id| [(id, true), (id, false)]) {
         let mut crowd = Crowd { world: World::default(), queue: Queue::default(), id };
         // Each holds a millionth of a token already, if it holds at all. Nothing else is left.

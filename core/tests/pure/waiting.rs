@@ -208,6 +208,8 @@ impl Server {
 
     /// Serves everyone whose turn it is.
     pub fn serve(&mut self) {
+        let is_marked = self.queue.is_marked(self.world.now_us);
+        assert!(is_marked || self.waiting.next_served(&self.world).is_none(), "there is nothing to look at");
         self.queue.mark_due(self.world.now_us);
         loop {
             let expected = self.waiting.next_served(&self.world);
@@ -222,6 +224,8 @@ impl Server {
         }
         assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
         assert_eq!(self.queue.len(), self.waiting.0.len());
+        assert_eq!(self.queue.is_empty(), self.waiting.0.is_empty());
+        assert!(self.queue.arrivals().eq(self.waiting.0.iter().map(|call| call.arrival)));
     }
 
     /// Time passes, and the timer fires whenever the queue wants it to. Nobody could be served before.
