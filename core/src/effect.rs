@@ -107,7 +107,8 @@ impl HoldChanges {
 
     /// How many of `holds` they name.
     fn named_in(&self, holds: &Holds) -> usize {
-        self.changes.iter().filter(|change| holds.get(change.id()).is_some()).count()
+        let ids = self.changes.iter().map(|(HoldChange::Set(Hold { id, .. }) | HoldChange::Removed(id))| id);
+        ids.filter(|id| holds.get(id).is_some()).count()
     }
 
     fn encode(&self, bytes: &mut Vec<u8>) {
@@ -156,13 +157,6 @@ impl HoldChange {
         match self {
             Self::Set(hold) => holds.set(hold),
             Self::Removed(id) => drop(holds.remove(&id)),
-        }
-    }
-
-    fn id(&self) -> &[u8] {
-        match self {
-            Self::Set(hold) => &hold.id,
-            Self::Removed(id) => id,
         }
     }
 
