@@ -13,7 +13,7 @@ use redis_module::raw;
 use std::ffi::{c_void, CStr};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokenbucket_core::queue::Arrival;
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
@@ -193,7 +193,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     let cannot_write = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
     // SAFETY: takes nothing.
     let is_paused = unsafe { server!(RedisModule_AvoidReplicaTraffic)() != 0 };
-    if context_flags(context) & cannot_write != 0 || is_paused || lacks_replicas(context) {
+    if context_flags(context) & cannot_write != 0 || is_paused || lacks_replicas(context, now_us) {
         end_overdue(context, now_us);
         return arm(now_us, PAUSED_US);
     }
@@ -207,9 +207,24 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     serve(context, now_us);
 }
 
+/// How long the timer relies on what it has read about replicas. The server counts them once a second; to read it each
+/// time took 8 % of the time of a server that served 700 calls a second.
+const REPLICAS_READ_EVERY_US: i64 = 50_000;
+
 /// Whether the server refuses writes because it has fewer replicas than `min-replicas-to-write`: it checks the commands of
 /// clients only.
-fn lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
+fn lacks_replicas(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
+    static LACKS: AtomicBool = AtomicBool::new(false);
+    static READ_AT_US: AtomicI64 = AtomicI64::new(i64::MIN);
+    let is_fresh = 0..REPLICAS_READ_EVERY_US;
+    if !is_fresh.contains(&now_us.saturating_sub(READ_AT_US.load(Ordering::Relaxed))) {
+        READ_AT_US.store(now_us, Ordering::Relaxed);
+        LACKS.store(read_lacks_replicas(context), Ordering::Relaxed);
+    }
+    LACKS.load(Ordering::Relaxed)
+}
+
+fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
     // Reported only by servers that have the setting on.
     let [good_replicas] = replication_info(context, [c"min_slaves_good_slaves"]);
     good_replicas
