@@ -17,11 +17,13 @@ type call struct {
 	aside   bool          // not behind those that a silent server keeps
 	maxWait time.Duration // in the server, on a connection of its own
 	ready   chan struct{} // receives once, when the caller may go on
+	bytes   int64         // on a pipe
 
 	// The lane's mutex guards what follows.
 	phase      phase
 	since      int64 // of the lane's clock: when the phase began
 	left       int64 // of maxWait when the command was sent: before that is over, no reply is due
+	pipe       *pipe // that it is under way on
 	next, prev *call // of those that are under way
 	released   bool  // the caller has gone on without the reply
 	finished   bool

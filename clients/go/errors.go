@@ -143,6 +143,7 @@ var (
 	errSilent      = errors.New("nothing came from it in time")
 	errConnecting  = errors.New("no connection in time")
 	errUnsent      = errors.New("the caller has gone")
+	errBroken      = fmt.Errorf("the connection ended: %w", io.ErrUnexpectedEOF)
 )
 
 type fault int

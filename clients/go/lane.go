@@ -28,6 +28,11 @@ type lane struct {
 	isWatched   bool
 	pinged      int64 // by the lane's clock: when the server was last asked for those that wait
 	hadCall     bool  // since the watch last looked
+
+	pipe          *pipe // nil: workers send everything
+	isOpeningPipe bool
+	nextPipe      int64 // by the lane's clock: when one may be opened again
+	unpiped       int   // calls of workers that a pipe could have carried
 }
 
 // mostWorkers bounds the calls that are with the client at a time, so that a flood opens no flood of connections.
@@ -95,13 +100,33 @@ func (l *lane) leave(c *call) bool {
 
 func (l *lane) submit(c *call) {
 	l.mutex.Lock()
-	defer l.mutex.Unlock()
 	c.since = l.awake.Load()
 	l.append(c)
 	if !l.isWatched && l.server.settings.timeout > 0 {
 		l.isWatched = true
 		go l.watch()
 	}
+	if l.pipe == nil || !c.mayBePiped() {
+		l.hand(c)
+		l.mutex.Unlock()
+		return
+	}
+	pipe := l.pipe
+	c.pipe, c.phase = pipe, sent
+	l.mutex.Unlock()
+	if pipe.send(c) {
+		return
+	}
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	c.pipe, c.phase = nil, queued
+	if !c.dropped {
+		l.hand(c)
+	}
+}
+
+// hand lets a worker send the call.
+func (l *lane) hand(c *call) {
 	switch {
 	case c.needsNoWorker():
 		go func() { l.do(c) }()
@@ -174,7 +199,13 @@ func (l *lane) do(c *call) (wasDropped bool) {
 	l.mutex.Unlock()
 
 	reply, err := l.server.perform(c)
+	if err == nil {
+		l.openPipeIfDue(c)
+	}
+	return l.finish(c, reply, err)
+}
 
+func (l *lane) finish(c *call, reply any, err error) (wasDropped bool) {
 	l.mutex.Lock()
 	c.reply, c.err, c.finished = reply, err, true
 	wasDropped = c.dropped
@@ -271,6 +302,7 @@ func (l *lane) stopWorkers() {
 	}
 	l.workers -= len(l.idle)
 	l.idle = nil
+	l.retirePipe(l.pipe)
 }
 
 // look releases the callers whose time is over. The error says why the server is away, if it is.
@@ -347,6 +379,10 @@ func (l *lane) drop(c *call) {
 	if c.done != nil {
 		close(c.done)
 	}
+	if c.pipe != nil {
+		_ = c.pipe.Close() // replies come in order: all of its calls are late
+		return
+	}
 	if c.needsNoWorker() {
 		return
 	}
@@ -363,6 +399,7 @@ func (l *lane) fail(err error) {
 	l.server.slotsMayHaveMoved()
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
+	l.retirePipe(l.pipe)
 	for c := l.first; c != nil; c = c.next {
 		if c.phase != sent {
 			l.release(c)
@@ -373,7 +410,7 @@ func (l *lane) fail(err error) {
 // report tells the circuit how a call ended, also one that nobody waits for.
 func (l *lane) report(c *call, wasDropped bool) {
 	switch fault := l.server.faultOf(c.err); {
-	case wasDropped:
+	case wasDropped, c.err == errBroken: // others find out
 	case errors.Is(c.err, errUnsent):
 		l.circuit.abandoned(c.probing)
 	case fault == faultOfServer && (!isTimeout(c.err) || l.heard.Load() <= c.since):

@@ -114,6 +114,11 @@ func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 
 // Close closes the Doer, if it has a method Close. Limiters that hold batches are closed before.
 func (s *Server) Close() error {
+	s.nodes.mutex.RLock()
+	for _, of := range s.nodes.known {
+		of.closePipe()
+	}
+	s.nodes.mutex.RUnlock()
 	if closer, ok := s.doer.(io.Closer); ok {
 		return closer.Close()
 	}
