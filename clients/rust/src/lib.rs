@@ -9,6 +9,8 @@ mod cluster;
 mod decision;
 mod denials;
 mod detached;
+#[cfg(feature = "sync")]
+mod driver;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;

@@ -13,26 +13,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! One thread of this package reads what servers reply, for all threads that call.
+//! A thread that calls alone reads the replies itself. A thread of this package does so for several that call at a time.
 
 use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisResult};
-use tokio::runtime::Runtime;
 
+use crate::driver::wait_for;
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
-
-/// Of this package alone, so that no caller's work keeps it from reading.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let builder = builder.worker_threads(1).thread_name("tokenbucket").enable_all();
-    builder.build().expect("a thread can be started")
-});
 
 /// A server or a cluster, for threads; clones share its connection.
 #[derive(Clone, Debug)]
@@ -272,27 +261,5 @@ impl Drop for Hold {
         if let Err(error) = wait_for(hold.settle()) {
             log::warn!("a hold was not settled: {error}");
         }
-    }
-}
-
-/// Runs a future on this thread, which sleeps while there is nothing to do; also in a task of another runtime.
-fn wait_for<T>(future: impl Future<Output = T>) -> T {
-    let _entered = RUNTIME.enter();
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    // In a task of another runtime it has no budget to keep to: nobody would go on with it.
-    let mut future = pin!(tokio::task::unconstrained(future));
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return value;
-        }
-        thread::park();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }

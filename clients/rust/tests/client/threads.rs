@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::sync::{Limiter, Server};
-use tokenbucket_client::{Error, Part};
+use tokenbucket_client::{Error, Options, Part};
 
 use crate::{limit, patient, servers, STILL};
 
@@ -42,4 +42,69 @@ async fn every_operation() {
         limiter.peek("a", 0).unwrap().remaining == 3
     })
     .await;
+}
+
+/// So many calls of one thread alone that it reads its replies itself.
+fn call_alone(limiter: &Limiter) {
+    for _ in 0..50 {
+        assert!(!limiter.peek("alone", 0).unwrap().degraded);
+    }
+}
+
+#[test]
+fn a_thread_and_then_several() {
+    let server = servers::Server::start();
+    let limiter = Limiter::new(&Server::connect_with(server.url(), patient()).unwrap(), limit(1000, STILL));
+    let mut allowed = 0;
+    for _ in 0..3 {
+        call_alone(&limiter);
+        let take = || (0..100).filter(|_| limiter.take("a", 1).unwrap().allowed).count();
+        allowed += thread::scope(|scope| {
+            let takers: Vec<_> = (0..5).map(|_| scope.spawn(take)).collect();
+            takers.into_iter().map(|taker| taker.join().unwrap()).sum::<usize>()
+        });
+    }
+    assert_eq!(allowed, 1000);
+}
+
+/// Nobody calls while the hold is renewed, and while a late grant is read.
+#[test]
+fn work_goes_on_when_nobody_calls() {
+    let server = servers::Server::start();
+    let limiter = Limiter::new(&Server::connect_with(server.url(), patient()).unwrap(), limit(10, STILL));
+    call_alone(&limiter);
+    let hold = limiter.hold("a", 5, Duration::from_millis(900)).unwrap();
+    let remaining = || {
+        let words = ["TB.PEEK", "tb:a", "10", STILL, "0"];
+        servers::ask::<Vec<i64>>(&server, &words)[1]
+    };
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(remaining(), 5, "renewed");
+    call_alone(&limiter);
+    server.signal("STOP");
+    let hurried = limiter.within(Duration::from_millis(10)).take("a", 1);
+    assert!(matches!(hurried, Err(Error::DeadlinePassed)), "{hurried:?}");
+    server.signal("CONT");
+    drop(hold); // sent behind the take
+    let began = Instant::now();
+    while remaining() != 10 {
+        assert!(began.elapsed() < Duration::from_secs(5), "the late grant is not given back");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The hook runs while its caller's thread reads replies.
+#[test]
+fn a_hook_that_calls() {
+    let server = servers::Server::start();
+    let connected = Server::connect_with(server.url(), patient()).unwrap();
+    let others = Limiter::new(&connected, limit(100, STILL));
+    let asked = others.clone();
+    let options =
+        Options::new().on_decision(move |_, _, _, _| assert!(asked.take("hook", 1).unwrap().allowed));
+    let limiter = Limiter::with_options(&connected, limit(100, STILL), options);
+    for _ in 0..50 {
+        limiter.take("a", 1).unwrap();
+    }
+    assert_eq!(others.peek("hook", 0).unwrap().remaining, 50);
 }
