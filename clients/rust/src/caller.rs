@@ -26,7 +26,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.options.prefix)
+        [&*self.options.prefix, name].concat()
     }
 
     /// Reports a decision to the hook and the trace.

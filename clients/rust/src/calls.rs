@@ -52,6 +52,15 @@ pub(crate) enum Answer {
     Lost(Arc<Node>),
 }
 
+/// What came of a call that was sent without what most do not need.
+enum Plainly {
+    Answer(Result<Answer, Error>),
+    /// It was not sent, or refused.
+    NotDone,
+    /// It may have happened, and may happen again.
+    Broken,
+}
+
 enum Unanswered {
     Failure(Failure),
     Error(Error),
@@ -77,7 +86,13 @@ impl Calls {
 
     pub(crate) async fn ask_at_once(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
         let (calls, asked) = (self.clone(), request.clone());
-        let work = async move { calls.run(&asked, how).await };
+        let work = async move {
+            match calls.run_plainly(&asked).await {
+                Plainly::Answer(answer) => answer,
+                Plainly::NotDone => Box::pin(calls.run(&asked, how, asked.is_repeatable())).await,
+                Plainly::Broken => Box::pin(calls.run(&asked, how, false)).await,
+            }
+        };
         let (calls, request) = (self.clone(), request.clone());
         let late = move |rest: Pending<Result<Answer, Error>>| {
             let nodes = calls.nodes.clone();
@@ -98,20 +113,39 @@ impl Calls {
         }
         self.nodes.spawn(async move {
             for request in requests {
-                if let Err(error) = calls.run(&request, How::default()).await {
+                if let Err(error) = calls.run(&request, How::default(), request.is_repeatable()).await {
                     log::warn!(target: LOG, "tokens were not given back: {error}");
                 }
             }
         });
     }
 
-    async fn run(&self, request: &Request, how: How) -> Result<Answer, Error> {
+    /// The way of most calls, without what most do not need: the rest would cost as much as the client library.
+    async fn run_plainly(&self, request: &Request) -> Plainly {
+        let Some((node, link)) = self.nodes.single() else { return Plainly::NotDone };
+        if node.is_away() || self.fallback == Fallback::Script || !request.is_plain() {
+            return Plainly::NotDone;
+        }
+        let Some(mut live) = link.live() else { return Plainly::NotDone };
+        match self.nodes.send_plainly(node, link, &mut live, &request.to_plain()).await {
+            Ok(reply) => {
+                node.back();
+                Plainly::Answer(Ok(Answer::Replies(vec![reply])))
+            }
+            Err(Failure::Broken(_)) => Plainly::Broken,
+            Err(Failure::Replied(_)) => Plainly::NotDone,
+            Err(failure) => Plainly::Answer(self.failed(node.clone(), failure, request)),
+        }
+    }
+
+    /// `may_repeat` says whether to send it again if the connection breaks.
+    async fn run(&self, request: &Request, how: How, may_repeat: bool) -> Result<Answer, Error> {
         let decider = self.decider(request);
         let Some(probe) = decider.node.admit(self.nodes.clock(), how.always) else {
             return Ok(Answer::Away(decider.node));
         };
         let decider = if self.nodes.learn_slots().await { self.decider(request) } else { decider };
-        let (node, result) = self.send(decider, request, probe.is_one()).await;
+        let (node, result) = self.send(decider, request, may_repeat, probe.is_one()).await;
         match result {
             Ok(replies) => {
                 node.back();
@@ -172,18 +206,19 @@ impl Calls {
         &self,
         decider: Decider,
         request: &Request,
+        may_repeat: bool,
         is_probe: bool,
     ) -> (Arc<Node>, Result<Vec<Value>, Unanswered>) {
         if decider.by != By::Module {
-            match self.run_script(&decider, request, is_probe).await {
+            match self.run_script(&decider, request, may_repeat, is_probe).await {
                 // The next connection may be to a server with the module.
-                (_, Err(Failure::Broken(_))) if request.is_repeatable() => {}
+                (_, Err(Failure::Broken(_))) if may_repeat => {}
                 (node, result) => return (node, result.map_err(Unanswered::Failure)),
             }
         }
         let commands = request.to_commands(By::Module);
         let module = self.module_of(request).node;
-        let (node, result) = self.send_to(module, &commands, request.is_repeatable(), is_probe).await;
+        let (node, result) = self.send_to(module, &commands, may_repeat, is_probe).await;
         match result {
             Err(failure) if failure.is_unknown_command() => {}
             Err(failure) => return (node, Err(Unanswered::Failure(failure))),
@@ -201,7 +236,7 @@ impl Calls {
             return (node, Err(Unanswered::Error(error)));
         }
         node.let_script_decide(self.nodes.clock());
-        let (node, result) = self.run_script(&self.script_of(request), request, is_probe).await;
+        let (node, result) = self.run_script(&self.script_of(request), request, may_repeat, is_probe).await;
         (node, result.map_err(Unanswered::Failure))
     }
 
@@ -210,10 +245,11 @@ impl Calls {
         &self,
         script: &Decider,
         request: &Request,
+        may_repeat: bool,
         is_probe: bool,
     ) -> (Arc<Node>, Result<Vec<Value>, Failure>) {
         let commands = request.to_commands(script.by);
-        let run = || self.send_to(script.node.clone(), &commands, request.is_repeatable(), is_probe);
+        let run = || self.send_to(script.node.clone(), &commands, may_repeat, is_probe);
         let (node, result) = run().await;
         if !result.as_ref().is_err_and(|failure| failure.has_code("NOSCRIPT")) {
             return (node, result);

@@ -194,10 +194,15 @@ impl Live {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// An error of the server comes as a value.
+    pub(crate) async fn send_one(&mut self, command: &Cmd) -> RedisResult<Value> {
+        self.connection.send_packed_command(command).await
+    }
+
     /// Sends them in one write. Errors of the server come as values.
     pub(crate) async fn send(&mut self, commands: &[Cmd]) -> RedisResult<Vec<Value>> {
         if let [command] = commands {
-            return self.connection.send_packed_command(command).await.map(|value| vec![value]);
+            return self.send_one(command).await.map(|value| vec![value]);
         }
         let mut pipeline = Pipeline::with_capacity(commands.len());
         for command in commands {

@@ -1,6 +1,7 @@
 //! The nodes of a server or a cluster: which has a key, and how one is reached.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,14 @@ impl Nodes {
         match &self.topology {
             Topology::Single(node) => node.clone(),
             Topology::Cluster(cluster) => cluster.node_of(key),
+        }
+    }
+
+    /// The node that is no cluster's, and how it is reached.
+    pub(crate) fn single(&self) -> Option<(&Arc<Node>, &Arc<Link>)> {
+        match &self.topology {
+            Topology::Single(node) => Some((node, node.link()?)),
+            Topology::Cluster(_) => None,
         }
     }
 
@@ -135,16 +144,31 @@ impl Nodes {
             }
         };
         let replies = result.and_then(|values| values.into_iter().map(Value::extract_error).collect());
-        replies.map_err(|error: RedisError| {
-            if error.code() == Some("READONLY") {
-                link.forget(&live);
+        replies.map_err(|error| failure_of(error, link, &live))
+    }
+
+    /// Sends a command that may be repeated over a connection that is there.
+    pub(crate) async fn send_plainly(
+        &self,
+        node: &Node,
+        link: &Link,
+        live: &mut Live,
+        command: &Cmd,
+    ) -> Result<Value, Failure> {
+        let heard = {
+            // Pinned here, because a future that is passed takes its space twice.
+            let reply = pin!(live.send_one(command));
+            self.waiting.listen(node, reply).await
+        };
+        match heard {
+            // Looking for errors inside an array takes long, and the module replies none there.
+            Some(Heard::Reply(Ok(reply @ Value::Array(_)))) => Ok(reply),
+            Some(Heard::Reply(reply)) => {
+                reply.and_then(Value::extract_error).map_err(|error| failure_of(error, link, live))
             }
-            if error.code().is_some() || !error.is_unrecoverable_error() {
-                return Failure::Replied(error);
-            }
-            link.forget(&live);
-            Failure::Broken(error)
-        })
+            Some(Heard::Others) => Err(Failure::TooOld),
+            None => Err(Failure::Silent(self.timeout())),
+        }
     }
 
     /// Sends a command that the server may keep for so long, on a connection that nobody else uses meanwhile.
@@ -268,4 +292,16 @@ impl Nodes {
             }
         }
     }
+}
+
+/// What an error says. It forgets a connection that has ended, or leads to a replica.
+fn failure_of(error: RedisError, link: &Link, live: &Live) -> Failure {
+    if error.code() == Some("READONLY") {
+        link.forget(live);
+    }
+    if error.code().is_some() || !error.is_unrecoverable_error() {
+        return Failure::Replied(error);
+    }
+    link.forget(live);
+    Failure::Broken(error)
 }

@@ -26,6 +26,9 @@ impl Amount {
 
     /// As a word of a command, in which `argument` is its name.
     pub(crate) fn word(self, argument: &str) -> Result<String, Error> {
+        if let Some(whole) = self.as_whole() {
+            return Ok(whole.to_string()); // much cheaper than of a float
+        }
         if (0.0..=MOST_TOKENS).contains(&self.0) {
             return Ok(self.to_string());
         }
@@ -34,6 +37,9 @@ impl Amount {
 }
 
 const MOST_TOKENS: f64 = 1e12;
+/// Most commands have no more, and need no second allocation.
+const WORDS: usize = 6;
+const BYTES: usize = 128;
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,6 +179,16 @@ impl Request {
         !matches!(self.operation, "GIVE" | "CHARGE" | "MSETTLE")
     }
 
+    /// Whether it is one command of the module that may be sent again.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_repeatable() && self.is_of_the_module() && !self.with_peek
+    }
+
+    /// That command.
+    pub(crate) fn to_plain(&self) -> Cmd {
+        self.to_command(self.operation)
+    }
+
     /// The commands that it is, for one write.
     pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
         let own = |operation| match by {
@@ -226,7 +242,8 @@ impl Request {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
         }
-        let mut command = redis::cmd(&format!("TB.{operation}"));
+        let mut command = Cmd::with_capacity(WORDS, BYTES);
+        command.arg(format!("TB.{operation}"));
         if let Some(before) = &self.before {
             command.arg(self.buckets.len()).arg(before);
         }
