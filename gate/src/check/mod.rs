@@ -1,0 +1,1 @@
+//! Which descriptors an HTTP request has, for proxies that ask over HTTP.

@@ -1,0 +1,4 @@
+//! Where proxies ask.
+
+pub mod grpc;
+pub mod http;

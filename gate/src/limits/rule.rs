@@ -1,0 +1,48 @@
+//! One limit of a file.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+use tokenbucket_client::Limit;
+
+use crate::messages::{CurrentLimit, Struct};
+
+/// A `rate_limit` of a file, or the override of a request.
+#[derive(Debug)]
+pub struct Rule {
+    /// The bucket: `requests_per_unit: 3, unit: minute` is `3 3/m`. Of `requests_per_unit: 0` it is `0 1/m`, which denies
+    /// every cost above 0.
+    pub limit: Limit,
+    /// What replies say about it.
+    pub current: CurrentLimit,
+    /// Milliseconds of its unit: the most that may be owed, where it is paid afterwards.
+    pub unit_ms: u64,
+    /// Everything passes, uncounted.
+    pub unlimited: bool,
+    /// Counts, and never denies.
+    pub shadow_mode: bool,
+    /// Over by itself it denies nothing; all of a request over deny.
+    pub quota_mode: bool,
+    /// `paid_afterwards` of the file: each cost is charged whatever the level.
+    pub paid_afterwards: bool,
+    /// Whether a descriptor with `hits_addend: 0` was asked for it: then what follows is paid afterwards as well.
+    pub was_asked_with_zero: AtomicBool,
+    /// What `replaces` refers to; may be empty.
+    pub name: String,
+    /// Names of the limits that it replaces.
+    pub replaces: Vec<String>,
+    /// Goes into the dynamic metadata of the reply when the descriptor passes.
+    pub metadata: Option<Struct>,
+}
+
+/// The limit of one descriptor of a request.
+#[derive(Clone, Debug)]
+pub struct Matched {
+    /// What was found.
+    pub rule: Arc<Rule>,
+    /// The name of the bucket without `CACHE_KEY_PREFIX`, unambiguous whatever keys and values contain, with a hash tag.
+    pub bucket: String,
+    /// The name of the metrics: `domain.key_value.key`, values as `detailed_metric`, `value_to_metric` and
+    /// `share_threshold` want it.
+    pub metric: String,
+}

@@ -1,0 +1,3 @@
+//! `tokenbucket-gate`: see the README.
+
+fn main() {}
