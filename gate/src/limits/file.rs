@@ -1,8 +1,17 @@
 //! Reads files of limits, in the format of envoyproxy/ratelimit and with keys of our own.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use super::Limits;
+use super::lookup::{Domain, Draft, Flags};
+use super::rate::{self, Terms};
+use super::rule::Rule;
+use super::yaml::{self, shown, Data, Fault, Meaning, Node, Scalar};
+use super::{metadata, Limits, Options};
+use crate::messages::CurrentLimit;
+
+/// Further mistakes of a file are not listed.
+const MAX_MISTAKES: usize = 100;
 
 /// A file: its name, for messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +41,415 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-pub(super) fn read(files: &[File], merge: bool) -> Result<Limits, Mistake> {
-    let _ = (files, merge);
-    Ok(Limits::default())
+/// Reads all files; else all their mistakes, in the order of the files and lines.
+pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mistake>> {
+    let mut domains = BTreeMap::new();
+    let mut mistakes = Vec::new();
+    for file in files {
+        let mut reader = Reader { file, faults: Vec::new() };
+        reader.file(&mut domains, options.merge);
+        reader.faults.sort_by_key(|fault| fault.line);
+        mistakes.extend(
+            reader.faults.into_iter().take(MAX_MISTAKES).map(|Fault { line, problem }| Mistake {
+                file: file.name.clone(),
+                line,
+                problem,
+            }),
+        );
+    }
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    let domains: HashMap<_, _> = domains
+        .into_iter()
+        .map(|(name, DraftDomain { draft, .. })| (name.clone(), Domain::new(&name, draft)))
+        .collect();
+    Ok(Limits { domains, hash_tag_key: options.hash_tag_key.clone() })
+}
+
+/// A domain while files are read.
+#[derive(Default)]
+struct DraftDomain {
+    /// File and line of the first `domain`.
+    origin: String,
+    draft: Draft,
+}
+
+/// The kinds of mappings in a file, with their keys.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// In messages.
+    name: &'static str,
+    keys: &'static [&'static str],
+}
+
+const ROOT: Kind = Kind { name: "the file", keys: &["domain", "descriptors"] };
+const DESCRIPTOR: Kind = Kind {
+    name: "a descriptor",
+    keys: &[
+        "key",
+        "value",
+        "rate_limit",
+        "descriptors",
+        "shadow_mode",
+        "quota_mode",
+        "detailed_metric",
+        "value_to_metric",
+        "share_threshold",
+        "metadata",
+        "paid_afterwards",
+    ],
+};
+const RATE_LIMIT: Kind = Kind {
+    name: "rate_limit",
+    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "rate", "capacity", "window"],
+};
+const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
+
+struct Reader<'f> {
+    file: &'f File,
+    faults: Vec<Fault>,
+}
+
+/// The values of a mapping by their keys.
+struct Fields<'n, 'a> {
+    line: usize,
+    values: Vec<(&'n str, &'n Node<'a>)>,
+}
+
+impl<'n, 'a> Fields<'n, 'a> {
+    /// The value of a key, unless there is none.
+    fn get(&self, key: &str) -> Option<&'n Node<'a>> {
+        let (_, value) = self.values.iter().find(|(each, _)| *each == key)?;
+        Some(*value).filter(|value| !value.is_nothing())
+    }
+
+    /// The line of a value, or of the mapping.
+    fn line_of(&self, key: &str) -> usize {
+        self.get(key).map_or(self.line, |value| value.line)
+    }
+}
+
+impl Reader<'_> {
+    fn fault(&mut self, line: usize, problem: impl Into<String>) {
+        self.faults.push(Fault { line: line.max(1), problem: problem.into() });
+    }
+
+    fn wrong_type(&mut self, key: &str, wanted: &str, node: &Node<'_>) {
+        let problem = format!("error loading config file: {key} must be {wanted}, not {}", quoted(node));
+        self.fault(node.line, problem);
+    }
+
+    fn file(&mut self, domains: &mut BTreeMap<String, DraftDomain>, may_merge: bool) {
+        let root = match yaml::read(&self.file.text, &mut self.faults) {
+            Ok(root) => root.filter(|root| !root.is_nothing()),
+            Err(fault) => return self.faults.push(fault),
+        };
+        let Some(root) = root else { return self.fault(1, "config file cannot have empty domain") };
+        if !matches!(root.data, Data::Map(_)) {
+            return self.wrong_type("the file", "a mapping of domain and descriptors", &root);
+        }
+        let fields = self.fields(&root, ROOT);
+        let name = self.text(&fields, "domain");
+        let line = fields.line_of("domain");
+        if name.is_empty() {
+            self.fault(line, "config file cannot have empty domain");
+        }
+        let mut unused = DraftDomain::default();
+        let domain = match domains.get(&name) {
+            Some(first) if !may_merge => {
+                let problem =
+                    format!("duplicate domain '{}' in config file (first at {})", shown(&name), first.origin);
+                self.fault(line, problem);
+                &mut unused
+            }
+            _ => domains
+                .entry(name.clone())
+                .or_insert_with(|| DraftDomain { origin: self.origin(line), draft: Draft::default() }),
+        };
+        self.descriptors(&fields, &name, &mut domain.draft);
+    }
+
+    fn origin(&self, line: usize) -> String {
+        format!("{}:{line}", self.file.name)
+    }
+
+    /// Takes a mapping apart; unknown keys are mistakes, with their lines.
+    fn fields<'n, 'a>(&mut self, node: &'n Node<'a>, kind: Kind) -> Fields<'n, 'a> {
+        let mut values = Vec::new();
+        let pairs = if let Data::Map(pairs) = &node.data { pairs.as_slice() } else { &[] };
+        for (key, value) in pairs {
+            match &key.data {
+                Data::Scalar(scalar) if is_name(scalar) => {
+                    self.judge_key(&scalar.text, key.line, kind);
+                    values.push((&*scalar.text, value));
+                }
+                _ => {
+                    self.fault(key.line, format!("config error, key is not of type string: {}", key.shown()))
+                }
+            }
+        }
+        Fields { line: node.line, values }
+    }
+
+    /// ratelimit accepts each of its keys everywhere, and silently ignores it where it means nothing.
+    fn judge_key(&mut self, key: &str, line: usize, kind: Kind) {
+        if kind.keys.contains(&key) {
+            return;
+        }
+        match [ROOT, DESCRIPTOR, RATE_LIMIT].iter().find(|other| other.keys.contains(&key)) {
+            Some(other) => {
+                self.fault(
+                    line,
+                    format!("config error, key '{key}' belongs in {}, not in {}", other.name, kind.name),
+                );
+            }
+            None => self.fault(line, format!("config error, unknown key '{}'", shown(key))),
+        }
+    }
+
+    /// The mappings of a list.
+    fn items<'n, 'a>(&mut self, fields: &Fields<'n, 'a>, key: &str, kind: Kind) -> Vec<Fields<'n, 'a>> {
+        let Some(node) = fields.get(key) else { return Vec::new() };
+        let Data::List(items) = &node.data else {
+            self.wrong_type(key, "a list of mappings", node);
+            return Vec::new();
+        };
+        let mut maps = Vec::with_capacity(items.len());
+        for item in items {
+            if matches!(item.data, Data::Map(_)) {
+                maps.push(self.fields(item, kind));
+            } else {
+                let problem =
+                    format!("config error, yaml file contains list of type other than map: {}", item.shown());
+                self.fault(item.line, problem);
+            }
+        }
+        maps
+    }
+
+    /// A text, also one that looks like a number; empty if there is none.
+    fn text(&mut self, fields: &Fields<'_, '_>, key: &str) -> String {
+        match fields.get(key) {
+            Some(Node { data: Data::Scalar(scalar), .. }) => scalar.text.clone().into_owned(),
+            Some(node) => {
+                self.wrong_type(key, "a text", node);
+                String::new()
+            }
+            None => String::new(),
+        }
+    }
+
+    fn truth(&mut self, fields: &Fields<'_, '_>, key: &str) -> bool {
+        let Some(node) = fields.get(key) else { return false };
+        if let Data::Scalar(scalar) = &node.data {
+            if let Meaning::Truth(truth) = scalar.meaning() {
+                return truth;
+            }
+        }
+        self.wrong_type(key, "true or false", node);
+        false
+    }
+
+    fn requests(&mut self, fields: &Fields<'_, '_>) -> u32 {
+        let Some(node) = fields.get("requests_per_unit") else { return 0 };
+        if let Data::Scalar(scalar) = &node.data {
+            if let (Meaning::Number(_), Some(requests)) = (scalar.meaning(), whole(&scalar.text)) {
+                return requests;
+            }
+        }
+        self.wrong_type("requests_per_unit", "a whole number from 0 to 4294967295", node);
+        0
+    }
+
+    fn descriptors(&mut self, fields: &Fields<'_, '_>, path: &str, draft: &mut Draft) {
+        for descriptor in self.items(fields, "descriptors", DESCRIPTOR) {
+            self.descriptor(&descriptor, path, draft);
+        }
+    }
+
+    fn descriptor(&mut self, fields: &Fields<'_, '_>, path: &str, draft: &mut Draft) {
+        let (mut composite, value) = (self.text(fields, "key"), self.text(fields, "value"));
+        if composite.is_empty() {
+            self.fault(fields.line, "descriptor has empty key");
+        }
+        if !value.is_empty() {
+            composite.push('_');
+            composite.push_str(&value);
+        }
+        let path = format!("{path}.{composite}");
+        let flags = self.flags(fields, &composite);
+        let rule = self.rule(fields);
+        let mut unused = Draft::default();
+        let below = match draft.add(&composite, rule, flags, self.origin(fields.line)) {
+            Ok(below) => below,
+            Err(first) => {
+                let problem =
+                    format!("duplicate descriptor composite key '{}' (first at {first})", shown(&path));
+                self.fault(fields.line, problem);
+                &mut unused
+            }
+        };
+        self.descriptors(fields, &path, below);
+    }
+
+    fn flags(&mut self, fields: &Fields<'_, '_>, composite: &str) -> Flags {
+        let flags = Flags {
+            detailed_metric: self.truth(fields, "detailed_metric"),
+            value_to_metric: self.truth(fields, "value_to_metric"),
+            share_threshold: self.truth(fields, "share_threshold"),
+        };
+        if flags.share_threshold && !composite.contains('*') {
+            let problem = format!(
+                "share_threshold can only be used with wildcard values (containing '*'), but found key '{}'",
+                shown(composite)
+            );
+            self.fault(fields.line_of("share_threshold"), problem);
+        }
+        flags
+    }
+
+    fn rule(&mut self, fields: &Fields<'_, '_>) -> Option<Rule> {
+        let shadow_mode = self.truth(fields, "shadow_mode");
+        let quota_mode = self.truth(fields, "quota_mode");
+        let paid_afterwards = self.truth(fields, "paid_afterwards");
+        let metadata = fields.get("metadata").and_then(|node| metadata::read(node, &mut self.faults));
+        let node = fields.get("rate_limit")?;
+        if !matches!(node.data, Data::Map(_)) {
+            self.wrong_type("rate_limit", "a mapping", node);
+            return None;
+        }
+        let limit = self.fields(node, RATE_LIMIT);
+        let name = self.text(&limit, "name");
+        let replaces = self.replaces(&limit, &name);
+        let unlimited = self.truth(&limit, "unlimited");
+        let mut terms = if unlimited { self.unlimited(&limit) } else { self.terms(&limit) }?;
+        terms.current.name.clone_from(&name);
+        let plain = Rule::of(terms);
+        Some(Rule { unlimited, shadow_mode, quota_mode, paid_afterwards, name, replaces, metadata, ..plain })
+    }
+
+    fn replaces(&mut self, limit: &Fields<'_, '_>, name: &str) -> Vec<String> {
+        let mut replaces = Vec::new();
+        for replaced in self.items(limit, "replaces", REPLACED) {
+            let other = self.text(&replaced, "name");
+            if other.is_empty() {
+                self.fault(replaced.line, "should not have an empty replaces entry");
+            } else if other == name {
+                self.fault(replaced.line, "replaces should not contain name of same descriptor");
+            }
+            replaces.push(other);
+        }
+        replaces
+    }
+
+    fn unlimited(&mut self, limit: &Fields<'_, '_>) -> Option<Terms> {
+        if limit.get("unit").is_some_and(|unit| !unit.shown().is_empty()) {
+            self.fault(limit.line_of("unit"), "should not specify rate limit unit when unlimited");
+        }
+        for key in ["rate", "capacity", "window"] {
+            if limit.get(key).is_some() {
+                self.fault(limit.line_of(key), format!("should not specify {key} when unlimited"));
+            }
+        }
+        let current = CurrentLimit { requests_per_unit: self.requests(limit), ..CurrentLimit::default() };
+        Some(Terms { limit: rate::nothing().ok()?, current, unit_ms: 0 })
+    }
+
+    /// `None` after a mistake.
+    fn terms(&mut self, limit: &Fields<'_, '_>) -> Option<Terms> {
+        let capacity = limit.get("capacity").map(|_| self.text(limit, "capacity"));
+        let terms = match limit.get("rate") {
+            Some(_) => self.by_rate(limit, capacity.as_deref()),
+            None => self.by_unit(limit, capacity.as_deref()),
+        }?;
+        if rate::is_part_of_one(terms.limit.capacity()) {
+            let key = if capacity.is_some() { "capacity" } else { "rate" };
+            let problem = "a capacity below 1 never lets a request pass: set capacity to 1 or more";
+            self.fault(limit.line_of(key), problem);
+        }
+        Some(terms)
+    }
+
+    fn by_rate(&mut self, limit: &Fields<'_, '_>, capacity: Option<&str>) -> Option<Terms> {
+        for key in ["unit", "requests_per_unit", "window"] {
+            if limit.get(key).is_some() {
+                self.fault(limit.line_of(key), format!("rate replaces {key}: use one of them"));
+            }
+        }
+        let text = self.text(limit, "rate");
+        match rate::of_rate(&text, capacity) {
+            // The module takes a rate of 0 for a pool, to which nothing returns here.
+            Ok(terms) if rate::is_zero(&text) => {
+                let _ = terms;
+                self.fault(
+                    limit.line_of("rate"),
+                    "rate must be above 0: requests_per_unit: 0 denies every request",
+                );
+                None
+            }
+            Ok(terms) => Some(terms),
+            Err(error) => {
+                let problem = error.to_string();
+                let key =
+                    if problem.starts_with("capacity") && capacity.is_some() { "capacity" } else { "rate" };
+                self.fault(limit.line_of(key), problem);
+                None
+            }
+        }
+    }
+
+    fn by_unit(&mut self, limit: &Fields<'_, '_>, capacity: Option<&str>) -> Option<Terms> {
+        let requests = self.requests(limit);
+        let is_calendar = self.is_calendar(limit);
+        let name = self.text(limit, "unit");
+        let Some(unit) = rate::unit(&name) else {
+            self.fault(limit.line_of("unit"), format!("invalid rate limit unit '{}'", shown(&name)));
+            return None;
+        };
+        if requests == 0 && capacity.is_some() {
+            self.fault(limit.line_of("capacity"), "capacity needs requests_per_unit above 0");
+        }
+        match rate::per_unit(requests, unit, capacity, is_calendar) {
+            Ok(terms) => Some(terms),
+            Err(error) => {
+                let key = if capacity.is_some() { "capacity" } else { "requests_per_unit" };
+                self.fault(limit.line_of(key), error.to_string());
+                None
+            }
+        }
+    }
+
+    fn is_calendar(&mut self, limit: &Fields<'_, '_>) -> bool {
+        let window = self.text(limit, "window");
+        if !matches!(&*window, "" | "calendar") {
+            let problem = format!("invalid window '{}': only calendar is known", shown(&window));
+            self.fault(limit.line_of("window"), problem);
+        }
+        window == "calendar"
+    }
+}
+
+/// Whether it can be a key: a text, and not what YAML reads as a number or a truth.
+fn is_name(scalar: &Scalar<'_>) -> bool {
+    scalar.meaning() == Meaning::Text
+}
+
+/// A whole number, also as `1_000`; not with zeros in front, which YAML 1.1 reads as octal.
+fn whole(text: &str) -> Option<u32> {
+    let digits = text.replace('_', "");
+    let is_octal = digits.len() > 1 && digits.starts_with('0');
+    if is_octal {
+        None
+    } else {
+        digits.parse().ok()
+    }
+}
+
+/// A value in a message: texts in quotes.
+fn quoted(node: &Node<'_>) -> String {
+    match node.data {
+        Data::Scalar(_) => format!("'{}'", node.shown()),
+        _ => node.shown(),
+    }
 }

@@ -1,28 +1,53 @@
 //! The limits of all domains, as the files state them.
 
+mod check;
 mod file;
+mod folder;
 mod lookup;
+mod metadata;
+mod name;
+mod rate;
 mod rule;
+mod yaml;
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+pub use check::check_files;
 pub use file::{File, Mistake};
+pub use folder::{read_file, read_folder};
 pub use rule::{Matched, Rule};
 
 use crate::messages::Descriptor;
 
+/// How files are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Several files may have the same domain (`MERGE_DOMAIN_CONFIG`).
+    pub merge: bool,
+    /// The entry of this key goes into the hash tag of a bucket (`HASH_TAG_KEY`); without it, or if a descriptor has none, the
+    /// first.
+    pub hash_tag_key: Option<String>,
+}
+
 /// What all files say, read and judged. Immutable: a reload makes another.
 #[derive(Debug, Default)]
 pub struct Limits {
-    domains: std::collections::HashMap<String, lookup::Level>,
+    domains: HashMap<String, lookup::Domain>,
+    hash_tag_key: Option<String>,
 }
 
 impl Limits {
-    /// Reads files, each a domain. `merge` allows several files of one domain (`MERGE_DOMAIN_CONFIG`).
+    /// Reads files, each a domain.
     ///
     /// # Errors
     ///
     /// The first mistake, with its file and line.
-    pub fn read(files: &[File], merge: bool) -> Result<Self, Mistake> {
-        file::read(files, merge)
+    pub fn read(files: &[File], options: &Options) -> Result<Self, Mistake> {
+        file::read(files, options).map_err(|mistakes| {
+            let nothing = Mistake { file: String::new(), line: 1, problem: String::new() };
+            mistakes.into_iter().next().unwrap_or(nothing)
+        })
     }
 
     /// Whether there is such a domain.
@@ -38,12 +63,44 @@ impl Limits {
     /// The limit of a descriptor, if it has one: the override that it carries, or what the files say. None too for an unknown
     /// domain.
     pub fn find(&self, domain: &str, descriptor: &Descriptor) -> Option<Matched> {
-        let _ = (domain, descriptor);
-        None
+        self.domains.get(domain)?.find(descriptor, self.hash_tag_key.as_deref())
     }
 
-    /// All limits, as `/rlconfig` shows them: one line each.
+    /// All limits, as `/rlconfig` shows them: one line each, sorted. Keys that envoyproxy/ratelimit does not know are at the end
+    /// of their lines.
     pub fn dump(&self) -> String {
-        String::new()
+        let mut lines = Vec::new();
+        for domain in self.domains.values() {
+            domain.each_rule(&mut |path, rule| lines.push(line(path, rule)));
+        }
+        lines.sort_unstable();
+        lines.concat()
     }
+
+    /// How many limits there are.
+    fn count(&self) -> usize {
+        let mut count: usize = 0;
+        for domain in self.domains.values() {
+            domain.each_rule(&mut |_, _| count = count.saturating_add(1));
+        }
+        count
+    }
+}
+
+fn line(path: &str, rule: &Rule) -> String {
+    let mut line = format!(
+        "{path}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",
+        rule.current.unit().as_str_name(),
+        rule.current.requests_per_unit,
+        rule.shadow_mode,
+        rule.quota_mode
+    );
+    if !rule.unlimited && rule.is_of_ours() {
+        let _ = write!(line, ", rate: {}, capacity: {}", rule.limit.rate(), rule.limit.capacity());
+    }
+    if rule.paid_afterwards {
+        line.push_str(", paid_afterwards: true");
+    }
+    line.push('\n');
+    line
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokenbucket_client::Limit;
 
+use super::rate::{self, Terms};
 use crate::messages::{CurrentLimit, Struct};
 
 /// A `rate_limit` of a file, or the override of a request.
@@ -35,6 +36,33 @@ pub struct Rule {
     pub metadata: Option<Struct>,
 }
 
+impl Rule {
+    /// Whether the file asks for a bucket that `unit` and `requests_per_unit` alone do not make.
+    pub(super) fn is_of_ours(&self) -> bool {
+        let requests = self.current.requests_per_unit;
+        rate::per_unit(requests, self.current.unit(), None, false)
+            .map_or(true, |plain| plain.limit != self.limit)
+    }
+
+    /// A plain limit.
+    pub(super) fn of(terms: Terms) -> Self {
+        let Terms { limit, current, unit_ms } = terms;
+        Self {
+            limit,
+            current,
+            unit_ms,
+            unlimited: false,
+            shadow_mode: false,
+            quota_mode: false,
+            paid_afterwards: false,
+            was_asked_with_zero: AtomicBool::new(false),
+            name: String::new(),
+            replaces: Vec::new(),
+            metadata: None,
+        }
+    }
+}
+
 /// The limit of one descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Matched {
@@ -43,6 +71,6 @@ pub struct Matched {
     /// The name of the bucket without `CACHE_KEY_PREFIX`, unambiguous whatever keys and values contain, with a hash tag.
     pub bucket: String,
     /// The name of the metrics: `domain.key_value.key`, values as `detailed_metric`, `value_to_metric` and
-    /// `share_threshold` want it.
-    pub metric: String,
+    /// `share_threshold` want it. Nearly always one that all requests of the limit share.
+    pub metric: Arc<str>,
 }

@@ -1,0 +1,48 @@
+//! Judges files without starting.
+
+use std::path::PathBuf;
+
+use super::file;
+use super::folder::{read_file, read_folder};
+use super::Options;
+
+/// Reads files, and all files of folders, and says what to print: how many limits there are, or all mistakes, a line each.
+///
+/// # Errors
+///
+/// The mistakes of all files, as `file:line: what is wrong`.
+pub fn check_files(paths: &[PathBuf], options: &Options, ignore_dot_files: bool) -> Result<String, String> {
+    let mut files = Vec::new();
+    let mut problems = String::new();
+    for path in paths {
+        let found = if path.is_dir() {
+            read_folder(path, ignore_dot_files)
+        } else {
+            read_file(path).map(|file| vec![file])
+        };
+        match found {
+            Ok(found) => files.extend(found),
+            Err(error) => problems.push_str(&format!("{error}\n")),
+        }
+    }
+    match file::read(&files, options) {
+        Ok(limits) if problems.is_empty() => Ok(format!(
+            "ok: {}, {}\n",
+            counted(limits.count(), "limit"),
+            counted(limits.domains.len(), "domain")
+        )),
+        Ok(_) => Err(problems),
+        Err(mistakes) => {
+            for mistake in mistakes {
+                problems.push_str(&format!("{mistake}\n"));
+            }
+            Err(problems)
+        }
+    }
+}
+
+/// `1 limit`, `2 limits`.
+fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}

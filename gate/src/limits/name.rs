@@ -1,0 +1,99 @@
+//! Names of buckets: unambiguous whatever keys and values contain, and with a hash tag.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+/// Longer names are cut and hashed.
+const MAX_BYTES: usize = 512;
+
+/// What is left of a part that is cut, for the eye.
+const KEPT_BYTES: usize = 64;
+
+/// Longer hash tags are cut and hashed too, in every name, so that equal ones stay equal.
+const MAX_TAG_BYTES: usize = 256;
+
+/// Appends a text with everything percent-encoded that separates parts of a name or bounds its hash tag.
+pub(super) fn encode(text: &str, name: &mut String) {
+    for piece in text.split_inclusive(['%', '{', '}', '|', '=']) {
+        let mut chars = piece.chars();
+        let encoded = match chars.next_back() {
+            Some('%') => "%25",
+            Some('{') => "%7B",
+            Some('}') => "%7D",
+            Some('|') => "%7C",
+            Some('=') => "%3D",
+            _ => {
+                name.push_str(piece);
+                continue;
+            }
+        };
+        name.push_str(chars.as_str());
+        name.push_str(encoded);
+    }
+}
+
+/// `domain|{k1=v1}|k2=v2`; of no entries `{domain}`. `tagged` is the place of the entry in the hash tag.
+pub(super) fn bucket<'a>(
+    encoded_domain: &str,
+    entries: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+    tagged: usize,
+    suffix: &str,
+) -> String {
+    let mut name = String::with_capacity(encoded_domain.len() + suffix.len() + 64);
+    let mut tag = 0..0;
+    if entries.len() == 0 {
+        name.push('{');
+        name.push_str(encoded_domain);
+        tag = 1..name.len();
+        name.push('}');
+    } else {
+        name.push_str(encoded_domain);
+    }
+    for (place, (key, value)) in entries.enumerate() {
+        name.push('|');
+        if place == tagged {
+            name.push('{');
+        }
+        let begin = name.len();
+        encode(key, &mut name);
+        name.push('=');
+        encode(value, &mut name);
+        if place == tagged {
+            tag = begin..name.len();
+            name.push('}');
+        }
+    }
+    name.push_str(suffix);
+    let tag = name.get(tag).unwrap_or_default();
+    if name.len() <= MAX_BYTES && tag.len() <= MAX_TAG_BYTES {
+        return name;
+    }
+    cut(&name, encoded_domain, tag)
+}
+
+/// Ends in a hash of the whole name. No name that is not cut has `~` behind its tag.
+fn cut(name: &str, encoded_domain: &str, tag: &str) -> String {
+    let mut cut = format!("{}|{{", beginning(encoded_domain));
+    if tag.len() > MAX_TAG_BYTES {
+        cut.push_str(beginning(tag));
+        cut.push('~');
+        hash(tag, &mut cut);
+    } else {
+        cut.push_str(tag);
+    }
+    cut.push_str("}~");
+    hash(name, &mut cut);
+    cut
+}
+
+fn beginning(text: &str) -> &str {
+    let end = (0..=KEPT_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.get(..end).unwrap_or(text)
+}
+
+fn hash(text: &str, name: &mut String) {
+    for byte in Sha256::digest(text) {
+        let _ = write!(name, "{byte:02x}"); // Writing to a String cannot fail.
+    }
+}

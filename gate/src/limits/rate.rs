@@ -1,0 +1,136 @@
+//! What `rate_limit` says about amounts and times, as a bucket and as replies show it.
+
+use tokenbucket_client::{Limit, LimitError};
+
+use crate::messages::{CurrentLimit, Unit};
+
+const SECOND_MS: u64 = 1000;
+const DAY_MS: u64 = 86_400 * SECOND_MS;
+
+/// The units of replies, shortest first, with what the module calls their periods, flowing and by the calendar.
+const UNITS: [(Unit, u64, &str, &str); 7] = [
+    (Unit::Second, SECOND_MS, "s", "s"),
+    (Unit::Minute, 60 * SECOND_MS, "m", "m"),
+    (Unit::Hour, 3600 * SECOND_MS, "h", "h"),
+    (Unit::Day, DAY_MS, "d", "d"),
+    (Unit::Week, 7 * DAY_MS, "7d", "w"),
+    (Unit::Month, 30 * DAY_MS, "30d", "mo"),
+    (Unit::Year, 365 * DAY_MS, "365d", "y"),
+];
+
+/// A limit, in the words of all who ask for it.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub limit: Limit,
+    pub current: CurrentLimit,
+    pub unit_ms: u64,
+}
+
+/// The unit of that name, in any case.
+pub(super) fn unit(name: &str) -> Option<Unit> {
+    UNITS.iter().map(|(unit, ..)| *unit).find(|unit| unit.as_str_name().eq_ignore_ascii_case(name))
+}
+
+/// `requests` in each `unit`: all the time, or at its boundaries by the calendar.
+pub(super) fn per_unit(
+    requests: u32,
+    unit: Unit,
+    capacity: Option<&str>,
+    is_calendar: bool,
+) -> Result<Terms, LimitError> {
+    let current = CurrentLimit { name: String::new(), requests_per_unit: requests, unit: unit.into() };
+    let period = UNITS.iter().find(|(each, ..)| *each == unit);
+    let (_, unit_ms, flowing, calendar) = period.copied().unwrap_or((unit, 0, "s", "s"));
+    let rate = if is_calendar { format!("{requests}@{calendar}") } else { format!("{requests}/{flowing}") };
+    let limit = match requests {
+        0 => nothing()?,
+        _ => Limit::new(capacity.unwrap_or(&requests.to_string()), rate)?,
+    };
+    Ok(Terms { limit, current, unit_ms })
+}
+
+/// Denies every cost above 0. The module has no rate of 0 for buckets.
+pub(super) fn nothing() -> Result<Limit, LimitError> {
+    Limit::new(0, "1/m")
+}
+
+/// Any rate of the module; the capacity is its count unless given.
+pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Terms, LimitError> {
+    let (count, period) = split(rate);
+    let limit = Limit::new(capacity.unwrap_or(count), rate)?;
+    let period_ms = period_ms(period);
+    let current = match in_whole_units(count, period_ms) {
+        Some((requests_per_unit, unit)) => {
+            CurrentLimit { name: String::new(), requests_per_unit, unit: unit.into() }
+        }
+        None => CurrentLimit {
+            name: String::new(),
+            requests_per_unit: whole(count.parse().unwrap_or(0.0)),
+            unit: Unit::Unknown.into(),
+        },
+    };
+    Ok(Terms { limit, current, unit_ms: period_ms.unwrap_or(SECOND_MS).max(1) })
+}
+
+/// Whether a number of tokens is above 0 and grants no whole one.
+pub(super) fn is_part_of_one(capacity: &str) -> bool {
+    capacity.parse().is_ok_and(|tokens: f64| tokens > 0.0 && tokens < 1.0)
+}
+
+/// Whether it is a rate of 0, which the module accepts for pools.
+pub(super) fn is_zero(rate: &str) -> bool {
+    rate.parse().is_ok_and(|tokens: f64| tokens == 0.0)
+}
+
+/// Count and period, without the offset of a calendar.
+fn split(rate: &str) -> (&str, &str) {
+    match rate.split_once('@') {
+        Some((count, period)) => (count, period.split(['+', '-']).next().unwrap_or(period)),
+        None => rate.split_once('/').unwrap_or((rate, "s")),
+    }
+}
+
+/// Of a period that the module accepts, rounded up; `None` if it is not.
+fn period_ms(period: &str) -> Option<u64> {
+    let name =
+        period.trim_start_matches(|char: char| !char.is_ascii_alphabetic() || char == 'e' || char == 'E');
+    let number = period.strip_suffix(name)?;
+    let number: f64 = if number.is_empty() { 1.0 } else { number.parse().ok()? };
+    let unit_ms = match name {
+        "ms" => 1,
+        "s" => SECOND_MS,
+        "m" => 60 * SECOND_MS,
+        "h" => 3600 * SECOND_MS,
+        "d" => DAY_MS,
+        "w" => 7 * DAY_MS,
+        "mo" => 30 * DAY_MS,
+        "y" => 365 * DAY_MS,
+        _ => return None,
+    };
+    // Casts of floats saturate; the module's periods end at 100 years.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    Some((number * unit_ms as f64).ceil() as u64)
+}
+
+/// The shortest unit of replies that is a multiple of the period, and how many whole tokens come in it.
+fn in_whole_units(count: &str, period_ms: Option<u64>) -> Option<(u32, Unit)> {
+    let count: f64 = count.parse().ok()?;
+    let period_ms = period_ms?;
+    UNITS.iter().find_map(|(unit, unit_ms, ..)| {
+        if unit_ms.checked_rem(period_ms)? != 0 {
+            return None;
+        }
+        #[allow(clippy::cast_precision_loss)] // At most the milliseconds of a year.
+        let tokens = count * unit_ms.checked_div(period_ms)? as f64;
+        let is_whole =
+            tokens >= 1.0 && tokens <= f64::from(u32::MAX) && (tokens - tokens.round()).abs() < 1e-6;
+        is_whole.then(|| (whole(tokens.round()), *unit))
+    })
+}
+
+/// Saturates.
+fn whole(tokens: f64) -> u32 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let whole = tokens as u32;
+    whole
+}

@@ -1,0 +1,320 @@
+//! Reads one YAML document into nodes that know their lines, within bounds whatever the text.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+
+/// Larger texts are refused unread.
+pub(super) const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Two levels of it nest one descriptor.
+const MAX_DEPTH: usize = 100;
+
+/// Bounds the memory, also of a text that is nothing but brackets.
+const MAX_NODES: usize = 1_000_000;
+
+/// What aliases may copy, in bytes and nodes.
+const MAX_COPIED: usize = 4_000_000;
+
+/// A value and where it is.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'a> {
+    pub line: usize,
+    pub data: Data<'a>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Data<'a> {
+    Scalar(Scalar<'a>),
+    List(Vec<Node<'a>>),
+    /// In the order of the file.
+    Map(Vec<(Node<'a>, Node<'a>)>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Scalar<'a> {
+    pub text: Cow<'a, str>,
+    /// Written without quotes: it may be a number, a truth or nothing.
+    plain: bool,
+}
+
+/// What a scalar means to a reader of YAML 1.1, as envoyproxy/ratelimit is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Meaning {
+    Nothing,
+    Truth(bool),
+    Number(f64),
+    Text,
+}
+
+/// Why a text is no document.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub line: usize,
+    pub problem: String,
+}
+
+impl Fault {
+    fn new(line: usize, problem: impl Into<String>) -> Self {
+        Self { line: line.max(1), problem: problem.into() }
+    }
+}
+
+impl Scalar<'_> {
+    pub(super) fn meaning(&self) -> Meaning {
+        if !self.plain {
+            return Meaning::Text;
+        }
+        match &*self.text {
+            "" | "~" | "null" | "Null" | "NULL" => Meaning::Nothing,
+            "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+                Meaning::Truth(true)
+            }
+            "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+                Meaning::Truth(false)
+            }
+            text => number(text).map_or(Meaning::Text, Meaning::Number),
+        }
+    }
+}
+
+/// A number in decimal notation, also as `1_000`; others stay text.
+fn number(text: &str) -> Option<f64> {
+    let may_be = text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'))
+        && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' | b'_'));
+    if may_be {
+        text.replace('_', "").parse().ok()
+    } else {
+        None
+    }
+}
+
+impl<'a> Node<'a> {
+    /// Whether it is left out: `key:` alone, or `null`.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(&self.data, Data::Scalar(scalar) if scalar.meaning() == Meaning::Nothing)
+    }
+
+    /// As a message shows it.
+    pub(super) fn shown(&self) -> String {
+        match &self.data {
+            Data::Scalar(scalar) => shown(&scalar.text),
+            Data::List(_) => "a list".to_owned(),
+            Data::Map(_) => "a mapping".to_owned(),
+        }
+    }
+
+    /// Nodes and bytes of text, itself included.
+    fn weight(&self) -> usize {
+        match &self.data {
+            Data::Scalar(scalar) => scalar.text.len().saturating_add(1),
+            Data::List(items) => items.iter().fold(1, |sum: usize, item| sum.saturating_add(item.weight())),
+            Data::Map(pairs) => pairs.iter().fold(1, |sum: usize, (key, value)| {
+                sum.saturating_add(key.weight()).saturating_add(value.weight())
+            }),
+        }
+    }
+
+    fn depth(&self) -> usize {
+        let below = match &self.data {
+            Data::Scalar(_) => return 0,
+            Data::List(items) => items.iter().map(Node::depth).max(),
+            Data::Map(pairs) => pairs.iter().map(|(key, value)| key.depth().max(value.depth())).max(),
+        };
+        below.unwrap_or(0).saturating_add(1)
+    }
+}
+
+/// A text of a file in a message: cut, and without line breaks and other control characters.
+pub(super) fn shown(text: &str) -> String {
+    const MAX_CHARS: usize = 200;
+    let mut shown: String =
+        text.chars().take(MAX_CHARS).map(|char| if char.is_control() { '?' } else { char }).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Reads the only document of a text; `None` if there is nothing in it. Keys that are there twice are faults that reading
+/// goes on behind: they go into `faults`.
+pub(super) fn read<'a>(text: &'a str, faults: &mut Vec<Fault>) -> Result<Option<Node<'a>>, Fault> {
+    if text.len() > MAX_BYTES {
+        return Err(Fault::new(1, format!("larger than {} MiB", MAX_BYTES / 1024 / 1024)));
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut parser = Parser::new_from_str(text);
+    let mut reader =
+        Reader { faults, open: Vec::new(), anchors: HashMap::new(), document: None, nodes: 0, copied: 0 };
+    while let Some(event) = parser.next_event() {
+        let (event, span) =
+            event.map_err(|error| Fault::new(error.marker().line(), unreadable(error.info())))?;
+        reader.event(event, span.start.line())?;
+    }
+    Ok(reader.document)
+}
+
+fn unreadable(problem: &str) -> String {
+    format!("error loading config file: {problem}")
+}
+
+fn too_deep(line: usize) -> Fault {
+    Fault::new(line, unreadable(&format!("nested deeper than {MAX_DEPTH} levels")))
+}
+
+/// Counts what is copied, so that aliases of aliases do not fill the memory.
+fn count_copy(copied: &mut usize, node: &Node<'_>) -> Result<(), Fault> {
+    *copied = copied.saturating_add(node.weight());
+    if *copied > MAX_COPIED {
+        return Err(Fault::new(node.line, unreadable("document contains excessive aliasing")));
+    }
+    Ok(())
+}
+
+struct Reader<'a, 'f> {
+    faults: &'f mut Vec<Fault>,
+    /// What has begun and not ended, outermost first.
+    open: Vec<Open<'a>>,
+    /// What aliases refer to.
+    anchors: HashMap<usize, Node<'a>>,
+    document: Option<Node<'a>>,
+    nodes: usize,
+    copied: usize,
+}
+
+struct Open<'a> {
+    line: usize,
+    anchor: usize,
+    items: Items<'a>,
+}
+
+enum Items<'a> {
+    List(Vec<Node<'a>>),
+    Map { pairs: Vec<(Node<'a>, Node<'a>)>, key: Option<Node<'a>> },
+}
+
+impl<'a> Reader<'a, '_> {
+    fn event(&mut self, event: Event<'a>, line: usize) -> Result<(), Fault> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && !tag.is_some_and(|tag| is_text(&tag));
+                self.add(Node { line, data: Data::Scalar(Scalar { text, plain }) }, anchor)
+            }
+            Event::SequenceStart(anchor, _) => self.begin(line, anchor, Items::List(Vec::new())),
+            Event::MappingStart(anchor, _) => {
+                self.begin(line, anchor, Items::Map { pairs: Vec::new(), key: None })
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.alias(anchor, line),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, line: usize, anchor: usize, items: Items<'a>) -> Result<(), Fault> {
+        if self.open.len() >= MAX_DEPTH {
+            return Err(too_deep(line));
+        }
+        self.open.push(Open { line, anchor, items });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some(Open { line, anchor, items }) = self.open.pop() else { return Ok(()) };
+        let data = match items {
+            Items::List(items) => Data::List(items),
+            Items::Map { pairs, .. } => Data::Map(self.merged(pairs)),
+        };
+        self.add(Node { line, data }, anchor)
+    }
+
+    /// Adds a finished node to what it is in.
+    fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), Fault> {
+        self.nodes = self.nodes.saturating_add(1);
+        if self.nodes > MAX_NODES {
+            return Err(Fault::new(node.line, unreadable(&format!("more than {MAX_NODES} values"))));
+        }
+        if anchor != 0 {
+            count_copy(&mut self.copied, &node)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut().map(|open| &mut open.items) {
+            Some(Items::List(items)) => items.push(node),
+            Some(Items::Map { pairs, key }) => match key.take() {
+                Some(key) => pairs.push((key, node)),
+                None => *key = Some(node),
+            },
+            None => self.end_document(node)?,
+        }
+        Ok(())
+    }
+
+    /// ratelimit silently ignores all documents but the first: whoever wrote the others believes in their limits.
+    fn end_document(&mut self, node: Node<'a>) -> Result<(), Fault> {
+        if self.document.is_none() {
+            self.document = Some(node);
+        } else if !node.is_nothing() {
+            return Err(Fault::new(
+                node.line,
+                "more than one YAML document in a file: each domain needs its own file",
+            ));
+        }
+        Ok(())
+    }
+
+    fn alias(&mut self, anchor: usize, line: usize) -> Result<(), Fault> {
+        let Some(node) = self.anchors.get(&anchor) else {
+            return Err(Fault::new(line, unreadable("an alias inside the value that it refers to")));
+        };
+        if self.open.len().saturating_add(node.depth()) > MAX_DEPTH {
+            return Err(too_deep(line));
+        }
+        count_copy(&mut self.copied, node)?;
+        let node = Node { line, data: node.data.clone() };
+        self.add(node, 0)
+    }
+
+    /// Resolves `<<` and finds keys that are there twice. A key of the mapping itself wins over a merged one.
+    fn merged(&mut self, pairs: Vec<(Node<'a>, Node<'a>)>) -> Vec<(Node<'a>, Node<'a>)> {
+        let (merges, mut own): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| is_merge(key));
+        let mut lines = HashMap::with_capacity(own.len());
+        for (key, _) in &own {
+            let Data::Scalar(scalar) = &key.data else { continue };
+            if let Some(first) = lines.insert(scalar.text.clone(), key.line) {
+                let problem = format!("mapping key '{}' already defined at line {first}", key.shown());
+                self.faults.push(Fault::new(key.line, unreadable(&problem)));
+            }
+        }
+        for (_, value) in merges {
+            let maps = match value.data {
+                Data::List(maps) => maps,
+                _ => vec![value],
+            };
+            for map in maps {
+                let Data::Map(pairs) = map.data else {
+                    self.faults.push(Fault::new(
+                        map.line,
+                        unreadable("map merge requires map or sequence of maps as the value"),
+                    ));
+                    continue;
+                };
+                for (key, value) in pairs {
+                    let Data::Scalar(scalar) = &key.data else { continue };
+                    if lines.insert(scalar.text.clone(), key.line).is_none() {
+                        own.push((key, value));
+                    }
+                }
+            }
+        }
+        own
+    }
+}
+
+fn is_merge(key: &Node<'_>) -> bool {
+    matches!(&key.data, Data::Scalar(Scalar { text, plain: true }) if text == "<<")
+}
+
+/// `!!str`, which makes text of whatever follows.
+fn is_text(tag: &Tag) -> bool {
+    tag.is_yaml_core_schema() && tag.suffix == "str"
+}

@@ -1,0 +1,93 @@
+//! Where files are found, and what `check` says about them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tokenbucket_gate::limits::{check_files, read_folder, Mistake, Options};
+
+const LIMITS: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+/// The names of the files that are found, below the folder.
+fn found(folder: &Path, ignore_dot_files: bool) -> Vec<String> {
+    let prefix = format!("{}/", folder.display());
+    let files = read_folder(folder, ignore_dot_files).unwrap();
+    files.iter().map(|file| file.name.strip_prefix(&prefix).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_file_counts_in_the_order_of_names() {
+    let folder =
+        folder(&[("b", b""), ("a/z.txt", b""), ("a/y.yaml", b""), (".hidden", b""), (".git/config", b"")]);
+    assert_eq!(found(folder.path(), true), ["a/y.yaml", "a/z.txt", "b"]);
+    assert_eq!(found(folder.path(), false), ["a/y.yaml", "a/z.txt", "b", ".git/config", ".hidden"]);
+}
+
+#[test]
+fn a_config_map_of_kubernetes_is_read_once() {
+    let folder = folder(&[("..2026_1/limits.yaml", LIMITS.as_bytes())]);
+    symlink("..2026_1", folder.path().join("..data")).unwrap();
+    symlink("..data/limits.yaml", folder.path().join("limits.yaml")).unwrap();
+    assert_eq!(found(folder.path(), true), ["limits.yaml"]);
+    assert_eq!(found(folder.path(), false), ["limits.yaml"]);
+}
+
+#[test]
+fn links_are_followed_also_in_a_circle() {
+    let elsewhere = folder(&[("far.yaml", b"")]);
+    let folder = folder(&[("near.yaml", b"")]);
+    symlink(elsewhere.path(), folder.path().join("linked")).unwrap();
+    symlink(folder.path(), folder.path().join("circle")).unwrap();
+    assert_eq!(found(folder.path(), false), ["circle/linked/far.yaml", "circle/near.yaml"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let folder = folder(&[("bad", b"domain: d\nd\xffescriptors:\n")]);
+    let error = read_folder(folder.path(), false).unwrap_err();
+    let mistake = error.get_ref().unwrap().downcast_ref::<Mistake>().unwrap();
+    assert_eq!((mistake.line, &*mistake.problem), (2, "error loading config file: not UTF-8"));
+
+    let missing = read_folder(&folder.path().join("missing"), false).unwrap_err();
+    assert!(missing.to_string().contains("missing"), "{missing}");
+    symlink("nowhere", folder.path().join("a-link")).unwrap();
+    let broken = read_folder(folder.path(), false).unwrap_err();
+    assert!(broken.to_string().contains("a-link"), "{broken}");
+}
+
+#[test]
+fn check_counts_limits_or_lists_all_mistakes() {
+    let folder = folder(&[
+        ("good.yaml", LIMITS.as_bytes()),
+        ("bad", b"x: 1\nz: 2\n"),
+        ("binary", b"\xff"),
+        ("sub/e.yaml", b"domain: e"),
+    ]);
+    let check = |names: &[&str]| {
+        let paths: Vec<PathBuf> = names.iter().map(|name| folder.path().join(name)).collect();
+        let said = check_files(&paths, &Options::default(), false);
+        said.map_err(|problems| problems.replace(&format!("{}/", folder.path().display()), ""))
+    };
+    assert_eq!(check(&["good.yaml"]), Ok("ok: 1 limit, 1 domain\n".to_owned()));
+    assert_eq!(check(&["good.yaml", "sub"]), Ok("ok: 1 limit, 2 domains\n".to_owned()));
+    assert_eq!(
+        check(&["bad", "binary", "good.yaml", "good.yaml"]).unwrap_err(),
+        "\
+binary:1: error loading config file: not UTF-8
+bad:1: config error, unknown key 'x'
+bad:1: config file cannot have empty domain
+bad:2: config error, unknown key 'z'
+good.yaml:1: duplicate domain 'd' in config file (first at good.yaml:1)
+"
+    );
+}

@@ -1,0 +1,72 @@
+//! What a `rate_limit` is as a bucket, and what replies say about it.
+
+use crate::limit;
+
+#[test]
+fn units_are_buckets() {
+    for (unit, bucket, unit_ms) in [
+        ("second", "3 3/s", 1000),
+        ("Minute", "3 3/m", 60_000),
+        ("HOUR", "3 3/h", 3_600_000),
+        ("day", "3 3/d", 86_400_000),
+        ("week", "3 3/7d", 604_800_000),
+        ("month", "3 3/30d", 2_592_000_000),
+        ("year", "3 3/365d", 31_536_000_000),
+    ] {
+        let found = limit(&format!("unit: {unit}\nrequests_per_unit: 3"));
+        assert_eq!((found.rule.limit.to_string(), found.rule.unit_ms), (bucket.to_owned(), unit_ms));
+        assert_eq!(found.rule.current.unit().as_str_name(), unit.to_uppercase());
+    }
+    assert_eq!(limit("unit: year\nrequests_per_unit: 4294967295").rule.limit.capacity(), "4294967295");
+    let nothing = limit("unit: day\nrequests_per_unit: 0").rule;
+    assert_eq!((nothing.limit.to_string(), nothing.current.requests_per_unit), ("0 1/m".to_owned(), 0));
+}
+
+#[test]
+fn windows_of_the_calendar_are_buckets() {
+    for (unit, bucket) in [
+        ("second", "3 3@s"),
+        ("minute", "3 3@m"),
+        ("hour", "3 3@h"),
+        ("day", "3 3@d"),
+        ("week", "3 3@w"),
+        ("month", "3 3@mo"),
+        ("year", "3 3@y"),
+    ] {
+        let found = limit(&format!("unit: {unit}\nrequests_per_unit: 3\nwindow: calendar"));
+        assert_eq!(found.rule.limit.to_string(), bucket);
+    }
+}
+
+#[test]
+fn rates_are_buckets_and_shown_in_units_that_they_divide() {
+    for (lines, bucket, current, unit_ms) in [
+        ("rate: 100/m", "100 100/m", "100 MINUTE", 60_000),
+        ("rate: 100/m\ncapacity: 200", "200 100/m", "100 MINUTE", 60_000),
+        ("rate: 5", "5 5", "5 SECOND", 1000),
+        ("rate: 0.5\ncapacity: 10", "10 0.5", "30 MINUTE", 1000),
+        ("rate: 10/15s", "10 10/15s", "40 MINUTE", 15_000),
+        ("rate: 1/250ms", "1 1/250ms", "4 SECOND", 250),
+        ("rate: 5/2h", "5 5/2h", "60 DAY", 7_200_000),
+        ("rate: 1e3/m", "1e3 1e3/m", "1000 MINUTE", 60_000),
+        ("rate: 9/7d", "9 9/7d", "9 WEEK", 604_800_000),
+        ("rate: 9/14d", "9 9/14d", "9 UNKNOWN", 1_209_600_000),
+        ("rate: 1000@d+09:00", "1000 1000@d+09:00", "1000 DAY", 86_400_000),
+        ("rate: 10@15m", "10 10@15m", "40 HOUR", 900_000),
+        ("rate: 7@mo\ncapacity: 14", "14 7@mo", "7 MONTH", 2_592_000_000),
+        ("unit: minute\nrequests_per_unit: 3\ncapacity: 30", "30 3/m", "3 MINUTE", 60_000),
+    ] {
+        let rule = limit(lines).rule;
+        let shown = format!("{} {}", rule.current.requests_per_unit, rule.current.unit().as_str_name());
+        assert_eq!((&*rule.limit.to_string(), &*shown, rule.unit_ms), (bucket, current, unit_ms), "{lines}");
+    }
+}
+
+#[test]
+fn rlconfig_says_what_ratelimit_could_not() {
+    let text = "domain: d\ndescriptors: [{key: k, rate_limit: {rate: 100/m, capacity: 200}}]";
+    assert_eq!(
+        crate::limits(text).dump(),
+        "d.k: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mode: false, rate: 100/m, capacity: 200\n"
+    );
+}
