@@ -12,17 +12,19 @@ use super::yaml::MAX_BYTES;
 const MAX_DEPTH: usize = 32;
 
 /// Reads every file of a folder and the folders in it, as envoyproxy/ratelimit does; links are followed. In the order of
-/// their names, those with a dot in front last.
+/// their names, those with a dot in front last. Links to nothing and pipes are no files.
 ///
 /// A file that is found by several ways is read once: a config map of Kubernetes has each by links and in a hidden folder.
 ///
 /// # Errors
 ///
-/// The first file or folder that cannot be read; a [`Mistake`] inside of `InvalidData` if it is no text.
+/// `NotFound` without such a folder, else the first file or folder that cannot be read; a [`Mistake`] inside of `InvalidData` if
+/// it is no text.
 pub fn read_folder(path: &Path, ignore_dot_files: bool) -> io::Result<Vec<File>> {
     let mut walk = Walk { ignore_dot_files, files: Vec::new(), seen: HashSet::new() };
     walk.folder(path, MAX_DEPTH)?;
-    walk.files.iter().map(|path| read_file(path)).collect()
+    let files = walk.files.iter().map(|path| read_file(path));
+    files.filter(|file| !is_gone(file)).collect()
 }
 
 /// Reads one file of limits.
@@ -85,7 +87,11 @@ impl Walk {
 
     fn entry(&mut self, path: &Path, depth: usize) -> io::Result<()> {
         let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let real = fs::canonicalize(path).map_err(at)?;
+        let real = fs::canonicalize(path);
+        if is_gone(&real) {
+            return Ok(());
+        }
+        let real = real.map_err(at)?;
         let kind = fs::metadata(&real).map_err(at)?;
         if !self.seen.insert(real) {
             return Ok(());
@@ -93,7 +99,14 @@ impl Walk {
         if kind.is_dir() {
             return self.folder(path, depth);
         }
-        self.files.push(path.to_owned());
+        if kind.is_file() {
+            self.files.push(path.to_owned());
+        }
         Ok(())
     }
+}
+
+/// Removed since its name was read, or a link to nothing, as editors leave them.
+fn is_gone<T>(read: &io::Result<T>) -> bool {
+    matches!(read, Err(error) if error.kind() == io::ErrorKind::NotFound)
 }

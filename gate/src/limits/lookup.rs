@@ -46,7 +46,7 @@ struct Wildcard {
 pub(super) struct Place {
     rule: Option<Arc<Rule>>,
     /// Keys, and values where the file has some, from the domain down.
-    path: Arc<str>,
+    path: Box<str>,
     flags: Flags,
     below: Level,
 }
@@ -112,7 +112,7 @@ impl Draft {
 
 impl DraftPlace {
     fn finish(self, composite: String, path: &str) -> (Box<str>, Place) {
-        let path: Arc<str> = format!("{path}.{composite}").into();
+        let path = format!("{path}.{composite}").into_boxed_str();
         let below = self.below.finish(&path);
         (composite.into(), Place { rule: self.rule, path, flags: self.flags, below })
     }
@@ -153,26 +153,26 @@ impl Domain {
     }
 
     /// The name of the metrics, as envoyproxy/ratelimit makes it.
-    fn metric(&self, steps: &[Step<'_>]) -> Arc<str> {
+    fn metric(&self, steps: &[Step<'_>]) -> String {
         let last = steps.last().map(|step| step.place);
         if last.is_some_and(|place| place.flags.detailed_metric) {
             let is_shared = steps.iter().any(Step::is_shared);
             return self.joined(steps, |step| (step.shared().1, !is_shared));
         }
         match last {
-            Some(place) if steps.iter().all(Step::is_as_in_file) => Arc::clone(&place.path),
+            Some(place) if steps.iter().all(Step::is_as_in_file) => place.path.to_string(),
             _ => self.joined(steps, |step| (step.metric_value(), false)),
         }
     }
 
     /// `domain.key_value.key`: `value_of` has the value of a step, and whether it is written though empty.
-    fn joined<'a>(&self, steps: &[Step<'a>], value_of: impl Fn(&Step<'a>) -> (&'a str, bool)) -> Arc<str> {
+    fn joined<'a>(&self, steps: &[Step<'a>], value_of: impl Fn(&Step<'a>) -> (&'a str, bool)) -> String {
         let mut metric = self.name.clone();
         for step in steps {
             let (value, is_written) = value_of(step);
             push_part(&mut metric, &step.entry.key, value, is_written);
         }
-        metric.into()
+        metric
     }
 
     /// What the descriptor itself has as its limit. Its bucket is its own: at another limit it would clamp that of the file.
@@ -191,7 +191,7 @@ impl Domain {
         let unit = rule.current.unit().as_str_name();
         let suffix = format!("|@{}/{unit}", rule.current.requests_per_unit);
         let bucket = name::bucket(&self.encoded, pairs, tagged, &suffix);
-        Some(Matched { rule, bucket, metric: metric.into() })
+        Some(Matched { rule, bucket, metric })
     }
 
     /// The rule of an override: the same one for the same keys and limit, as long as there are not too many.

@@ -108,7 +108,6 @@ fn period_ms(period: &str) -> Option<u64> {
         _ => return None,
     };
     // Casts of floats saturate; the module's periods end at 100 years.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     Some((number * unit_ms as f64).ceil() as u64)
 }
 
@@ -120,7 +119,6 @@ fn in_whole_units(count: &str, period_ms: Option<u64>) -> Option<(u32, Unit)> {
         if unit_ms.checked_rem(period_ms)? != 0 {
             return None;
         }
-        #[allow(clippy::cast_precision_loss)] // At most the milliseconds of a year.
         let tokens = count * unit_ms.checked_div(period_ms)? as f64;
         let is_whole =
             tokens >= 1.0 && tokens <= f64::from(u32::MAX) && (tokens - tokens.round()).abs() < 1e-6;
@@ -128,9 +126,7 @@ fn in_whole_units(count: &str, period_ms: Option<u64>) -> Option<(u32, Unit)> {
     })
 }
 
-/// Saturates.
+/// Rounded down, and saturated as casts of floats are.
 fn whole(tokens: f64) -> u32 {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let whole = tokens as u32;
-    whole
+    tokens as u32
 }

@@ -71,6 +71,6 @@ pub struct Matched {
     /// The name of the bucket without `CACHE_KEY_PREFIX`, unambiguous whatever keys and values contain, with a hash tag.
     pub bucket: String,
     /// The name of the metrics: `domain.key_value.key`, values as `detailed_metric`, `value_to_metric` and
-    /// `share_threshold` want it. Nearly always one that all requests of the limit share.
-    pub metric: Arc<str>,
+    /// `share_threshold` want it.
+    pub metric: String,
 }

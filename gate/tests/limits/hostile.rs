@@ -51,7 +51,7 @@ fn size_is_bounded() {
         .contains("more than 1000000 values"));
     assert!(mistake(&"x".repeat(10_000_000)).contains("the file must be a mapping"));
     assert!(mistake(&format!("domain: d\n{}: 1\n", "x".repeat(1000))).contains("unknown key 'xxx"));
-    assert!(mistake(&"x: 1\n".repeat(1_000_00)).contains("unknown key 'x'"));
+    assert!(mistake(&"x: 1\n".repeat(100_000)).contains("unknown key 'x'"));
 }
 
 #[test]

@@ -46,5 +46,5 @@ fn bucket(limits: &Limits, entries: &[(&str, &str)]) -> String {
 }
 
 fn metric(limits: &Limits, entries: &[(&str, &str)]) -> String {
-    limits.find("d", &descriptor(entries)).unwrap().metric.to_string()
+    limits.find("d", &descriptor(entries)).unwrap().metric
 }
