@@ -6,12 +6,9 @@ use std::fmt;
 use super::lookup::{Domain, Draft, Flags};
 use super::rate::{self, Terms};
 use super::rule::Rule;
-use super::yaml::{self, shown, Data, Fault, Meaning, Node, Scalar};
+use super::yaml::{self, shown, Data, Fault, Faults, Meaning, Node, Scalar};
 use super::{metadata, Limits, Options};
 use crate::messages::CurrentLimit;
-
-/// Further mistakes of a file are not listed.
-const MAX_MISTAKES: usize = 100;
 
 /// A file: its name, for messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,16 +43,11 @@ pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mist
     let mut domains = BTreeMap::new();
     let mut mistakes = Vec::new();
     for file in files {
-        let mut reader = Reader { file, faults: Vec::new() };
+        let mut reader = Reader { file, faults: Faults::default() };
         reader.file(&mut domains, options.merge);
-        reader.faults.sort_by_key(|fault| fault.line);
-        mistakes.extend(
-            reader.faults.into_iter().take(MAX_MISTAKES).map(|Fault { line, problem }| Mistake {
-                file: file.name.clone(),
-                line,
-                problem,
-            }),
-        );
+        let faults = reader.faults.sorted().into_iter();
+        let mistake = |Fault { line, problem }| Mistake { file: file.name.clone(), line, problem };
+        mistakes.extend(faults.map(mistake));
     }
     if !mistakes.is_empty() {
         return Err(mistakes);
@@ -108,7 +100,7 @@ const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
 struct Reader<'f> {
     file: &'f File,
-    faults: Vec<Fault>,
+    faults: Faults,
 }
 
 /// The values of a mapping by their keys.
@@ -132,7 +124,7 @@ impl<'n, 'a> Fields<'n, 'a> {
 
 impl Reader<'_> {
     fn fault(&mut self, line: usize, problem: impl Into<String>) {
-        self.faults.push(Fault { line: line.max(1), problem: problem.into() });
+        self.faults.add(line, problem);
     }
 
     fn wrong_type(&mut self, key: &str, wanted: &str, node: &Node<'_>) {
@@ -143,7 +135,7 @@ impl Reader<'_> {
     fn file(&mut self, domains: &mut BTreeMap<String, DraftDomain>, may_merge: bool) {
         let root = match yaml::read(&self.file.text, &mut self.faults) {
             Ok(root) => root.filter(|root| !root.is_nothing()),
-            Err(fault) => return self.faults.push(fault),
+            Err(Fault { line, problem }) => return self.fault(line, problem),
         };
         let Some(root) = root else { return self.fault(1, "config file cannot have empty domain") };
         if !matches!(root.data, Data::Map(_)) {
@@ -344,7 +336,7 @@ impl Reader<'_> {
     }
 
     fn unlimited(&mut self, limit: &Fields<'_, '_>) -> Option<Terms> {
-        if limit.get("unit").is_some_and(|unit| !unit.shown().is_empty()) {
+        if rate::unit(&self.text(limit, "unit")).is_some() {
             self.fault(limit.line_of("unit"), "should not specify rate limit unit when unlimited");
         }
         for key in ["rate", "capacity", "window"] {

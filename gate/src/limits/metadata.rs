@@ -1,6 +1,6 @@
 //! `metadata` of a file, as the message that replies carry.
 
-use super::yaml::{Data, Fault, Meaning, Node};
+use super::yaml::{Data, Faults, Meaning, Node};
 use crate::messages::{Struct, Value};
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::ListValue;
@@ -9,14 +9,14 @@ use envoy_types::pb::google::protobuf::ListValue;
 const MAX_DEPTH: usize = 16;
 
 /// Reads a mapping of anything; `None` if it is empty or wrong.
-pub(super) fn read(node: &Node<'_>, faults: &mut Vec<Fault>) -> Option<Struct> {
+pub(super) fn read(node: &Node<'_>, faults: &mut Faults) -> Option<Struct> {
     let Data::Map(pairs) = &node.data else {
         let problem = format!("error loading config file: metadata must be a mapping, not {}", node.shown());
-        faults.push(Fault { line: node.line, problem });
+        faults.add(node.line, problem);
         return None;
     };
     let metadata = struct_of(pairs, MAX_DEPTH).unwrap_or_else(|problem| {
-        faults.push(Fault { line: node.line, problem: format!("error parsing metadata: {problem}") });
+        faults.add(node.line, format!("error parsing metadata: {problem}"));
         Struct::default()
     });
     (!metadata.fields.is_empty()).then_some(metadata)

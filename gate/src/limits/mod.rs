@@ -88,8 +88,12 @@ impl Limits {
 }
 
 fn line(path: &str, rule: &Rule) -> String {
-    let mut line = format!(
-        "{path}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",
+    // Line breaks in a value do not break the line.
+    let mut line: String =
+        path.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
+    let _ = write!(
+        line,
+        ": unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",
         rule.current.unit().as_str_name(),
         rule.current.requests_per_unit,
         rule.shadow_mode,

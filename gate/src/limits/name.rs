@@ -36,11 +36,15 @@ pub(super) fn encode(text: &str, name: &mut String) {
 /// `domain|{k1=v1}|k2=v2`; of no entries `{domain}`. `tagged` is the place of the entry in the hash tag.
 pub(super) fn bucket<'a>(
     encoded_domain: &str,
-    entries: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+    entries: impl ExactSizeIterator<Item = (&'a str, &'a str)> + Clone,
     tagged: usize,
     suffix: &str,
 ) -> String {
-    let mut name = String::with_capacity(encoded_domain.len() + suffix.len() + 64);
+    // Two separators each, and two braces; more only if there is something to encode.
+    let len = |(key, value): (&str, &str)| key.len().saturating_add(value.len()).saturating_add(2);
+    let all: usize = entries.clone().map(len).fold(2, usize::saturating_add);
+    let mut name =
+        String::with_capacity(all.saturating_add(encoded_domain.len()).saturating_add(suffix.len()));
     let mut tag = 0..0;
     if entries.len() == 0 {
         name.push('{');

@@ -17,6 +17,9 @@ const MAX_NODES: usize = 1_000_000;
 /// What aliases may copy, in bytes and nodes.
 const MAX_COPIED: usize = 4_000_000;
 
+/// Further faults are not listed.
+const MAX_FAULTS: usize = 100;
+
 /// A value and where it is.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {
@@ -53,6 +56,24 @@ pub(super) enum Meaning {
 pub(super) struct Fault {
     pub line: usize,
     pub problem: String,
+}
+
+/// Faults that reading goes on behind, in the order in which they are found.
+#[derive(Debug, Default)]
+pub(super) struct Faults(Vec<Fault>);
+
+impl Faults {
+    pub(super) fn add(&mut self, line: usize, problem: impl Into<String>) {
+        if self.0.len() < MAX_FAULTS {
+            self.0.push(Fault::new(line, problem));
+        }
+    }
+
+    /// In the order of lines.
+    pub(super) fn sorted(mut self) -> Vec<Fault> {
+        self.0.sort_by_key(|fault| fault.line);
+        self.0
+    }
 }
 
 impl Fault {
@@ -139,7 +160,7 @@ pub(super) fn shown(text: &str) -> String {
 
 /// Reads the only document of a text; `None` if there is nothing in it. Keys that are there twice are faults that reading
 /// goes on behind: they go into `faults`.
-pub(super) fn read<'a>(text: &'a str, faults: &mut Vec<Fault>) -> Result<Option<Node<'a>>, Fault> {
+pub(super) fn read<'a>(text: &'a str, faults: &mut Faults) -> Result<Option<Node<'a>>, Fault> {
     if text.len() > MAX_BYTES {
         return Err(Fault::new(1, format!("larger than {} MiB", MAX_BYTES / 1024 / 1024)));
     }
@@ -173,7 +194,7 @@ fn count_copy(copied: &mut usize, node: &Node<'_>) -> Result<(), Fault> {
 }
 
 struct Reader<'a, 'f> {
-    faults: &'f mut Vec<Fault>,
+    faults: &'f mut Faults,
     /// What has begun and not ended, outermost first.
     open: Vec<Open<'a>>,
     /// What aliases refer to.
@@ -282,7 +303,7 @@ impl<'a> Reader<'a, '_> {
             let Data::Scalar(scalar) = &key.data else { continue };
             if let Some(first) = lines.insert(scalar.text.clone(), key.line) {
                 let problem = format!("mapping key '{}' already defined at line {first}", key.shown());
-                self.faults.push(Fault::new(key.line, unreadable(&problem)));
+                self.faults.add(key.line, unreadable(&problem));
             }
         }
         for (_, value) in merges {
@@ -292,10 +313,8 @@ impl<'a> Reader<'a, '_> {
             };
             for map in maps {
                 let Data::Map(pairs) = map.data else {
-                    self.faults.push(Fault::new(
-                        map.line,
-                        unreadable("map merge requires map or sequence of maps as the value"),
-                    ));
+                    self.faults
+                        .add(map.line, unreadable("map merge requires map or sequence of maps as the value"));
                     continue;
                 };
                 for (key, value) in pairs {

@@ -96,4 +96,7 @@ bad:2: config error, unknown key 'z'
 good.yaml:1: duplicate domain 'd' in config file (first at good.yaml:1)
 "
     );
+    let many = "x: 1\n".repeat(10_000);
+    fs::write(folder.path().join("many"), many).unwrap();
+    assert_eq!(check(&["many"]).unwrap_err().lines().count(), 100);
 }

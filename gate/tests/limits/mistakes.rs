@@ -63,7 +63,7 @@ fn limits_are_refused_in_the_words_of_ratelimit() {
         ("unit: fortnight\nrequests_per_unit: 1", "5: invalid rate limit unit 'fortnight'"),
         ("requests_per_unit: 1", "5: invalid rate limit unit ''"),
         ("unit: unknown\nrequests_per_unit: 1", "5: invalid rate limit unit 'unknown'"),
-        ("unlimited: true\nunit: day", "6: should not specify rate limit unit when unlimited"),
+        ("unlimited: true\nunit: Day", "6: should not specify rate limit unit when unlimited"),
         (
             "name: a\nunit: day\nreplaces:\n- name: b\n- name: a",
             "9: replaces should not contain name of same descriptor",
