@@ -1,6 +1,6 @@
 //! Reads files of limits, in the format of envoyproxy/ratelimit and with keys of our own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 
 use super::lookup::{Domain, Draft, Flags};
@@ -40,7 +40,7 @@ impl std::error::Error for Mistake {}
 
 /// Reads all files; else all their mistakes, in the order of the files and lines.
 pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mistake>> {
-    let mut domains = BTreeMap::new();
+    let mut domains = HashMap::new();
     let mut mistakes = Vec::new();
     for file in files {
         let mut reader = Reader { file, faults: Faults::default() };
@@ -52,11 +52,11 @@ pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mist
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
-    let domains: HashMap<_, _> = domains
-        .into_iter()
-        .map(|(name, DraftDomain { draft, .. })| (name.clone(), Domain::new(&name, draft)))
-        .collect();
-    Ok(Limits { domains, hash_tag_key: options.hash_tag_key.clone() })
+    let domain = |(name, DraftDomain { draft, .. }): (String, _)| (name.clone(), Domain::new(&name, draft));
+    Ok(Limits {
+        domains: domains.into_iter().map(domain).collect(),
+        hash_tag_key: options.hash_tag_key.clone(),
+    })
 }
 
 /// A domain while files are read.
@@ -132,7 +132,7 @@ impl Reader<'_> {
         self.fault(node.line, problem);
     }
 
-    fn file(&mut self, domains: &mut BTreeMap<String, DraftDomain>, may_merge: bool) {
+    fn file(&mut self, domains: &mut HashMap<String, DraftDomain>, may_merge: bool) {
         let root = match yaml::read(&self.file.text, &mut self.faults) {
             Ok(root) => root.filter(|root| !root.is_nothing()),
             Err(Fault { line, problem }) => return self.fault(line, problem),
@@ -143,23 +143,26 @@ impl Reader<'_> {
         }
         let fields = self.fields(&root, ROOT);
         let name = self.text(&fields, "domain");
-        let line = fields.line_of("domain");
+        self.judge_domain(&name, fields.line_of("domain"), domains.get(&name).filter(|_| !may_merge));
+        let origin = self.origin(fields.line_of("domain"));
+        let first = || DraftDomain { origin, draft: Draft::default() };
+        // After a mistake nothing comes of them: they are read to find the next one.
+        let mut unused = Draft::default();
+        let draft = if domains.contains_key(&name) && !may_merge {
+            &mut unused
+        } else {
+            &mut domains.entry(name.clone()).or_insert_with(first).draft
+        };
+        self.descriptors(&fields, &name, draft);
+    }
+
+    fn judge_domain(&mut self, name: &str, line: usize, first: Option<&DraftDomain>) {
         if name.is_empty() {
             self.fault(line, "config file cannot have empty domain");
+        } else if let Some(DraftDomain { origin, .. }) = first {
+            let problem = format!("duplicate domain '{}' in config file (first at {origin})", shown(name));
+            self.fault(line, problem);
         }
-        let mut unused = DraftDomain::default();
-        let domain = match domains.get(&name) {
-            Some(first) if !may_merge => {
-                let problem =
-                    format!("duplicate domain '{}' in config file (first at {})", shown(&name), first.origin);
-                self.fault(line, problem);
-                &mut unused
-            }
-            _ => domains
-                .entry(name.clone())
-                .or_insert_with(|| DraftDomain { origin: self.origin(line), draft: Draft::default() }),
-        };
-        self.descriptors(&fields, &name, &mut domain.draft);
     }
 
     fn origin(&self, line: usize) -> String {
@@ -372,12 +375,9 @@ impl Reader<'_> {
         let text = self.text(limit, "rate");
         match rate::of_rate(&text, capacity) {
             // The module takes a rate of 0 for a pool, to which nothing returns here.
-            Ok(terms) if rate::is_zero(&text) => {
-                let _ = terms;
-                self.fault(
-                    limit.line_of("rate"),
-                    "rate must be above 0: requests_per_unit: 0 denies every request",
-                );
+            Ok(_) if rate::is_zero(&text) => {
+                let problem = "rate must be above 0: requests_per_unit: 0 denies every request";
+                self.fault(limit.line_of("rate"), problem);
                 None
             }
             Ok(terms) => Some(terms),

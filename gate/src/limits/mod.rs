@@ -10,8 +10,9 @@ mod rate;
 mod rule;
 mod yaml;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub use check::check_files;
 pub use file::{File, Mistake};
@@ -70,19 +71,37 @@ impl Limits {
     /// of their lines.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
-        for domain in self.domains.values() {
-            domain.each_rule(&mut |path, rule| lines.push(line(path, rule)));
-        }
+        self.each_rule(&mut |path, rule| lines.push(line(path, rule)));
         lines.sort_unstable();
         lines.concat()
+    }
+
+    /// Takes over which limits were asked with 0, from what was in use until a reload: requests that began before are charged
+    /// after it.
+    pub fn inherit(&self, previous: &Self) {
+        let mut asked = HashSet::new();
+        previous.each_rule(&mut |path, rule| {
+            if rule.was_asked_with_zero.load(Relaxed) {
+                asked.insert(path.to_owned());
+            }
+        });
+        self.each_rule(&mut |path, rule| {
+            if asked.contains(path) {
+                rule.was_asked_with_zero.store(true, Relaxed);
+            }
+        });
+    }
+
+    fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+        for domain in self.domains.values() {
+            domain.each_rule(visit);
+        }
     }
 
     /// How many limits there are.
     fn count(&self) -> usize {
         let mut count: usize = 0;
-        for domain in self.domains.values() {
-            domain.each_rule(&mut |_, _| count = count.saturating_add(1));
-        }
+        self.each_rule(&mut |_, _| count = count.saturating_add(1));
         count
     }
 }

@@ -32,8 +32,10 @@ pub(super) enum Data<'a> {
     Scalar(Scalar<'a>),
     List(Vec<Node<'a>>),
     /// In the order of the file.
-    Map(Vec<(Node<'a>, Node<'a>)>),
+    Map(Pairs<'a>),
 }
+
+pub(super) type Pairs<'a> = Vec<(Node<'a>, Node<'a>)>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Scalar<'a> {
@@ -212,7 +214,7 @@ struct Open<'a> {
 
 enum Items<'a> {
     List(Vec<Node<'a>>),
-    Map { pairs: Vec<(Node<'a>, Node<'a>)>, key: Option<Node<'a>> },
+    Map { pairs: Pairs<'a>, key: Option<Node<'a>> },
 }
 
 impl<'a> Reader<'a, '_> {
@@ -296,8 +298,8 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// Resolves `<<` and finds keys that are there twice. A key of the mapping itself wins over a merged one.
-    fn merged(&mut self, pairs: Vec<(Node<'a>, Node<'a>)>) -> Vec<(Node<'a>, Node<'a>)> {
-        let (merges, mut own): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| is_merge(key));
+    fn merged(&mut self, pairs: Pairs<'a>) -> Pairs<'a> {
+        let (merges, mut own): (Pairs<'_>, Pairs<'_>) = pairs.into_iter().partition(|(key, _)| is_merge(key));
         let mut lines = HashMap::with_capacity(own.len());
         for (key, _) in &own {
             let Data::Scalar(scalar) = &key.data else { continue };
@@ -306,26 +308,32 @@ impl<'a> Reader<'a, '_> {
                 self.faults.add(key.line, unreadable(&problem));
             }
         }
-        for (_, value) in merges {
-            let maps = match value.data {
-                Data::List(maps) => maps,
-                _ => vec![value],
-            };
-            for map in maps {
-                let Data::Map(pairs) = map.data else {
-                    self.faults
-                        .add(map.line, unreadable("map merge requires map or sequence of maps as the value"));
-                    continue;
-                };
-                for (key, value) in pairs {
-                    let Data::Scalar(scalar) = &key.data else { continue };
-                    if lines.insert(scalar.text.clone(), key.line).is_none() {
-                        own.push((key, value));
-                    }
-                }
+        for (key, value) in merges.into_iter().flat_map(|(_, value)| self.mergeable(value)) {
+            let Data::Scalar(scalar) = &key.data else { continue };
+            if lines.insert(scalar.text.clone(), key.line).is_none() {
+                own.push((key, value));
             }
         }
         own
+    }
+
+    /// The pairs of a mapping, or of a list of mappings.
+    fn mergeable(&mut self, value: Node<'a>) -> Pairs<'a> {
+        let maps = match value.data {
+            Data::List(maps) => maps,
+            _ => vec![value],
+        };
+        let mut all = Vec::new();
+        for map in maps {
+            match map.data {
+                Data::Map(pairs) => all.extend(pairs),
+                _ => {
+                    let problem = "map merge requires map or sequence of maps as the value";
+                    self.faults.add(map.line, unreadable(problem));
+                }
+            }
+        }
+        all
     }
 }
 

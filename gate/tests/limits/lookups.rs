@@ -1,5 +1,7 @@
 //! Which limit a descriptor has, as envoyproxy/ratelimit finds it.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use tokenbucket_gate::limits::{Limits, Options};
 use tokenbucket_gate::messages::{Override, Unit};
 
@@ -199,4 +201,17 @@ fn domains_are_apart() {
     assert_eq!((a.rule.current.requests_per_unit, b.rule.current.requests_per_unit), (1, 2));
     assert_ne!(a.bucket, b.bucket);
     assert!(Limits::read(&[], &Options::default()).unwrap().is_empty());
+}
+
+#[test]
+fn a_reload_keeps_which_limits_are_paid_afterwards() {
+    let (old, new) = (limits(NESTED), limits(NESTED));
+    let was_asked = |limits: &Limits, key| {
+        let rule = limits.find("d", &descriptor(&[("b", key)])).unwrap().rule;
+        rule.was_asked_with_zero.load(Relaxed)
+    };
+    let asked = old.find("d", &descriptor(&[("b", "any")])).unwrap().rule;
+    asked.was_asked_with_zero.store(true, Relaxed);
+    new.inherit(&old);
+    assert!(was_asked(&new, "any") && !was_asked(&new, "more"));
 }
