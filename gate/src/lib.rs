@@ -10,6 +10,7 @@
 //! | [`check`] | which descriptors an HTTP request has |
 //! | [`doors`] | gRPC and HTTP |
 //! | [`reload`] | files that change |
+//! | `log_lines` | the log |
 //! | [`program`] | start, signals, end |
 
 pub mod check;
@@ -17,6 +18,7 @@ pub mod counters;
 pub mod decide;
 pub mod doors;
 pub mod limits;
+mod log_lines;
 pub mod program;
 pub mod reload;
 pub mod settings;
@@ -31,6 +33,8 @@ pub mod messages {
     pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
         Code, DescriptorStatus as Status, RateLimit as CurrentLimit,
     };
-    pub use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest as Request, RateLimitResponse as Response};
+    pub use envoy_types::pb::envoy::service::ratelimit::v3::{
+        RateLimitRequest as Request, RateLimitResponse as Response,
+    };
     pub use envoy_types::pb::google::protobuf::{Duration, Struct, Value};
 }

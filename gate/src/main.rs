@@ -1,3 +1,7 @@
 //! `tokenbucket-gate`: see the README.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tokenbucket_gate::program::run(std::env::args_os())
+}

@@ -1,1 +1,223 @@
 //! Start, signals, end.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::signal::unix::{signal, Signal, SignalKind};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::counters::Counters;
+use crate::decide::Decider;
+use crate::doors::grpc::{self, Age};
+use crate::doors::listen::Listener;
+use crate::doors::tls::Tls;
+use crate::doors::{http, Gate, Health};
+use crate::limits::Limits;
+use crate::log_lines;
+use crate::reload::{read_file, Folder, Reloader};
+use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
+
+/// What still runs so long after a signal is given up.
+const END_WITHIN: Duration = Duration::from_secs(9);
+
+/// How often Redis is asked whether it is there, where health depends on it.
+const ASK_REDIS_EVERY: Duration = Duration::from_secs(1);
+
+/// Open connections of the gRPC server. Envoy has one for each of its threads.
+const MAX_GRPC_CONNECTIONS: usize = 10_000;
+
+/// Open connections of the HTTP server.
+const MAX_HTTP_CONNECTIONS: usize = 10_000;
+
+/// Open connections of the others, which operators ask.
+const MAX_OTHER_CONNECTIONS: usize = 100;
+
+/// Runs the program; `words` are those of the command line.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::read(words) {
+        Ok(arguments) => arguments,
+        Err(Stop::Print(text)) => {
+            let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+            return ExitCode::SUCCESS;
+        }
+        Err(Stop::Mistake(line)) => return fail(&line),
+    };
+    let settings = arguments.settings;
+    let done = match arguments.instead {
+        Some(Instead::Check { files }) => check(&files, settings.merge_domain_config),
+        None => serve(settings),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => fail(&line),
+    }
+}
+
+/// One line, whatever the log shows.
+fn fail(line: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "tokenbucket-gate: {line}");
+    ExitCode::FAILURE
+}
+
+fn check(paths: &[PathBuf], merge: bool) -> Result<(), String> {
+    let files: Result<Vec<_>, _> = paths.iter().map(|path| read_file(path)).collect();
+    Limits::read(&files?, merge).map_err(|mistake| mistake.to_string())?;
+    Ok(())
+}
+
+fn serve(settings: Settings) -> Result<(), String> {
+    log_lines::start(settings.log_level, settings.log_format);
+    let names = without_meaning();
+    if !names.is_empty() {
+        log::warn!("set, but without meaning here: {}", names.join(", "));
+    }
+    // For Redis; the gRPC server names it.
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start threads: {error}"))?;
+    let done = runtime.block_on(serve_until_signal(settings));
+    // A thread that looks up a name may take long.
+    runtime.shutdown_background();
+    done
+}
+
+/// The signals that end the program or reload its files.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
+async fn serve_until_signal(settings: Settings) -> Result<(), String> {
+    let mut signals = Signals::catch().map_err(|error| format!("cannot catch signals: {error}"))?;
+    let tls = Tls::read(&settings)?.map(Arc::new);
+    let (reporter, health_server) = tonic_health::server::health_reporter();
+    let counters = Arc::<Counters>::default();
+    let gate = Arc::new(Gate {
+        decider: Decider::new(settings.server()?, settings.policy(), counters.clone()),
+        limits: ArcSwapOption::empty(),
+        counters,
+        health: Health::new(reporter, settings.healthy_with_at_least_one_config_loaded),
+    });
+    gate.health.publish().await;
+    let mut reloader = Reloader::new(folder(&settings), gate.clone(), tls.clone());
+    if !reloader.load(true).await? {
+        log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
+    }
+    let listeners = Listeners::bind(&settings).await?;
+    let (stop, stopped) = watch::channel(false);
+    let mut doors = JoinSet::new();
+    let age = Age { max: settings.grpc_max_connection_age, grace: settings.grpc_max_connection_age_grace };
+    let connections = listeners.grpc.connections(tls, MAX_GRPC_CONNECTIONS);
+    let serving = grpc::serve(gate.clone(), health_server, connections, age, until(stopped.clone()));
+    doors.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
+    let others = [
+        (Some(listeners.http), http::main_routes(gate.clone()), MAX_HTTP_CONNECTIONS),
+        (Some(listeners.debug), http::debug_routes(gate.clone()), MAX_OTHER_CONNECTIONS),
+        (
+            listeners.prometheus,
+            http::prometheus_routes(gate.clone(), &settings.prometheus_path),
+            MAX_OTHER_CONNECTIONS,
+        ),
+    ];
+    for (listener, routes, most) in others {
+        let Some(listener) = listener else { continue };
+        let serving = http::serve(listener.connections(None, most), routes, until(stopped.clone()));
+        doors.spawn(async move {
+            serving.await;
+            Ok(())
+        });
+    }
+    tokio::spawn(reloader.run(signals.hangup));
+    tokio::spawn(watch_redis(gate.clone(), settings.redis_health_check_active_connection));
+    let ended = tokio::select! {
+        _ = signals.terminate.recv() => Ok(()),
+        _ = signals.interrupt.recv() => Ok(()),
+        Some(ended) = doors.join_next() => ended.unwrap_or_else(|error| Err(error.to_string())),
+    };
+    log::info!("ends");
+    gate.health.set_stopping().await;
+    let _ = stop.send(true);
+    if tokio::time::timeout(END_WITHIN, async { while doors.join_next().await.is_some() {} }).await.is_err() {
+        log::warn!("ends with calls that still run");
+    }
+    ended
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+fn folder(settings: &Settings) -> Folder {
+    let below = |path: &str| std::path::Path::new(path).components().count();
+    Folder {
+        path: settings.limits_folder(),
+        depth: below(&settings.runtime_subdirectory).saturating_add(below(&settings.runtime_appdirectory)),
+        ignore_dot_files: settings.runtime_ignoredotfiles,
+        merge: settings.merge_domain_config,
+    }
+}
+
+/// Healthy once Redis has answered; and no longer when it does not, if that is wanted.
+async fn watch_redis(gate: Arc<Gate>, for_ever: bool) {
+    gate.decider.warm_up().await;
+    log::info!("Redis answers");
+    gate.health.set_redis(true).await;
+    while for_ever {
+        tokio::time::sleep(ASK_REDIS_EVERY).await;
+        let answers = tokio::time::timeout(ASK_REDIS_EVERY, gate.decider.warm_up()).await.is_ok();
+        gate.health.set_redis(answers).await;
+    }
+}
+
+/// All that is listened on.
+struct Listeners {
+    grpc: Listener,
+    http: Listener,
+    debug: Listener,
+    prometheus: Option<Listener>,
+}
+
+impl Listeners {
+    async fn bind(settings: &Settings) -> Result<Self, String> {
+        let grpc = match settings.grpc_uds.as_str() {
+            "" => Listener::tcp(&settings.grpc_host, settings.grpc_port, "GRPC_PORT").await?,
+            path => Listener::unix(path, "GRPC_UDS").await?,
+        };
+        let http = Listener::tcp(&settings.host, settings.port, "PORT").await?;
+        let debug = Listener::tcp(&settings.debug_host, settings.debug_port, "DEBUG_PORT").await?;
+        let prometheus = if settings.use_prometheus {
+            let (host, port) = settings.prometheus_address()?;
+            Some(Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?)
+        } else {
+            None
+        };
+        let all = [
+            ("gRPC", Some(&grpc)),
+            ("HTTP", Some(&http)),
+            ("debug", Some(&debug)),
+            ("Prometheus", prometheus.as_ref()),
+        ];
+        for (name, listener) in all {
+            if let Some(listener) = listener {
+                log::info!("listens for {name} on {}", listener.address());
+            }
+        }
+        Ok(Self { grpc, http, debug, prometheus })
+    }
+}

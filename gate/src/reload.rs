@@ -1,1 +1,251 @@
 //! Files that change.
+//!
+//! The kernel says what changes in the folder of limits and in the folders on the way to it: that is how the swap of a
+//! symbolic link shows, whether of `RUNTIME_ROOT` or of a Kubernetes config map. Then the files are read, and used if they
+//! differ from those before. They are read every few seconds too: not every file system says what changes.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use crate::doors::tls::Tls;
+use crate::doors::Gate;
+use crate::limits::{File, Limits};
+
+/// Files are read when nothing has changed for so long: a writer is seldom done after the first write.
+const QUIET_FOR: Duration = Duration::from_millis(100);
+
+/// And after so long at the latest.
+const QUIET_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the kernel does not say is noticed then.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Where the files of limits are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    /// All files in it and below are read.
+    pub path: PathBuf,
+    /// How many of its last components may be swapped; the one above these stays.
+    pub depth: usize,
+    /// Ignore names that begin with a dot.
+    pub ignore_dot_files: bool,
+    /// Allow several files of one domain.
+    pub merge: bool,
+}
+
+impl Folder {
+    /// Reads all files, in the order of their names; none if the folder does not exist.
+    ///
+    /// # Errors
+    ///
+    /// One line: which file cannot be read.
+    pub fn read(&self) -> Result<Vec<File>, String> {
+        let mut paths = Vec::new();
+        self.list(&self.path, &mut HashSet::new(), &mut paths)
+            .map_err(|(path, error)| format!("error loading config file: {}: {error}", path.display()))?;
+        paths.sort();
+        paths.iter().map(|path| read_file(path)).collect()
+    }
+
+    fn list(
+        &self,
+        folder: &Path,
+        seen: &mut HashSet<PathBuf>,
+        files: &mut Vec<PathBuf>,
+    ) -> Result<(), (PathBuf, io::Error)> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| (path, error)
+        };
+        let entries = match std::fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(at(folder))?,
+        };
+        // Symbolic links may lead in circles.
+        if !seen.insert(folder.canonicalize().map_err(at(folder))?) {
+            return Ok(());
+        }
+        for entry in entries {
+            let entry = entry.map_err(at(folder))?;
+            if self.is_ignored(&entry.file_name().to_string_lossy()) {
+                continue;
+            }
+            let path = entry.path();
+            match std::fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => self.list(&path, seen, files)?,
+                Ok(metadata) if metadata.is_file() => files.push(path),
+                // A pipe or a device has no end.
+                Ok(_) => {}
+                // Removed in between, or a link to nothing, as editors leave them.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err((path, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// All paths whose change can change what is read: the files, their folders, and the way to them.
+    fn ways(&self) -> Vec<PathBuf> {
+        let mut ways: Vec<PathBuf> =
+            self.path.ancestors().take(self.depth.saturating_add(1)).map(Path::to_owned).collect();
+        // What it has now; a mistake shows when it is read. A file that is not there stands for any.
+        let (mut folders, mut files) = (HashSet::new(), Vec::new());
+        let _ = self.list(&self.path, &mut folders, &mut files);
+        ways.extend(folders.into_iter().map(|folder| folder.join("*")));
+        ways.extend(files);
+        ways
+    }
+
+    /// Two dots begin what Kubernetes has in a mounted config map beside the links that are meant to be read.
+    fn is_ignored(&self, name: &str) -> bool {
+        name.starts_with("..") || (self.ignore_dot_files && name.starts_with('.'))
+    }
+}
+
+/// Reads one file of limits.
+///
+/// # Errors
+///
+/// One line.
+pub fn read_file(path: &Path) -> Result<File, String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("error loading config file: {}: {error}", path.display()))?;
+    Ok(File { name: path.display().to_string(), text })
+}
+
+/// Keeps the limits and certificates in use as the files have them.
+#[derive(Debug)]
+pub struct Reloader {
+    folder: Folder,
+    gate: Arc<Gate>,
+    tls: Option<Arc<Tls>>,
+    /// What was read last, used or not: a mistake counts once.
+    read: Result<Vec<File>, String>,
+    /// What was wrong with the certificates last.
+    complaint: Option<String>,
+}
+
+impl Reloader {
+    /// For this folder and these certificates.
+    pub fn new(folder: Folder, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
+        Self { folder, gate, tls, read: Ok(Vec::new()), complaint: None }
+    }
+
+    /// Reads the files. Uses them if they differ from those before, or if `anyway`. Returns whether there are limits.
+    ///
+    /// # Errors
+    ///
+    /// The mistake. The limits in use stay.
+    pub async fn load(&mut self, anyway: bool) -> Result<bool, String> {
+        let read = self.folder.read();
+        if !anyway && read == self.read {
+            return Ok(self.has_limits());
+        }
+        self.read.clone_from(&read);
+        let counters = &self.gate.counters;
+        let limits = match read {
+            // Before the first file is there, nobody knows what would be allowed.
+            Ok(files) if files.is_empty() && !self.has_limits() => return Ok(false),
+            Ok(files) => Limits::read(&files, self.folder.merge).map_err(|mistake| mistake.to_string()),
+            Err(error) => Err(error),
+        };
+        let limits = limits.inspect_err(|_| {
+            counters.config_load_error.fetch_add(1, Ordering::Relaxed);
+        })?;
+        self.gate.limits.store(Some(Arc::new(limits)));
+        counters.config_load_success.fetch_add(1, Ordering::Relaxed);
+        self.gate.health.set_limits_loaded().await;
+        Ok(true)
+    }
+
+    fn has_limits(&self) -> bool {
+        self.gate.limits.load().is_some()
+    }
+
+    /// Loads whatever changes, and everything on SIGHUP. Never ends.
+    pub async fn run(mut self, mut hangups: Signal) {
+        let (changed, mut changes) = mpsc::channel(1);
+        let mut anyway = false;
+        loop {
+            // Folders come and go: watches those that are there now, and then reads, so that nothing is missed between.
+            let watcher = watch(&self.folders(), changed.clone());
+            if let Err(error) = &watcher {
+                log::debug!("cannot watch files, reads them every {LOOK_EVERY:?}: {error}");
+            }
+            self.load_again(anyway).await;
+            anyway = tokio::select! {
+                _ = hangups.recv() => true,
+                _ = changes.recv() => {
+                    settle(&mut changes).await;
+                    false
+                }
+                () = sleep(LOOK_EVERY) => false,
+            };
+        }
+    }
+
+    async fn load_again(&mut self, anyway: bool) {
+        let count = |gate: &Gate| gate.counters.config_load_success.load(Ordering::Relaxed);
+        let before = count(&self.gate);
+        match self.load(anyway).await {
+            Ok(_) if count(&self.gate) != before => log::info!("loaded {}", self.folder.path.display()),
+            Ok(_) => {}
+            Err(mistake) => log::error!("{mistake}; the limits in use stay"),
+        }
+        match self.tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(true)) => log::info!("loaded certificates"),
+            Some(Err(mistake)) if self.complaint.as_ref() != Some(&mistake) => {
+                log::error!("{mistake}; the certificates in use stay");
+                self.complaint = Some(mistake);
+            }
+            _ => {}
+        }
+    }
+
+    /// Folders in which a change can change what is read.
+    fn folders(&self) -> BTreeSet<PathBuf> {
+        let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
+        let limits = self.folder.ways().into_iter();
+        let paths: Vec<PathBuf> = limits.chain(certificates).collect();
+        let targets = paths.iter().filter_map(|path| path.canonicalize().ok());
+        let targets: Vec<PathBuf> = targets.collect();
+        let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());
+        folders
+            .map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder }.to_owned())
+            .collect()
+    }
+}
+
+/// Waits until nothing has changed for a while.
+async fn settle(changes: &mut mpsc::Receiver<()>) {
+    let quiet = async { while timeout(QUIET_FOR, changes.recv()).await.is_ok() {} };
+    let _ = timeout(QUIET_WITHIN, quiet).await;
+}
+
+/// Sends something when the kernel says that something changed, until it is dropped.
+fn watch(folders: &BTreeSet<PathBuf>, changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Reading is no change.
+        let is_read =
+            |kind| matches!(kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
+        if event.is_ok_and(|event| !is_read(event.kind)) {
+            // One that waits already is enough.
+            let _ = changed.try_send(());
+        }
+    })?;
+    for folder in folders {
+        // One that is not there shows in its parent when it comes.
+        let _ = watcher.watch(folder, RecursiveMode::NonRecursive);
+    }
+    Ok(watcher)
+}

@@ -1,1 +1,431 @@
 //! What the command line and the environment say.
+//!
+//! The variables are those of envoyproxy/ratelimit, by their names. Each is also an option: `GRPC_PORT` is `--grpc-port`.
+
+mod redis;
+mod values;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use log::LevelFilter;
+
+use crate::decide::{OnError, Policy};
+use values::{bool_of_go, duration_of_go, level};
+
+/// What the program is asked to do.
+#[derive(Debug, Parser)]
+#[command(name = "tokenbucket-gate", version, about)]
+#[command(after_help = "Each option can also be set by an environment variable: --grpc-port by GRPC_PORT.")]
+pub struct Arguments {
+    /// Instead of serving.
+    #[command(subcommand)]
+    pub instead: Option<Instead>,
+    /// For serving.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// What the program does instead of serving.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Instead {
+    /// Checks files of limits and ends: 0 if all can be used, else 1
+    Check {
+        /// Files of limits, as they would be loaded together
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// How lines of the log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Time, level, message.
+    Text,
+    /// One object in each line.
+    Json,
+}
+
+/// Which Redis there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum RedisType {
+    /// One server.
+    Single,
+    /// Sentinels say which server.
+    Sentinel,
+    /// A cluster.
+    Cluster,
+}
+
+/// How a single Redis is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SocketType {
+    /// `host:port`.
+    Tcp,
+    /// The path of a socket.
+    Unix,
+}
+
+/// All settings for serving. A field is named as its variable.
+#[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // each is a setting of its own
+pub struct Settings {
+    /// Address of the HTTP server: /healthcheck, /json, /check, /metrics
+    #[arg(long, env, default_value = "0.0.0.0")]
+    pub host: String,
+    /// Port of the HTTP server
+    #[arg(long, env, default_value_t = 8080)]
+    pub port: u16,
+    /// Address of the debug server: /rlconfig
+    #[arg(long, env, default_value = "127.0.0.1")]
+    pub debug_host: String,
+    /// Port of the debug server
+    #[arg(long, env, default_value_t = 6070)]
+    pub debug_port: u16,
+    /// Address of the gRPC server
+    #[arg(long, env, default_value = "0.0.0.0")]
+    pub grpc_host: String,
+    /// Port of the gRPC server
+    #[arg(long, env, default_value_t = 8081)]
+    pub grpc_port: u16,
+    /// Path of a Unix socket for gRPC, instead of a port
+    #[arg(long, env, default_value = "")]
+    pub grpc_uds: String,
+    /// Age at which gRPC connections are asked to end
+    #[arg(long, env, default_value = "24h", value_parser = duration_of_go)]
+    pub grpc_max_connection_age: Duration,
+    /// Time after that in which they end
+    #[arg(long, env, default_value = "1h", value_parser = duration_of_go)]
+    pub grpc_max_connection_age_grace: Duration,
+
+    /// Whether gRPC uses TLS
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub grpc_server_use_tls: bool,
+    /// Certificate chain of the gRPC server, PEM
+    #[arg(long, env, default_value = "")]
+    pub grpc_server_tls_cert: String,
+    /// Private key of the gRPC server, PEM
+    #[arg(long, env, default_value = "")]
+    pub grpc_server_tls_key: String,
+    /// Authorities that sign certificates of gRPC clients, PEM; clients need no certificate without it
+    #[arg(long, env, default_value = "")]
+    pub grpc_client_tls_cacert: String,
+    /// Name that the certificate of a gRPC client must have
+    #[arg(long, env, default_value = "")]
+    pub grpc_client_tls_san: String,
+
+    /// trace, debug, info, warn or error
+    #[arg(long, env, default_value = "warn", value_parser = level)]
+    pub log_level: LevelFilter,
+    /// Format of the log
+    #[arg(long, env, default_value = "text", ignore_case = true)]
+    pub log_format: LogFormat,
+
+    /// Serve Prometheus on PROMETHEUS_ADDR too; /metrics of the HTTP server is always there
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub use_prometheus: bool,
+    /// Address and port for Prometheus
+    #[arg(long, env, default_value = ":9090")]
+    pub prometheus_addr: String,
+    /// Path for Prometheus
+    #[arg(long, env, default_value = "/metrics")]
+    pub prometheus_path: String,
+
+    /// Folder of the configuration; may be a symbolic link that is swapped
+    #[arg(long, env, default_value = "/srv/runtime_data/current")]
+    pub runtime_root: PathBuf,
+    /// Folder in RUNTIME_ROOT
+    #[arg(long, env, default_value = "")]
+    pub runtime_subdirectory: String,
+    /// Folder in RUNTIME_SUBDIRECTORY that has the files of limits
+    #[arg(long, env, default_value = "config")]
+    pub runtime_appdirectory: String,
+    /// Ignore files and folders whose name begins with a dot
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub runtime_ignoredotfiles: bool,
+    /// Allow several files of one domain
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub merge_domain_config: bool,
+    /// Key of the descriptor entries that choose the slot of a cluster; the first entry without it
+    #[arg(long, env, default_value = "")]
+    pub hash_tag_key: String,
+
+    /// Memory for denials, 256 bytes each; 0 asks Redis every time
+    #[arg(long, env, default_value_t = 0)]
+    pub local_cache_size_in_bytes: usize,
+    /// Part of a limit from which on a hit counts as near it
+    #[arg(long, env, default_value_t = 0.8, value_parser = values::ratio)]
+    pub near_limit_ratio: f64,
+    /// Prefix of all keys in Redis
+    #[arg(long, env, default_value = "")]
+    pub cache_key_prefix: String,
+    /// Send the headers below
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub limit_response_headers_enabled: bool,
+    /// Name of the header for the limit
+    #[arg(long, env, default_value = "RateLimit-Limit")]
+    pub limit_limit_header: String,
+    /// Name of the header for the remaining requests
+    #[arg(long, env, default_value = "RateLimit-Remaining")]
+    pub limit_remaining_header: String,
+    /// Name of the header for the seconds until the limit resets
+    #[arg(long, env, default_value = "RateLimit-Reset")]
+    pub limit_reset_header: String,
+    /// Count, and deny nothing
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub shadow_mode: bool,
+    /// Treat every descriptor as a quota
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub quota_mode: bool,
+    /// Add dynamic metadata to replies
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub response_dynamic_metadata: bool,
+    /// Reply while Redis is away: error, allow or deny
+    #[arg(long, env, default_value = "error", value_parser = values::on_error)]
+    pub on_error: OnError,
+
+    /// Not healthy before there are limits
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub healthy_with_at_least_one_config_loaded: bool,
+    /// Not healthy while Redis is away
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub redis_health_check_active_connection: bool,
+
+    /// tcp or unix; by default a REDIS_URL that begins with / is a Unix socket
+    #[arg(long, env, ignore_case = true)]
+    pub redis_socket_type: Option<SocketType>,
+    /// SINGLE, SENTINEL or CLUSTER
+    #[arg(long, env, default_value = "SINGLE", ignore_case = true)]
+    pub redis_type: RedisType,
+    /// host:port, a path, redis://… or rediss://…; master,sentinel:port,… for SENTINEL; nodes with commas for CLUSTER
+    #[arg(long, env, default_value = "127.0.0.1:6379")]
+    pub redis_url: String,
+    /// Password, or user:password
+    #[arg(long, env, default_value = "", hide_env_values = true)]
+    pub redis_auth: String,
+    /// The same for the sentinels
+    #[arg(long, env, default_value = "", hide_env_values = true)]
+    pub redis_sentinel_auth: String,
+    /// Whether Redis uses TLS
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub redis_tls: bool,
+    /// Certificate chain for Redis, PEM
+    #[arg(long, env, default_value = "")]
+    pub redis_tls_client_cert: String,
+    /// Private key for Redis, PEM
+    #[arg(long, env, default_value = "")]
+    pub redis_tls_client_key: String,
+    /// Authorities that sign the certificate of Redis, PEM; those of the system without it
+    #[arg(long, env, default_value = "")]
+    pub redis_tls_cacert: String,
+    /// Accept a certificate of Redis for another host
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub redis_tls_skip_hostname_verification: bool,
+    /// Silence after which Redis counts as away
+    #[arg(long, env, default_value = "100ms", value_parser = duration_of_go)]
+    pub redis_timeout: Duration,
+    /// Refused if true: one server decides
+    #[arg(long, env, default_value = "false", value_parser = bool_of_go, hide = true)]
+    pub redis_persecond: bool,
+    /// FILE is the only one
+    #[arg(long, env, default_value = "FILE", hide = true)]
+    pub config_type: String,
+    /// redis is the only one
+    #[arg(long, env, default_value = "redis", hide = true)]
+    pub backend_type: String,
+}
+
+/// Why the program cannot start, in one line, or what it was asked to print instead of starting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Help or the version.
+    Print(String),
+    /// A mistake.
+    Mistake(String),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Print(text) | Self::Mistake(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Arguments {
+    /// Reads the words of the command line, the first of which is the program, and the environment.
+    ///
+    /// # Errors
+    ///
+    /// See [`Stop`].
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Stop> {
+        let matches = Self::command().try_get_matches_from(words);
+        let arguments = matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|e| stop(&e))?;
+        if arguments.instead.is_none() {
+            arguments.settings.judge().map_err(Stop::Mistake)?;
+        }
+        Ok(arguments)
+    }
+}
+
+fn stop(error: &clap::Error) -> Stop {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Stop::Print(error.to_string());
+    }
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let option =
+        text(ContextKind::InvalidArg).and_then(|arg| arg.split([' ', '[']).next()?.strip_prefix("--"));
+    let (Some(option), Some(value)) = (option, text(ContextKind::InvalidValue)) else {
+        let line = error.to_string();
+        let words: Vec<&str> = line.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        return Stop::Mistake(words.join(" ").trim_start_matches("error: ").to_owned());
+    };
+    let variable = option.to_uppercase().replace('-', "_");
+    let reason = std::error::Error::source(error).map(ToString::to_string).or_else(|| {
+        let Some(ContextValue::Strings(values)) = error.get(ContextKind::ValidValue) else { return None };
+        Some(format!("must be one of {}", values.join(", ")))
+    });
+    Stop::Mistake(format!("{variable}={value}: {}", reason.unwrap_or_else(|| "cannot be read".to_owned())))
+}
+
+impl Settings {
+    /// What no single value shows.
+    fn judge(&self) -> Result<(), String> {
+        if self.redis_persecond {
+            return Err("REDIS_PERSECOND=true: one server decides on all limits: unset it".to_owned());
+        }
+        if self.config_type != "FILE" {
+            return Err(format!("CONFIG_TYPE={}: limits are read from files: FILE", self.config_type));
+        }
+        if self.backend_type != "redis" {
+            return Err(format!("BACKEND_TYPE={}: must be redis", self.backend_type));
+        }
+        if self.grpc_server_use_tls
+            && (self.grpc_server_tls_cert.is_empty() || self.grpc_server_tls_key.is_empty())
+        {
+            return Err(
+                "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned()
+            );
+        }
+        if !self.grpc_client_tls_san.is_empty() && self.grpc_client_tls_cacert.is_empty() {
+            return Err("GRPC_CLIENT_TLS_SAN needs GRPC_CLIENT_TLS_CACERT".to_owned());
+        }
+        if !self.prometheus_path.starts_with('/') || self.prometheus_path.contains(['{', '}']) {
+            return Err(format!("PROMETHEUS_PATH={}: must be a path", self.prometheus_path));
+        }
+        Ok(())
+    }
+
+    /// How requests are decided.
+    pub fn policy(&self) -> Policy {
+        let names = [&self.limit_limit_header, &self.limit_remaining_header, &self.limit_reset_header];
+        Policy {
+            prefix: self.cache_key_prefix.clone(),
+            shadow_mode: self.shadow_mode,
+            quota_mode: self.quota_mode,
+            near_limit_ratio: self.near_limit_ratio,
+            remember_denials: self.local_cache_size_in_bytes / 256,
+            headers: self.limit_response_headers_enabled.then(|| names.map(Clone::clone)),
+            dynamic_metadata: self.response_dynamic_metadata,
+            on_error: self.on_error,
+        }
+    }
+
+    /// The folder that has the files of limits.
+    pub fn limits_folder(&self) -> PathBuf {
+        self.runtime_root.join(&self.runtime_subdirectory).join(&self.runtime_appdirectory)
+    }
+
+    /// `HOST:PORT` of [`prometheus_addr`](Self::prometheus_addr); without a host, all addresses.
+    ///
+    /// # Errors
+    ///
+    /// There is no port.
+    pub fn prometheus_address(&self) -> Result<(String, u16), String> {
+        let no_port = || format!("PROMETHEUS_ADDR={}: must be host:port", self.prometheus_addr);
+        let (host, port) = self.prometheus_addr.rsplit_once(':').ok_or_else(no_port)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
+        Ok((host.to_owned(), port.parse().map_err(|_| no_port())?))
+    }
+}
+
+/// The variables of envoyproxy/ratelimit that are set and mean nothing here.
+pub fn without_meaning() -> Vec<&'static str> {
+    WITHOUT_MEANING.iter().copied().filter(|name| std::env::var_os(name).is_some()).collect()
+}
+
+const WITHOUT_MEANING: [&str; 64] = [
+    "FORCE_START_WITHOUT_INITIAL_CONFIG",
+    "CONFIG_GRPC_XDS_NODE_ID",
+    "CONFIG_GRPC_XDS_NODE_METADATA",
+    "CONFIG_GRPC_XDS_SERVER_URL",
+    "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+    "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+    "XDS_CLIENT_BACKOFF_JITTER",
+    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+    "USE_DOG_STATSD",
+    "USE_DOG_STATSD_MOGRIFIERS",
+    "USE_STATSD",
+    "STATSD_HOST",
+    "STATSD_PORT",
+    "EXTRA_TAGS",
+    "STATS_FLUSH_INTERVAL",
+    "DISABLE_STATS",
+    "PROMETHEUS_MAPPER_YAML",
+    "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+    "RUNTIME_WATCH_ROOT",
+    "EXPIRATION_JITTER_MAX_SECONDS",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "REDIS_POOL_SIZE",
+    "REDIS_PIPELINE_WINDOW",
+    "REDIS_PIPELINE_LIMIT",
+    "REDIS_CLUSTER_PIPELINE_PARALLELISM",
+    "REDIS_PERSECOND_SOCKET_TYPE",
+    "REDIS_PERSECOND_TYPE",
+    "REDIS_PERSECOND_URL",
+    "REDIS_PERSECOND_POOL_SIZE",
+    "REDIS_PERSECOND_AUTH",
+    "REDIS_PERSECOND_TLS",
+    "REDIS_PERSECOND_SENTINEL_AUTH",
+    "REDIS_PERSECOND_PIPELINE_WINDOW",
+    "REDIS_PERSECOND_PIPELINE_LIMIT",
+    "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
+    "REDIS_PERSECOND_TIMEOUT",
+    "REDIS_POOL_ON_EMPTY_BEHAVIOR",
+    "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+    "REDIS_STARTUP_INITIAL_INTERVAL",
+    "REDIS_STARTUP_MAX_INTERVAL",
+    "REDIS_STARTUP_MAX_ELAPSED_TIME",
+    "MEMCACHE_HOST_PORT",
+    "MEMCACHE_MAX_IDLE_CONNS",
+    "MEMCACHE_SRV",
+    "MEMCACHE_SRV_REFRESH",
+    "MEMCACHE_TLS",
+    "MEMCACHE_TLS_CLIENT_CERT",
+    "MEMCACHE_TLS_CLIENT_KEY",
+    "MEMCACHE_TLS_CACERT",
+    "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+    "TRACING_ENABLED",
+    "TRACING_SERVICE_NAME",
+    "TRACING_SERVICE_NAMESPACE",
+    "TRACING_SERVICE_INSTANCE_ID",
+    "TRACING_EXPORTER_PROTOCOL",
+    "TRACING_SAMPLING_RATE",
+];

@@ -1,1 +1,153 @@
-//! The HTTP endpoints.
+//! What is asked over HTTP.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Extension, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::StatusCode;
+use axum::middleware::{from_fn, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tonic::transport::server::Connected;
+
+use super::json;
+use super::listen::Connection;
+use super::Gate;
+use crate::decide::Refusal;
+use crate::messages::Code;
+
+/// Requests of proxies have a few hundred bytes.
+const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Also how long a connection may be idle: longer than most proxies keep theirs.
+const HEADERS_WITHIN: Duration = Duration::from_secs(75);
+
+/// A request whose body has not arrived by then ends.
+const REQUEST_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is asked on `PORT`.
+pub fn main_routes(gate: Arc<Gate>) -> Router {
+    Router::new()
+        .route("/healthcheck", any(healthcheck))
+        .route("/json", any(should_rate_limit))
+        .route("/metrics", get(metrics))
+        .with_state(gate)
+}
+
+/// What is asked on `DEBUG_PORT`.
+pub fn debug_routes(gate: Arc<Gate>) -> Router {
+    Router::new().route("/rlconfig", get(rlconfig)).with_state(gate)
+}
+
+/// What Prometheus asks on `PROMETHEUS_ADDR`.
+pub fn prometheus_routes(gate: Arc<Gate>, path: &str) -> Router {
+    Router::new().route(path, get(metrics)).with_state(gate)
+}
+
+async fn healthcheck(State(gate): State<Arc<Gate>>) -> Response {
+    if gate.health.is_serving() {
+        (StatusCode::OK, "OK").into_response()
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+async fn metrics(State(gate): State<Arc<Gate>>) -> Response {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], gate.counters.render()).into_response()
+}
+
+async fn rlconfig(State(gate): State<Arc<Gate>>) -> String {
+    gate.limits.load_full().map(|limits| limits.dump()).unwrap_or_default()
+}
+
+async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Response {
+    let request = match json::request(&body) {
+        Ok(request) => request,
+        Err(reason) => return bad_request(&reason),
+    };
+    let response = match gate.decide(&request).await {
+        Ok(response) => response,
+        Err(Refusal::Service(reason)) => return bad_request(reason),
+        Err(Refusal::Redis(reason)) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {reason}\n"))
+                .into_response()
+        }
+    };
+    let status = match response.overall_code() {
+        Code::Ok => StatusCode::OK,
+        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, [(CONTENT_TYPE, "application/json")], json::response(&response).to_string()).into_response()
+}
+
+fn bad_request(reason: &str) -> Response {
+    (StatusCode::BAD_REQUEST, format!("Bad Request: {reason}\n")).into_response()
+}
+
+/// Serves connections until `stop`, then finishes the requests that run.
+pub async fn serve(
+    mut connections: mpsc::Receiver<io::Result<Connection>>,
+    routes: Router,
+    stop: impl Future<Output = ()>,
+) {
+    let routes = routes.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(from_fn(in_time));
+    let (stopping, stopped) = watch::channel(false);
+    let mut running = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            connection = connections.recv() => match connection {
+                Some(Ok(connection)) => {
+                    running.spawn(serve_one(connection, routes.clone(), stopped.clone()));
+                }
+                Some(Err(error)) => log::debug!("connection: {error}"),
+                None => break,
+            },
+            // Forgets those that ended.
+            Some(_) = running.join_next() => {}
+            () = &mut stop => break,
+        }
+    }
+    drop(connections);
+    let _ = stopping.send(true);
+    while running.join_next().await.is_some() {}
+}
+
+async fn serve_one(connection: Connection, routes: Router, mut stopped: watch::Receiver<bool>) {
+    let stopped = async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
+    let peer = connection.connect_info();
+    let service = TowerToHyperService::new(routes.layer(Extension(peer)));
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    let serving = server.serve_connection(TokioIo::new(connection), service);
+    tokio::pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = stopped => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        log::debug!("connection of {peer:?}: {error}");
+    }
+}
+
+/// Ends a request that takes too long, as one whose body never arrives.
+async fn in_time(request: Request<Body>, next: Next) -> Response {
+    let response = tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await;
+    response.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response())
+}

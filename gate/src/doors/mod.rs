@@ -1,4 +1,102 @@
 //! Where proxies ask.
+//!
+//! | module | |
+//! |---|---|
+//! | [`listen`] | accepts connections, few enough to serve all of them |
+//! | [`tls`] | certificates, and those that replace them |
+//! | [`grpc`] | the service of Envoy, health, reflection |
+//! | [`http`] | what is asked over HTTP |
+//! | [`json`] | requests and replies as proto3 JSON |
 
 pub mod grpc;
 pub mod http;
+mod json;
+pub mod listen;
+pub mod tls;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use tonic_health::server::HealthReporter;
+use tonic_health::ServingStatus;
+
+use crate::counters::Counters;
+use crate::decide::{Decider, Refusal};
+use crate::limits::Limits;
+use crate::messages::{Request, Response};
+
+/// What all doors share.
+#[derive(Debug)]
+pub struct Gate {
+    /// Decides.
+    pub decider: Decider,
+    /// The limits in use; none before the first were loaded.
+    pub limits: ArcSwapOption<Limits>,
+    /// The metrics.
+    pub counters: Arc<Counters>,
+    /// Whether proxies should ask.
+    pub health: Health,
+}
+
+impl Gate {
+    /// Decides by the limits of this moment: a reload does not change them halfway.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn decide(&self, request: &Request) -> Result<Response, Refusal> {
+        let limits = self.limits.load_full();
+        self.decider.decide(limits.as_deref(), request).await
+    }
+}
+
+/// Whether proxies should ask: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
+#[derive(Debug)]
+pub struct Health {
+    redis: AtomicBool,
+    limits: AtomicBool,
+    stopping: AtomicBool,
+    reporter: HealthReporter,
+}
+
+impl Health {
+    /// Not healthy before Redis answers and, if these are needed, limits are loaded.
+    pub fn new(reporter: HealthReporter, needs_limits: bool) -> Self {
+        let [redis, stopping] = [AtomicBool::new(false), AtomicBool::new(false)];
+        Self { redis, limits: AtomicBool::new(!needs_limits), stopping, reporter }
+    }
+
+    /// Redis answers, or no longer.
+    pub async fn set_redis(&self, answers: bool) {
+        if self.redis.swap(answers, Ordering::Relaxed) != answers {
+            self.publish().await;
+        }
+    }
+
+    /// Limits were loaded.
+    pub async fn set_limits_loaded(&self) {
+        if !self.limits.swap(true, Ordering::Relaxed) {
+            self.publish().await;
+        }
+    }
+
+    /// The program ends.
+    pub async fn set_stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.publish().await;
+    }
+
+    /// Whether proxies should ask.
+    pub fn is_serving(&self) -> bool {
+        let [redis, limits, stopping] =
+            [&self.redis, &self.limits, &self.stopping].map(|state| state.load(Ordering::Relaxed));
+        redis && limits && !stopping
+    }
+
+    /// Tells those who watch.
+    pub async fn publish(&self) {
+        let status = if self.is_serving() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        self.reporter.set_service_status("ratelimit", status).await;
+    }
+}

@@ -1,0 +1,222 @@
+//! Requests and replies as proto3 JSON, as `/json` has them.
+
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::UInt64Value;
+use serde_json::{json, Map, Value as Json};
+
+use crate::messages::{
+    CurrentLimit, Descriptor, Duration, Entry, Override, Request, Response, Status, Struct, Value,
+};
+
+/// Reads a request. Names are in lowerCamelCase or as in the .proto file; an unknown one is a mistake.
+///
+/// # Errors
+///
+/// What is wrong, in one line.
+pub(super) fn request(body: &[u8]) -> Result<Request, String> {
+    let json = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let mut request = Request::default();
+    for (name, value) in fields(json, "the request")? {
+        match name.as_str() {
+            "domain" => request.domain = text(value, &name)?,
+            "descriptors" => request.descriptors = list(value, &name, descriptor)?,
+            "hitsAddend" | "hits_addend" => request.hits_addend = number(&value, &name)?,
+            _ => return Err(unknown(&name)),
+        }
+    }
+    Ok(request)
+}
+
+fn descriptor(json: Json) -> Result<Descriptor, String> {
+    let mut descriptor = Descriptor::default();
+    for (name, value) in fields(json, "a descriptor")? {
+        match name.as_str() {
+            "entries" => descriptor.entries = list(value, &name, entry)?,
+            "limit" => descriptor.limit = Some(limit(value)?),
+            "hitsAddend" | "hits_addend" => {
+                descriptor.hits_addend = Some(UInt64Value { value: number(&value, &name)? });
+            }
+            "isNegativeHits" | "is_negative_hits" => {
+                descriptor.is_negative_hits =
+                    value.as_bool().ok_or_else(|| must_be(&name, "true or false"))?;
+            }
+            _ => return Err(unknown(&name)),
+        }
+    }
+    Ok(descriptor)
+}
+
+fn entry(json: Json) -> Result<Entry, String> {
+    let mut entry = Entry::default();
+    for (name, value) in fields(json, "an entry")? {
+        match name.as_str() {
+            "key" => entry.key = text(value, &name)?,
+            "value" => entry.value = text(value, &name)?,
+            _ => return Err(unknown(&name)),
+        }
+    }
+    Ok(entry)
+}
+
+fn limit(json: Json) -> Result<Override, String> {
+    let mut limit = Override::default();
+    for (name, value) in fields(json, "a limit")? {
+        match name.as_str() {
+            "requestsPerUnit" | "requests_per_unit" => limit.requests_per_unit = number(&value, &name)?,
+            "unit" => limit.unit = unit(&value)?,
+            _ => return Err(unknown(&name)),
+        }
+    }
+    Ok(limit)
+}
+
+/// Of a limit in a descriptor: `envoy.type.v3.RateLimitUnit`.
+fn unit(json: &Json) -> Result<i32, String> {
+    use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+
+    if let Some(name) = json.as_str() {
+        let unit = RateLimitUnit::from_str_name(name);
+        return unit.map(i32::from).ok_or_else(|| format!("there is no unit {name:?}"));
+    }
+    let unit = json.as_i64().and_then(|number| i32::try_from(number).ok());
+    unit.ok_or_else(|| must_be("unit", "a name or a number"))
+}
+
+/// `null` is as if it was not there.
+fn fields(json: Json, what: &str) -> Result<impl Iterator<Item = (String, Json)>, String> {
+    match json {
+        Json::Object(fields) => Ok(fields.into_iter().filter(|(_, value)| !value.is_null())),
+        _ => Err(must_be(what, "an object")),
+    }
+}
+
+fn list<T>(json: Json, name: &str, read: impl Fn(Json) -> Result<T, String>) -> Result<Vec<T>, String> {
+    match json {
+        Json::Array(items) => items.into_iter().map(read).collect(),
+        _ => Err(must_be(name, "a list")),
+    }
+}
+
+fn text(json: Json, name: &str) -> Result<String, String> {
+    match json {
+        Json::String(text) => Ok(text),
+        _ => Err(must_be(name, "a string")),
+    }
+}
+
+/// Numbers may be strings, and whole ones may be written with a point.
+fn number<T: TryFrom<u64>>(json: &Json, name: &str) -> Result<T, String> {
+    let number = match json {
+        Json::Number(number) => number.as_u64().or_else(|| whole(number.as_f64()?)),
+        Json::String(text) => text.parse().ok().or_else(|| whole(text.parse().ok()?)),
+        _ => None,
+    };
+    number
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| must_be(name, "a whole number in its range"))
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is whole and in the range
+fn whole(number: f64) -> Option<u64> {
+    // Beyond 2^53 a float is not what somebody wrote.
+    let is_whole = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
+    is_whole.then_some(number as u64)
+}
+
+fn unknown(name: &str) -> String {
+    format!("unknown field {name:?}")
+}
+
+fn must_be(name: &str, what: &str) -> String {
+    format!("{name} must be {what}")
+}
+
+/// Writes a reply: without fields that have their default.
+pub(super) fn response(response: &Response) -> Json {
+    let mut fields = Map::new();
+    let overall_code = response.overall_code().as_str_name();
+    insert(&mut fields, "overallCode", overall_code != "UNKNOWN", || json!(overall_code));
+    let statuses = &response.statuses;
+    insert(&mut fields, "statuses", !statuses.is_empty(), || statuses.iter().map(status).collect());
+    for (name, headers) in [
+        ("responseHeadersToAdd", &response.response_headers_to_add),
+        ("requestHeadersToAdd", &response.request_headers_to_add),
+    ] {
+        let header = |header: &envoy_types::pb::envoy::config::core::v3::HeaderValue| {
+            let mut fields = Map::new();
+            insert(&mut fields, "key", !header.key.is_empty(), || json!(header.key));
+            insert(&mut fields, "value", !header.value.is_empty(), || json!(header.value));
+            Json::Object(fields)
+        };
+        insert(&mut fields, name, !headers.is_empty(), || headers.iter().map(header).collect());
+    }
+    if let Some(metadata) = &response.dynamic_metadata {
+        fields.insert("dynamicMetadata".to_owned(), of_struct(metadata));
+    }
+    Json::Object(fields)
+}
+
+fn status(status: &Status) -> Json {
+    let mut fields = Map::new();
+    let code = status.code().as_str_name();
+    insert(&mut fields, "code", code != "UNKNOWN", || json!(code));
+    if let Some(limit) = &status.current_limit {
+        fields.insert("currentLimit".to_owned(), current_limit(limit));
+    }
+    insert(&mut fields, "limitRemaining", status.limit_remaining != 0, || json!(status.limit_remaining));
+    if let Some(duration) = &status.duration_until_reset {
+        fields.insert("durationUntilReset".to_owned(), json!(of_duration(duration)));
+    }
+    Json::Object(fields)
+}
+
+fn current_limit(limit: &CurrentLimit) -> Json {
+    let mut fields = Map::new();
+    insert(&mut fields, "name", !limit.name.is_empty(), || json!(limit.name));
+    insert(&mut fields, "requestsPerUnit", limit.requests_per_unit != 0, || json!(limit.requests_per_unit));
+    let unit = limit.unit().as_str_name();
+    insert(&mut fields, "unit", unit != "UNKNOWN", || json!(unit));
+    Json::Object(fields)
+}
+
+/// Seconds with 0, 3, 6 or 9 digits after the point.
+fn of_duration(duration: &Duration) -> String {
+    let (seconds, nanos) = (duration.seconds, duration.nanos);
+    match nanos {
+        0 => format!("{seconds}s"),
+        nanos if nanos % 1_000_000 == 0 => format!("{seconds}.{:03}s", nanos / 1_000_000),
+        nanos if nanos % 1_000 == 0 => format!("{seconds}.{:06}s", nanos / 1_000),
+        nanos => format!("{seconds}.{nanos:09}s"),
+    }
+}
+
+fn of_struct(of: &Struct) -> Json {
+    Json::Object(of.fields.iter().map(|(name, value)| (name.clone(), of_value(value))).collect())
+}
+
+fn of_value(value: &Value) -> Json {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        Some(Kind::NumberValue(number)) => of_number(*number),
+        Some(Kind::StringValue(text)) => json!(text),
+        Some(Kind::BoolValue(value)) => json!(value),
+        Some(Kind::StructValue(fields)) => of_struct(fields),
+        Some(Kind::ListValue(list)) => list.values.iter().map(of_value).collect(),
+    }
+}
+
+/// A whole number without a point.
+#[allow(clippy::cast_possible_truncation)] // it is whole and in the range
+fn of_number(number: f64) -> Json {
+    if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 {
+        json!(number as i64)
+    } else {
+        json!(number)
+    }
+}
+
+fn insert(fields: &mut Map<String, Json>, name: &str, is_there: bool, value: impl FnOnce() -> Json) {
+    if is_there {
+        fields.insert(name.to_owned(), value());
+    }
+}

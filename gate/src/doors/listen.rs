@@ -1,0 +1,233 @@
+//! Accepts connections, few enough to serve all of them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+use super::tls::Tls;
+
+/// A client that has not finished its TLS handshake by then is gone.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Without free file descriptors accepting fails at once: waits for some to be closed.
+const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
+
+/// A port or a Unix socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener, SocketFile),
+}
+
+/// The file of a Unix socket, removed at the end.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Listens on a port. `variable` names the setting in errors.
+    ///
+    /// # Errors
+    ///
+    /// One line that names address and variable.
+    pub async fn tcp(host: &str, port: u16, variable: &str) -> Result<Self, String> {
+        let listener = TcpListener::bind((host, port)).await;
+        listener
+            .map(Self::Tcp)
+            .map_err(|error| format!("cannot listen on {host}:{port} ({variable}): {error}"))
+    }
+
+    /// Listens on a Unix socket. Replaces the file of a program that is gone.
+    ///
+    /// # Errors
+    ///
+    /// One line that names path and variable.
+    pub async fn unix(path: &str, variable: &str) -> Result<Self, String> {
+        let path = Path::new(path);
+        let is_left_over =
+            UnixStream::connect(path).await.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+        if is_left_over {
+            let _ = std::fs::remove_file(path);
+        }
+        let listener = UnixListener::bind(path);
+        listener
+            .map(|listener| Self::Unix(listener, SocketFile(path.to_owned())))
+            .map_err(|error| format!("cannot listen on {} ({variable}): {error}", path.display()))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => {
+                listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
+            }
+            Self::Unix(_, file) => file.0.display().to_string(),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                // Replies are small, and clients wait for them.
+                let _ = stream.set_nodelay(true);
+                Ok((Stream::Tcp(stream), Some(address.ip())))
+            }
+            Self::Unix(listener, _) => Ok((Stream::Unix(listener.accept().await?.0), None)),
+        }
+    }
+
+    /// Accepts connections until nobody receives them. At most `most` are open; those beyond are closed at once.
+    pub fn connections(self, tls: Option<Arc<Tls>>, most: usize) -> mpsc::Receiver<io::Result<Connection>> {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let places = Arc::new(Semaphore::new(most));
+            loop {
+                let accepted = tokio::select! {
+                    accepted = self.accept() => accepted,
+                    () = sender.closed() => return,
+                };
+                match (accepted, places.clone().try_acquire_owned()) {
+                    (Ok((stream, peer)), Ok(place)) => {
+                        hand_over(stream, peer, place, tls.as_deref(), &sender).await
+                    }
+                    (Ok(_), Err(_)) => {
+                        log::debug!("closed a connection: {most} are open on {}", self.address())
+                    }
+                    (Err(error), _) => {
+                        log::debug!("cannot accept on {}: {error}", self.address());
+                        tokio::time::sleep(AFTER_FAILED_ACCEPT).await;
+                    }
+                }
+            }
+        });
+        receiver
+    }
+}
+
+async fn hand_over(
+    stream: Stream,
+    peer: Option<IpAddr>,
+    place: OwnedSemaphorePermit,
+    tls: Option<&Tls>,
+    sender: &mpsc::Sender<io::Result<Connection>>,
+) {
+    let (stream, tls) = match (stream, tls) {
+        (Stream::Tcp(stream), Some(tls)) => (stream, tls),
+        (stream, _) => {
+            let _ = sender.send(Ok(Connection { stream, peer, _place: place })).await;
+            return;
+        }
+    };
+    let (handshake, sender) = (tls.acceptor().accept(stream), sender.clone());
+    // Beside the others: a slow client must not keep them waiting.
+    tokio::spawn(async move {
+        match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
+            Ok(Ok(stream)) => {
+                let stream = Stream::Tls(Box::new(stream));
+                let _ = sender.send(Ok(Connection { stream, peer, _place: place })).await;
+            }
+            Ok(Err(error)) => log::debug!("TLS handshake with {peer:?}: {error}"),
+            Err(_) => log::debug!("TLS handshake with {peer:?}: too slow"),
+        }
+    });
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    peer: Option<IpAddr>,
+    _place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// Who is at the other end; nobody knows for a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub Option<IpAddr>);
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        Peer(self.peer)
+    }
+}
+
+macro_rules! of_stream {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match &mut $self.get_mut().stream {
+            Stream::Tcp($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Stream::Tls($stream) => {
+                let $stream = Pin::new($stream.as_mut());
+                $call
+            }
+            Stream::Unix($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        of_stream!(self, stream => stream.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        of_stream!(self, stream => stream.poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        of_stream!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        of_stream!(self, stream => stream.poll_shutdown(cx))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        of_stream!(self, stream => stream.poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+            Stream::Unix(stream) => stream.is_write_vectored(),
+        }
+    }
+}
