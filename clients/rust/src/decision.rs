@@ -25,6 +25,8 @@ pub struct Decision {
     pub reset_after_ms: i64,
     /// Whether [`OnError`](crate::OnError) has decided, because the server is away.
     pub degraded: bool,
+    /// Whether this process has refused it by itself, because it [remembers](crate::Options::remember_denials) a denial.
+    pub remembered: bool,
     /// Whether it is not known if the call happened: it was sent, and its reply was lost. Only of calls that must happen
     /// once: giving, charging and settling.
     pub lost: bool,

@@ -42,7 +42,8 @@ impl Denials {
             denials.pop(&key);
             return None;
         }
-        (cost >= denial.cost).then(|| denial.decision.later(now.saturating_sub(denial.heard_at), 1))
+        let decision = || denial.decision.later(now.saturating_sub(denial.heard_at), 1);
+        (cost >= denial.cost).then(|| Decision { remembered: true, ..decision() })
     }
 
     pub(crate) fn remember(

@@ -52,6 +52,10 @@ impl Nodes {
         self.tasks.spawn(task);
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_))
+    }
+
     pub(crate) fn of_key(&self, key: &str) -> Arc<Node> {
         match &self.topology {
             Topology::Single(node) => node.clone(),

@@ -93,6 +93,11 @@ impl Server {
         }))
     }
 
+    /// Whether it is a cluster, where the names of one call have to share a hash tag.
+    pub fn is_cluster(&self) -> bool {
+        self.0.calls.nodes().is_cluster()
+    }
+
     /// How many decisions were made without the server, since the start.
     pub fn degraded_count(&self) -> u64 {
         self.0.degraded.load(Ordering::Relaxed)

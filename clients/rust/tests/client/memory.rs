@@ -22,10 +22,11 @@ async fn a_flood_is_refused_without_asking() {
     let limiter = limiter(&server, limit(5, STILL), Options::new().remember_denials(100));
     limiter.take("a", 3).await.unwrap();
     let denied = limiter.take("a", 3).await.unwrap();
+    assert!(!denied.remembered);
     let before = calls(&server);
     for _ in 0..100 {
         let refused = limiter.take("a", 3).await.unwrap();
-        assert!(!refused.allowed && !refused.degraded);
+        assert!(!refused.allowed && !refused.degraded && refused.remembered);
         assert!((1..=denied.retry_after_ms).contains(&refused.retry_after_ms), "{refused:?}");
         assert!(!limiter.take("a", 4).await.unwrap().allowed, "a larger cost all the more");
     }
