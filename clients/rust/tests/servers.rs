@@ -22,7 +22,7 @@ impl Launcher {
     /// The launcher, and the line that says where its servers are.
     fn start(options: &[&str]) -> (Arc<Self>, String) {
         let mut command = Command::new("python3");
-        command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/launch.py"), "serve"]);
+        command.arg(repository().join("examples/launch.py")).arg("serve");
         command.args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("python3, which runs examples/launch.py");
         let input = child.stdin.take().expect("a pipe");
@@ -138,8 +138,13 @@ impl Server {
 
 /// The built module.
 pub fn module() -> PathBuf {
-    let module = std::env::var("MODULE").unwrap_or("../../target/release/libtokenbucket.so".to_owned());
-    std::path::absolute(module).expect("a path")
+    let built = || repository().join("target/release/libtokenbucket.so");
+    std::path::absolute(std::env::var("MODULE").map_or_else(|_| built(), PathBuf::from)).expect("a path")
+}
+
+fn repository() -> &'static Path {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.find(|folder| folder.join("examples/launch.py").exists()).expect("the repository")
 }
 
 /// Fails when the condition does not hold although `within` had passed before it was looked at: an
