@@ -1,12 +1,21 @@
 //! Decides on requests.
 
+mod ask;
+mod count;
+mod headers;
+mod plan;
+mod reply;
+
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokenbucket_client::Server;
+use tokenbucket_client::{Limit, Limiter, Options, Server};
 
-use crate::counters::Counters;
-use crate::limits::Limits;
+use self::plan::Plan;
+use crate::counters::{add, Counters};
+use crate::limits::{Limits, Matched};
 use crate::messages::{Request, Response};
 
 /// How requests are decided, whatever the files say.
@@ -63,17 +72,33 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Decides on requests; shared by all doors.
-#[derive(Debug)]
 pub struct Decider {
     server: Server,
+    /// Its limit is that of no bucket.
+    limiter: Limiter,
     policy: Policy,
     counters: Arc<Counters>,
+    has_seen_refund: AtomicBool,
 }
+
+/// More descriptors of a request than these are refused.
+const MOST_DESCRIPTORS: usize = 1000;
+
+/// Between two looks for Redis while it has not answered yet: 1 s, then twice as long each time.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_secs(30);
 
 impl Decider {
     /// With this server and policy.
     pub fn new(server: Server, policy: Policy, counters: Arc<Counters>) -> Self {
-        Self { server, policy, counters }
+        let on_error = match policy.on_error {
+            OnError::Error => tokenbucket_client::OnError::Error,
+            OnError::Allow => tokenbucket_client::OnError::Open,
+            OnError::Deny => tokenbucket_client::OnError::Closed,
+        };
+        let options = Options::new().prefix(&*policy.prefix).on_error(on_error);
+        let limiter =
+            Limiter::with_options(&server, no_limit(), options.remember_denials(policy.remember_denials));
+        Self { server, limiter, policy, counters, has_seen_refund: AtomicBool::new(false) }
     }
 
     /// Decides on one request by these limits; `None` if none were ever loaded.
@@ -84,10 +109,93 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let _ = (limits, request, &self.server, &self.policy, &self.counters);
-        Err(Refusal::Service("no rate limit configuration loaded"))
+        let _timing = self.counters.time_request();
+        let found = self.found(limits, request);
+        let found = found.inspect_err(|_| add(&self.counters.service_errors, 1))?;
+        self.decide_by(found, request).await
+    }
+
+    fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
+        let (domain, descriptors) = (request.domain.as_str(), &request.descriptors);
+        if domain.is_empty() {
+            return Err(Refusal::Service("rate limit domain must not be empty"));
+        }
+        if descriptors.is_empty() {
+            return Err(Refusal::Service("rate limit descriptor list must not be empty"));
+        }
+        if descriptors.len() > MOST_DESCRIPTORS {
+            return Err(Refusal::Service(
+                "rate limit descriptor list must not have more than 1000 descriptors",
+            ));
+        }
+        let limits = limits.ok_or(Refusal::Service("no rate limit configuration loaded"))?;
+        if !limits.has_domain(domain) {
+            descriptors.iter().for_each(|_| self.counters.domain_not_found(domain));
+        }
+        Ok(descriptors.iter().map(|descriptor| limits.find(domain, descriptor)).collect())
+    }
+
+    /// Decides on a request whose descriptors have these limits, in their order.
+    ///
+    /// # Errors
+    ///
+    /// Redis is away or refuses.
+    pub async fn decide_by(
+        &self,
+        found: Vec<Option<Matched>>,
+        request: &Request,
+    ) -> Result<Response, Refusal> {
+        let plan = Plan::new(request, found, &self.policy, &self.counters, self.server.is_cluster());
+        self.warn_of_refunds(&plan);
+        let answers = ask::ask(&self.limiter, &plan).await;
+        let answers = answers.map_err(|error| Refusal::Redis(error.to_string()));
+        let answers = answers.inspect_err(|_| add(&self.counters.redis_errors, 1))?;
+        if answers.iter().any(|answer| answer.binding().degraded) {
+            add(&self.counters.redis_errors, 1);
+        }
+        let outcomes = reply::outcomes(&plan, &answers);
+        for outcome in outcomes.iter().flatten() {
+            count::count(outcome, self.policy.near_limit_ratio);
+        }
+        let (response, is_shadowed) = reply::reply(request, &plan, &outcomes, &self.policy);
+        add(&self.counters.global_shadow_mode, is_shadowed.into());
+        Ok(response)
+    }
+
+    fn warn_of_refunds(&self, plan: &Plan) {
+        let has_refund = plan.calls.iter().any(|call| call.kind == plan::Kind::Give);
+        if has_refund && !self.has_seen_refund.swap(true, Ordering::Relaxed) {
+            log::warn!("a proxy sends is_negative_hits: it gives back the hits of denied requests as well, which took none");
+        }
     }
 
     /// Waits until Redis has answered once.
-    pub async fn warm_up(&self) {}
+    pub async fn warm_up(&self) {
+        let limiter = Limiter::with_options(
+            &self.server,
+            no_limit(),
+            Options::new().prefix(&*self.policy.prefix).on_error(tokenbucket_client::OnError::Error),
+        );
+        let mut wait = Duration::from_secs(1);
+        // Takes nothing, and needs a server that decides.
+        while let Err(error) = limiter.take("warm-up", 0).await {
+            log::warn!("waiting for Redis: {error}");
+            tokio::time::sleep(wait).await;
+            wait = (2 * wait).min(MOST_BETWEEN_LOOKS);
+        }
+    }
+}
+
+/// Each call has a limit of its own.
+fn no_limit() -> Limit {
+    Limit::new(0, 1).unwrap_or_else(|_| unreachable!("a capacity and a rate"))
+}
+
+impl fmt::Debug for Decider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decider")
+            .field("server", &self.server)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }

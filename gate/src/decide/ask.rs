@@ -1,0 +1,153 @@
+//! Sends the calls of a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share};
+
+use super::plan::{Call, Kind, Part, Plan};
+
+/// What Redis replied to one call.
+pub(super) enum Answer {
+    One(Decision),
+    All(JointDecision),
+}
+
+impl Answer {
+    /// Of this part of the call.
+    pub(super) fn of(&self, part: usize) -> Decision {
+        match self {
+            Self::One(decision) => *decision,
+            Self::All(joint) => joint.each.get(part).copied().unwrap_or(joint.binding),
+        }
+    }
+
+    /// Over all its parts: allowed if the tokens were taken.
+    pub(super) fn binding(&self) -> &Decision {
+        match self {
+            Self::One(decision) => decision,
+            Self::All(joint) => &joint.binding,
+        }
+    }
+}
+
+/// The reply to each call, in their order. All are sent at once: one round trip.
+///
+/// Plain limits on several nodes of a cluster are all or nothing too: if one denies, the others are refunded. So are they if
+/// a call fails, or nobody waits for the end.
+pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, Error> {
+    if let [call] = plan.calls.as_slice() {
+        return Ok(vec![send(limiter, call).await?]);
+    }
+    let sends = plan.calls.iter().map(async |call| {
+        let answer = send(limiter, call).await?;
+        Ok::<_, Error>(Sent { limiter, call, answer: Some(answer) })
+    });
+    let sent = try_join_all(sends).await?;
+    let is_denied = sent.iter().any(|sent| sent.call.is_plain && !sent.is_allowed());
+    Ok(sent.into_iter().filter_map(|sent| if is_denied { sent.end_denied() } else { sent.keep() }).collect())
+}
+
+async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
+    match (call.kind, call.parts.as_slice()) {
+        (Kind::Take, [part]) => of(limiter, part).take(&part.bucket, part.cost).await.map(Answer::One),
+        (Kind::Give, [part]) => of(limiter, part).give(&part.bucket, part.cost).await.map(Answer::One),
+        (Kind::PayAfterwards, [part]) => pay(of(limiter, part), part).await.map(Answer::One),
+        (_, parts) => {
+            let shares: Vec<Share> =
+                parts.iter().map(|part| Share::new(&*part.bucket, &part.rule.limit, part.cost)).collect();
+            limiter.take_all(&shares).await.map(Answer::All)
+        }
+    }
+}
+
+fn of(limiter: &Limiter, part: &Part) -> Limiter {
+    limiter.with_limit(part.rule.limit.clone())
+}
+
+/// In a task of its own: the tokens are used, whether or not the proxy waits for the reply.
+async fn pay(limiter: Limiter, part: &Part) -> Result<Decision, Error> {
+    let (bucket, cost, rule) = (part.bucket.clone(), part.cost, Arc::clone(&part.rule));
+    let paying = tokio::spawn(async move {
+        // Charges while the debt stays below what flows in during one unit. Proxies report denied requests too.
+        let longest_debt = Duration::from_millis(rule.unit_ms);
+        let decision = limiter.reserve(&bucket, cost, longest_debt).await?;
+        let is_suspended = rule.limit.capacity() == "0";
+        if decision.allowed || decision.degraded || decision.remaining < 0 || is_suspended {
+            return Ok(decision);
+        }
+        // One cost alone is above that: it was used, and nothing is owed yet.
+        limiter.charge(&bucket, cost).await
+    });
+    match paying.await {
+        Ok(result) => result,
+        // Only if the program ends.
+        Err(ended) => Err(Error::BadArgument(ended.to_string())),
+    }
+}
+
+/// A call with its reply. Refunds what a plain limit granted, unless it is kept.
+struct Sent<'a> {
+    limiter: &'a Limiter,
+    call: &'a Call,
+    answer: Option<Answer>,
+}
+
+impl Sent<'_> {
+    fn is_allowed(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| answer.binding().allowed)
+    }
+
+    fn keep(mut self) -> Option<Answer> {
+        self.answer.take()
+    }
+
+    /// The answer of a request that another plain limit denies, as it is after the refund.
+    fn end_denied(mut self) -> Option<Answer> {
+        if !self.call.is_plain || !self.is_allowed() {
+            return self.keep();
+        }
+        let answer = self.answer.take()?;
+        self.refund(&answer);
+        let mut refunded = JointDecision::default();
+        refunded.binding = *answer.binding();
+        refunded.binding.allowed = false;
+        refunded.each = self
+            .call
+            .parts
+            .iter()
+            .enumerate()
+            .map(|(place, part)| {
+                let mut decision = answer.of(place);
+                decision.remaining = decision.remaining.saturating_add_unsigned(part.cost);
+                decision
+            })
+            .collect();
+        Some(Answer::All(refunded))
+    }
+
+    fn refund(&self, answer: &Answer) {
+        let granted = answer.binding();
+        if self.call.kind != Kind::Take || !granted.allowed || granted.degraded {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        for part in self.call.parts.iter().filter(|part| part.cost > 0) {
+            let (limiter, bucket, cost) = (of(self.limiter, part), part.bucket.clone(), part.cost);
+            runtime.spawn(async move {
+                if let Err(error) = limiter.give(&bucket, cost).await {
+                    log::warn!("hits of a denied request were not refunded: {error}");
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            self.refund(&answer);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Counts what a request did to its limits.
+
+use super::reply::Outcome;
+use crate::counters::add;
+
+/// Counts the hits of one descriptor. Where they straddle a line, each side has its part.
+pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
+    let (asked, counters) = (outcome.asked, &outcome.asked.counters);
+    if outcome.is_refund {
+        return;
+    }
+    add(&counters.total_hits, asked.hits);
+    let Some(left) = outcome.left_before else { return };
+    let left = u64::try_from(left).unwrap_or(0);
+    let within = asked.hits.min(left);
+    if outcome.is_over {
+        let over = if outcome.decision.remembered { asked.hits } else { asked.hits - within };
+        add(&counters.over_limit, over);
+        if outcome.decision.remembered {
+            add(&counters.over_limit_with_local_cache, over);
+        }
+        if asked.rule.shadow_mode {
+            add(&counters.shadow_mode, over);
+        }
+    } else if outcome.is_taken {
+        add(&counters.within_limit, asked.hits);
+    }
+    if !outcome.decision.remembered && (outcome.is_over || outcome.is_taken) {
+        add(&counters.near_limit, near(outcome, left, within, near_limit_ratio));
+    }
+}
+
+/// How many of the hits `within` the limit are beyond `NEAR_LIMIT_RATIO` of it, when so much was `left`.
+fn near(outcome: &Outcome<'_>, left: u64, within: u64, near_limit_ratio: f64) -> u64 {
+    let capacity: f32 = outcome.asked.rule.limit.capacity().parse().unwrap_or(0.0);
+    let far = (capacity * near_limit_ratio as f32).floor();
+    // Casts of floats saturate.
+    let near = (capacity.floor() - far) as u64;
+    within.saturating_sub(left.saturating_sub(near))
+}

@@ -1,0 +1,189 @@
+//! What a request asks of Redis: which buckets, in which calls. Sends nothing.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::Policy;
+use crate::counters::{Counters, OfLimit};
+use crate::limits::{Matched, Rule};
+use crate::messages::{Descriptor, Request};
+
+/// The most tokens that the module takes in one call.
+const MOST_HITS: u64 = 1_000_000_000_000;
+
+/// A request as it is decided.
+pub(super) struct Plan {
+    /// One for each descriptor, in their order.
+    pub(super) fates: Vec<Fate>,
+    /// Independent of each other; all are sent at once.
+    pub(super) calls: Vec<Call>,
+}
+
+/// How one descriptor is decided.
+pub(super) enum Fate {
+    /// It has no limit, or another limit of the request replaces its own.
+    Passes,
+    /// Its limit says `unlimited`.
+    Unlimited,
+    /// By a call.
+    Asked(Asked),
+}
+
+/// A descriptor with a limit.
+pub(super) struct Asked {
+    pub(super) rule: Arc<Rule>,
+    pub(super) counters: Arc<OfLimit>,
+    pub(super) hits: u64,
+    /// Over by itself it denies nothing.
+    pub(super) is_quota: bool,
+    /// The call, and the part of it.
+    pub(super) place: (usize, usize),
+    /// Hits of earlier descriptors on the same bucket.
+    pub(super) earlier: u64,
+}
+
+/// One command.
+pub(super) struct Call {
+    pub(super) kind: Kind,
+    /// Several only of [`Kind::Take`].
+    pub(super) parts: Vec<Part>,
+    /// What limits other than quotas and shadows take goes back if one of them is over.
+    pub(super) is_plain: bool,
+}
+
+/// One bucket of a call.
+pub(super) struct Part {
+    pub(super) rule: Arc<Rule>,
+    /// Without the prefix.
+    pub(super) bucket: String,
+    pub(super) cost: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Takes if every bucket holds enough.
+    Take,
+    /// Charges whatever the level, into a bounded debt.
+    PayAfterwards,
+    /// Gives back.
+    Give,
+}
+
+impl Plan {
+    /// `found` has the limit of each descriptor. On a cluster, calls of several buckets need `is_cluster`.
+    pub(super) fn new(
+        request: &Request,
+        mut found: Vec<Option<Matched>>,
+        policy: &Policy,
+        counters: &Counters,
+        is_cluster: bool,
+    ) -> Self {
+        drop_replaced(&mut found);
+        let mut plan = Self { fates: Vec::with_capacity(found.len()), calls: Vec::new() };
+        for (descriptor, matched) in request.descriptors.iter().zip(found) {
+            let fate = match matched {
+                None => Fate::Passes,
+                Some(matched) if matched.rule.unlimited => Fate::Unlimited,
+                Some(matched) => {
+                    let counters = counters.of_limit(&matched.metric);
+                    let hits = hits(request, descriptor);
+                    let is_quota = matched.rule.quota_mode || policy.quota_mode;
+                    let kind = kind(&matched.rule, descriptor, hits, is_quota);
+                    let is_plain = kind == Kind::Take && !is_quota && !matched.rule.shadow_mode;
+                    let rule = matched.rule.clone();
+                    let part = Part { rule: matched.rule, bucket: matched.bucket, cost: hits };
+                    let split_by = is_cluster.then_some(policy.prefix.as_str());
+                    let (place, earlier) = if is_plain {
+                        plan.add_plain(part, split_by)
+                    } else {
+                        (plan.add_alone(kind, part), 0)
+                    };
+                    Fate::Asked(Asked { rule, counters, hits, is_quota, place, earlier })
+                }
+            };
+            plan.fates.push(fate);
+        }
+        plan
+    }
+
+    fn add_alone(&mut self, kind: Kind, part: Part) -> (usize, usize) {
+        self.calls.push(Call { kind, parts: vec![part], is_plain: false });
+        (self.calls.len() - 1, 0)
+    }
+
+    /// Adds to the call that it may share, and tells what the same bucket is asked for already. `split_by` is the prefix of
+    /// all keys, of which each call then shares a hash tag.
+    fn add_plain(&mut self, part: Part, split_by: Option<&str>) -> ((usize, usize), u64) {
+        let shares = |call: &Call| {
+            let first = call.parts.first().map_or("", |first| first.bucket.as_str());
+            call.is_plain && split_by.is_none_or(|prefix| have_same_tag(prefix, first, &part.bucket))
+        };
+        let Some((place, call)) = self.calls.iter_mut().enumerate().find(|(_, call)| shares(call)) else {
+            self.calls.push(Call { kind: Kind::Take, parts: vec![part], is_plain: true });
+            return ((self.calls.len() - 1, 0), 0);
+        };
+        let same = call.parts.iter_mut().enumerate().find(|(_, other)| other.bucket == part.bucket);
+        if let Some((index, same)) = same {
+            let earlier = same.cost;
+            same.cost = same.cost.saturating_add(part.cost).min(MOST_HITS);
+            return ((place, index), earlier);
+        }
+        call.parts.push(part);
+        ((place, call.parts.len() - 1), 0)
+    }
+}
+
+/// Drops each limit that another one of the request replaces.
+fn drop_replaced(found: &mut [Option<Matched>]) {
+    if found.iter().flatten().all(|matched| matched.rule.replaces.is_empty()) {
+        return;
+    }
+    let replaced: Vec<String> =
+        found.iter().flatten().flat_map(|matched| matched.rule.replaces.iter().cloned()).collect();
+    for matched in found {
+        let is_replaced =
+            |matched: &Matched| !matched.rule.unlimited && replaced.contains(&matched.rule.name);
+        if matched.as_ref().is_some_and(is_replaced) {
+            *matched = None;
+        }
+    }
+}
+
+/// 0 asks without taking, but only in the descriptor: in the request, Envoy sends it for 1.
+fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
+    let hits = descriptor.hits_addend.as_ref().map_or(request.hits_addend.max(1).into(), |own| own.value);
+    hits.min(MOST_HITS)
+}
+
+/// Envoy reports what a request has cost by an ordinary call, when the response ends. Only the limit tells: its file says so,
+/// or it is a quota, or it was asked with 0 hits when the request began.
+fn kind(rule: &Rule, descriptor: &Descriptor, hits: u64, is_quota: bool) -> Kind {
+    let has_own_hits = descriptor.hits_addend.is_some();
+    if hits == 0 {
+        if has_own_hits && !rule.was_asked_with_zero.load(Ordering::Relaxed) {
+            rule.was_asked_with_zero.store(true, Ordering::Relaxed);
+        }
+        return Kind::Take;
+    }
+    if descriptor.is_negative_hits {
+        return Kind::Give;
+    }
+    let was_asked_before = || rule.was_asked_with_zero.load(Ordering::Relaxed);
+    if rule.paid_afterwards || (has_own_hits && (is_quota || was_asked_before())) {
+        return Kind::PayAfterwards;
+    }
+    Kind::Take
+}
+
+fn have_same_tag(prefix: &str, one: &str, other: &str) -> bool {
+    if !prefix.contains('{') {
+        return hash_tag(one) == hash_tag(other);
+    }
+    hash_tag(&format!("{prefix}{one}")) == hash_tag(&format!("{prefix}{other}"))
+}
+
+/// The part of a key that its slot in a cluster depends on.
+fn hash_tag(key: &str) -> &str {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)
+}

@@ -1,0 +1,69 @@
+//! Redis that is away, or refuses.
+
+use tokenbucket_gate::decide::{OnError, Policy, Refusal};
+use tokenbucket_gate::messages::Status;
+
+use crate::servers::{ask, wait_for, Server, READY_WITHIN};
+use crate::{connect, decide, decider, descriptor, hourly, policy, quota, request, rule, summary};
+
+#[tokio::test]
+async fn redis_killed_is_an_error_until_it_is_back() {
+    let mut server = Server::start();
+    let (decider, counters) = decider(&connect(&server), policy());
+    let found = [rule(hourly(5), "a"), rule(quota(5), "b")];
+    decide(&decider, &found, &[None, None]).await;
+    server.kill();
+    let both = request([descriptor("a"), descriptor("b")]);
+    for _ in 0..3 {
+        let refusal = decider.decide_by(found.to_vec(), &both).await.unwrap_err();
+        assert!(
+            matches!(&refusal, Refusal::Redis(text) if text.contains(&server.port.to_string())),
+            "{refusal}"
+        );
+    }
+    assert!(counters.render().contains("err_type=\"redis_error\"} 3\n"));
+    server.start_again();
+    wait_for("a decision", READY_WITHIN, async || decider.decide_by(found.to_vec(), &both).await.is_ok())
+        .await;
+    let response = decide(&decider, &found, &[None, None]).await;
+    assert!(!summary(&response).1);
+}
+
+#[tokio::test]
+async fn while_redis_is_away_all_pass_or_none() {
+    let server = Server::away();
+    let found = [rule(hourly(5), "a"), rule(hourly(5), "b"), rule(quota(5), "c"), None];
+    for (on_error, is_over) in [(OnError::Allow, false), (OnError::Deny, true)] {
+        let (decider, counters) = decider(&connect(&server), Policy { on_error, ..policy() });
+        let response = decide(&decider, &found, &[None, None, None, None]).await;
+        let over = [(is_over, 0), (is_over, 0), (is_over, 0), (false, 0)];
+        assert_eq!(summary(&response), (over.to_vec(), is_over));
+        let bare = Status { code: response.statuses[0].code, ..Status::default() };
+        assert_eq!(response.statuses[0], bare, "nobody looked at the bucket");
+        assert!(counters.render().contains("err_type=\"redis_error\"} 1\n"));
+    }
+}
+
+#[tokio::test]
+async fn warm_up_ends_when_redis_decides() {
+    let mut server = Server::away();
+    let (decider, _) = decider(&connect(&server), policy());
+    let warm_up = decider.warm_up();
+    let start = async {
+        tokio::task::yield_now().await;
+        server.start_again();
+    };
+    tokio::join!(warm_up, start);
+    let found = [rule(hourly(5), "a")];
+    assert_eq!(summary(&decide(&decider, &found, &[None]).await).0, [(false, 4)]);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_an_error_even_where_all_pass() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), Policy { on_error: OnError::Allow, ..policy() });
+    let found = vec![rule(hourly(5), "a")];
+    ask::<String>(&server, &["SET", "shop|{a=v}", "1"]);
+    let refusal = decider.decide_by(found, &request([descriptor("a")])).await.unwrap_err();
+    assert!(refusal.to_string().contains("WRONGTYPE"), "{refusal}");
+}

@@ -1,0 +1,109 @@
+//! Requests, decided by a simulated server whose time stands still, and by real ones.
+
+#![allow(missing_docs, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+#[path = "../../../clients/rust/tests/servers.rs"]
+mod servers;
+
+mod away;
+mod cluster;
+mod metrics;
+mod replies;
+mod traps;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::google::protobuf::UInt64Value;
+use tokenbucket_client::{Limit, Server, ServerOptions};
+use tokenbucket_gate::counters::Counters;
+use tokenbucket_gate::decide::{Decider, OnError, Policy};
+use tokenbucket_gate::limits::{Matched, Rule};
+use tokenbucket_gate::messages::{Code, CurrentLimit, Descriptor, Entry, Request, Response, Unit};
+
+/// All that is off unless somebody asks for it.
+pub fn policy() -> Policy {
+    Policy {
+        prefix: String::new(),
+        shadow_mode: false,
+        quota_mode: false,
+        near_limit_ratio: 0.8,
+        remember_denials: 0,
+        headers: None,
+        dynamic_metadata: false,
+        on_error: OnError::Error,
+    }
+}
+
+pub fn decider(server: &Server, policy: Policy) -> (Decider, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    (Decider::new(server.clone(), policy, counters.clone()), counters)
+}
+
+/// A slow machine is no outage.
+pub fn connect(server: &servers::Server) -> Server {
+    Server::connect_with(server.url(), patient()).expect("a URL")
+}
+
+pub fn patient() -> ServerOptions {
+    ServerOptions::new().timeout(Duration::from_secs(10)).retry_every(Duration::from_millis(20))
+}
+
+/// `count` an hour: nothing flows in while a test runs.
+pub fn hourly(count: u32) -> Rule {
+    Rule {
+        limit: Limit::new(count, if count == 0 { "1/h".to_owned() } else { format!("{count}/h") })
+            .expect("a limit"),
+        current: CurrentLimit { requests_per_unit: count, unit: Unit::Hour.into(), name: String::new() },
+        unit_ms: 3_600_000,
+        unlimited: false,
+        shadow_mode: false,
+        quota_mode: false,
+        paid_afterwards: false,
+        was_asked_with_zero: AtomicBool::new(false),
+        name: String::new(),
+        replaces: Vec::new(),
+        metadata: None,
+    }
+}
+
+pub fn quota(count: u32) -> Rule {
+    Rule { quota_mode: true, ..hourly(count) }
+}
+
+pub fn shadow(count: u32) -> Rule {
+    Rule { shadow_mode: true, ..hourly(count) }
+}
+
+pub fn rule(rule: Rule, key: &str) -> Option<Matched> {
+    let bucket = format!("shop|{{{key}=v}}");
+    Some(Matched { rule: Arc::new(rule), bucket, metric: format!("shop.{key}_v") })
+}
+
+pub fn descriptor(key: &str) -> Descriptor {
+    let entries = vec![Entry { key: key.to_owned(), value: "v".to_owned() }];
+    Descriptor { entries, ..Descriptor::default() }
+}
+
+/// A descriptor with `hits_addend` of its own.
+pub fn hits(key: &str, hits: u64) -> Descriptor {
+    Descriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor(key) }
+}
+
+pub fn request(descriptors: impl IntoIterator<Item = Descriptor>) -> Request {
+    Request { domain: "shop".to_owned(), descriptors: descriptors.into_iter().collect(), hits_addend: 0 }
+}
+
+/// Decides on one descriptor for each limit.
+pub async fn decide(decider: &Decider, found: &[Option<Matched>], hits: &[Option<u64>]) -> Response {
+    let descriptors = hits.iter().map(|one| one.map_or(descriptor("k"), |count| self::hits("k", count)));
+    decider.decide_by(found.to_vec(), &request(descriptors)).await.expect("a decision")
+}
+
+/// The code and what is left of each descriptor, and whether all of it is over the limit.
+pub fn summary(response: &Response) -> (Vec<(bool, u32)>, bool) {
+    let is_over = |code: i32| code == i32::from(Code::OverLimit);
+    let each = response.statuses.iter().map(|status| (is_over(status.code), status.limit_remaining));
+    (each.collect(), is_over(response.overall_code))
+}

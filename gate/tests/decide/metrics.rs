@@ -1,0 +1,131 @@
+//! The counters of limits, as Prometheus reads them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokenbucket_client::fake::Fake;
+use tokenbucket_gate::counters::Counters;
+use tokenbucket_gate::decide::Policy;
+use tokenbucket_gate::limits::Matched;
+
+use crate::{decide, decider, hourly, policy, quota, rule, shadow};
+
+/// `total, within, near, over, shadow` of the only limit, and those denied from memory.
+fn counted(counters: &Counters, key: &str) -> [u64; 6] {
+    let text = counters.render();
+    ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "over_limit_with_local_cache"]
+        .map(|stat| {
+            let name = format!("ratelimit_service_rate_limit_{stat}{{domain=\"shop\",key1=\"{key}_v\"}} ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&name));
+            line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+        })
+}
+
+#[tokio::test]
+async fn hits_that_straddle_a_line_are_counted_on_both_sides() {
+    let (decider, counters) = decider(&Fake::new().server(), policy());
+    let found = [rule(hourly(10), "k")];
+    let counts = async |hits: &[u64]| {
+        for count in hits {
+            decide(&decider, &found, &[Some(*count)]).await;
+        }
+        counted(&counters, "k")
+    };
+    assert_eq!(counts(&[7]).await, [7, 7, 0, 0, 0, 0]);
+    assert_eq!(counts(&[2]).await, [9, 9, 1, 0, 0, 0], "the second of them is above 8 of 10");
+    // One of three is left: it is near, the others are over. None is taken.
+    assert_eq!(counts(&[3]).await, [12, 9, 2, 2, 0, 0]);
+    assert_eq!(counts(&[1]).await, [13, 10, 3, 2, 0, 0]);
+    assert_eq!(counts(&[4]).await, [17, 10, 3, 6, 0, 0]);
+}
+
+#[tokio::test]
+async fn shadows_count_what_they_let_pass() {
+    let (decider, counters) = decider(&Fake::new().server(), policy());
+    let found = [rule(shadow(10), "k")];
+    for hits in [9, 3] {
+        decide(&decider, &found, &[Some(hits)]).await;
+    }
+    assert_eq!(counted(&counters, "k"), [12, 9, 2, 2, 2, 0]);
+}
+
+#[tokio::test]
+async fn what_is_charged_into_debt_is_over() {
+    let (decider, counters) = decider(&Fake::new().server(), policy());
+    let found = [rule(quota(10), "k")];
+    for hits in [9, 3, 1] {
+        decide(&decider, &found, &[Some(hits)]).await;
+    }
+    assert_eq!(counted(&counters, "k"), [13, 9, 2, 3, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_flood_is_denied_from_memory() {
+    let fake = Fake::new();
+    let (decider, counters) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
+    let found = [rule(hourly(10), "k")];
+    for hits in [8, 5, 5, 6] {
+        decide(&decider, &found, &[Some(hits)]).await;
+    }
+    assert_eq!(counted(&counters, "k"), [24, 8, 2, 3 + 5 + 6, 0, 5 + 6]);
+    let smaller = decide(&decider, &found, &[Some(2)]).await;
+    assert_eq!(smaller.statuses[0].code, 1, "a denial of 5 says nothing about 2");
+    fake.advance(Duration::from_secs(3600));
+    let later = decide(&decider, &found, &[Some(5)]).await;
+    assert_eq!(later.statuses[0].code, 1, "nor about later");
+}
+
+#[tokio::test]
+async fn hits_of_a_denied_request_are_within_no_limit() {
+    let (decider, counters) = decider(&Fake::new().server(), policy());
+    let found = [rule(hourly(10), "k"), rule(hourly(0), "none")];
+    decide(&decider, &found, &[None, None]).await;
+    assert_eq!(counted(&counters, "k"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(counted(&counters, "none"), [1, 0, 0, 1, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_name_has_a_domain_and_two_levels() {
+    let (decider, counters) = decider(&Fake::new().server(), policy());
+    let names = [
+        "shop.a.b.c",
+        "shop.a.b.d",
+        "shop.remote_address_10.0.0.1",
+        "shop.path_\"\\|x:y\n",
+        "shop.n_1234.1.1.1",
+    ];
+    let found = names.map(|metric| {
+        let matched = rule(hourly(10), metric).unwrap();
+        Some(Matched { metric: metric.to_owned(), ..matched })
+    });
+    decide(&decider, &found, &[None; 5]).await;
+    let text = counters.render();
+    let total = "ratelimit_service_rate_limit_total_hits";
+    for line in [
+        r#"{domain="shop",key1="a",key2="b"} 2"#,
+        r#"{domain="shop",key1="remote_address_10_0_0_1"} 1"#,
+        r#"{domain="shop",key1="path_\"\\_x_y\n"} 1"#,
+        r#"{domain="shop",key1="n_1234_1_1_1"} 1"#,
+    ] {
+        assert!(text.contains(&format!("{total}{line}\n")), "{line}: {text}");
+    }
+    assert_eq!(text.matches(&format!("# TYPE {total} counter")).count(), 1);
+}
+
+#[test]
+fn the_number_of_names_is_bounded() {
+    let counters = Counters::default();
+    let first = counters.of_limit("shop.0");
+    for number in 0..20_000 {
+        counters.of_limit(&format!("shop.{number}"));
+        counters.domain_not_found(&format!("domain {number}"));
+    }
+    assert!(Arc::ptr_eq(&first, &counters.of_limit("shop.0")), "those that were there stay");
+    assert!(Arc::ptr_eq(&counters.of_limit("shop.more"), &counters.of_limit("shop.and more")));
+    let text = counters.render();
+    assert!(
+        text.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{")).count()
+            <= 10_001
+    );
+    assert!(text.contains("ratelimit_service_rate_limit_domain_not_found{domain=\"domain 7\"} 1\n"));
+}

@@ -1,0 +1,236 @@
+//! What is easily taken for granted of Envoy and of envoyproxy/ratelimit, on a real server.
+
+use tokenbucket_gate::decide::Refusal;
+use tokenbucket_gate::limits::Rule;
+use tokenbucket_gate::messages::Descriptor;
+
+use crate::servers::{ask, wait_for, Server, READY_WITHIN};
+use crate::{
+    connect, decide, decider, descriptor, hits, hourly, policy, quota, request, rule, shadow, summary,
+};
+
+#[tokio::test]
+async fn no_hits_in_the_request_are_one_and_none_in_the_descriptor_ask() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(hourly(5), "k")];
+    assert_eq!(summary(&decide(&decider, &found, &[None]).await), (vec![(false, 4)], false));
+    assert_eq!(summary(&decide(&decider, &found, &[Some(0)]).await), (vec![(false, 4)], false));
+    let mut three = request([descriptor("k")]);
+    three.hits_addend = 3;
+    let response = decider.decide_by(found.to_vec(), &three).await.unwrap();
+    assert_eq!(summary(&response), (vec![(false, 1)], false));
+    three.descriptors = vec![hits("k", 0)];
+    let response = decider.decide_by(found.to_vec(), &three).await.unwrap();
+    assert_eq!(summary(&response), (vec![(false, 1)], false), "the descriptor goes before the request");
+}
+
+#[tokio::test]
+async fn a_denied_request_costs_nothing() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(hourly(5), "a"), rule(hourly(1), "b")];
+    assert_eq!(
+        summary(&decide(&decider, &found, &[None, None]).await),
+        (vec![(false, 4), (false, 0)], false)
+    );
+    for _ in 0..3 {
+        let response = decide(&decider, &found, &[None, None]).await;
+        assert_eq!(summary(&response), (vec![(false, 4), (true, 0)], true));
+    }
+}
+
+#[tokio::test]
+async fn quotas_deny_only_together_and_shadows_never() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(quota(1), "a"), rule(quota(2), "b")];
+    let ask = async |found| summary(&decide(&decider, found, &[None, None]).await);
+    assert_eq!(ask(&found).await, (vec![(false, 0), (false, 1)], false));
+    assert_eq!(ask(&found).await, (vec![(true, 0), (false, 0)], false));
+    assert_eq!(ask(&found).await, (vec![(true, 0), (true, 0)], true));
+
+    let found = [rule(shadow(1), "c"), rule(hourly(2), "d")];
+    assert_eq!(ask(&found).await, (vec![(false, 0), (false, 1)], false));
+    assert_eq!(ask(&found).await, (vec![(false, 0), (false, 0)], false));
+    assert_eq!(ask(&found).await, (vec![(false, 0), (true, 0)], true));
+    let found = [rule(quota(1), "e"), rule(hourly(0), "f")];
+    assert_eq!(ask(&found).await, (vec![(false, 0), (true, 0)], true));
+    assert_eq!(ask(&found).await, (vec![(true, 0), (true, 0)], true), "a quota is charged all the same");
+}
+
+#[tokio::test]
+async fn what_is_paid_afterwards_is_charged_whatever_the_level() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let of_file = Rule { paid_afterwards: true, ..hourly(5) };
+    for (key, rule_of_key) in [("file", of_file), ("quota", quota(5)), ("asked", hourly(5))] {
+        let found = [rule(rule_of_key, key)];
+        let ask = async |count| summary(&decide(&decider, &found, &[Some(count)]).await).0;
+        assert_eq!(ask(0).await, [(false, 5)], "{key}");
+        assert_eq!(ask(3).await, [(false, 2)], "{key}");
+        assert_eq!(ask(4).await, [(true, 0)], "{key}: more than is left");
+        assert_eq!(ask(0).await, [(true, 0)], "{key}: in debt");
+    }
+}
+
+#[tokio::test]
+async fn an_ordinary_call_of_a_limit_that_was_asked_with_zero_is_denied_as_ever() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(hourly(1), "k")];
+    for (count, left) in [(Some(0), (false, 1)), (None, (false, 0)), (None, (true, 0)), (Some(0), (false, 0))]
+    {
+        assert_eq!(summary(&decide(&decider, &found, &[count]).await).0, [left], "{count:?}");
+    }
+}
+
+#[tokio::test]
+async fn debt_is_bounded_by_one_unit() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(Rule { paid_afterwards: true, ..hourly(2) }, "k")];
+    // Envoy reports the requests that it denied as well.
+    for _ in 0..20 {
+        decide(&decider, &found, &[Some(1)]).await;
+    }
+    let level = || ask::<Vec<String>>(&server, &["TB.STATE", "shop|{k=v}"])[0].parse::<f64>().unwrap();
+    assert!((-2.0..-1.9).contains(&level()), "{}", level());
+
+    let found = [rule(Rule { paid_afterwards: true, ..hourly(2) }, "l")];
+    decide(&decider, &found, &[Some(100)]).await;
+    let level: Vec<String> = ask(&server, &["TB.STATE", "shop|{l=v}"]);
+    assert_eq!(level[0].parse::<f64>().unwrap().round(), -98.0, "one cost above a unit is owed in full");
+}
+
+#[tokio::test]
+async fn a_report_is_charged_though_the_proxy_stops_waiting() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(Rule { paid_afterwards: true, ..hourly(5) }, "k")];
+    assert_eq!(summary(&decide(&decider, &found, &[Some(0)]).await).0, [(false, 5)]);
+    server.signal("STOP");
+    let report = decide(&decider, &found, &[Some(3)]);
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(50), report).await.is_err());
+    server.signal("CONT");
+    wait_for("the charge", READY_WITHIN, async || {
+        summary(&decide(&decider, &found, &[Some(0)]).await).0 == [(false, 2)]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn negative_hits_go_back_up_to_the_capacity() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = vec![rule(hourly(5), "k")];
+    decide(&decider, &found, &[Some(4)]).await;
+    let back = Descriptor { is_negative_hits: true, ..hits("k", 3) };
+    for left in [4, 5, 5] {
+        let response = decider.decide_by(found.clone(), &request([back.clone()])).await.unwrap();
+        assert_eq!(summary(&response), (vec![(false, left)], false));
+    }
+}
+
+#[tokio::test]
+async fn a_limit_of_zero_denies_all() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let response = decide(&decider, &[rule(hourly(0), "k")], &[None]).await;
+    assert_eq!(summary(&response), (vec![(true, 0)], true));
+    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3600, "never, so the unit");
+    let response = decide(&decider, &[rule(hourly(0), "k")], &[Some(0)]).await;
+    assert_eq!(summary(&response), (vec![(false, 0)], false));
+}
+
+#[tokio::test]
+async fn equal_descriptors_count_each() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(hourly(5), "k"), rule(hourly(5), "k")];
+    assert_eq!(
+        summary(&decide(&decider, &found, &[None, Some(2)]).await),
+        (vec![(false, 2), (false, 2)], false)
+    );
+    assert_eq!(
+        summary(&decide(&decider, &found, &[None, Some(2)]).await),
+        (vec![(true, 0), (true, 0)], true)
+    );
+    let found = [rule(quota(5), "q"), rule(quota(5), "q")];
+    decide(&decider, &found, &[None, None]).await;
+    assert_eq!(summary(&decide(&decider, &found, &[Some(0), Some(0)]).await).0, [(false, 3), (false, 3)]);
+}
+
+#[tokio::test]
+async fn hits_beyond_what_a_bucket_holds_are_denied() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(hourly(5), "k"), rule(hourly(5), "l")];
+    let response = decide(&decider, &found, &[Some(u64::MAX), None]).await;
+    assert_eq!(summary(&response), (vec![(true, 0), (false, 5)], true));
+}
+
+#[tokio::test]
+async fn a_dropped_decision_gives_back() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(hourly(5), "a"), rule(hourly(5), "b"), rule(shadow(5), "c")];
+    decide(&decider, &found, &[Some(0), Some(0), Some(0)]).await;
+    server.signal("STOP");
+    let dropped = decide(&decider, &found, &[None, None, None]);
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(50), dropped).await.is_err());
+    server.signal("CONT");
+    // Taken, and then given back: the buckets are full, which is when they have no key.
+    wait_for("the refund", READY_WITHIN, async || {
+        let stats: String = ask(&server, &["INFO", "commandstats"]);
+        stats.to_lowercase().contains("cmdstat_tb.give:calls=3") && ask::<u64>(&server, &["DBSIZE"]) == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn three_gates_grant_no_more_than_one() {
+    let server = Server::start();
+    let deciders = [(); 3].map(|()| std::sync::Arc::new(decider(&connect(&server), policy()).0));
+    let (one, other) = (hourly(40), hourly(1000));
+    let found = [rule(one, "k"), rule(other, "l")];
+    let callers: Vec<_> = (0..64)
+        .map(|caller| {
+            let (decider, found) = (deciders[caller % 3].clone(), found.clone());
+            tokio::spawn(async move {
+                let mut granted = 0;
+                for _ in 0..5 {
+                    granted += u32::from(!summary(&decide(&decider, &found, &[None, None]).await).1);
+                }
+                granted
+            })
+        })
+        .collect();
+    let mut granted = 0;
+    for caller in callers {
+        granted += caller.await.unwrap();
+    }
+    assert_eq!(granted, 40);
+    let left = summary(&decide(&deciders[0], &found, &[Some(0), Some(0)]).await).0;
+    assert_eq!(left, [(false, 0), (false, 960)], "nobody paid for a denied request");
+}
+
+#[tokio::test]
+async fn a_request_that_is_none_is_refused_as_in_ratelimit() {
+    let server = Server::start();
+    let (decider, counters) = decider(&connect(&server), policy());
+    let mut empty = request([]);
+    let texts = [
+        ("", "rate limit domain must not be empty"),
+        ("shop", "rate limit descriptor list must not be empty"),
+    ];
+    for (domain, text) in texts {
+        empty.domain = domain.to_owned();
+        assert_eq!(decider.decide(None, &empty).await, Err(Refusal::Service(text)));
+    }
+    let none = decider.decide(None, &request([descriptor("k")])).await;
+    assert_eq!(none, Err(Refusal::Service("no rate limit configuration loaded")));
+    assert!(counters
+        .render()
+        .contains("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 3\n"));
+}
