@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::cluster_routing::Slot;
-use redis::{ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
+use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
+use crate::link::at;
 use crate::node::Node;
 
 pub(crate) struct Cluster {
@@ -73,17 +74,12 @@ impl Cluster {
     fn node_at(&self, host: &str, port: u16, teller: &Node) -> Option<Arc<Node>> {
         let host = if host.is_empty() { teller.name.rsplit_once(':')?.0 } else { host };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let address = match self.like.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
+        let info = at(&self.like, host, port);
         let mut known = self.locked();
-        if let Some(node) = known.nodes.get(&address.to_string()) {
+        if let Some(node) = known.nodes.get(&info.addr().to_string()) {
             return Some(node.clone());
         }
-        let node = Node::new(self.like.clone().set_addr(address)).ok()?;
+        let node = Node::new(info).ok()?;
         known.nodes.insert(node.name.to_string(), node.clone());
         Some(node)
     }

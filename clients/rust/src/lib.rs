@@ -25,6 +25,7 @@ mod node;
 mod nodes;
 mod options;
 mod request;
+mod sentinel;
 mod server;
 #[cfg(feature = "fake")]
 mod simulated;

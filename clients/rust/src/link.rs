@@ -7,13 +7,14 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
+    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
 use crate::locked::locked;
+use crate::sentinel::Sentinels;
 
 /// A try to connect that takes longer has failed.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ const MOST_CONNECTING: usize = 32;
 const MOST_RUNTIMES: usize = 16;
 
 pub(crate) struct Link {
-    client: Client,
+    target: Target,
     /// A connection ends with the runtime that drives it, and another runtime cannot drive it.
     of_runtimes: Mutex<Vec<(Id, State)>>,
     connections: AtomicU64,
@@ -33,6 +34,13 @@ pub(crate) struct Link {
     idle_waiters: Mutex<Vec<(Id, Waiter)>>,
     /// Of those that connect at a time: all at once would take longer than each may.
     connecting: Semaphore,
+}
+
+/// What is connected to.
+enum Target {
+    Server(Client),
+    /// Asked each time: the master may be another.
+    MasterOf(Sentinels),
 }
 
 /// A connection for one call at a time, which may wait in the server.
@@ -58,14 +66,21 @@ pub(crate) struct Live {
 
 impl Link {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
-        let client = Client::open(info)?;
-        Ok(Self {
-            client,
+        Ok(Self::to(Target::Server(Client::open(info)?)))
+    }
+
+    pub(crate) fn to_master_of(sentinels: Sentinels) -> Self {
+        Self::to(Target::MasterOf(sentinels))
+    }
+
+    fn to(target: Target) -> Self {
+        Self {
+            target,
             of_runtimes: Mutex::default(),
             connections: AtomicU64::new(0),
             idle_waiters: Mutex::default(),
             connecting: Semaphore::new(MOST_CONNECTING),
-        })
+        }
     }
 
     /// A number that changes with each connection that is made or lost: the next server may be another.
@@ -133,7 +148,11 @@ impl Link {
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let client = match &self.target {
+            Target::Server(client) => client.clone(),
+            Target::MasterOf(sentinels) => sentinels.find().await?,
+        };
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
         // The library's own limit does not cover a server that accepts and then says nothing.
         let connection =
             tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())??;
@@ -219,6 +238,17 @@ pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionIn
     Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
 }
 
+/// The same at another address.
+pub(crate) fn at(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let address = match like.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    like.clone().set_addr(address)
+}
+
 fn tcp_settings() -> TcpSettings {
     let settings = TcpSettings::default().set_nodelay(true);
     // A server that vanished without a word must not hold the connection for the quarter of an hour that TCP would
@@ -232,6 +262,6 @@ pub(crate) fn broken() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
 }
 
-fn timed_out() -> RedisError {
+pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::error::Failure;
 use crate::link::Link;
 use crate::locked::locked;
+use crate::sentinel::Sentinels;
 #[cfg(feature = "fake")]
 use crate::simulated::Simulated;
 
@@ -22,7 +23,7 @@ const SLOTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// One server, and what is known about it. Times are the clock's.
 pub(crate) struct Node {
-    /// `host:port`.
+    /// `host:port`, or the name of the master.
     pub(crate) name: Arc<str>,
     pub(crate) wire: Wire,
     /// In microseconds.
@@ -58,6 +59,12 @@ pub(crate) struct Probe(Option<Arc<Node>>);
 impl Node {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Arc<Self>> {
         Ok(Arc::new(Self::with(info.addr().to_string(), Wire::Redis(Arc::new(Link::new(info)?)))))
+    }
+
+    /// The master, wherever it is.
+    pub(crate) fn master_of(sentinels: Sentinels) -> Arc<Self> {
+        let name = format!("master {}", sentinels.master);
+        Arc::new(Self::with(name, Wire::Redis(Arc::new(Link::to_master_of(sentinels)))))
     }
 
     #[cfg(feature = "fake")]

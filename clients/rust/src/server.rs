@@ -19,6 +19,7 @@ use crate::node::Node;
 use crate::nodes::{Nodes, Topology};
 use crate::options::ServerOptions;
 use crate::request::{By, Request};
+use crate::sentinel::Sentinels;
 #[cfg(feature = "fake")]
 use crate::simulated::Simulated;
 
@@ -52,6 +53,44 @@ impl Server {
     /// The URL is none.
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
         let node = Node::new(settings(url)?)?;
+        Ok(Self::new(Topology::Single(node), Clock::real(), options))
+    }
+
+    /// The master of this name, which the sentinels know, with all options at their defaults. They are asked whenever it is
+    /// connected to: a new master is found once the old one is gone, or has become a replica.
+    ///
+    /// `master` is a URL with the name of the master as its host, and the user, password and database of the master. What
+    /// the sentinels want is in their own URLs.
+    ///
+    /// ```
+    /// use tokenbucket_client::Server;
+    ///
+    /// let server = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There is no URL of a sentinel, or a URL that is none.
+    pub fn sentinel<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Self> {
+        Self::sentinel_with(master, sentinels, ServerOptions::new())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    ///
+    /// There is no URL of a sentinel, or a URL that is none.
+    pub fn sentinel_with<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        let sentinels = sentinels.into_iter().map(IntoConnectionInfo::into_connection_info);
+        let node = Node::master_of(Sentinels::new(settings(master)?, sentinels)?);
         Ok(Self::new(Topology::Single(node), Clock::real(), options))
     }
 

@@ -18,6 +18,7 @@ mod limits;
 mod logs;
 mod memory;
 mod operations;
+mod sentinels;
 mod threads;
 mod traces;
 mod turns;
