@@ -23,7 +23,7 @@ impl Launcher {
     fn start(options: &[&str]) -> (Arc<Self>, String) {
         let mut command = Command::new("python3");
         command.arg(repository().join("examples/launch.py")).arg("serve");
-        command.args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(options).env("MODULE", module()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("python3, which runs examples/launch.py");
         let input = child.stdin.take().expect("a pipe");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
