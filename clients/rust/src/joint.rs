@@ -48,7 +48,7 @@ impl JointLimiter {
     ) -> Self {
         let limits: Arc<[_]> = limits.into_iter().map(|(which, limit)| (which.into(), limit)).collect();
         let first = limits.first().map_or_else(Limit::none, |(_, limit)| limit.clone());
-        Self { limiter: Limiter::with_options(server, first, options), limits }
+        Self { limiter: Limiter::with_options(server, first, options.remember_denials(0)), limits }
     }
 
     /// The same limiter whose calls wait for their turn: see [`Limiter::with_max_wait`].

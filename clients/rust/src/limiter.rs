@@ -180,9 +180,29 @@ impl Limiter {
         }
     }
 
-    /// Takes from every bucket or from none, each under the limit of its own.
+    /// Takes from every bucket or from none, each under the limit of its own. A denial that is remembered of one of them
+    /// refuses all; [`remembered`](Self::remembered) tells of which.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.caller.decide_all("MTAKE", Vec::new(), parts, self.how()).await
+        let Some(denials) = self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero()) else {
+            return self.caller.decide_all("MTAKE", Vec::new(), parts, self.how()).await;
+        };
+        let asked_at = self.now();
+        for part in parts {
+            if let Some(refusal) = denials.recall(&part.name, &part.limit, part.amount, asked_at) {
+                self.caller.tell(&part.name, &part.limit, &refusal, asked_at);
+                return Ok(JointDecision::of(refusal));
+            }
+        }
+        let decision = self.caller.decide_all("MTAKE", Vec::new(), parts, self.how()).await?;
+        for (part, own) in parts.iter().zip(&decision.each) {
+            denials.remember(&part.name, &part.limit, part.amount, *own, (asked_at, self.now()));
+        }
+        Ok(decision)
+    }
+
+    /// The denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
+    pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
+        self.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it

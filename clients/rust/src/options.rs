@@ -131,8 +131,9 @@ impl Options {
     /// Refuses denied names in this process until their time has come, and remembers the last `names` of them; 0, the
     /// default, asks every time.
     ///
-    /// Nobody is refused for longer than the server said. A denial counts for the same cost and larger ones. Tokens
-    /// that others give back meanwhile are noticed when that time is over.
+    /// Nobody is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
+    /// every [`Limiter::take_all`](crate::Limiter::take_all) that it is a part of. Tokens that others give back meanwhile are
+    /// noticed when that time is over.
     #[must_use]
     pub fn remember_denials(self, names: usize) -> Self {
         Self { remember_denials: names, ..self }

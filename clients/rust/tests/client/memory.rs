@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::{Limiter, Options};
+use tokenbucket_client::{Limiter, Options, Part};
 
 use crate::servers::Server;
 use crate::{limit, limiter, STILL};
@@ -35,6 +35,23 @@ async fn a_flood_is_refused_without_asking() {
     let before = calls(&server);
     limiter.with_limit(limit(50, STILL)).take("a", 3).await.unwrap();
     assert_eq!(calls(&server), before + 1, "and nothing about another limit");
+}
+
+#[tokio::test]
+async fn one_denial_refuses_all_of_a_joint_take() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(5, STILL), Options::new().remember_denials(100));
+    let parts = |a: u32| [Part::new("a", limiter.limit(), a), Part::new("b", limiter.limit(), 1)];
+    assert!(limiter.take_all(&parts(3)).await.unwrap().allowed());
+    assert_eq!(limiter.remembered("a", 3), None);
+    assert_eq!(limiter.take_all(&parts(3)).await.unwrap().each.len(), 2);
+    let before = calls(&server);
+    let refused = limiter.take_all(&parts(4)).await.unwrap();
+    assert!(!refused.allowed() && refused.binding.remembered && refused.each.is_empty());
+    assert!(limiter.remembered("a", 3).is_some() && limiter.remembered("b", 1).is_none());
+    assert_eq!(calls(&server), before);
+    assert!(limiter.take_all(&parts(2)).await.unwrap().allowed());
+    assert_eq!(limiter.take("b", 3).await.unwrap().remaining, 0);
 }
 
 #[tokio::test]
