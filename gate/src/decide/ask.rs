@@ -57,9 +57,29 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
         (_, parts) => {
             let shares: Vec<Share> =
                 parts.iter().map(|part| Share::new(&*part.bucket, &part.rule.limit, part.cost)).collect();
-            limiter.take_all(&shares).await.map(Answer::All)
+            let joint = limiter.take_all(&shares).await?;
+            let is_remembered = joint.each.is_empty() && joint.binding.remembered;
+            Ok(Answer::All(if is_remembered { tell_apart(joint, limiter, parts) } else { joint }))
         }
     }
+}
+
+/// Finds the parts whose denials were remembered. Nobody looked at the others.
+fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> JointDecision {
+    let mut unknown = Decision::default();
+    (unknown.allowed, unknown.remembered) = (true, true);
+    let remembered = |part: &Part| of(limiter, part).remembered(&part.bucket, part.cost).unwrap_or(unknown);
+    joint.each = parts.iter().map(remembered).collect();
+    if joint.each.iter().all(|decision| decision.allowed) {
+        // Its time came just now.
+        joint.each.clear();
+    }
+    joint
+}
+
+/// Whether Redis told what is in the bucket, now or when it denied.
+pub(super) fn was_looked_at(decision: &Decision) -> bool {
+    !(decision.degraded || decision.allowed && decision.remembered)
 }
 
 fn of(limiter: &Limiter, part: &Part) -> Limiter {

@@ -2,7 +2,7 @@
 
 use tokenbucket_client::Decision;
 
-use super::ask::Answer;
+use super::ask::{was_looked_at, Answer};
 use super::headers::{headers, metadata};
 use super::plan::{Asked, Fate, Kind, Plan};
 use super::Policy;
@@ -48,7 +48,7 @@ fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<O
         asked,
         decision,
         is_over,
-        left_before: (!decision.degraded).then_some(left),
+        left_before: was_looked_at(&decision).then_some(left),
         is_taken,
         is_refund: call.kind == Kind::Give,
     })
@@ -62,8 +62,7 @@ impl Outcome<'_> {
 
     fn status(&self) -> Status {
         let code = if self.denies() { Code::OverLimit } else { Code::Ok };
-        if self.decision.degraded {
-            // Nobody looked at the bucket.
+        if !was_looked_at(&self.decision) {
             return Status { code: code.into(), ..Status::default() };
         }
         let left = if self.is_over { 0 } else { self.decision.remaining.max(0) };

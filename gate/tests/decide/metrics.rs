@@ -8,7 +8,8 @@ use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::Policy;
 use tokenbucket_gate::limits::Matched;
 
-use crate::{decide, decider, hourly, policy, quota, rule, shadow};
+use crate::servers::{ask, Server};
+use crate::{connect, decide, decider, hourly, policy, quota, rule, shadow, summary};
 
 /// `total, within, near, over, shadow` of the only limit, and those denied from memory.
 fn counted(counters: &Counters, key: &str) -> [u64; 6] {
@@ -73,6 +74,27 @@ async fn a_flood_is_denied_from_memory() {
     fake.advance(Duration::from_secs(3600));
     let later = decide(&decider, &found, &[Some(5)]).await;
     assert_eq!(later.statuses[0].code, 1, "nor about later");
+}
+
+#[tokio::test]
+async fn a_flood_on_one_of_several_limits_is_denied_from_memory() {
+    let server = Server::start();
+    let (decider, counters) = decider(&connect(&server), Policy { remember_denials: 10, ..policy() });
+    let found = [rule(hourly(1), "k"), rule(hourly(10), "all")];
+    for _ in 0..2 {
+        decide(&decider, &found, &[None, None]).await;
+    }
+    let stats = || ask::<String>(&server, &["INFO", "commandstats"]).to_lowercase();
+    for _ in 0..10 {
+        let flooded = decide(&decider, &found, &[None, None]).await;
+        assert_eq!(summary(&flooded), (vec![(true, 0), (false, 0)], true));
+        assert!(flooded.statuses[0].current_limit.is_some());
+        assert!(flooded.statuses[1].current_limit.is_none(), "nobody looked");
+    }
+    assert!(stats().contains("cmdstat_tb.mtake:calls=2,"), "{}", stats());
+    assert_eq!(counted(&counters, "k"), [12, 1, 1, 11, 0, 10]);
+    assert_eq!(counted(&counters, "all"), [12, 1, 0, 0, 0, 0]);
+    assert_eq!(summary(&decide(&decider, &found[1..], &[None]).await).0, [(false, 8)]);
 }
 
 #[tokio::test]
