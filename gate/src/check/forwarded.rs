@@ -1,0 +1,123 @@
+//! What a proxy says about the request of its caller, in its `X-Forwarded-…` headers.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::HeaderMap;
+
+/// The request of a proxy's caller.
+#[derive(Debug)]
+pub(super) struct Forwarded<'a> {
+    headers: &'a HeaderMap,
+    /// Who called the proxy.
+    pub address: Option<IpAddr>,
+    /// As backends resolve it: decoded, without `.`, `..` and `//`.
+    pub path: Option<String>,
+    /// Without the `?`.
+    pub query: Option<&'a str>,
+    pub method: Option<&'a str>,
+    /// In lower case, without its port.
+    pub host: Option<String>,
+}
+
+impl<'a> Forwarded<'a> {
+    /// Reads the headers. The address is the one that the `hops`th proxy from the end added.
+    pub(super) fn read(headers: &'a HeaderMap, hops: usize) -> Self {
+        let uri = last(headers, "x-forwarded-uri").map(without_authority);
+        let (path, query) = match uri.map(|uri| uri.split_once('?').unwrap_or((uri, ""))) {
+            Some((path, query)) => (Some(resolved(path)), Some(query)),
+            None => (None, None),
+        };
+        Self {
+            headers,
+            address: address(headers, hops),
+            path,
+            query,
+            method: last(headers, "x-forwarded-method"),
+            host: last(headers, "x-forwarded-host").map(without_port),
+        }
+    }
+
+    /// A header of the request; several of one name are joined by commas.
+    pub(super) fn header(&self, name: &str) -> Option<String> {
+        let values: Vec<_> =
+            self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        Some(values.join(",")).filter(|value| !value.is_empty())
+    }
+
+    /// The first parameter of this name in the query.
+    pub(super) fn parameter(&self, name: &str) -> Option<String> {
+        let pairs = self.query?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let plain = |text: &str| decoded(&text.replace('+', " ")).into_owned();
+        pairs
+            .map(|(key, value)| (plain(key), value))
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| plain(value))
+    }
+}
+
+/// The last header of a name: a proxy that adds one puts it behind its caller's.
+fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get_all(name).iter().next_back()?.to_str().ok().filter(|value| !value.is_empty())
+}
+
+fn address(headers: &HeaderMap, hops: usize) -> Option<IpAddr> {
+    let lines = headers.get_all("x-forwarded-for").iter().filter_map(|line| line.to_str().ok());
+    let hop = lines.flat_map(|line| line.split(',')).rev().map(str::trim).take(hops).last()?;
+    let address = hop.parse().or_else(|_| hop.parse().map(|with_port: SocketAddr| with_port.ip()));
+    // An IPv4 address that is written as IPv6 is the same caller.
+    address.ok().map(|address: IpAddr| address.to_canonical())
+}
+
+fn without_port(host: &str) -> String {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
+        _ => host,
+    };
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The path and query of `http://host/path?query`, as a proxy may have received it.
+fn without_authority(uri: &str) -> &str {
+    let Some((scheme, rest)) = uri.split_once("://") else { return uri };
+    if scheme.contains(['/', '?']) {
+        return uri;
+    }
+    rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/")
+}
+
+/// One spelling for all paths that a backend may take for the same, so that nobody evades a limit by another.
+fn resolved(path: &str) -> String {
+    let path = path.split('#').next().unwrap_or_default();
+    let path = decoded(path);
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => _ = segments.pop(),
+            other => segments.push(other),
+        }
+    }
+    let is_folder = ["/", "/.", "/.."].iter().any(|end| path.ends_with(end)) && !segments.is_empty();
+    format!("/{}{}", segments.join("/"), if is_folder { "/" } else { "" })
+}
+
+/// Without percent-encoding. Bytes that are no UTF-8 become U+FFFD.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return text.into();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let encoded = (*first == b'%').then(|| byte(after)).flatten();
+        bytes.push(encoded.unwrap_or(*first));
+        rest = if encoded.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
+
+fn byte(digits: &[u8]) -> Option<u8> {
+    let digits = digits.get(..2).filter(|two| two.iter().all(u8::is_ascii_hexdigit))?;
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}

@@ -1,0 +1,122 @@
+//! The reply to a proxy: a status, and headers for its caller.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use axum::http::{header, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use tokenbucket_client::Decision;
+
+use crate::decide::Refusal;
+use crate::limits::{Limits, Matched};
+use crate::messages::{self, Code, Descriptor, Status};
+
+/// No limit holds.
+pub(super) fn allowed() -> Response {
+    StatusCode::OK.into_response()
+}
+
+/// Without a decision: the proxy has to know what to do then.
+pub(super) fn refused(refusal: &Refusal) -> Response {
+    let status = match refusal {
+        Refusal::Redis(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::Service(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    // What Redis says is for the log: proxies hand the body to their callers.
+    (status, "no decision on the rate limit\n").into_response()
+}
+
+/// The decision, with what the tightest limit has left.
+pub(super) fn decided(
+    limits: Option<&Limits>,
+    request: &messages::Request,
+    response: &messages::Response,
+    denied_status: StatusCode,
+) -> Response {
+    let is_denied = response.overall_code == Code::OverLimit as i32;
+    let mut reply = match is_denied {
+        true => (denied_status, "too many requests\n").into_response(),
+        false => allowed(),
+    };
+    if let Some(tightest) = limits.and_then(|limits| Answered::tightest(limits, request, response, is_denied))
+    {
+        add(&mut reply, tightest.headers(is_denied));
+    }
+    reply
+}
+
+fn add(reply: &mut Response<Body>, headers: Vec<(&'static str, String)>) {
+    for (name, value) in headers {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            reply.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    // A cache would repeat to one caller what another had left.
+    reply.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}
+
+/// A descriptor of the request that has a limit, and what was decided on it.
+struct Answered<'a> {
+    descriptor: &'a Descriptor,
+    status: &'a Status,
+    matched: Matched,
+}
+
+impl<'a> Answered<'a> {
+    /// The limit that a caller has to know of: if the request is denied, the one that denies it longest, else the one with
+    /// the least left.
+    fn tightest(
+        limits: &Limits,
+        request: &'a messages::Request,
+        response: &'a messages::Response,
+        is_denied: bool,
+    ) -> Option<Self> {
+        let pairs = request.descriptors.iter().zip(&response.statuses);
+        let all =
+            pairs.filter(|(_, status)| status.current_limit.is_some()).filter_map(|(descriptor, status)| {
+                let matched = limits.find(&request.domain, descriptor)?;
+                Some(Self { descriptor, status, matched })
+            });
+        if is_denied {
+            all.filter(Self::is_over).max_by_key(Self::reset_s)
+        } else {
+            all.filter(|one| !one.matched.rule.shadow_mode).min_by_key(|one| one.status.limit_remaining)
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.status.code == Code::OverLimit as i32
+    }
+
+    fn reset_s(&self) -> i64 {
+        self.status.duration_until_reset.as_ref().map_or(0, |time| time.seconds)
+    }
+
+    fn headers(&self, is_denied: bool) -> Vec<(&'static str, String)> {
+        let mut decision = Decision::default();
+        decision.allowed = !is_denied;
+        decision.remaining = self.status.limit_remaining.into();
+        decision.reset_after_ms = self.reset_s().saturating_mul(1000);
+        decision.retry_after_ms = if self.can_ever_pass() { decision.reset_after_ms } else { -1 };
+        decision.headers(&self.matched.rule.limit, &self.name(), 0.0)
+    }
+
+    /// Whether the bucket holds what the request costs.
+    fn can_ever_pass(&self) -> bool {
+        let cost = self.descriptor.hits_addend.as_ref().map_or(1, |hits| hits.value);
+        self.matched.rule.limit.capacity().parse().is_ok_and(|capacity: f64| capacity >= cost as f64)
+    }
+
+    /// The name of the limit, or the keys of its descriptor; in the characters that a quoted string of a header may have.
+    fn name(&self) -> String {
+        let name = match self.matched.rule.name.as_str() {
+            "" => Cow::from(
+                self.descriptor.entries.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>().join("_"),
+            ),
+            name => Cow::from(name),
+        };
+        name.chars()
+            .map(|c| if matches!(c, ' '..='~') && !matches!(c, '"' | '\\') { c } else { '_' })
+            .collect()
+    }
+}

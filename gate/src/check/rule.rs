@@ -1,0 +1,207 @@
+//! From a forwarded request to descriptors.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::http::{HeaderMap, StatusCode};
+use envoy_types::pb::google::protobuf::UInt64Value;
+
+use super::forwarded::Forwarded;
+use super::pattern::{Captured, Pattern};
+use crate::messages;
+
+/// What the file says: which descriptors a request has.
+#[derive(Debug)]
+pub struct Rules {
+    pub(super) domain: String,
+    pub(super) denied_status: StatusCode,
+    pub(super) trusted_hops: usize,
+    pub(super) proxies: Vec<Network>,
+    pub(super) rules: Vec<Rule>,
+}
+
+/// Its descriptors hold for requests that fit all of its patterns. Where it has none, all fit.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub paths: Vec<Pattern>,
+    pub hosts: Vec<Pattern>,
+    pub methods: Vec<String>,
+    pub descriptors: Vec<Descriptor>,
+}
+
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    pub entries: Vec<Entry>,
+    pub hits: Option<Source>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub key: String,
+    pub source: Source,
+}
+
+/// Where a value comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Fixed(String),
+    /// The caller's, by the network that so many bits make: whoever has an IPv6 address has many.
+    Address {
+        v4: u8,
+        v6: u8,
+    },
+    Host,
+    Method,
+    Path,
+    /// The part of the path that `{name}` stands for.
+    Segment(String),
+    Query,
+    Parameter(String),
+    Header(String),
+}
+
+/// A network, or a single address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Network {
+    pub address: IpAddr,
+    pub bits: u8,
+}
+
+impl Rules {
+    /// What the decider is asked about a request, as its proxy describes it.
+    ///
+    /// As in Envoy, a descriptor of which a value is missing is left out.
+    pub fn request(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> messages::Request {
+        let forwarded = self.forwarded(headers, peer);
+        let descriptors = self.rules.iter().flat_map(|rule| rule.descriptors(&forwarded)).collect();
+        messages::Request { domain: self.domain.clone(), descriptors, hits_addend: 0 }
+    }
+
+    /// The status of a denied request.
+    pub fn denied_status(&self) -> StatusCode {
+        self.denied_status
+    }
+
+    fn forwarded<'a>(&self, headers: &'a HeaderMap, peer: Option<IpAddr>) -> Forwarded<'a> {
+        static SOMETHING_MISSING: AtomicBool = AtomicBool::new(false);
+        static ASKED_BY_STRANGER: AtomicBool = AtomicBool::new(false);
+        let mut forwarded = Forwarded::read(headers, self.trusted_hops);
+        if forwarded.path.is_none() || forwarded.address.is_none() {
+            warn_once(&SOMETHING_MISSING, || MISSING.to_owned());
+        }
+        let stranger = peer.map(|peer| peer.to_canonical()).filter(|peer| !self.trusts(*peer));
+        if let Some(stranger) = stranger {
+            warn_once(&ASKED_BY_STRANGER, || {
+                format!("/check was asked by {stranger}, which is none of 'proxies': it counts as the caller")
+            });
+            forwarded.address = Some(stranger);
+        }
+        forwarded
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(peer))
+    }
+}
+
+const MISSING: &str =
+    "/check was asked without X-Forwarded-Uri or X-Forwarded-For: limits that need them do not apply";
+
+/// A proxy that is set up wrongly asks so with every request.
+fn warn_once(warned: &AtomicBool, text: impl FnOnce() -> String) {
+    if !warned.swap(true, Ordering::Relaxed) {
+        log::warn!("{}", text());
+    }
+}
+
+impl Rule {
+    fn descriptors(&self, forwarded: &Forwarded<'_>) -> Vec<messages::Descriptor> {
+        let path = forwarded.path.as_deref();
+        let Some(captured) = self.fits(path, forwarded) else { return Vec::new() };
+        self.descriptors.iter().filter_map(|one| one.of(forwarded, &captured)).collect()
+    }
+
+    /// What the segments of its path are, if the request fits.
+    fn fits<'a>(&'a self, path: Option<&'a str>, forwarded: &Forwarded<'_>) -> Option<Captured<'a>> {
+        let host = forwarded.host.as_deref().unwrap_or_default();
+        let method = forwarded.method.unwrap_or_default();
+        let by_host = self.hosts.is_empty() || self.hosts.iter().any(|one| one.fit(host).is_some());
+        let by_method =
+            self.methods.is_empty() || self.methods.iter().any(|one| one.eq_ignore_ascii_case(method));
+        if !(by_host && by_method) {
+            return None;
+        }
+        if self.paths.is_empty() {
+            return Some(Captured::new());
+        }
+        self.paths.iter().find_map(|one| one.fit(path?))
+    }
+}
+
+impl Descriptor {
+    fn of(&self, forwarded: &Forwarded<'_>, captured: &Captured<'_>) -> Option<messages::Descriptor> {
+        let entry = |entry: &Entry| {
+            let value = entry.source.value(forwarded, captured)?;
+            Some(messages::Entry { key: entry.key.clone(), value })
+        };
+        Some(messages::Descriptor {
+            entries: self.entries.iter().map(entry).collect::<Option<_>>()?,
+            hits_addend: self.hits(forwarded, captured).map(|value| UInt64Value { value }),
+            ..messages::Descriptor::default()
+        })
+    }
+
+    /// As in Envoy, what is no number counts as if it were not there.
+    fn hits(&self, forwarded: &Forwarded<'_>, captured: &Captured<'_>) -> Option<u64> {
+        self.hits.as_ref()?.value(forwarded, captured)?.trim().parse().ok()
+    }
+}
+
+impl Source {
+    fn value(&self, forwarded: &Forwarded<'_>, captured: &Captured<'_>) -> Option<String> {
+        let value = match self {
+            Self::Fixed(text) => return Some(text.clone()),
+            Self::Address { v4, v6 } => forwarded.address.map(|address| network(address, *v4, *v6)),
+            Self::Host => forwarded.host.clone(),
+            Self::Method => forwarded.method.map(str::to_owned),
+            Self::Path => forwarded.path.clone(),
+            Self::Segment(name) => {
+                captured.iter().find(|(known, _)| known == name).map(|(_, value)| (*value).to_owned())
+            }
+            Self::Query => forwarded.query.map(str::to_owned),
+            Self::Parameter(name) => forwarded.parameter(name),
+            Self::Header(name) => forwarded.header(name),
+        };
+        value.filter(|value| !value.is_empty())
+    }
+}
+
+/// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/64`.
+fn network(address: IpAddr, v4: u8, v6: u8) -> String {
+    let (bits, most) = if address.is_ipv4() { (v4, 32) } else { (v6, 128) };
+    if bits == most {
+        return address.to_string();
+    }
+    format!("{}/{bits}", first_of(address, bits))
+}
+
+/// The first address of a network.
+fn first_of(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(bits.into())).unwrap_or(0);
+            IpAddr::V4((u32::from(v4) & mask).into())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0);
+            IpAddr::V6((u128::from(v6) & mask).into())
+        }
+    }
+}
+
+impl Network {
+    fn contains(&self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4()
+            && first_of(self.address, self.bits) == first_of(address, self.bits)
+    }
+}
