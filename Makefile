@@ -214,6 +214,22 @@ clients: build ## Set up and test every client package under clients/ (about 20 
 	done
 CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
+.PHONY: gate
+gate: ## Build the gate, for Envoy and other proxies: gate/target/release/tokenbucket-gate
+	@scripts/install.sh cc
+	@$(MAKE) --no-print-directory -C gate build
+
+.PHONY: run-gate
+run-gate: build ## Start Redis, the gate, Envoy and Caddy before a backend, and say what to try (PORT=8000)
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@$(MAKE) --no-print-directory -C gate run $(GATE_SERVER) $(if $(filter command line,$(origin PORT)),,PORT=8000)
+
+.PHONY: test-gate
+test-gate: build ## Set up and test the gate behind real proxies: Envoy, Caddy, nginx, HAProxy
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@$(MAKE) --no-print-directory -C gate test $(GATE_SERVER)
+GATE_SERVER = SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'
+
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
 BENCH := cargo run --release -p tokenbucket-bench --

@@ -1,0 +1,273 @@
+//! Envoy, which asks by gRPC.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::clock::Clock;
+use crate::http::{ask, get, Reply};
+use crate::servers::Server;
+use crate::world::{configured, folder, free_port, program, statuses, wait_until, Gate, Program, World};
+
+/// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
+const PATIENT: &str = "30s";
+
+/// Envoy by the configuration of the tests, and its port.
+pub struct Envoy {
+    envoy: Program,
+}
+
+impl Envoy {
+    pub fn start(world: &World, gates: &[&Gate]) -> Self {
+        Self::with(world, gates, false, world.backend.port)
+    }
+
+    pub fn with(world: &World, gates: &[&Gate], failure_mode_deny: bool, other: u16) -> Self {
+        let port = free_port();
+        let endpoint = |gate: &&Gate| {
+            format!(
+                "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}",
+                gate.grpc_port
+            )
+        };
+        let gates: Vec<_> = gates.iter().map(endpoint).collect();
+        let text = configured(
+            "tests/proxies/envoy.yaml",
+            &[
+                ("ADMIN_PORT", &free_port().to_string()),
+                ("ENVOY_PORT", &port.to_string()),
+                ("BACKEND_PORT", &world.backend.port.to_string()),
+                ("OTHER_PORT", &other.to_string()),
+                ("TIMEOUT", PATIENT),
+                ("FAILURE_MODE_DENY", &failure_mode_deny.to_string()),
+                ("GATES", &gates.join(", ")),
+            ],
+        );
+        Self { envoy: start(port, &text) }
+    }
+
+    pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+        get(self.envoy.port, path, headers)
+    }
+}
+
+fn start(port: u16, text: &str) -> Program {
+    let envoy = program("ENVOY", "envoy");
+    let options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"];
+    let command = [&[envoy.as_str(), "-c", "envoy.yaml"][..], &options[..]].concat();
+    Program::start(port, folder(&[("envoy.yaml", text)]), &command)
+}
+
+/// A world whose time stands still until the test moves it.
+pub fn world_with_clock(limits: &str) -> (World, Clock) {
+    let redis = Server::started(&["--clock"]);
+    let clock = Clock::new(&redis.folder);
+    (World::with(redis, limits), clock)
+}
+
+#[test]
+fn the_example_limits_logins_and_says_what_is_left() {
+    let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
+    let gate = world.gate(&[]);
+    let port = free_port();
+    let text = configured(
+        "examples/envoy/envoy.yaml",
+        &[
+            ("port_value: 8000", &format!("port_value: {port}")),
+            ("port_value: 8081", &format!("port_value: {}", gate.grpc_port)),
+            ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
+            ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
+        ],
+    );
+    let envoy = start(port, &text);
+
+    for left in (0..5).rev() {
+        let login = ask(port, "POST", "/login", &[], "name=ann");
+        assert_eq!((login.status, login.number("x-ratelimit-remaining")), (200, Some(left)), "{login:?}");
+        assert_eq!(login.body, "from the backend name=ann");
+    }
+    let denied = ask(port, "POST", "/login", &[], "name=ann");
+    assert_eq!((denied.status, denied.number("retry-after")), (429, Some(12)), "{denied:?}");
+    let limits = denied.header("x-ratelimit-limit").expect("a header");
+    assert!(limits.starts_with("5, ") && limits.contains(r#"5;w=60;name="login""#), "{limits}");
+
+    // The denied login took nothing of the caller's other limit: 50 - 5 - 1.
+    let other = get(port, "/", &[]);
+    assert_eq!((other.status, other.number("x-ratelimit-remaining")), (200, Some(44)), "{other:?}");
+
+    clock.advance_ms(11_999);
+    assert_eq!(ask(port, "POST", "/login", &[], "").status, 429);
+    clock.advance_ms(1);
+    assert_eq!(ask(port, "POST", "/login", &[], "").status, 200);
+    drop(envoy);
+}
+
+const HOURLY: &str = "
+domain: rl
+descriptors:
+  - key: key
+    rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: other
+    rate_limit: {unit: hour, requests_per_unit: 2}
+";
+
+#[test]
+fn a_request_denied_by_one_limit_costs_nothing_of_the_other() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let both = [("key", "a"), ("other", "b")];
+    assert_eq!(statuses(12, || envoy.get("/two", &both))[..4], [200, 200, 429, 429]);
+    // Two of three were taken.
+    assert_eq!(statuses(2, || envoy.get("/key", &[("key", "a")])), [200, 429]);
+}
+
+#[test]
+fn an_override_of_envoy_wins_over_the_file() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let a = [("key", "a")];
+    assert_eq!(statuses(3, || envoy.get("/override", &a)), [200, 200, 429]);
+    // It has a bucket of its own.
+    assert_eq!(statuses(4, || envoy.get("/key", &a)), [200, 200, 200, 429]);
+}
+
+#[test]
+fn a_new_file_holds_from_the_next_request_on() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let ask = |value: &str| envoy.get("/key", &[("key", value)]);
+    assert_eq!(ask("a").header("x-ratelimit-limit").map(|text| text.split(',').next().unwrap()), Some("3"));
+
+    world.set_limits(&HOURLY.replace("requests_per_unit: 3", "requests_per_unit: 1"));
+    let mut callers = 0..;
+    wait_until("the new limit holds", || {
+        let reply = ask(&format!("b{}", callers.next().unwrap()));
+        assert_eq!(reply.status, 200);
+        reply.number("x-ratelimit-limit") == Some(1)
+    });
+    assert_eq!(statuses(2, || ask("c")), [200, 429]);
+
+    // A file that is wrong changes nothing.
+    let errors = "ratelimit_service_config_load_error 1";
+    world.set_limits("domain: ''");
+    wait_until("the error is counted", || gate.metrics().lines().any(|line| line == errors));
+    assert_eq!(statuses(2, || ask("d")), [200, 429]);
+}
+
+#[test]
+fn while_redis_is_away_envoy_decides() {
+    let mut world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoys = [false, true].map(|deny| Envoy::with(&world, &[&gate], deny, world.backend.port));
+    let ask = |at: usize, value: &str| envoys[at].get("/key", &[("key", value)]).status;
+    assert_eq!((ask(0, "a"), ask(1, "a")), (200, 200));
+
+    world.redis.kill();
+    assert_eq!(statuses(5, || envoys[0].get("/key", &[("key", "a")])), [200; 5]);
+    assert_eq!(ask(1, "a"), 500);
+
+    world.redis.start_again();
+    wait_until("the gate decides again", || ask(1, "b") == 200);
+    wait_until("limits hold again", || ask(1, "c") == 429);
+    assert_eq!(ask(0, "c"), 429);
+}
+
+#[test]
+fn a_gate_killed_and_started_again_loses_no_request() {
+    let world = World::new(HOURLY);
+    let mut gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let asked = AtomicUsize::new(0);
+    let ended = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            let mut statuses = Vec::new();
+            while ended.load(Ordering::Relaxed) == 0 {
+                let caller = (asked.fetch_add(1, Ordering::Relaxed) % 50).to_string();
+                statuses.push(envoy.get("/key", &[("key", &caller)]).status);
+            }
+            statuses
+        });
+        let so_many_more = |more: usize| {
+            let aim = asked.load(Ordering::Relaxed) + more;
+            wait_until("requests", || asked.load(Ordering::Relaxed) >= aim);
+        };
+        for _ in 0..3 {
+            so_many_more(50);
+            gate.kill();
+            so_many_more(20);
+            gate.start_again();
+        }
+        so_many_more(50);
+        ended.store(1, Ordering::Relaxed);
+        let statuses = caller.join().expect("no panic");
+        assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+        assert!(statuses.contains(&429), "{statuses:?}");
+    });
+}
+
+#[test]
+fn two_gates_grant_no_more_than_one() {
+    let world = World::new(&HOURLY.replace("requests_per_unit: 3", "requests_per_unit: 40"));
+    let gates = [world.gate(&[]), world.gate(&[])];
+    let envoy = Envoy::start(&world, &[&gates[0], &gates[1]]);
+    // Both are connected to.
+    let hits = |gate: &Gate| total_hits(gate) > 0;
+    wait_until("both gates are asked", || {
+        envoy.get("/two", &[("other", "warm")]);
+        gates.iter().all(hits)
+    });
+    let allowed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let allowed_here = statuses(30, || envoy.get("/key", &[("key", "a")]));
+                let count = allowed_here.iter().filter(|status| **status == 200).count();
+                allowed.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(allowed.into_inner(), 40);
+}
+
+/// The hits of all limits, as the metrics have them.
+pub fn total_hits(gate: &Gate) -> u64 {
+    let metrics = gate.metrics();
+    let of_limits =
+        metrics.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{"));
+    of_limits.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+/// Asks, and waits until the gate has heard what Envoy reports when the request is done.
+pub fn get_and_report(gate: &Gate, hits: u64, get: impl FnOnce() -> Reply) -> Reply {
+    let before = total_hits(gate);
+    let reply = get();
+    wait_until("the report", || total_hits(gate) >= before + hits);
+    reply
+}
+
+#[test]
+fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
+    let limits = HOURLY.replace("unit: hour, requests_per_unit: 3", "unit: minute, requests_per_unit: 10");
+    let (world, clock) = world_with_clock(&limits);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let ask = || envoy.get("/paid", &[("key", "a"), ("tokens", "7")]);
+    let paid = || get_and_report(&gate, 7, ask).status;
+    // 10 - 7 = 3, and 3 - 7 = -4: the next has to wait. Envoy reports 7 of each denied request too.
+    assert_eq!([paid(), paid(), paid(), paid(), paid()], [200, 200, 429, 429, 429]);
+    // Nobody waits for longer than a unit.
+    clock.advance_ms(60_000);
+    assert_eq!(paid(), 200);
+}
+
+#[test]
+fn what_envoy_has_no_value_for_has_no_limit() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let replies: Vec<_> = (0..5).map(|_| envoy.get("/key", &[])).collect();
+    assert!(replies.iter().all(|reply| reply.status == 200 && reply.header("x-ratelimit-limit").is_none()));
+    assert_eq!(world.backend.requests(), 5);
+}

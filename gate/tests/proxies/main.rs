@@ -1,0 +1,18 @@
+//! Real proxies before a backend, asking a real gate over real HTTP and gRPC.
+//!
+//! SERVER and MODULE name a server and the module; ENVOY, CADDY, NGINX and HAPROXY the proxies.
+
+#![allow(missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../../../tests/common/clock.rs"]
+#[allow(dead_code)]
+mod clock;
+#[path = "../../../clients/rust/tests/servers.rs"]
+mod servers;
+
+mod envoy;
+mod http;
+mod over_http;
+mod ratelimit;
+mod world;

@@ -1,0 +1,164 @@
+//! Caddy, nginx and HAProxy, which ask over HTTP. All by the configurations of gate/examples.
+
+use crate::http::{ask, get};
+use crate::world::{configured, folder, free_port, program, statuses, wait_until, Gate, Program, World};
+
+/// The keys of examples/limits/edge.yaml, with limits in which nothing comes back while a test runs.
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: hour, requests_per_unit: 20}
+  - key: route
+    value: login
+    descriptors:
+      - key: remote_address
+        rate_limit: {name: login, unit: hour, requests_per_unit: 3}
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 2}
+";
+
+fn gate(world: &World, rules: &str) -> Gate {
+    let file = world.folder.path().join("check.yaml");
+    std::fs::write(&file, rules).expect("a file");
+    world.gate(&[("CHECK_FILE", &file.display().to_string())])
+}
+
+/// A proxy whose configuration names the example's ports.
+struct Setting<'a> {
+    port: u16,
+    gate: &'a Gate,
+    world: &'a World,
+}
+
+impl Setting<'_> {
+    fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
+        let [proxy, gate, backend] =
+            [self.port, self.gate.http_port, self.world.backend.port].map(|port| format!("127.0.0.1:{port}"));
+        let ports =
+            [("127.0.0.1:8000", proxy.as_str()), ("127.0.0.1:8080", &gate), ("127.0.0.1:3000", &backend)];
+        configured(path, &[&ports[..], more].concat())
+    }
+}
+
+fn caddy(setting: &Setting) -> Program {
+    let text = setting.configured("examples/caddy/Caddyfile", &[("timeout 100ms", "timeout 30s")]);
+    let caddy = program("CADDY", "caddy");
+    Program::start(setting.port, folder(&[("Caddyfile", &text)]), &[&caddy, "run", "--config", "Caddyfile"])
+}
+
+fn nginx(setting: &Setting) -> Program {
+    let text = setting.configured("examples/nginx/nginx.conf", &[("timeout 100ms", "timeout 30s")]);
+    let folder = folder(&[("nginx.conf", &text)]);
+    let prefix = folder.path().display().to_string() + "/";
+    let nginx = program("NGINX", "/usr/sbin/nginx");
+    let own = "daemon off; master_process off;";
+    Program::start(
+        setting.port,
+        folder,
+        &[&nginx, "-e", "stderr", "-p", &prefix, "-c", "nginx.conf", "-g", own],
+    )
+}
+
+fn haproxy(setting: &Setting) -> Program {
+    let text = setting.configured("examples/haproxy/haproxy.cfg", &[]);
+    let lua = configured("examples/haproxy/check.lua", &[]);
+    let haproxy = program("HAPROXY", "/usr/sbin/haproxy");
+    let folder = folder(&[("haproxy.cfg", &text), ("check.lua", &lua)]);
+    Program::start(setting.port, folder, &[&haproxy, "-db", "-f", "haproxy.cfg"])
+}
+
+/// What every proxy does by its example.
+fn limits_and_says_so(start: fn(&Setting) -> Program) {
+    let world = World::new(LIMITS);
+    let mut gate = gate(&world, &configured("examples/check.yaml", &[]));
+    let port = free_port();
+    let proxy = start(&Setting { port, gate: &gate, world: &world });
+
+    let login = |path: &str, headers: &[(&str, &str)]| ask(port, "POST", path, headers, "name=ann");
+    let first = login("/login", &[]);
+    assert_eq!((first.status, first.body.as_str()), (200, "from the backend name=ann"));
+    let told = first.header("ratelimit").expect("a header");
+    assert!(told.starts_with(r#""login";r=2;t="#), "{told}");
+    assert_eq!(first.header("ratelimit-policy"), Some(r#""login";q=3;w=3600"#));
+
+    // Neither a query, nor another spelling, nor headers of the caller's own evade the limit.
+    let forged =
+        [("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-Uri", "/"), ("X-Forwarded-Method", "GET")];
+    assert_eq!(login("/login?next=%2F", &[]).status, 200);
+    assert_eq!(login("/%6cogin", &forged).status, 200);
+    let denied = login("/login", &forged);
+    assert_eq!(denied.status, 429, "{denied:?}");
+    let wait = denied.number("retry-after").expect("seconds");
+    assert!((1100..=1200).contains(&wait), "{wait}");
+    assert!(denied.header("ratelimit").expect("a header").starts_with(r#""login";r=0;t="#), "{denied:?}");
+    assert_eq!(world.backend.requests(), 3, "a denied request reached the backend");
+
+    // Other limits: of a header, and of the address, which the denied login cost nothing. 20 - 3 - 2.
+    let user = [("X-User", "ann")];
+    assert_eq!(statuses(3, || get(port, "/api/list", &user)), [200, 200, 429]);
+    let other = get(port, "/", &[]);
+    assert!(
+        other.header("ratelimit").expect("a header").starts_with(r#""remote_address";r=14;"#),
+        "{other:?}"
+    );
+
+    // While the gate is away, requests pass.
+    gate.kill();
+    assert_eq!(login("/login", &[]).body, "from the backend name=ann");
+    gate.start_again();
+    wait_until("the gate is asked again", || login("/login", &[]).status == 429);
+    drop(proxy);
+}
+
+#[test]
+fn caddy_limits_and_says_so() {
+    limits_and_says_so(caddy);
+}
+
+#[test]
+fn nginx_limits_and_says_so() {
+    limits_and_says_so(nginx);
+}
+
+#[test]
+fn haproxy_limits_and_says_so() {
+    limits_and_says_so(haproxy);
+}
+
+#[test]
+fn nginx_hands_on_403_if_the_gate_denies_by_it() {
+    let world = World::new(LIMITS);
+    let rules = configured("examples/check.yaml", &[("domain: edge", "domain: edge\ndeny_with: 403")]);
+    let gate = gate(&world, &rules);
+    let port = free_port();
+    let _proxy = nginx(&Setting { port, gate: &gate, world: &world });
+    assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
+}
+
+#[test]
+fn new_rules_hold_from_the_next_request_on() {
+    let world = World::new(LIMITS);
+    let gate = gate(&world, &configured("examples/check.yaml", &[]));
+    let check = |uri: &str| {
+        let forwarded =
+            [("X-Forwarded-For", "192.0.2.1"), ("X-Forwarded-Uri", uri), ("X-Forwarded-Method", "POST")];
+        get(gate.http_port, "/check", &forwarded)
+    };
+    assert_eq!(statuses(4, || check("/login")), [200, 200, 200, 429]);
+    let rules = configured("examples/check.yaml", &[("/login", "/signin")]);
+    std::fs::write(world.folder.path().join("check.yaml"), rules).expect("a file");
+    wait_until("the new rules hold", || check("/login").status == 200);
+    assert_eq!(check("/signin").status, 429);
+}
+
+#[test]
+fn without_redis_there_is_no_decision() {
+    let world = World::new(LIMITS);
+    let gate = gate(&world, &configured("examples/check.yaml", &[]));
+    let check = || get(gate.http_port, "/check", &[("X-Forwarded-For", "192.0.2.1")]);
+    assert_eq!(check().status, 200);
+    world.redis.kill();
+    let refused = check();
+    assert_eq!((refused.status, refused.body.as_str()), (503, "no decision on the rate limit\n"));
+}
