@@ -18,7 +18,7 @@ use crate::doors::grpc::{self, Age};
 use crate::doors::listen::Listener;
 use crate::doors::tls::Tls;
 use crate::doors::{http, Gate, Health};
-use crate::limits::Limits;
+use crate::limits::{Limits, Options};
 use crate::log_lines;
 use crate::reload::{read_file, Folder, Reloader};
 use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
@@ -50,7 +50,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let settings = arguments.settings;
     let done = match arguments.instead {
-        Some(Instead::Check { files }) => check(&files, settings.merge_domain_config),
+        Some(Instead::Check { files }) => check(&files, &settings.limits_options()),
         None => serve(settings),
     };
     match done {
@@ -65,9 +65,9 @@ fn fail(line: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn check(paths: &[PathBuf], merge: bool) -> Result<(), String> {
+fn check(paths: &[PathBuf], options: &Options) -> Result<(), String> {
     let files: Result<Vec<_>, _> = paths.iter().map(|path| read_file(path)).collect();
-    Limits::read(&files?, merge).map_err(|mistake| mistake.to_string())?;
+    Limits::read(&files?, options).map_err(|mistake| mistake.to_string())?;
     Ok(())
 }
 
@@ -169,7 +169,7 @@ fn folder(settings: &Settings) -> Folder {
         path: settings.limits_folder(),
         depth: below(&settings.runtime_subdirectory).saturating_add(below(&settings.runtime_appdirectory)),
         ignore_dot_files: settings.runtime_ignoredotfiles,
-        merge: settings.merge_domain_config,
+        options: settings.limits_options(),
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::doors::tls::Tls;
 use crate::doors::Gate;
-use crate::limits::{File, Limits};
+use crate::limits::{File, Limits, Options};
 
 /// Files are read when nothing has changed for so long: a writer is seldom done after the first write.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -39,8 +39,8 @@ pub struct Folder {
     pub depth: usize,
     /// Ignore names that begin with a dot.
     pub ignore_dot_files: bool,
-    /// Allow several files of one domain.
-    pub merge: bool,
+    /// How they are read.
+    pub options: Options,
 }
 
 impl Folder {
@@ -156,7 +156,7 @@ impl Reloader {
         let limits = match read {
             // Before the first file is there, nobody knows what would be allowed.
             Ok(files) if files.is_empty() && !self.has_limits() => return Ok(false),
-            Ok(files) => Limits::read(&files, self.folder.merge).map_err(|mistake| mistake.to_string()),
+            Ok(files) => Limits::read(&files, &self.folder.options).map_err(|mistake| mistake.to_string()),
             Err(error) => Err(error),
         };
         let limits = limits.inspect_err(|_| {

@@ -15,6 +15,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
 
 use crate::decide::{OnError, Policy};
+use crate::limits::Options;
 use values::{bool_of_go, duration_of_go, level};
 
 /// What the program is asked to do.
@@ -322,6 +323,12 @@ impl Settings {
             return Err(format!("PROMETHEUS_PATH={}: must be a path", self.prometheus_path));
         }
         Ok(())
+    }
+
+    /// How files of limits are read.
+    pub fn limits_options(&self) -> Options {
+        let hash_tag_key = Some(self.hash_tag_key.clone()).filter(|key| !key.is_empty());
+        Options { merge: self.merge_domain_config, hash_tag_key }
     }
 
     /// How requests are decided.
