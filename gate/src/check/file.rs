@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderName, StatusCode};
-use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
 use super::pattern::Pattern;
 use super::rule::{Descriptor, Entry, Network, Rule, Rules, Source};
+use crate::limits::yaml::{self, shown, Data, Fault};
 use crate::limits::{File, Mistake};
 
 impl Rules {
@@ -16,13 +16,18 @@ impl Rules {
     ///
     /// The first mistake, with its line.
     pub fn read(file: &File) -> Result<Self, Mistake> {
-        let documents = MarkedYaml::load_from_str(&file.text)
-            .map_err(|error| mistake(file, error.marker().line(), error.info().to_owned()))?;
-        match documents.as_slice() {
-            [document] => rules(&Node { file, yaml: document }),
-            _ => Err(mistake(file, 1, "the file must be one YAML document".to_owned())),
+        let mut faults = Vec::new();
+        let document = yaml::read(&file.text, &mut faults).map_err(|fault| of_file(file, fault))?;
+        if let Some(fault) = faults.into_iter().next() {
+            return Err(of_file(file, fault));
         }
+        let document = document.ok_or_else(|| mistake(file, 1, "the file is empty".to_owned()))?;
+        rules(&Node { file, yaml: &document })
     }
+}
+
+fn of_file(file: &File, fault: Fault) -> Mistake {
+    mistake(file, fault.line, fault.problem)
 }
 
 fn mistake(file: &File, line: usize, problem: String) -> Mistake {
@@ -173,37 +178,43 @@ impl Network {
     }
 }
 
-/// A node of a file, which knows its line.
+/// A node of a file, whose mistakes have their line.
 struct Node<'a> {
     file: &'a File,
-    yaml: &'a MarkedYaml<'a>,
+    yaml: &'a yaml::Node<'a>,
 }
 
 impl<'a> Node<'a> {
     fn mistake(&self, problem: &str) -> Mistake {
-        mistake(self.file, self.yaml.span.start.line(), problem.to_owned())
+        mistake(self.file, self.yaml.line, problem.to_owned())
     }
 
-    fn of(&self, yaml: &'a MarkedYaml<'a>) -> Self {
+    fn of(&self, yaml: &'a yaml::Node<'a>) -> Self {
         Self { file: self.file, yaml }
     }
 
     fn has_only(&self, known: &[&str]) -> Result<(), Mistake> {
-        let YamlData::Mapping(pairs) = &self.yaml.data else {
-            return Err(self.mistake(&format!("expected a map with: {}", known.join(", "))));
+        let Data::Map(pairs) = &self.yaml.data else {
+            return Err(self.mistake(&format!("expected a mapping with: {}", known.join(", "))));
         };
-        for key in pairs.keys() {
+        for (key, _) in pairs {
             let key = self.of(key);
             let name = key.text()?;
             if !known.contains(&name.as_str()) {
-                return Err(key.mistake(&format!("unknown key '{name}', none of: {}", known.join(", "))));
+                return Err(key.mistake(&format!(
+                    "unknown key '{}', none of: {}",
+                    shown(&name),
+                    known.join(", ")
+                )));
             }
         }
         Ok(())
     }
 
     fn get(&self, key: &str) -> Option<Self> {
-        self.yaml.data.as_mapping_get(key).map(|yaml| self.of(yaml))
+        let Data::Map(pairs) = &self.yaml.data else { return None };
+        let is_key = |node: &yaml::Node<'_>| matches!(&node.data, Data::Scalar(scalar) if scalar.text == key);
+        pairs.iter().find(|(name, _)| is_key(name)).map(|(_, value)| self.of(value))
     }
 
     fn needed(&self, key: &str) -> Result<Self, Mistake> {
@@ -212,7 +223,7 @@ impl<'a> Node<'a> {
 
     fn each<T>(&self, read: impl Fn(&Self) -> Result<T, Mistake>) -> Result<Vec<T>, Mistake> {
         match &self.yaml.data {
-            YamlData::Sequence(items) => items.iter().map(|item| read(&self.of(item))).collect(),
+            Data::List(items) => items.iter().map(|item| read(&self.of(item))).collect(),
             _ => Err(self.mistake("expected a list")),
         }
     }
@@ -220,7 +231,7 @@ impl<'a> Node<'a> {
     /// A list, or one without the brackets.
     fn one_or_more<T>(&self, read: impl Fn(&Self) -> Result<T, Mistake>) -> Result<Vec<T>, Mistake> {
         match &self.yaml.data {
-            YamlData::Sequence(_) => self.each(read),
+            Data::List(_) => self.each(read),
             _ => Ok(vec![read(self)?]),
         }
     }
@@ -228,11 +239,7 @@ impl<'a> Node<'a> {
     /// The text of a scalar as the file has it: `value: 007` is the text 007.
     fn text(&self) -> Result<String, Mistake> {
         match &self.yaml.data {
-            YamlData::Value(Scalar::String(text)) => Ok(text.clone().into_owned()),
-            YamlData::Value(Scalar::Integer(_) | Scalar::FloatingPoint(_) | Scalar::Boolean(_)) => {
-                let (start, end) = (self.yaml.span.start.index(), self.yaml.span.end.index());
-                Ok(self.file.text.chars().skip(start).take(end.saturating_sub(start)).collect())
-            }
+            Data::Scalar(scalar) if !self.yaml.is_nothing() => Ok(scalar.text.clone().into_owned()),
             _ => Err(self.mistake("expected a text")),
         }
     }

@@ -2,11 +2,11 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`file`] | reads the file of rules |
-//! | [`forwarded`] | what the proxy says about the request of its caller |
-//! | [`rule`] | from a forwarded request to descriptors |
-//! | [`pattern`] | `*` and `{name}` in paths and hosts |
-//! | [`reply`] | status and headers |
+//! | `file` | reads the file of rules |
+//! | `forwarded` | what the proxy says about the request of its caller |
+//! | `rule` | from a forwarded request to descriptors |
+//! | `pattern` | `*` and `{name}` in paths and hosts |
+//! | `reply` | status and headers |
 
 mod file;
 mod forwarded;

@@ -8,7 +8,7 @@ mod metadata;
 mod name;
 mod rate;
 mod rule;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 /// Larger texts are refused unread.
-pub(super) const MAX_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Two levels of it nest one descriptor.
 const MAX_DEPTH: usize = 100;
@@ -22,23 +22,23 @@ const MAX_FAULTS: usize = 100;
 
 /// A value and where it is.
 #[derive(Clone, Debug)]
-pub(super) struct Node<'a> {
+pub(crate) struct Node<'a> {
     pub line: usize,
     pub data: Data<'a>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Data<'a> {
+pub(crate) enum Data<'a> {
     Scalar(Scalar<'a>),
     List(Vec<Node<'a>>),
     /// In the order of the file.
     Map(Pairs<'a>),
 }
 
-pub(super) type Pairs<'a> = Vec<(Node<'a>, Node<'a>)>;
+pub(crate) type Pairs<'a> = Vec<(Node<'a>, Node<'a>)>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Scalar<'a> {
+pub(crate) struct Scalar<'a> {
     pub text: Cow<'a, str>,
     /// Written without quotes: it may be a number, a truth or nothing.
     plain: bool,
@@ -46,7 +46,7 @@ pub(super) struct Scalar<'a> {
 
 /// What a scalar means to a reader of YAML 1.1, as envoyproxy/ratelimit is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     Nothing,
     Truth(bool),
     Number(f64),
@@ -55,7 +55,7 @@ pub(super) enum Meaning {
 
 /// Why a text is no document.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     pub line: usize,
     pub problem: String,
 }
@@ -85,7 +85,7 @@ impl Fault {
 }
 
 impl Scalar<'_> {
-    pub(super) fn meaning(&self) -> Meaning {
+    pub(crate) fn meaning(&self) -> Meaning {
         if !self.plain {
             return Meaning::Text;
         }
@@ -115,12 +115,12 @@ fn number(text: &str) -> Option<f64> {
 
 impl<'a> Node<'a> {
     /// Whether it is left out: `key:` alone, or `null`.
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         matches!(&self.data, Data::Scalar(scalar) if scalar.meaning() == Meaning::Nothing)
     }
 
     /// As a message shows it.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         match &self.data {
             Data::Scalar(scalar) => shown(&scalar.text),
             Data::List(_) => "a list".to_owned(),
@@ -150,7 +150,7 @@ impl<'a> Node<'a> {
 }
 
 /// A text of a file in a message: cut, and without line breaks and other control characters.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 200;
     let mut shown: String =
         text.chars().take(MAX_CHARS).map(|char| if char.is_control() { '?' } else { char }).collect();
@@ -162,7 +162,7 @@ pub(super) fn shown(text: &str) -> String {
 
 /// Reads the only document of a text; `None` if there is nothing in it. Keys that are there twice are faults that reading
 /// goes on behind: they go into `faults`.
-pub(super) fn read<'a>(text: &'a str, faults: &mut Faults) -> Result<Option<Node<'a>>, Fault> {
+pub(crate) fn read<'a>(text: &'a str, faults: &mut Faults) -> Result<Option<Node<'a>>, Fault> {
     if text.len() > MAX_BYTES {
         return Err(Fault::new(1, format!("larger than {} MiB", MAX_BYTES / 1024 / 1024)));
     }

@@ -232,7 +232,7 @@ fn a_mistake_has_its_line() {
         assert_eq!(read(&text).map(|_| ()).unwrap_err(), format!("check.yaml:5: {problem}"), "{entry}");
     }
     assert!(read("domain: [\n").unwrap_err().starts_with("check.yaml:"));
-    assert_eq!(read("").map(|_| ()).unwrap_err(), "check.yaml:1: the file must be one YAML document");
+    assert_eq!(read("").map(|_| ()).unwrap_err(), "check.yaml:1: the file is empty");
 }
 
 #[test]
