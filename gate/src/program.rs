@@ -111,11 +111,14 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let gate = Arc::new(Gate {
         decider: Decider::new(settings.server()?, settings.policy(), counters.clone()),
         limits: ArcSwapOption::empty(),
+        rules: ArcSwapOption::empty(),
         counters,
         health: Health::new(reporter, settings.healthy_with_at_least_one_config_loaded),
     });
     gate.health.publish().await;
-    let mut reloader = Reloader::new(folder(&settings), gate.clone(), tls.clone());
+    let mut reloader =
+        Reloader::new(folder(&settings), settings.check_file.clone(), gate.clone(), tls.clone());
+    reloader.load_rules(true)?;
     if !reloader.load(true).await? {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
     }

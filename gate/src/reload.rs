@@ -17,6 +17,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use crate::check::Rules;
 use crate::doors::tls::Tls;
 use crate::doors::Gate;
 use crate::limits::{File, Limits, Options};
@@ -127,18 +128,46 @@ pub fn read_file(path: &Path) -> Result<File, String> {
 #[derive(Debug)]
 pub struct Reloader {
     folder: Folder,
+    /// The file of rules for `/check`; empty for none.
+    check_file: PathBuf,
     gate: Arc<Gate>,
     tls: Option<Arc<Tls>>,
     /// What was read last, used or not: a mistake counts once.
     read: Result<Vec<File>, String>,
+    /// The same of the rules.
+    rules_read: Option<Result<File, String>>,
     /// What was wrong with the certificates last.
     complaint: Option<String>,
 }
 
 impl Reloader {
-    /// For this folder and these certificates.
-    pub fn new(folder: Folder, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
-        Self { folder, gate, tls, read: Ok(Vec::new()), complaint: None }
+    /// For this folder, this file of rules and these certificates.
+    pub fn new(folder: Folder, check_file: PathBuf, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
+        Self { folder, check_file, gate, tls, read: Ok(Vec::new()), rules_read: None, complaint: None }
+    }
+
+    /// Reads the rules for `/check`, if there is a file of them. Uses them if they differ from those before, or if `anyway`.
+    ///
+    /// # Errors
+    ///
+    /// The mistake. The rules in use stay.
+    pub fn load_rules(&mut self, anyway: bool) -> Result<(), String> {
+        if self.check_file.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let read = read_file(&self.check_file);
+        if !anyway && self.rules_read.as_ref() == Some(&read) {
+            return Ok(());
+        }
+        self.rules_read = Some(read.clone());
+        let counters = &self.gate.counters;
+        let rules = read.and_then(|file| Rules::read(&file).map_err(|mistake| mistake.to_string()));
+        let rules = rules.inspect_err(|_| {
+            counters.config_load_error.fetch_add(1, Ordering::Relaxed);
+        })?;
+        self.gate.rules.store(Some(Arc::new(rules)));
+        counters.config_load_success.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Reads the files. Uses them if they differ from those before, or if `anyway`. Returns whether there are limits.
@@ -202,6 +231,9 @@ impl Reloader {
             Ok(_) => {}
             Err(mistake) => log::error!("{mistake}; the limits in use stay"),
         }
+        if let Err(mistake) = self.load_rules(anyway) {
+            log::error!("{mistake}; the rules in use stay");
+        }
         match self.tls.as_ref().map(|tls| tls.reload()) {
             Some(Ok(true)) => log::info!("loaded certificates"),
             Some(Err(mistake)) if self.complaint.as_ref() != Some(&mistake) => {
@@ -216,7 +248,8 @@ impl Reloader {
     fn folders(&self) -> BTreeSet<PathBuf> {
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
         let limits = self.folder.ways().into_iter();
-        let paths: Vec<PathBuf> = limits.chain(certificates).collect();
+        let rules = Some(self.check_file.clone()).filter(|path| !path.as_os_str().is_empty());
+        let paths: Vec<PathBuf> = limits.chain(rules).chain(certificates).collect();
         let targets = paths.iter().filter_map(|path| path.canonicalize().ok());
         let targets: Vec<PathBuf> = targets.collect();
         let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());

@@ -156,6 +156,10 @@ pub struct Settings {
     #[arg(long, env, default_value = "")]
     pub hash_tag_key: String,
 
+    /// File of rules for /check: which descriptors a request of a proxy has
+    #[arg(long, env, default_value = "")]
+    pub check_file: PathBuf,
+
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
     #[arg(long, env, default_value_t = 0)]
     pub local_cache_size_in_bytes: usize,

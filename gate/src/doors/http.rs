@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{from_fn, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -21,8 +21,9 @@ use tokio::task::JoinSet;
 use tonic::transport::server::Connected;
 
 use super::json;
-use super::listen::Connection;
+use super::listen::{Connection, Peer};
 use super::Gate;
+use crate::check;
 use crate::decide::Refusal;
 use crate::messages::Code;
 
@@ -40,6 +41,7 @@ pub fn main_routes(gate: Arc<Gate>) -> Router {
     Router::new()
         .route("/healthcheck", any(healthcheck))
         .route("/json", any(should_rate_limit))
+        .route("/check", any(forwarded))
         .route("/metrics", get(metrics))
         .with_state(gate)
 }
@@ -89,6 +91,18 @@ async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Respon
         Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, [(CONTENT_TYPE, "application/json")], json::response(&response).to_string()).into_response()
+}
+
+async fn forwarded(
+    State(gate): State<Arc<Gate>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(rules) = gate.rules.load_full() else {
+        return (StatusCode::NOT_FOUND, "CHECK_FILE is not set\n").into_response();
+    };
+    let limits = gate.limits.load_full();
+    check::answer(&rules, limits.as_deref(), &gate.decider, &headers, peer.0).await
 }
 
 fn bad_request(reason: &str) -> Response {

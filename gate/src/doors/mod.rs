@@ -21,6 +21,7 @@ use arc_swap::ArcSwapOption;
 use tonic_health::server::HealthReporter;
 use tonic_health::ServingStatus;
 
+use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::{Decider, Refusal};
 use crate::limits::Limits;
@@ -33,6 +34,8 @@ pub struct Gate {
     pub decider: Decider,
     /// The limits in use; none before the first were loaded.
     pub limits: ArcSwapOption<Limits>,
+    /// Which descriptors a request has that a proxy asks about over HTTP; none without `CHECK_FILE`.
+    pub rules: ArcSwapOption<Rules>,
     /// The metrics.
     pub counters: Arc<Counters>,
     /// Whether proxies should ask.
