@@ -128,8 +128,8 @@ pub fn read_file(path: &Path) -> Result<File, String> {
 #[derive(Debug)]
 pub struct Reloader {
     folder: Folder,
-    /// The file of rules for `/check`; empty for none.
-    check_file: PathBuf,
+    /// The file of rules for `/check`.
+    check_file: Option<PathBuf>,
     gate: Arc<Gate>,
     tls: Option<Arc<Tls>>,
     /// What was read last, used or not: a mistake counts once.
@@ -142,7 +142,7 @@ pub struct Reloader {
 
 impl Reloader {
     /// For this folder, this file of rules and these certificates.
-    pub fn new(folder: Folder, check_file: PathBuf, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
+    pub fn new(folder: Folder, check_file: Option<PathBuf>, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
         Self { folder, check_file, gate, tls, read: Ok(Vec::new()), rules_read: None, complaint: None }
     }
 
@@ -152,10 +152,8 @@ impl Reloader {
     ///
     /// The mistake. The rules in use stay.
     pub fn load_rules(&mut self, anyway: bool) -> Result<(), String> {
-        if self.check_file.as_os_str().is_empty() {
-            return Ok(());
-        }
-        let read = read_file(&self.check_file);
+        let Some(path) = &self.check_file else { return Ok(()) };
+        let read = read_file(path);
         if !anyway && self.rules_read.as_ref() == Some(&read) {
             return Ok(());
         }
@@ -248,8 +246,7 @@ impl Reloader {
     fn folders(&self) -> BTreeSet<PathBuf> {
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
         let limits = self.folder.ways().into_iter();
-        let rules = Some(self.check_file.clone()).filter(|path| !path.as_os_str().is_empty());
-        let paths: Vec<PathBuf> = limits.chain(rules).chain(certificates).collect();
+        let paths: Vec<PathBuf> = limits.chain(self.check_file.clone()).chain(certificates).collect();
         let targets = paths.iter().filter_map(|path| path.canonicalize().ok());
         let targets: Vec<PathBuf> = targets.collect();
         let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());

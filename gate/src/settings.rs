@@ -157,8 +157,8 @@ pub struct Settings {
     pub hash_tag_key: String,
 
     /// File of rules for /check: which descriptors a request of a proxy has
-    #[arg(long, env, default_value = "")]
-    pub check_file: PathBuf,
+    #[arg(long, env)]
+    pub check_file: Option<PathBuf>,
 
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
     #[arg(long, env, default_value_t = 0)]
