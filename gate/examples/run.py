@@ -65,6 +65,7 @@ def main() -> None:
             "REDIS_URL": f"127.0.0.1:{redis.port}",
             "RUNTIME_ROOT": str(folder / "limits"),
             "CHECK_FILE": str(folder / "check.yaml"),
+            "LIMIT_RESPONSE_HEADERS_ENABLED": "true",
             "HOST": "127.0.0.1",
             "GRPC_HOST": "127.0.0.1",
             "PORT": str(http_port),

@@ -66,7 +66,7 @@ pub fn world_with_clock(limits: &str) -> (World, Clock) {
 #[test]
 fn the_example_limits_logins_and_says_what_is_left() {
     let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
-    let gate = world.gate(&[]);
+    let gate = world.gate(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]);
     let port = free_port();
     let text = configured(
         "examples/envoy/envoy.yaml",

@@ -34,9 +34,8 @@ struct Setting<'a> {
 impl Setting<'_> {
     fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
         let [proxy, gate, backend] =
-            [self.port, self.gate.http_port, self.world.backend.port].map(|port| format!("127.0.0.1:{port}"));
-        let ports =
-            [("127.0.0.1:8000", proxy.as_str()), ("127.0.0.1:8080", &gate), ("127.0.0.1:3000", &backend)];
+            [self.port, self.gate.http_port, self.world.backend.port].map(|port| format!(":{port}"));
+        let ports = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend)];
         configured(path, &[&ports[..], more].concat())
     }
 }
