@@ -1,0 +1,281 @@
+//! What the gate adds to a call, beside programs that do less, in the same minute. `make bench-gate` runs it.
+//!
+//! Each service is a process of its own: a gRPC service that only replies, one that only awaits a `TB.TAKE`, and the gate. One
+//! client, in this process, keeps so many calls in flight. The rounds alternate, so that what else the machine does falls on
+//! all of them alike; the medians over the rounds are compared.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "../../clients/rust/tests/servers.rs"]
+mod servers;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tokenbucket_client::{Limit, Limiter, Options, Server};
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+/// What Envoy waits for unless told otherwise.
+const ENVOYS_TIMEOUT: Duration = Duration::from_millis(20);
+
+const IN_FLIGHT: [usize; 3] = [1, 16, 64];
+/// The gate's place among the callees.
+const GATE: usize = 3;
+const CONFIG: &str = "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: {unit: second, requests_per_unit: 4294967295}\n";
+
+/// A service that does less than the gate.
+enum Lesser {
+    Replies,
+    Takes(Limiter),
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Lesser {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        if let Self::Takes(limiter) = self {
+            let name = &request.get_ref().descriptors[0].entries[0].value;
+            let decision =
+                limiter.take(name, 1).await.map_err(|error| Status::unavailable(error.to_string()))?;
+            assert!(decision.allowed && !decision.degraded);
+        }
+        Ok(Response::new(RateLimitResponse { overall_code: Code::Ok.into(), ..Default::default() }))
+    }
+}
+
+/// This program again, as a service. Prints its address, and ends with its input.
+fn serve(which: &str, redis: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let service = match which {
+            "replies" => Lesser::Replies,
+            _ => {
+                let server = Server::connect(redis).unwrap();
+                let limit = Limit::new(4_294_967_295_u32, "4294967295/s").unwrap();
+                Lesser::Takes(Limiter::with_options(&server, limit, Options::new()))
+            }
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap());
+        std::io::stdout().flush().unwrap();
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let serving = tonic::transport::Server::builder()
+            .add_service(RateLimitServiceServer::new(service))
+            .serve_with_incoming(incoming);
+        let ended = tokio::task::spawn_blocking(|| std::io::stdin().lines().for_each(drop));
+        tokio::select! { result = serving => result.unwrap(), _ = ended => {} }
+    });
+}
+
+/// A process that ends with this one.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_lesser(which: &str, redis: &str) -> (Process, SocketAddr) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["serve", which, redis]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let address = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    (Process(child), address.parse().unwrap())
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn start_gate(redis: &str) -> (Process, SocketAddr, tempfile::TempDir) {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("config")).unwrap();
+    std::fs::write(root.path().join("config/bench.yaml"), CONFIG).unwrap();
+    let ports = [free_port(), free_port(), free_port()];
+    let child = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"))
+        .env("REDIS_SOCKET_TYPE", "tcp")
+        .env("REDIS_URL", redis)
+        .env("RUNTIME_ROOT", root.path())
+        .env("GRPC_PORT", ports[0].to_string())
+        .env("PORT", ports[1].to_string())
+        .env("DEBUG_PORT", ports[2].to_string())
+        .spawn()
+        .unwrap();
+    (Process(child), SocketAddr::from(([127, 0, 0, 1], ports[0])), root)
+}
+
+async fn connect(address: SocketAddr) -> RateLimitServiceClient<Channel> {
+    let began = Instant::now();
+    loop {
+        let mut client = match RateLimitServiceClient::connect(format!("http://{address}")).await {
+            Ok(client) => client,
+            Err(_) if began.elapsed() < servers::READY_WITHIN => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            Err(error) => panic!("no service at {address}: {error}"),
+        };
+        match client.should_rate_limit(request("ready")).await {
+            Ok(_) => return client,
+            Err(_) if began.elapsed() < servers::READY_WITHIN => {
+                tokio::time::sleep(Duration::from_millis(20)).await
+            }
+            Err(status) => panic!("{address} does not answer: {status}"),
+        }
+    }
+}
+
+fn request(user: &str) -> RateLimitRequest {
+    let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
+    let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
+    RateLimitRequest { domain: "bench".to_owned(), descriptors, hits_addend: 0 }
+}
+
+/// Whom the calls go to.
+#[derive(Clone)]
+enum Callee {
+    Grpc(RateLimitServiceClient<Channel>),
+    Redis(Limiter),
+}
+
+impl Callee {
+    async fn call(&mut self, user: &str) {
+        match self {
+            Self::Grpc(client) => {
+                let reply = client.should_rate_limit(request(user)).await.unwrap().into_inner();
+                assert_eq!(reply.overall_code, i32::from(Code::Ok));
+            }
+            Self::Redis(limiter) => assert!(limiter.take(user, 1).await.unwrap().allowed),
+        }
+    }
+}
+
+/// Keeps so many calls in flight for a while. The time of each, in microseconds.
+async fn load(callee: &Callee, in_flight: usize, time: Duration) -> Vec<u64> {
+    let until = Instant::now() + time;
+    let tasks = (0..in_flight).map(|task| {
+        let mut callee = callee.clone();
+        tokio::spawn(async move {
+            let mut took_us = Vec::new();
+            for number in 0.. {
+                let began = Instant::now();
+                if began >= until {
+                    break;
+                }
+                callee.call(&format!("user{}", (number * in_flight + task) % 1000)).await;
+                took_us.push(began.elapsed().as_micros() as u64);
+            }
+            took_us
+        })
+    });
+    let mut all = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        all.extend(task.await.unwrap());
+    }
+    all.sort_unstable();
+    all
+}
+
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+fn resident_kb(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::main]
+async fn measure() {
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let (rounds, time) = if quick { (3, Duration::from_millis(300)) } else { (7, Duration::from_secs(2)) };
+    let redis_server = servers::Server::start();
+    let redis = redis_server.url();
+    let (_replies, replies) = start_lesser("replies", &redis);
+    let (_takes, takes) = start_lesser("takes", &redis);
+    let (gate_process, gate, _root) = start_gate(&redis);
+    let server = Server::connect(redis.as_str()).unwrap();
+    let limiter = Limiter::new(&server, Limit::new(4_294_967_295_u32, "4294967295/s").unwrap());
+    let callees = [
+        Callee::Redis(limiter),
+        Callee::Grpc(connect(replies).await),
+        Callee::Grpc(connect(takes).await),
+        Callee::Grpc(connect(gate).await),
+    ];
+    println!("| in flight | TAKE | gRPC | gRPC that awaits a TAKE | gate | gate / (TAKE + gRPC) | gate / gRPC that awaits a TAKE |");
+    println!("|---|---|---|---|---|---|---|");
+    let (mut calls, mut late) = (0, 0);
+    for in_flight in IN_FLIGHT {
+        let mut p50s = vec![Vec::new(); callees.len()];
+        for _ in 0..rounds {
+            for (place, callee) in callees.iter().enumerate() {
+                let took_us = load(callee, in_flight, time).await;
+                p50s[place].push(took_us[took_us.len() / 2]);
+                if place == GATE {
+                    calls += took_us.len();
+                    late += took_us.iter().filter(|us| **us > ENVOYS_TIMEOUT.as_micros() as u64).count();
+                }
+            }
+        }
+        let [take, grpc, awaits, gate] =
+            <[u64; 4]>::try_from(p50s.into_iter().map(median).collect::<Vec<_>>()).unwrap();
+        println!(
+            "| {in_flight} | {take} µs | {grpc} µs | {awaits} µs | {gate} µs | {:.2} | {:.2} |",
+            gate as f64 / (take + grpc) as f64,
+            gate as f64 / awaits as f64
+        );
+    }
+    println!("\n{late} of {calls} calls of the gate took longer than {} ms.", ENVOYS_TIMEOUT.as_millis());
+    memory(&callees[GATE], &gate_process, if quick { 100_000 } else { 1_000_000 }).await;
+}
+
+/// What the gate keeps of so many descriptors.
+async fn memory(gate: &Callee, process: &Process, descriptors: usize) {
+    let mut after_kb = Vec::new();
+    for part in 0..10 {
+        let tasks = (0..64).map(|task| {
+            let mut gate = gate.clone();
+            tokio::spawn(async move {
+                for number in 0..descriptors / 640 {
+                    gate.call(&format!("other:{part}:{task}:{number}")).await;
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        after_kb.push(resident_kb(process));
+    }
+    println!(
+        "The gate uses {} MB after a tenth of {descriptors} descriptors, {} MB after all.",
+        after_kb[0] / 1024,
+        after_kb[9] / 1024
+    );
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    match arguments.get(1).map(String::as_str) {
+        Some("serve") => serve(&arguments[2], &arguments[3]),
+        _ => measure(),
+    }
+}
