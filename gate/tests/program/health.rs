@@ -1,0 +1,93 @@
+use std::time::{Duration, Instant};
+
+use tonic::transport::Channel;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::ServingStatus;
+
+use crate::gate::{request, wait_until, Gate, Setup};
+use crate::servers::Server;
+use crate::TWO;
+
+async fn grpc_health(gate: &Gate, service: &str) -> ServingStatus {
+    let url = format!("http://127.0.0.1:{}", gate.grpc);
+    let channel = Channel::from_shared(url).expect("a URL").connect().await.expect("a connection");
+    let request = HealthCheckRequest { service: service.to_owned() };
+    let reply = HealthClient::new(channel).check(request).await.expect("a reply").into_inner();
+    if reply.status == ServingStatus::Serving as i32 {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    }
+}
+
+/// A Redis that is late does not end the gate. It is healthy once Redis has answered, and no longer after SIGTERM.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_for_redis() {
+    let mut redis = Server::away();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    assert_eq!(gate.http("GET", "/healthcheck", "").status, 500);
+    assert_eq!(grpc_health(&gate, "ratelimit").await, ServingStatus::NotServing);
+    assert_eq!(grpc_health(&gate, "").await, ServingStatus::Serving);
+    let refusal = gate.client().await.should_rate_limit(request("d", &[&[("key", "a")]])).await;
+    assert_eq!(refusal.expect_err("no Redis").code(), tonic::Code::Unavailable);
+
+    redis.start_again();
+    gate.wait_until_healthy();
+    assert_eq!(gate.http("GET", "/healthcheck", "").body, "OK");
+    assert_eq!(grpc_health(&gate, "ratelimit").await, ServingStatus::Serving);
+}
+
+/// Redis that is lost later makes it unhealthy only if that is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_redis_if_told_so() {
+    let mut redis = Server::start();
+    let setup = Setup::redis(&redis.url()).file("two.yaml", TWO);
+    let plain = setup.clone().start();
+    let watching = setup.set("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true").start();
+    plain.wait_until_healthy();
+    watching.wait_until_healthy();
+    redis.kill();
+    wait_until("unhealthy", || watching.http("GET", "/healthcheck", "").status == 500);
+    assert_eq!(plain.http("GET", "/healthcheck", "").status, 200);
+    redis.start_again();
+    watching.wait_until_healthy();
+}
+
+/// Healthy without limits, unless that is asked for; calls are errors until there are some.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_for_limits_if_told_so() {
+    let redis = Server::start();
+    let plain = Setup::redis(&redis.url()).start();
+    let waiting = Setup::redis(&redis.url()).set("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
+    plain.wait_until_healthy();
+    waiting.wait_for_line("Redis answers");
+    assert_eq!(waiting.http("GET", "/healthcheck", "").status, 500);
+    let error = plain
+        .client()
+        .await
+        .should_rate_limit(request("d", &[&[("key", "a")]]))
+        .await
+        .expect_err("no limits");
+    assert_eq!((error.code(), error.message()), (tonic::Code::Unknown, "no rate limit configuration loaded"));
+    waiting.write("two.yaml", TWO);
+    waiting.wait_until_healthy();
+}
+
+/// SIGTERM ends it within seconds, also while clients stay connected, with exit code 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_on_signals() {
+    let redis = Server::start();
+    for signal in ["TERM", "INT"] {
+        let mut gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+        gate.wait_until_healthy();
+        let mut client = gate.client().await;
+        client.should_rate_limit(request("d", &[&[("key", signal)]])).await.expect("a reply");
+        let _idle = std::net::TcpStream::connect(("127.0.0.1", gate.http)).expect("a connection");
+        let asked_at = Instant::now();
+        gate.signal(signal);
+        assert_eq!(gate.wait_for_end().code(), Some(0));
+        // 10 s, and some for a slow machine.
+        assert!(asked_at.elapsed() < Duration::from_secs(15));
+    }
+}

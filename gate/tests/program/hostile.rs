@@ -1,0 +1,129 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tonic::Code;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+use crate::gate::{request, Gate, Setup};
+use crate::servers::Server;
+use crate::{asks, TWO};
+
+/// Memory that the process uses, in MiB.
+fn memory_mib(gate: &Gate) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.pid())).expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib / 1024
+}
+
+async fn still_answers(gate: &Gate) {
+    let reply = gate.client().await.should_rate_limit(request("d", &[&[("other", "")]])).await;
+    assert_eq!(reply.expect("a reply").into_inner().statuses.len(), 1);
+    assert_eq!(gate.http("GET", "/healthcheck", "").status, 200);
+}
+
+/// Requests that are empty, huge or broken are answered by errors.
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_what_is_too_large() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    let mut client = gate.client().await;
+    let mut code = async |request| {
+        client.should_rate_limit(request).await.map_or_else(|error| error.code(), |_| Code::Ok)
+    };
+    assert_eq!(code(request("d", &[])).await, Code::Unknown);
+    assert_eq!(code(request("", &[&[("key", "a")]])).await, Code::Unknown);
+    assert_eq!(code(request("d", &[&[]])).await, Code::Ok);
+    let megabyte = "x".repeat(1 << 20);
+    assert_eq!(code(request("d", &[&[("key", &megabyte)]])).await, Code::OutOfRange);
+    // Below the limit of a message: a value of this size is a name like any other.
+    assert_eq!(code(request("d", &[&[("key", &megabyte[..500_000])]])).await, Code::Ok);
+    let values: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
+    let entries: Vec<[(&str, &str); 1]> = values.iter().map(|value| [("key", value.as_str())]).collect();
+    let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
+    assert_eq!(code(request("d", &descriptors)).await, Code::Ok);
+
+    assert_eq!(gate.json(&asks(&megabyte)).status, 413);
+    assert_eq!(gate.json("\u{0}\u{1}{").status, 400);
+    assert_eq!(gate.json(&"[".repeat(100_000)).status, 400);
+    still_answers(&gate).await;
+}
+
+/// Bytes that are no HTTP/2, no protobuf, or no HTTP end their connection, not the gate.
+#[tokio::test(flavor = "multi_thread")]
+async fn survives_broken_protocols() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    for port in [gate.grpc, gate.http, gate.debug] {
+        for bytes in [
+            &b"\x00\x01\x02\xff\xfe"[..],
+            b"GET",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        ] {
+            let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+            let _ = connection.write_all(bytes);
+            let _ = connection.shutdown(std::net::Shutdown::Write);
+            connection.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+            let _ = connection.read_to_end(&mut Vec::new());
+        }
+    }
+    // What says to be a request, and is none: its hits are a string.
+    let url = format!("http://127.0.0.1:{}", gate.grpc);
+    let channel =
+        tonic::transport::Endpoint::from_shared(url).expect("a URL").connect().await.expect("a connection");
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.expect("a connection");
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit".parse().expect("a path");
+    let broken = ServerReflectionRequest {
+        host: "d".to_owned(),
+        message_request: Some(MessageRequest::FileByFilename("two".to_owned())),
+    };
+    let codec = tonic_prost::ProstCodec::<_, ServerReflectionResponse>::default();
+    let error = client.unary(tonic::Request::new(broken), path, codec).await.expect_err("no request");
+    assert_eq!(error.code(), Code::Internal);
+    still_answers(&gate).await;
+}
+
+/// Thousands of connections that say nothing, or little: others are served, and memory stays bounded.
+#[tokio::test(flavor = "multi_thread")]
+async fn serves_beside_idle_connections() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    still_answers(&gate).await;
+    let before = memory_mib(&gate);
+    let mut connections = Vec::new();
+    for n in 0..400 {
+        for port in [gate.grpc, gate.http] {
+            let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+            if n % 2 == 0 {
+                let head = "POST /json HTTP/1.1\r\nhost: gate\r\ncontent-length: 1000000\r\n\r\n{";
+                let _ = connection.write_all(head.as_bytes());
+            }
+            connections.push(connection);
+        }
+    }
+    still_answers(&gate).await;
+    let grown = memory_mib(&gate).saturating_sub(before);
+    assert!(grown < 64, "{grown} MiB for 800 connections");
+}
+
+/// A body that does not arrive ends its request.
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_slow_requests() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    let mut connection = TcpStream::connect(("127.0.0.1", gate.http)).expect("a connection");
+    connection.set_read_timeout(Some(crate::gate::PATIENCE)).expect("a timeout");
+    connection
+        .write_all(b"POST /json HTTP/1.1\r\nhost: gate\r\ncontent-length: 10\r\n\r\n{")
+        .expect("a connection");
+    let mut reply = String::new();
+    connection.read_to_string(&mut reply).expect("an end of the connection");
+    assert!(reply.starts_with("HTTP/1.1 408 "), "{reply}");
+}

@@ -1,0 +1,89 @@
+use serde_json::{json, Value};
+
+use crate::gate::{ask, Setup};
+use crate::servers::Server;
+use crate::{asks, TWO};
+
+fn body(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// `/json` is the gRPC call in proto3 JSON: 200, 429, or 400 with a reason.
+#[test]
+fn answers_json() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    let first = gate.json(&asks("a"));
+    assert_eq!(first.status, 200);
+    assert!(first.headers.contains("content-type: application/json"), "{}", first.headers);
+    let limit = json!({"requestsPerUnit": 2, "unit": "MINUTE"});
+    let status =
+        json!({"code": "OK", "currentLimit": limit, "limitRemaining": 1, "durationUntilReset": "30s"});
+    assert_eq!(body(&first.body), json!({"overallCode": "OK", "statuses": [status]}));
+    assert_eq!(gate.json(&asks("a")).status, 200);
+    let denied = gate.json(&asks("a"));
+    assert_eq!(denied.status, 429);
+    assert_eq!(body(&denied.body)["overallCode"], "OVER_LIMIT");
+}
+
+/// Names in both spellings, numbers as strings, units by name or number, null as absent.
+#[test]
+fn reads_every_spelling_of_proto3_json() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    let entries = r#""entries":[{"key":"key","value":"b"}]"#;
+    for (n, rest) in [
+        r#""hitsAddend":"7","limit":{"requestsPerUnit":7,"unit":"HOUR"}"#,
+        r#""hits_addend":7,"limit":{"requests_per_unit":"7","unit":3}"#,
+        r#""hitsAddend":7.0,"limit":{"requestsPerUnit":7e0,"unit":"DAY"},"isNegativeHits":null"#,
+    ]
+    .iter()
+    .enumerate()
+    {
+        let reply = gate.json(&format!(r#"{{"domain":"d","descriptors":[{{{entries},{rest}}}]}}"#));
+        // The first takes all 7 of an hour, the second asks the same bucket; the third is another limit.
+        assert_eq!(reply.status, if n == 1 { 429 } else { 200 }, "{rest}: {}", reply.body);
+    }
+}
+
+#[test]
+fn says_what_is_wrong_with_json() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    for (request, reason) in [
+        ("", "EOF while parsing a value at line 1 column 0"),
+        ("[]", "the request must be an object"),
+        ("{}", "rate limit domain must not be empty"),
+        (r#"{"domain":"d"}"#, "rate limit descriptor list must not be empty"),
+        (r#"{"domain":7}"#, "domain must be a string"),
+        (r#"{"domain":"d","descriptor":[]}"#, "unknown field \"descriptor\""),
+        (r#"{"domain":"d","hitsAddend":-1}"#, "hitsAddend must be a whole number in its range"),
+        (r#"{"domain":"d","hitsAddend":4294967296}"#, "hitsAddend must be a whole number in its range"),
+        (
+            r#"{"domain":"d","descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}"#,
+            "there is no unit \"FORTNIGHT\"",
+        ),
+    ] {
+        let reply = gate.json(request);
+        assert_eq!((reply.status, reply.body), (400, format!("Bad Request: {reason}\n")), "{request}");
+    }
+}
+
+/// `/rlconfig` shows what is loaded, and is not on the port of proxies. `/metrics` is on both.
+#[test]
+fn shows_limits_and_metrics() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set("USE_PROMETHEUS", "true").start();
+    gate.wait_until_healthy();
+    assert!(ask(gate.debug, "GET", "/rlconfig", "").body.contains("d.key"));
+    assert_eq!(gate.http("GET", "/rlconfig", "").status, 404);
+    gate.json(&asks("a"));
+    for port in [gate.http, gate.prometheus] {
+        let metrics = ask(port, "GET", "/metrics", "").body;
+        let line = r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key"} 1"#;
+        assert!(metrics.lines().any(|known| known == line), "{metrics}");
+    }
+}

@@ -1,0 +1,27 @@
+//! The program as its users meet it: settings, start and end, health, reload, TLS, and clients that mean no good.
+//!
+//! SERVER and MODULE say which server and which module.
+
+#[path = "../gate.rs"]
+mod gate;
+#[path = "../../../clients/rust/tests/servers.rs"]
+mod servers;
+
+mod health;
+mod hostile;
+mod http;
+mod reload;
+mod settings;
+mod tls;
+
+/// Two requests a minute for each value of `key`.
+const TWO: &str = "domain: d
+descriptors:
+  - key: key
+    rate_limit: {unit: minute, requests_per_unit: 2}
+";
+
+/// A request under [`TWO`].
+fn asks(value: &str) -> String {
+    format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"key","value":"{value}"}}]}}]}}"#)
+}

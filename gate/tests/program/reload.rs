@@ -1,0 +1,166 @@
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use crate::gate::{ask, request, wait_until, Gate, Setup};
+use crate::servers::Server;
+use crate::TWO;
+
+const SUCCESS: &str = "ratelimit_service_config_load_success ";
+const ERROR: &str = "ratelimit_service_config_load_error ";
+
+fn limits(domain: &str) -> String {
+    TWO.replace("domain: d", &format!("domain: {domain}"))
+}
+
+fn has(gate: &Gate, domain: &str) -> bool {
+    ask(gate.debug, "GET", "/rlconfig", "").body.contains(&format!("{domain}.key"))
+}
+
+fn wait_for(gate: &Gate, domain: &str) {
+    wait_until(domain, || has(gate, domain));
+}
+
+/// Written, renamed into place, removed: each is in use without a signal.
+#[test]
+fn follows_files() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("first.yaml", &limits("first")).start();
+    gate.write("second", &limits("second"));
+    wait_for(&gate, "second");
+    gate.write(".new", &limits("third"));
+    std::fs::rename(gate.file(".new"), gate.file("second")).expect("a file");
+    wait_until("the third instead of the second", || has(&gate, "third") && !has(&gate, "second"));
+    std::fs::create_dir(gate.file("below")).expect("a folder");
+    gate.write("below/fourth.yaml", &limits("fourth"));
+    wait_for(&gate, "fourth");
+    std::fs::remove_file(gate.file("second")).expect("a file");
+    wait_until("without the third", || !has(&gate, "third"));
+    assert!(has(&gate, "first"));
+}
+
+/// A mistake keeps the limits in use and counts once; the next good file is used.
+#[test]
+fn keeps_limits_on_a_mistake() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    assert_eq!((gate.metric(SUCCESS), gate.metric(ERROR)), (1, 0));
+    gate.write("two.yaml", "domain: d\ndescriptor: []\n");
+    let line = gate.wait_for_line("unknown key 'descriptor'");
+    assert!(line.contains("two.yaml:2: ") && line.ends_with("the limits in use stay"), "{line}");
+    assert_eq!((gate.metric(SUCCESS), gate.metric(ERROR)), (1, 1));
+    assert!(has(&gate, "d"));
+    gate.write("two.yaml", &limits("e"));
+    wait_for(&gate, "e");
+    assert_eq!((gate.metric(SUCCESS), gate.metric(ERROR)), (2, 1));
+}
+
+fn version(folder: &Path, name: &str, domain: &str) {
+    std::fs::create_dir_all(folder.join(name).join("config")).expect("a folder");
+    std::fs::write(folder.join(name).join("config/limits.yaml"), limits(domain)).expect("a file");
+}
+
+/// The symbolic link replaces the old one in one step.
+fn swap(folder: &Path, target: &str, link: &str) {
+    symlink(target, folder.join("new")).expect("a link");
+    std::fs::rename(folder.join("new"), folder.join(link)).expect("a link");
+}
+
+/// `RUNTIME_ROOT` may be a link, as envoyproxy/ratelimit wants it.
+#[test]
+fn follows_the_link_of_the_root() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    version(folder.path(), "v1", "one");
+    version(folder.path(), "v2", "two");
+    swap(folder.path(), "v1", "root");
+    let gate = Setup::redis(&redis.url()).start_in(folder);
+    assert!(has(&gate, "one"));
+    swap(gate.folder.path(), "v2", "root");
+    wait_until("the second", || has(&gate, "two") && !has(&gate, "one"));
+    // What the link leads to now is watched as well.
+    version(gate.folder.path(), "v2", "three");
+    wait_for(&gate, "three");
+    swap(gate.folder.path(), "v1", "root");
+    wait_for(&gate, "one");
+}
+
+/// Kubernetes mounts a config map as links to `..data`, a link that it swaps to another folder.
+#[test]
+fn follows_config_maps() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("root/config");
+    let map = |name: &str, domain: &str| {
+        std::fs::create_dir_all(config.join(name)).expect("a folder");
+        std::fs::write(config.join(name).join("limits.yaml"), limits(domain)).expect("a file");
+    };
+    map("..2026_01", "one");
+    swap(&config, "..2026_01", "..data");
+    symlink("..data/limits.yaml", config.join("limits.yaml")).expect("a link");
+    // Also without RUNTIME_IGNOREDOTFILES the file counts once, not once more in its folder.
+    let gate = Setup::redis(&redis.url()).start_in(folder);
+    assert!(has(&gate, "one"));
+    map("..2026_02", "two");
+    swap(&config, "..2026_02", "..data");
+    std::fs::remove_dir_all(config.join("..2026_01")).expect("a folder");
+    wait_until("the second", || has(&gate, "two") && !has(&gate, "one"));
+}
+
+/// SIGHUP reloads, and ends nothing.
+#[test]
+fn reloads_on_sighup() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    for n in 2..5 {
+        gate.signal("HUP");
+        wait_until("a reload", || gate.metric(SUCCESS) == n);
+    }
+}
+
+/// Reloads under load lose no call, and no call sees half of the files.
+#[tokio::test(flavor = "multi_thread")]
+async fn loses_no_call() {
+    let redis = Server::start();
+    // Wide enough that nothing is denied: both files allow the key under different counts.
+    let file = |count: u32| {
+        format!("domain: d\ndescriptors:\n- key: a\n  rate_limit: {{unit: second, requests_per_unit: {count}}}\n- key: b\n  rate_limit: {{unit: second, requests_per_unit: {count}}}\n")
+    };
+    let gate = Arc::new(Setup::redis(&redis.url()).file("d.yaml", &file(1_000_000)).start());
+    gate.wait_until_healthy();
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let callers: Vec<_> = (0..4)
+        .map(|_| {
+            let (gate, stop, count) = (gate.clone(), stop.clone(), count.clone());
+            tokio::spawn(async move {
+                let mut client = gate.client().await;
+                while !stop.load(Ordering::Relaxed) {
+                    let reply = client.should_rate_limit(request("d", &[&[("a", "")], &[("b", "")]])).await;
+                    let statuses = reply.expect("a decision").into_inner().statuses;
+                    let limits = statuses
+                        .iter()
+                        .map(|status| status.current_limit.as_ref().map(|l| l.requests_per_unit));
+                    let limits: Vec<_> = limits.collect();
+                    assert!(limits[0].is_some() && limits[0] == limits[1], "{limits:?}");
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for n in 0..5 {
+        let before = (gate.metric(SUCCESS), count.load(Ordering::Relaxed));
+        gate.write(".next", &file(1_000_001 + n));
+        std::fs::rename(gate.file(".next"), gate.file("d.yaml")).expect("a file");
+        wait_until("a reload", || gate.metric(SUCCESS) > before.0);
+        gate.signal("HUP");
+        wait_until("a reload and calls", || {
+            gate.metric(SUCCESS) > before.0 + 1 && count.load(Ordering::Relaxed) > before.1 + 10
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.expect("no failed call");
+    }
+}

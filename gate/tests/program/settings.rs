@@ -1,0 +1,94 @@
+use crate::gate::{wait_until, Setup};
+use crate::TWO;
+use std::process::Command;
+
+/// Wrong settings end the program with one line that names the variable, and exit code 1.
+#[test]
+fn names_the_variable_that_is_wrong() {
+    for (name, value, line) in [
+        ("PORT", "abc", "PORT=abc: invalid digit found in string"),
+        ("USE_PROMETHEUS", "yes", "USE_PROMETHEUS=yes: must be true or false"),
+        ("REDIS_TIMEOUT", "5", "REDIS_TIMEOUT=5: must be a duration such as 100ms, 1.5s or 24h"),
+        ("REDIS_TYPE", "RING", "REDIS_TYPE=RING: must be one of SINGLE, SENTINEL, CLUSTER"),
+        ("REDIS_PERSECOND", "true", "REDIS_PERSECOND=true: one server decides on all limits: unset it"),
+        ("REDIS_URL", "redis", "REDIS_URL=redis: must be host:port, a path or a URL"),
+        ("NEAR_LIMIT_RATIO", "1.5", "NEAR_LIMIT_RATIO=1.5: must be a number from 0 to 1"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: limits are read from files: FILE"),
+        (
+            "GRPC_SERVER_USE_TLS",
+            "1",
+            "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
+        ),
+    ] {
+        let refused = Setup::new().set(name, value).refused();
+        assert_eq!(refused, (1, format!("tokenbucket-gate: {line}")));
+    }
+}
+
+/// A port that is taken is named with its variable.
+#[test]
+fn names_the_port_that_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let (code, line) = Setup::new().set("GRPC_PORT", port).refused();
+    assert_eq!(code, 1);
+    assert!(line.contains(&format!("cannot listen on 127.0.0.1:{port} (GRPC_PORT): ")), "{line}");
+}
+
+/// A mistake in a file ends the start: file, line, and what is wrong.
+#[test]
+fn names_the_file_that_is_wrong() {
+    let (code, line) =
+        Setup::new().file("ok.yaml", TWO).file("wrong.yaml", "domain: e\nlimits: 3\n").refused();
+    assert_eq!(code, 1);
+    assert!(line.ends_with("config/wrong.yaml:2: config error, unknown key 'limits'"), "{line}");
+}
+
+/// `check` judges files as a start would, and starts nothing.
+#[test]
+fn checks_files_without_starting() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("ok"), TWO).expect("a file");
+    std::fs::write(folder.path().join("wrong"), "domain: ''\n").expect("a file");
+    let check = |names: &[&str], merge: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
+        command
+            .env_clear()
+            .env("MERGE_DOMAIN_CONFIG", merge)
+            .current_dir(folder.path())
+            .arg("check")
+            .args(names);
+        let output = command.output().expect("the program");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    assert_eq!(check(&["ok"], "false"), (Some(0), String::new()));
+    let wrong = "tokenbucket-gate: wrong:1: config file cannot have empty domain\n";
+    assert_eq!(check(&["ok", "wrong"], "false"), (Some(1), wrong.to_owned()));
+    let (code, line) = check(&["ok", "ok"], "false");
+    assert!(code == Some(1) && line.contains("duplicate domain 'd' in config file"), "{line}");
+    assert_eq!(check(&["missing"], "false").0, Some(1));
+}
+
+/// Variables of envoyproxy/ratelimit that mean nothing here are named once, in one line; others are none of our business.
+#[test]
+fn names_variables_without_meaning() {
+    let setup = Setup::new().set("USE_STATSD", "false").set("REDIS_POOL_SIZE", 5).set("SOMETHING_ELSE", 1);
+    let gate = setup.set("REDIS_PERSECOND", "false").start();
+    let line = gate.wait_for_line("without meaning");
+    assert!(line.ends_with("set, but without meaning here: USE_STATSD, REDIS_POOL_SIZE"), "{line}");
+}
+
+/// With LOG_FORMAT=json each line is an object.
+#[test]
+fn logs_json() {
+    let gate = Setup::new().set("LOG_FORMAT", "json").start();
+    wait_until("lines", || gate.log().len() >= 3);
+    for line in gate.log() {
+        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert!(line["@message"].is_string() && line["level"].is_string(), "{line}");
+        assert!(
+            line["@timestamp"].as_str().is_some_and(|time| time.starts_with("20") && time.ends_with('Z')),
+            "{line}"
+        );
+    }
+}
