@@ -18,9 +18,9 @@ use crate::doors::grpc::{self, Age};
 use crate::doors::listen::Listener;
 use crate::doors::tls::Tls;
 use crate::doors::{http, Gate, Health};
-use crate::limits::{Limits, Options};
+use crate::limits::check_files;
 use crate::log_lines;
-use crate::reload::{read_file, Folder, Reloader};
+use crate::reload::{Folder, Reloader};
 use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
 
 /// What still runs so long after a signal is given up.
@@ -50,7 +50,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let settings = arguments.settings;
     let done = match arguments.instead {
-        Some(Instead::Check { files }) => check(&files, &settings.limits_options()),
+        Some(Instead::Check { files }) => return check(&files, &settings),
         None => serve(settings),
     };
     match done {
@@ -65,10 +65,17 @@ fn fail(line: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn check(paths: &[PathBuf], options: &Options) -> Result<(), String> {
-    let files: Result<Vec<_>, _> = paths.iter().map(|path| read_file(path)).collect();
-    Limits::read(&files?, options).map_err(|mistake| mistake.to_string())?;
-    Ok(())
+fn check(paths: &[PathBuf], settings: &Settings) -> ExitCode {
+    match check_files(paths, &settings.limits_options(), settings.runtime_ignoredotfiles) {
+        Ok(text) => {
+            let _ = write!(std::io::stdout(), "{text}");
+            ExitCode::SUCCESS
+        }
+        Err(mistakes) => {
+            let _ = write!(std::io::stderr(), "{mistakes}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn serve(settings: Settings) -> Result<(), String> {

@@ -4,7 +4,7 @@
 //! symbolic link shows, whether of `RUNTIME_ROOT` or of a Kubernetes config map. Then the files are read, and used if they
 //! differ from those before. They are read every few seconds too: not every file system says what changes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use crate::check::Rules;
 use crate::doors::tls::Tls;
 use crate::doors::Gate;
-use crate::limits::{File, Limits, Options};
+use crate::limits::{read_file, read_folder, File, Limits, Options};
 
 /// Files are read when nothing has changed for so long: a writer is seldom done after the first write.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -45,83 +45,25 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Reads all files, in the order of their names; none if the folder does not exist.
+    /// Reads all files; none if the folder does not exist.
     ///
     /// # Errors
     ///
     /// One line: which file cannot be read.
     pub fn read(&self) -> Result<Vec<File>, String> {
-        let mut paths = Vec::new();
-        self.list(&self.path, &mut HashSet::new(), &mut paths)
-            .map_err(|(path, error)| format!("error loading config file: {}: {error}", path.display()))?;
-        paths.sort();
-        paths.iter().map(|path| read_file(path)).collect()
-    }
-
-    fn list(
-        &self,
-        folder: &Path,
-        seen: &mut HashSet<PathBuf>,
-        files: &mut Vec<PathBuf>,
-    ) -> Result<(), (PathBuf, io::Error)> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |error| (path, error)
-        };
-        let entries = match std::fs::read_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(at(folder))?,
-        };
-        // Symbolic links may lead in circles.
-        if !seen.insert(folder.canonicalize().map_err(at(folder))?) {
-            return Ok(());
+        match read_folder(&self.path, self.ignore_dot_files) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read.map_err(|error| error.to_string()),
         }
-        for entry in entries {
-            let entry = entry.map_err(at(folder))?;
-            if self.is_ignored(&entry.file_name().to_string_lossy()) {
-                continue;
-            }
-            let path = entry.path();
-            match std::fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => self.list(&path, seen, files)?,
-                Ok(metadata) if metadata.is_file() => files.push(path),
-                // A pipe or a device has no end.
-                Ok(_) => {}
-                // Removed in between, or a link to nothing, as editors leave them.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err((path, error)),
-            }
-        }
-        Ok(())
     }
 
-    /// All paths whose change can change what is read: the files, their folders, and the way to them.
-    fn ways(&self) -> Vec<PathBuf> {
-        let mut ways: Vec<PathBuf> =
-            self.path.ancestors().take(self.depth.saturating_add(1)).map(Path::to_owned).collect();
-        // What it has now; a mistake shows when it is read. A file that is not there stands for any.
-        let (mut folders, mut files) = (HashSet::new(), Vec::new());
-        let _ = self.list(&self.path, &mut folders, &mut files);
-        ways.extend(folders.into_iter().map(|folder| folder.join("*")));
-        ways.extend(files);
-        ways
+    /// All paths whose change can change what is read: `files`, and the way to them.
+    fn ways(&self, files: &[File]) -> Vec<PathBuf> {
+        let way = self.path.ancestors().take(self.depth.saturating_add(1)).map(Path::to_owned);
+        // A file that is not there stands for any.
+        let any = [self.path.join("*")];
+        way.chain(any).chain(files.iter().map(|file| PathBuf::from(&file.name))).collect()
     }
-
-    /// Two dots begin what Kubernetes has in a mounted config map beside the links that are meant to be read.
-    fn is_ignored(&self, name: &str) -> bool {
-        name.starts_with("..") || (self.ignore_dot_files && name.starts_with('.'))
-    }
-}
-
-/// Reads one file of limits.
-///
-/// # Errors
-///
-/// One line.
-pub fn read_file(path: &Path) -> Result<File, String> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("error loading config file: {}: {error}", path.display()))?;
-    Ok(File { name: path.display().to_string(), text })
 }
 
 /// Keeps the limits and certificates in use as the files have them.
@@ -153,7 +95,7 @@ impl Reloader {
     /// The mistake. The rules in use stay.
     pub fn load_rules(&mut self, anyway: bool) -> Result<(), String> {
         let Some(path) = &self.check_file else { return Ok(()) };
-        let read = read_file(path);
+        let read = read_file(path).map_err(|error| error.to_string());
         if !anyway && self.rules_read.as_ref() == Some(&read) {
             return Ok(());
         }
@@ -189,6 +131,9 @@ impl Reloader {
         let limits = limits.inspect_err(|_| {
             counters.config_load_error.fetch_add(1, Ordering::Relaxed);
         })?;
+        if let Some(previous) = self.gate.limits.load_full() {
+            limits.inherit(&previous);
+        }
         self.gate.limits.store(Some(Arc::new(limits)));
         counters.config_load_success.fetch_add(1, Ordering::Relaxed);
         self.gate.health.set_limits_loaded().await;
@@ -245,7 +190,7 @@ impl Reloader {
     /// Folders in which a change can change what is read.
     fn folders(&self) -> BTreeSet<PathBuf> {
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
-        let limits = self.folder.ways().into_iter();
+        let limits = self.folder.ways(self.read.as_deref().unwrap_or_default()).into_iter();
         let paths: Vec<PathBuf> = limits.chain(self.check_file.clone()).chain(certificates).collect();
         let targets = paths.iter().filter_map(|path| path.canonicalize().ok());
         let targets: Vec<PathBuf> = targets.collect();

@@ -6,7 +6,7 @@ use axum::http::{HeaderName, StatusCode};
 
 use super::pattern::Pattern;
 use super::rule::{Descriptor, Entry, Network, Rule, Rules, Source};
-use crate::limits::yaml::{self, shown, Data, Fault};
+use crate::limits::yaml::{self, shown, Data, Fault, Faults};
 use crate::limits::{File, Mistake};
 
 impl Rules {
@@ -16,9 +16,9 @@ impl Rules {
     ///
     /// The first mistake, with its line.
     pub fn read(file: &File) -> Result<Self, Mistake> {
-        let mut faults = Vec::new();
+        let mut faults = Faults::default();
         let document = yaml::read(&file.text, &mut faults).map_err(|fault| of_file(file, fault))?;
-        if let Some(fault) = faults.into_iter().next() {
+        if let Some(fault) = faults.sorted().into_iter().next() {
             return Err(of_file(file, fault));
         }
         let document = document.ok_or_else(|| mistake(file, 1, "the file is empty".to_owned()))?;

@@ -74,7 +74,9 @@ impl Walk {
         for entry in fs::read_dir(folder).map_err(at)? {
             let name = entry.map_err(at)?.file_name();
             let is_hidden = name.as_encoded_bytes().starts_with(b".");
-            if !(is_hidden && self.ignore_dot_files) {
+            // Kubernetes keeps the files of a config map there; those that are meant to be read are links to them.
+            let is_behind_links = name.as_encoded_bytes().starts_with(b"..");
+            if !is_behind_links && !(is_hidden && self.ignore_dot_files) {
                 names.push((is_hidden, name));
             }
         }

@@ -62,7 +62,7 @@ pub(crate) struct Fault {
 
 /// Faults that reading goes on behind, in the order in which they are found.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Vec<Fault>);
+pub(crate) struct Faults(Vec<Fault>);
 
 impl Faults {
     pub(super) fn add(&mut self, line: usize, problem: impl Into<String>) {
@@ -72,7 +72,7 @@ impl Faults {
     }
 
     /// In the order of lines.
-    pub(super) fn sorted(mut self) -> Vec<Fault> {
+    pub(crate) fn sorted(mut self) -> Vec<Fault> {
         self.0.sort_by_key(|fault| fault.line);
         self.0
     }
