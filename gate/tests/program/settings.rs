@@ -62,7 +62,7 @@ fn checks_files_without_starting() {
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
     assert_eq!(check(&["ok"], "false"), (Some(0), String::new()));
-    let wrong = "tokenbucket-gate: wrong:1: config file cannot have empty domain\n";
+    let wrong = "wrong:1: config file cannot have empty domain\n";
     assert_eq!(check(&["ok", "wrong"], "false"), (Some(1), wrong.to_owned()));
     let (code, line) = check(&["ok", "ok"], "false");
     assert!(code == Some(1) && line.contains("duplicate domain 'd' in config file"), "{line}");
