@@ -203,6 +203,24 @@ func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
 	}
 }
 
+func TestASlotThatIsMovingIsFollowed(t *testing.T) { onEach(t, true, aSlotThatIsMovingIsFollowed) }
+
+func aSlotThatIsMovingIsFollowed(t *testing.T, cluster setup) {
+	limiter := cluster.closed()
+	left(t, 10)(limiter.Peek(ctx, "a", 0)) // the client learns where the slots are
+	from := cluster.NodeOf("tb:a")
+	owner, other := cluster.Nodes[from], cluster.Nodes[(from+1)%3]
+	slot := owner.Do("CLUSTER", "KEYSLOT", "tb:a")
+	other.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", owner.Do("CLUSTER", "MYID"))
+	owner.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", other.Do("CLUSTER", "MYID"))
+	left(t, 9)(limiter.Take(ctx, "a", 1))
+	left(t, 10)(limiter.Give(ctx, "a", 1))
+	left(t, 8)(limiter.Take(ctx, "a", 2))
+	if calls := fmt.Sprintf("%s", other.Do("INFO", "commandstats")); !strings.Contains(strings.ToLower(calls), "cmdstat_tb.give") {
+		t.Fatal(calls)
+	}
+}
+
 func TestACallThatWaitsFollowsItsSlot(t *testing.T) { onEach(t, true, aCallThatWaitsFollowsItsSlot) }
 
 func aCallThatWaitsFollowsItsSlot(t *testing.T, cluster setup) {

@@ -109,6 +109,9 @@ func (d clusterDoer) Do(ctx context.Context, args ...any) (reply any, err error)
 	redirected := 0
 	for attempt := 0; attempt < mostAttempts && ctx.Err() == nil; attempt++ {
 		reply, err = d.try(ctx, args)
+		if address := askedAt(err); address != "" && d.mayAsk() {
+			return d.ask(ctx, address, args)
+		}
 		switch {
 		case hasMoved(err) && redirected < 3:
 			redirected++
