@@ -8,6 +8,8 @@ use std::time::Instant;
 
 /// Beyond so many names, all others share one.
 const MOST_NAMES: usize = 10_000;
+/// So do longer names.
+const MOST_NAME_BYTES: usize = 1024;
 const OTHERS: &str = "other.other";
 /// Upper bounds of the histogram of times, in microseconds.
 const TIMES_US: [u64; 12] =
@@ -26,10 +28,14 @@ pub struct Counters {
     pub config_load_success: AtomicU64,
     /// Files that were refused.
     pub config_load_error: AtomicU64,
-    limits: RwLock<HashMap<String, Arc<OfLimit>>>,
-    unknown_domains: RwLock<HashMap<String, Arc<AtomicU64>>>,
+    limits: Named<OfLimit>,
+    unknown_domains: Named<AtomicU64>,
     times: Times,
 }
+
+/// Counters by a name, of which there is a bounded number.
+#[derive(Debug, Default)]
+struct Named<T>(RwLock<HashMap<Arc<str>, Arc<T>>>);
 
 /// The counters of one limit, in hits.
 #[derive(Debug, Default)]
@@ -48,16 +54,15 @@ pub struct OfLimit {
     pub shadow_mode: AtomicU64,
 }
 
+/// The names of [`OfLimit::in_order`].
+const STATS: [&str; 6] =
+    ["total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"];
+
 impl OfLimit {
-    fn by_name(&self) -> [(&'static str, &AtomicU64); 6] {
-        [
-            ("total_hits", &self.total_hits),
-            ("over_limit", &self.over_limit),
-            ("near_limit", &self.near_limit),
-            ("over_limit_with_local_cache", &self.over_limit_with_local_cache),
-            ("within_limit", &self.within_limit),
-            ("shadow_mode", &self.shadow_mode),
-        ]
+    fn in_order(&self) -> [&AtomicU64; STATS.len()] {
+        let Self { total_hits, over_limit, near_limit, .. } = self;
+        let Self { over_limit_with_local_cache, within_limit, shadow_mode, .. } = self;
+        [total_hits, over_limit, near_limit, over_limit_with_local_cache, within_limit, shadow_mode]
     }
 }
 
@@ -100,12 +105,12 @@ impl Counters {
     /// The counters of a limit by its name, as [`Matched::metric`](crate::limits::Matched) has it. Bounded: beyond 10,000
     /// names all share one.
     pub fn of_limit(&self, metric: &str) -> Arc<OfLimit> {
-        named(&self.limits, metric)
+        self.limits.get(metric)
     }
 
     /// Counts a request of an unknown domain.
     pub fn domain_not_found(&self, domain: &str) {
-        add(&named(&self.unknown_domains, domain), 1);
+        add(&self.unknown_domains.get(domain), 1);
     }
 
     /// Times a request until the result is dropped.
@@ -115,91 +120,95 @@ impl Counters {
 
     /// The text that Prometheus reads.
     pub fn render(&self) -> String {
-        let mut page = Page::default();
-        self.render_limits(&mut page);
-        self.render_unknown_domains(&mut page);
-        for (err_type, counter) in
-            [("redis_error", &self.redis_errors), ("service_error", &self.service_errors)]
-        {
-            page.add("ratelimit_service_should_rate_limit_error", &[("err_type", err_type)], value(counter));
-        }
-        page.add("ratelimit_service_global_shadow_mode", &[], value(&self.global_shadow_mode));
-        page.add("ratelimit_service_config_load_success", &[], value(&self.config_load_success));
-        page.add("ratelimit_service_config_load_error", &[], value(&self.config_load_error));
-        let mut text = page.to_string();
-        self.render_times(&mut text);
+        let mut text = String::new();
+        let _ = self.write_limits(&mut text).and_then(|()| self.write_others(&mut text));
         text
     }
 
-    fn render_limits(&self, page: &mut Page) {
-        let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
-        for (metric, limit) in limits.iter() {
-            // Levels from the third on are left out; what they count is added up.
-            let sane = sanitized(metric);
-            let labels: Vec<_> = ["domain", "key1", "key2"].into_iter().zip(sane.split('.')).collect();
-            for (stat, counter) in limit.by_name() {
-                page.add(&format!("ratelimit_service_rate_limit_{stat}"), &labels, value(counter));
+    fn write_limits(&self, text: &mut String) -> fmt::Result {
+        // Levels from the third on are left out; what they count is added up.
+        let mut by_labels: BTreeMap<String, [u64; STATS.len()]> = BTreeMap::new();
+        for (metric, limit) in self.limits.all() {
+            let sum = by_labels.entry(labels(&["domain", "key1", "key2"], &sanitized(&metric))).or_default();
+            for (sum, counter) in sum.iter_mut().zip(limit.in_order()) {
+                *sum = sum.saturating_add(value(counter));
             }
         }
-    }
-
-    fn render_unknown_domains(&self, page: &mut Page) {
-        let unknown = self.unknown_domains.read().unwrap_or_else(PoisonError::into_inner);
-        for (domain, counter) in unknown.iter() {
-            let labels = [("domain", &*sanitized(domain))];
-            page.add("ratelimit_service_rate_limit_domain_not_found", &labels, value(counter));
-        }
-    }
-
-    fn render_times(&self, text: &mut String) {
-        const NAME: &str = "ratelimit_service_response_time_seconds";
-        const METHOD: &str = "grpc_method=\"ShouldRateLimit\"";
-        let _ = writeln!(text, "# TYPE {NAME} histogram");
-        let mut requests = 0;
-        let bounds = TIMES_US.iter().map(|us| (*us as f64 / 1e6).to_string()).chain(["+Inf".to_owned()]);
-        for (bound, count) in bounds.zip(&self.times.counts) {
-            requests += value(count);
-            let _ = writeln!(text, "{NAME}_bucket{{{METHOD},le=\"{bound}\"}} {requests}");
-        }
-        let sum_s = value(&self.times.sum_us) as f64 / 1e6;
-        let _ = writeln!(text, "{NAME}_sum{{{METHOD}}} {sum_s}\n{NAME}_count{{{METHOD}}} {requests}");
-        const TOTAL: &str = "ratelimit_service_total_requests";
-        let _ = writeln!(text, "# TYPE {TOTAL} counter\n{TOTAL}{{{METHOD}}} {requests}");
-    }
-}
-
-fn named<T: Default>(all: &RwLock<HashMap<String, Arc<T>>>, name: &str) -> Arc<T> {
-    if let Some(one) = all.read().unwrap_or_else(PoisonError::into_inner).get(name) {
-        return one.clone();
-    }
-    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-    let name = if all.len() < MOST_NAMES || all.contains_key(name) { name } else { OTHERS };
-    all.entry(name.to_owned()).or_default().clone()
-}
-
-/// Samples by the name of the metric and their labels: each is written once, and all of a metric together.
-#[derive(Default)]
-struct Page(BTreeMap<String, BTreeMap<String, u64>>);
-
-impl Page {
-    fn add(&mut self, metric: &str, labels: &[(&str, &str)], count: u64) {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        *self.0.entry(metric.to_owned()).or_default().entry(labels).or_default() += count;
-    }
-}
-
-impl fmt::Display for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (metric, samples) in &self.0 {
-            writeln!(f, "# TYPE {metric} counter")?;
-            for (labels, count) in samples {
-                writeln!(f, "{metric}{labels} {count}")?;
+        for (place, stat) in STATS.iter().enumerate() {
+            let name = format!("ratelimit_service_rate_limit_{stat}");
+            writeln!(text, "# TYPE {name} counter")?;
+            for (labels, counts) in &by_labels {
+                let count = counts.get(place).unwrap_or(&0);
+                writeln!(text, "{name}{{{labels}}} {count}")?;
             }
         }
         Ok(())
     }
+
+    fn write_others(&self, text: &mut String) -> fmt::Result {
+        let name = "ratelimit_service_rate_limit_domain_not_found";
+        writeln!(text, "# TYPE {name} counter")?;
+        for (domain, counter) in self.unknown_domains.all() {
+            writeln!(text, "{name}{{domain=\"{}\"}} {}", escaped(&domain), value(&counter))?;
+        }
+        let name = "ratelimit_service_should_rate_limit_error";
+        writeln!(text, "# TYPE {name} counter")?;
+        writeln!(text, "{name}{{err_type=\"redis_error\"}} {}", value(&self.redis_errors))?;
+        writeln!(text, "{name}{{err_type=\"service_error\"}} {}", value(&self.service_errors))?;
+        for (stat, counter) in [
+            ("global_shadow_mode", &self.global_shadow_mode),
+            ("config_load_success", &self.config_load_success),
+            ("config_load_error", &self.config_load_error),
+        ] {
+            let name = format!("ratelimit_service_{stat}");
+            writeln!(text, "# TYPE {name} counter\n{name} {}", value(counter))?;
+        }
+        self.write_times(text)
+    }
+
+    fn write_times(&self, text: &mut String) -> fmt::Result {
+        const NAME: &str = "ratelimit_service_response_time_seconds";
+        const TOTAL: &str = "ratelimit_service_total_requests";
+        const METHOD: &str = "grpc_method=\"ShouldRateLimit\"";
+        writeln!(text, "# TYPE {NAME} histogram")?;
+        let mut requests = 0;
+        let bounds = TIMES_US.iter().map(|us| (*us as f64 / 1e6).to_string()).chain(["+Inf".to_owned()]);
+        for (bound, count) in bounds.zip(&self.times.counts) {
+            requests += value(count);
+            writeln!(text, "{NAME}_bucket{{{METHOD},le=\"{bound}\"}} {requests}")?;
+        }
+        let sum_s = value(&self.times.sum_us) as f64 / 1e6;
+        writeln!(text, "{NAME}_sum{{{METHOD}}} {sum_s}\n{NAME}_count{{{METHOD}}} {requests}")?;
+        writeln!(text, "# TYPE {TOTAL} counter\n{TOTAL}{{{METHOD}}} {requests}")
+    }
+}
+
+impl<T: Default> Named<T> {
+    fn get(&self, name: &str) -> Arc<T> {
+        let name = if name.len() > MOST_NAME_BYTES { OTHERS } else { name };
+        if let Some(one) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return one.clone();
+        }
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let name = if all.len() < MOST_NAMES || all.contains_key(name) { name } else { OTHERS };
+        all.entry(name.into()).or_default().clone()
+    }
+
+    /// A copy, so that nobody waits for the page to be written.
+    fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
+    }
+}
+
+/// The first levels of a name, as labels.
+fn labels(names: &[&str], metric: &str) -> String {
+    let mut labels = String::new();
+    for (name, level) in names.iter().zip(metric.split('.')) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let _ = write!(labels, "{comma}{name}=\"{}\"", escaped(level));
+    }
+    labels
 }
 
 fn escaped(value: &str) -> String {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokenbucket_client::{Limit, Limiter, Options, Server};
 
 use self::plan::Plan;
@@ -182,6 +183,11 @@ impl Decider {
             log::warn!("waiting for Redis: {error}");
             tokio::time::sleep(wait).await;
             wait = (2 * wait).min(MOST_BETWEEN_LOOKS);
+        }
+        if self.server.is_cluster() {
+            // Enough for most nodes to have one. Those that are away may come back later.
+            let names: Vec<String> = (0..64).map(|number| format!("warm-up {number}")).collect();
+            join_all(names.iter().map(|name| limiter.take(name, 0))).await;
         }
     }
 }

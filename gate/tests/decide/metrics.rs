@@ -143,7 +143,11 @@ fn the_number_of_names_is_bounded() {
         counters.domain_not_found(&format!("domain {number}"));
     }
     assert!(Arc::ptr_eq(&first, &counters.of_limit("shop.0")), "those that were there stay");
-    assert!(Arc::ptr_eq(&counters.of_limit("shop.more"), &counters.of_limit("shop.and more")));
+    let others = counters.of_limit("shop.more");
+    assert!(Arc::ptr_eq(&others, &counters.of_limit("shop.and more")));
+    let new = Counters::default();
+    new.of_limit(&"long".repeat(1000));
+    assert!(!new.render().contains("long"), "a long name is one of the others");
     let text = counters.render();
     assert!(
         text.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{")).count()
