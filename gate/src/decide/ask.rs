@@ -107,7 +107,7 @@ async fn pay(limiter: Limiter, part: &Part) -> Result<Decision, Error> {
     }
 }
 
-/// A call with its reply. Refunds what a plain limit granted, unless it is kept.
+/// A call with its reply. Dropped without being kept, it refunds what it took.
 struct Sent<'a> {
     limiter: &'a Limiter,
     call: &'a Call,
@@ -123,27 +123,22 @@ impl Sent<'_> {
         self.answer.take()
     }
 
-    /// The answer of a request that another plain limit denies, as it is after the refund.
+    /// The answer when a plain limit denies the request, as it is after the refund.
     fn end_denied(mut self) -> Option<Answer> {
         if !self.call.is_plain || !self.is_allowed() {
             return self.keep();
         }
         let answer = self.answer.take()?;
         self.refund(&answer);
+        let after_refund = |(place, part): (usize, &Part)| {
+            let mut decision = answer.of(place);
+            decision.remaining = decision.remaining.saturating_add_unsigned(part.cost);
+            decision
+        };
         let mut refunded = JointDecision::default();
         refunded.binding = *answer.binding();
         refunded.binding.allowed = false;
-        refunded.each = self
-            .call
-            .parts
-            .iter()
-            .enumerate()
-            .map(|(place, part)| {
-                let mut decision = answer.of(place);
-                decision.remaining = decision.remaining.saturating_add_unsigned(part.cost);
-                decision
-            })
-            .collect();
+        refunded.each = self.call.parts.iter().enumerate().map(after_refund).collect();
         Some(Answer::All(refunded))
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokenbucket_client::{Limit, Limiter, Options, Server};
 
-use self::plan::Plan;
+use self::plan::{Plan, Terms};
 use crate::counters::{add, Counters};
 use crate::limits::{Limits, Matched};
 use crate::messages::{Request, Response};
@@ -85,8 +85,9 @@ pub struct Decider {
 /// More descriptors of a request than these are refused.
 const MOST_DESCRIPTORS: usize = 1000;
 
-/// Between two looks for Redis while it has not answered yet: 1 s, then twice as long each time.
-const MOST_BETWEEN_LOOKS: Duration = Duration::from_secs(30);
+/// Between two tries to reach Redis at the start; twice as long each time, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Decider {
     /// With this server and policy.
@@ -104,7 +105,7 @@ impl Decider {
 
     /// Decides on one request by these limits; `None` if none were ever loaded.
     ///
-    /// May be dropped at any await: what Redis grants then goes back.
+    /// May be dropped at any await: what Redis grants then is refunded. What is paid afterwards is charged all the same.
     ///
     /// # Errors
     ///
@@ -146,7 +147,9 @@ impl Decider {
         found: Vec<Option<Matched>>,
         request: &Request,
     ) -> Result<Response, Refusal> {
-        let plan = Plan::new(request, found, &self.policy, &self.counters, self.server.is_cluster());
+        let is_cluster = self.server.is_cluster();
+        let terms = Terms { policy: &self.policy, counters: &self.counters, is_cluster };
+        let plan = Plan::new(request, found, &terms);
         self.warn_of_refunds(&plan);
         let answers = ask::ask(&self.limiter, &plan).await;
         let answers = answers.map_err(|error| Refusal::Redis(error.to_string()));
@@ -166,7 +169,7 @@ impl Decider {
     fn warn_of_refunds(&self, plan: &Plan) {
         let has_refund = plan.calls.iter().any(|call| call.kind == plan::Kind::Give);
         if has_refund && !self.has_seen_refund.swap(true, Ordering::Relaxed) {
-            log::warn!("a proxy sends is_negative_hits: it gives back the hits of denied requests as well, which took none");
+            log::warn!("a proxy sends is_negative_hits: it also refunds denied requests, which took nothing");
         }
     }
 
@@ -177,15 +180,15 @@ impl Decider {
             no_limit(),
             Options::new().prefix(&*self.policy.prefix).on_error(tokenbucket_client::OnError::Error),
         );
-        let mut wait = Duration::from_secs(1);
+        let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.
         while let Err(error) = limiter.take("warm-up", 0).await {
             log::warn!("waiting for Redis: {error}");
-            tokio::time::sleep(wait).await;
-            wait = (2 * wait).min(MOST_BETWEEN_LOOKS);
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
         if self.server.is_cluster() {
-            // Enough for most nodes to have one. Those that are away may come back later.
+            // Spread over the nodes. One that is away does not delay the start.
             let names: Vec<String> = (0..64).map(|number| format!("warm-up {number}")).collect();
             join_all(names.iter().map(|name| limiter.take(name, 0))).await;
         }

@@ -47,7 +47,7 @@ pub(super) struct Call {
     pub(super) kind: Kind,
     /// Several only of [`Kind::Take`].
     pub(super) parts: Vec<Part>,
-    /// What limits other than quotas and shadows take goes back if one of them is over.
+    /// All plain calls of a request are refunded if one of them is denied. Quotas, shadows and charges are not plain.
     pub(super) is_plain: bool,
 }
 
@@ -69,41 +69,43 @@ pub(super) enum Kind {
     Give,
 }
 
+/// What plans are made by, beside the request.
+pub(super) struct Terms<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) counters: &'a Counters,
+    /// The buckets of a call must share a hash tag.
+    pub(super) is_cluster: bool,
+}
+
 impl Plan {
-    /// `found` has the limit of each descriptor. On a cluster, calls of several buckets need `is_cluster`.
-    pub(super) fn new(
-        request: &Request,
-        mut found: Vec<Option<Matched>>,
-        policy: &Policy,
-        counters: &Counters,
-        is_cluster: bool,
-    ) -> Self {
+    /// `found` has the limit of each descriptor.
+    pub(super) fn new(request: &Request, mut found: Vec<Option<Matched>>, terms: &Terms<'_>) -> Self {
         drop_replaced(&mut found);
         let mut plan = Self { fates: Vec::with_capacity(found.len()), calls: Vec::new() };
         for (descriptor, matched) in request.descriptors.iter().zip(found) {
             let fate = match matched {
                 None => Fate::Passes,
                 Some(matched) if matched.rule.unlimited => Fate::Unlimited,
-                Some(matched) => {
-                    let counters = counters.of_limit(&matched.metric);
-                    let hits = hits(request, descriptor);
-                    let is_quota = matched.rule.quota_mode || policy.quota_mode;
-                    let kind = kind(&matched.rule, descriptor, hits, is_quota);
-                    let is_plain = kind == Kind::Take && !is_quota && !matched.rule.shadow_mode;
-                    let rule = matched.rule.clone();
-                    let part = Part { rule: matched.rule, bucket: matched.bucket, cost: hits };
-                    let split_by = is_cluster.then_some(policy.prefix.as_str());
-                    let (place, earlier) = if is_plain {
-                        plan.add_plain(part, split_by)
-                    } else {
-                        (plan.add_alone(kind, part), 0)
-                    };
-                    Fate::Asked(Asked { rule, counters, hits, is_quota, place, earlier })
-                }
+                Some(matched) => Fate::Asked(plan.add(matched, descriptor, hits(request, descriptor), terms)),
             };
             plan.fates.push(fate);
         }
         plan
+    }
+
+    fn add(&mut self, matched: Matched, descriptor: &Descriptor, hits: u64, terms: &Terms<'_>) -> Asked {
+        let Matched { rule, bucket, metric } = matched;
+        let counters = terms.counters.of_limit(&metric);
+        let is_quota = rule.quota_mode || terms.policy.quota_mode;
+        let kind = kind(&rule, descriptor, hits, is_quota);
+        let is_plain = kind == Kind::Take && !is_quota && !rule.shadow_mode;
+        let part = Part { rule: Arc::clone(&rule), bucket, cost: hits };
+        let (place, earlier) = if is_plain {
+            self.add_plain(part, terms.is_cluster.then_some(terms.policy.prefix.as_str()))
+        } else {
+            (self.add_alone(kind, part), 0)
+        };
+        Asked { rule, counters, hits, is_quota, place, earlier }
     }
 
     fn add_alone(&mut self, kind: Kind, part: Part) -> (usize, usize) {
@@ -111,8 +113,8 @@ impl Plan {
         (self.calls.len() - 1, 0)
     }
 
-    /// Adds to the call that it may share, and tells what the same bucket is asked for already. `split_by` is the prefix of
-    /// all keys, of which each call then shares a hash tag.
+    /// Adds to the first call that it may share. Returns the place and the cost of earlier descriptors on the same bucket.
+    /// `split_by` is the prefix of all keys if calls need a common hash tag.
     fn add_plain(&mut self, part: Part, split_by: Option<&str>) -> ((usize, usize), u64) {
         let shares = |call: &Call| {
             let first = call.parts.first().map_or("", |first| first.bucket.as_str());
@@ -155,8 +157,8 @@ fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
     hits.min(MOST_HITS)
 }
 
-/// Envoy reports what a request has cost by an ordinary call, when the response ends. Only the limit tells: its file says so,
-/// or it is a quota, or it was asked with 0 hits when the request began.
+/// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit: the file says
+/// `paid_afterwards`, or it is a quota, or the request began with a call of 0 hits.
 fn kind(rule: &Rule, descriptor: &Descriptor, hits: u64, is_quota: bool) -> Kind {
     let has_own_hits = descriptor.hits_addend.is_some();
     if hits == 0 {
@@ -182,7 +184,7 @@ fn have_same_tag(prefix: &str, one: &str, other: &str) -> bool {
     hash_tag(&format!("{prefix}{one}")) == hash_tag(&format!("{prefix}{other}"))
 }
 
-/// The part of a key that its slot in a cluster depends on.
+/// The part of a key that decides its slot in a cluster.
 fn hash_tag(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)
