@@ -216,6 +216,20 @@ async fn three_gates_grant_no_more_than_one() {
 }
 
 #[tokio::test]
+async fn a_request_may_have_a_thousand_descriptors() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found: Vec<_> = (0..1000).map(|number| rule(hourly(5), &number.to_string())).collect();
+    let response = decide(&decider, &found, &vec![None; 1000]).await;
+    assert_eq!(summary(&response), (vec![(false, 4); 1000], false));
+    let quotas: Vec<_> = (0..1000).map(|number| rule(quota(5), &number.to_string())).collect();
+    let response = decide(&decider, &quotas, &vec![None; 1000]).await;
+    assert_eq!(summary(&response), (vec![(false, 3); 1000], false));
+    let refusal = decider.decide(None, &request(vec![descriptor("k"); 1001])).await.unwrap_err();
+    assert!(refusal.to_string().contains("1000"), "{refusal}");
+}
+
+#[tokio::test]
 async fn a_request_that_is_none_is_refused_as_in_ratelimit() {
     let server = Server::start();
     let (decider, counters) = decider(&connect(&server), policy());
