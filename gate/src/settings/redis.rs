@@ -9,7 +9,7 @@ use tokenbucket_client::{Server, ServerOptions};
 use super::{RedisType, Settings, SocketType};
 
 impl Settings {
-    /// The server or cluster of `REDIS_URL`. Connects later.
+    /// The server, the master or the cluster of `REDIS_URL`. Connects later.
     ///
     /// # Errors
     ///
@@ -18,20 +18,36 @@ impl Settings {
         let options = ServerOptions::new().timeout(self.redis_timeout);
         let wrong = |error| format!("REDIS_URL: {error}");
         match self.redis_type {
-            RedisType::Single => Server::connect_with(self.node(&self.redis_url)?, options).map_err(wrong),
-            RedisType::Cluster => {
-                let nodes = self.redis_url.split(',').map(|node| self.node(node.trim()));
-                Server::cluster_with(nodes.collect::<Result<Vec<_>, _>>()?, options).map_err(wrong)
+            RedisType::Single => {
+                Server::connect_with(self.node(&self.redis_url, &self.redis_auth)?, options).map_err(wrong)
             }
-            RedisType::Sentinel => Err("REDIS_TYPE=SENTINEL: not supported yet".to_owned()),
+            RedisType::Cluster => {
+                let nodes = self.nodes(&self.redis_url, &self.redis_auth)?;
+                Server::cluster_with(nodes, options).map_err(wrong)
+            }
+            RedisType::Sentinel => {
+                let (master, sentinels) = self
+                    .redis_url
+                    .split_once(',')
+                    .ok_or_else(|| format!("REDIS_URL={}: must be master,sentinel:port,…", self.redis_url))?;
+                // Its address is what the sentinels say.
+                let master = self.node(&format!("{}:6379", master.trim()), &self.redis_auth)?;
+                let sentinels = self.nodes(sentinels, &self.redis_sentinel_auth)?;
+                Server::sentinel_with(master, sentinels, options).map_err(wrong)
+            }
         }
     }
 
-    fn node(&self, url: &str) -> Result<ConnectionInfo, String> {
+    /// Several with commas between.
+    fn nodes(&self, urls: &str, auth: &str) -> Result<Vec<ConnectionInfo>, String> {
+        urls.split(',').map(|url| self.node(url.trim(), auth)).collect()
+    }
+
+    fn node(&self, url: &str, auth: &str) -> Result<ConnectionInfo, String> {
         let info = self.address(url)?;
         let mut settings = info.redis_settings().clone();
-        if !self.redis_auth.is_empty() {
-            settings = with_auth(settings, &self.redis_auth);
+        if !auth.is_empty() {
+            settings = with_auth(settings, auth);
         }
         self.with_certificates(info.set_redis_settings(settings))
     }
