@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::clock::Clock;
+use crate::gate::{wait_until, Gate};
 use crate::http::{ask, get, Reply};
 use crate::servers::Server;
-use crate::world::{configured, folder, free_port, program, statuses, wait_until, Gate, Program, World};
+use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
 /// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
 const PATIENT: &str = "30s";
@@ -25,7 +26,7 @@ impl Envoy {
         let endpoint = |gate: &&Gate| {
             format!(
                 "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}",
-                gate.grpc_port
+                gate.grpc
             )
         };
         let gates: Vec<_> = gates.iter().map(endpoint).collect();
@@ -72,7 +73,7 @@ fn the_example_limits_logins_and_says_what_is_left() {
         "examples/envoy/envoy.yaml",
         &[
             ("port_value: 8000", &format!("port_value: {port}")),
-            ("port_value: 8081", &format!("port_value: {}", gate.grpc_port)),
+            ("port_value: 8081", &format!("port_value: {}", gate.grpc)),
             ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
             ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
         ],
@@ -139,7 +140,7 @@ fn a_new_file_holds_from_the_next_request_on() {
     let ask = |value: &str| envoy.get("/key", &[("key", value)]);
     assert_eq!(ask("a").header("x-ratelimit-limit").map(|text| text.split(',').next().unwrap()), Some("3"));
 
-    world.set_limits(&HOURLY.replace("requests_per_unit: 3", "requests_per_unit: 1"));
+    gate.write("limits.yaml", &HOURLY.replace("requests_per_unit: 3", "requests_per_unit: 1"));
     let mut callers = 0..;
     wait_until("the new limit holds", || {
         let reply = ask(&format!("b{}", callers.next().unwrap()));
@@ -149,9 +150,8 @@ fn a_new_file_holds_from_the_next_request_on() {
     assert_eq!(statuses(2, || ask("c")), [200, 429]);
 
     // A file that is wrong changes nothing.
-    let errors = "ratelimit_service_config_load_error 1";
-    world.set_limits("domain: ''");
-    wait_until("the error is counted", || gate.metrics().lines().any(|line| line == errors));
+    gate.write("limits.yaml", "domain: ''");
+    wait_until("the error is counted", || gate.metric("ratelimit_service_config_load_error") > 0);
     assert_eq!(statuses(2, || ask("d")), [200, 429]);
 }
 
@@ -198,6 +198,7 @@ fn a_gate_killed_and_started_again_loses_no_request() {
             gate.kill();
             so_many_more(20);
             gate.start_again();
+            gate.wait_until_healthy();
         }
         so_many_more(50);
         ended.store(1, Ordering::Relaxed);
@@ -233,7 +234,7 @@ fn two_gates_grant_no_more_than_one() {
 
 /// The hits of all limits, as the metrics have them.
 pub fn total_hits(gate: &Gate) -> u64 {
-    let metrics = gate.metrics();
+    let metrics = get(gate.http, "/metrics", &[]).body;
     let of_limits =
         metrics.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{"));
     of_limits.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()

@@ -8,6 +8,8 @@
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
 mod clock;
+#[path = "../gate.rs"]
+mod gate;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 

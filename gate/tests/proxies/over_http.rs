@@ -1,7 +1,8 @@
 //! Caddy, nginx and HAProxy, which ask over HTTP. All by the configurations of gate/examples.
 
+use crate::gate::{wait_until, Gate};
 use crate::http::{ask, get};
-use crate::world::{configured, folder, free_port, program, statuses, wait_until, Gate, Program, World};
+use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
 /// The keys of examples/limits/edge.yaml, with limits in which nothing comes back while a test runs.
 const LIMITS: &str = "
@@ -18,10 +19,11 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 2}
 ";
 
-fn gate(world: &World, rules: &str) -> Gate {
-    let file = world.folder.path().join("check.yaml");
-    std::fs::write(&file, rules).expect("a file");
-    world.gate(&[("CHECK_FILE", &file.display().to_string())])
+/// A gate with these rules, and the folder that they are in.
+fn gate(world: &World, rules: &str) -> (Gate, tempfile::TempDir) {
+    let folder = folder(&[("check.yaml", rules)]);
+    let file = folder.path().join("check.yaml");
+    (world.gate(&[("CHECK_FILE", &file.display().to_string())]), folder)
 }
 
 /// A proxy whose configuration names the example's ports.
@@ -34,7 +36,7 @@ struct Setting<'a> {
 impl Setting<'_> {
     fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
         let [proxy, gate, backend] =
-            [self.port, self.gate.http_port, self.world.backend.port].map(|port| format!(":{port}"));
+            [self.port, self.gate.http, self.world.backend.port].map(|port| format!(":{port}"));
         let ports = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend)];
         configured(path, &[&ports[..], more].concat())
     }
@@ -70,7 +72,7 @@ fn haproxy(setting: &Setting) -> Program {
 /// What every proxy does by its example.
 fn limits_and_says_so(start: fn(&Setting) -> Program) {
     let world = World::new(LIMITS);
-    let mut gate = gate(&world, &configured("examples/check.yaml", &[]));
+    let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
     let port = free_port();
     let proxy = start(&Setting { port, gate: &gate, world: &world });
 
@@ -129,7 +131,7 @@ fn haproxy_limits_and_says_so() {
 fn nginx_hands_on_403_if_the_gate_denies_by_it() {
     let world = World::new(LIMITS);
     let rules = configured("examples/check.yaml", &[("domain: edge", "domain: edge\ndeny_with: 403")]);
-    let gate = gate(&world, &rules);
+    let (gate, _rules) = gate(&world, &rules);
     let port = free_port();
     let _proxy = nginx(&Setting { port, gate: &gate, world: &world });
     assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
@@ -138,15 +140,15 @@ fn nginx_hands_on_403_if_the_gate_denies_by_it() {
 #[test]
 fn new_rules_hold_from_the_next_request_on() {
     let world = World::new(LIMITS);
-    let gate = gate(&world, &configured("examples/check.yaml", &[]));
+    let (gate, folder) = gate(&world, &configured("examples/check.yaml", &[]));
     let check = |uri: &str| {
         let forwarded =
             [("X-Forwarded-For", "192.0.2.1"), ("X-Forwarded-Uri", uri), ("X-Forwarded-Method", "POST")];
-        get(gate.http_port, "/check", &forwarded)
+        get(gate.http, "/check", &forwarded)
     };
     assert_eq!(statuses(4, || check("/login")), [200, 200, 200, 429]);
     let rules = configured("examples/check.yaml", &[("/login", "/signin")]);
-    std::fs::write(world.folder.path().join("check.yaml"), rules).expect("a file");
+    std::fs::write(folder.path().join("check.yaml"), rules).expect("a file");
     wait_until("the new rules hold", || check("/login").status == 200);
     assert_eq!(check("/signin").status, 429);
 }
@@ -154,8 +156,8 @@ fn new_rules_hold_from_the_next_request_on() {
 #[test]
 fn without_redis_there_is_no_decision() {
     let world = World::new(LIMITS);
-    let gate = gate(&world, &configured("examples/check.yaml", &[]));
-    let check = || get(gate.http_port, "/check", &[("X-Forwarded-For", "192.0.2.1")]);
+    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let check = || get(gate.http, "/check", &[("X-Forwarded-For", "192.0.2.1")]);
     assert_eq!(check().status, 200);
     world.redis.kill();
     let refused = check();

@@ -2,8 +2,9 @@
 
 use crate::clock::Clock;
 use crate::envoy::{get_and_report, world_with_clock, Envoy};
-use crate::http::Backend;
-use crate::world::{configured, statuses, Gate, World};
+use crate::gate::Gate;
+use crate::http::{get, Backend};
+use crate::world::{configured, statuses, World};
 
 struct Replay {
     envoy: Envoy,
@@ -39,7 +40,7 @@ fn limits_shadows_and_metrics() {
     assert_eq!(replay.envoy.get("/nested", &dark).header("x-ratelimit-remaining"), Some("0"));
 
     assert_eq!(statuses(3, || replay.envoy.get("/key", &[("key", "some_value")])), [200, 200, 429]);
-    let metrics = replay.gate.metrics();
+    let metrics = get(replay.gate.http, "/metrics", &[]).body;
     let over = metrics
         .lines()
         .find(|line| line.contains("rate_limit_over_limit{") && line.contains("key_some_value"));

@@ -1,25 +1,14 @@
 //! Programs that a test starts on free ports, each ended with it.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::gate::{Gate, Setup, PATIENCE};
 use crate::http::{Backend, Reply};
 use crate::servers::Server;
-
-/// A test fails when what it waits for takes longer: a slow machine may be slow.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Returns once the condition holds.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A port below those that the kernel gives to clients, so that it stays free for a restart.
 pub fn free_port() -> u16 {
@@ -113,93 +102,11 @@ pub fn program(variable: &str, default: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| default.to_owned())
 }
 
-/// A gate with a folder of files. It may be killed and started again.
-pub struct Gate {
-    child: Option<Child>,
-    settings: Vec<(String, String)>,
-    /// Not with the limits: the gate watches those.
-    log_folder: tempfile::TempDir,
-    pub http_port: u16,
-    pub grpc_port: u16,
-}
-
-impl Gate {
-    /// Starts a gate whose limits are in `folder`.
-    pub fn start(redis: &Server, folder: &Path, settings: &[(&str, &str)]) -> Self {
-        let [http_port, grpc_port, debug_port] = [free_port(), free_port(), free_port()];
-        let own = [
-            ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
-            ("REDIS_URL", format!("127.0.0.1:{}", redis.port)),
-            // A busy machine may be slower than the default.
-            ("REDIS_TIMEOUT", "10s".to_owned()),
-            ("RUNTIME_ROOT", folder.display().to_string()),
-            ("RUNTIME_WATCH_ROOT", "false".to_owned()),
-            ("PORT", http_port.to_string()),
-            ("GRPC_PORT", grpc_port.to_string()),
-            ("DEBUG_PORT", debug_port.to_string()),
-            ("HOST", "127.0.0.1".to_owned()),
-            ("GRPC_HOST", "127.0.0.1".to_owned()),
-        ];
-        let given = settings.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        let settings = own.into_iter().chain(given).map(|(name, value)| (name.to_owned(), value)).collect();
-        let mut gate = Self { child: None, settings, log_folder: self::folder(&[]), http_port, grpc_port };
-        gate.start_again();
-        gate
-    }
-
-    pub fn start_again(&mut self) {
-        let log = std::fs::File::options().create(true).append(true).open(self.log_file()).expect("a file");
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_tokenbucket-gate")])
-            .envs(self.settings.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a file"))
-            .stderr(log)
-            .spawn()
-            .expect("the gate");
-        self.child = Some(child);
-        wait_until("the gate is healthy", || {
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            assert!(ended.is_none(), "the gate ended: {}", self.log());
-            crate::http::get(self.http_port, "/healthcheck", &[]).status == 200 && answers(self.grpc_port)
-        });
-    }
-
-    /// Ends it without a word, as kill -9 does.
-    pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.log_folder.path().join("log")
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_default()
-    }
-
-    pub fn metrics(&self) -> String {
-        crate::http::get(self.http_port, "/metrics", &[]).body
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.kill();
-        if std::thread::panicking() {
-            eprintln!("the log of the gate:\n{}", self.log());
-        }
-    }
-}
-
-/// Redis, a backend and a folder with limits: what every test needs.
+/// Redis, a backend and limits: what every test needs.
 pub struct World {
     pub redis: Server,
     pub backend: Backend,
-    pub folder: tempfile::TempDir,
+    limits: String,
 }
 
 impl World {
@@ -209,22 +116,17 @@ impl World {
     }
 
     pub fn with(redis: Server, limits: &str) -> Self {
-        let world = Self { redis, backend: Backend::start("from the backend"), folder: folder(&[]) };
-        std::fs::create_dir(world.folder.path().join("config")).expect("a folder");
-        world.set_limits(limits);
-        world
+        Self { redis, backend: Backend::start("from the backend"), limits: limits.to_owned() }
     }
 
-    /// Replaces the file of limits.
-    pub fn set_limits(&self, limits: &str) {
-        let config = self.folder.path().join("config");
-        // Under its name at once: the gate must not read half a file.
-        std::fs::write(self.folder.path().join("new"), limits).expect("a file");
-        std::fs::rename(self.folder.path().join("new"), config.join("limits.yaml")).expect("a file");
-    }
-
+    /// A gate that is ready.
     pub fn gate(&self, settings: &[(&str, &str)]) -> Gate {
-        Gate::start(&self.redis, self.folder.path(), settings)
+        // A busy machine may be slower than the default.
+        let setup =
+            Setup::redis(&self.redis.url()).set("REDIS_TIMEOUT", "10s").file("limits.yaml", &self.limits);
+        let gate = settings.iter().fold(setup, |setup, (name, value)| setup.set(name, value)).start();
+        gate.wait_until_healthy();
+        gate
     }
 }
 
