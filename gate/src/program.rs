@@ -188,7 +188,10 @@ async fn watch_redis(gate: Arc<Gate>, for_ever: bool) {
     gate.decider.warm_up().await;
     log::info!("Redis answers");
     gate.health.set_redis(true).await;
-    while for_ever {
+    if !for_ever {
+        return;
+    }
+    loop {
         tokio::time::sleep(ASK_REDIS_EVERY).await;
         let answers = tokio::time::timeout(ASK_REDIS_EVERY, gate.decider.warm_up()).await.is_ok();
         gate.health.set_redis(answers).await;

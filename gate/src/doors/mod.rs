@@ -6,7 +6,7 @@
 //! | [`tls`] | certificates, and those that replace them |
 //! | [`grpc`] | the service of Envoy, health, reflection |
 //! | [`http`] | what is asked over HTTP |
-//! | [`json`] | requests and replies as proto3 JSON |
+//! | `json` | requests and replies as proto3 JSON |
 
 pub mod grpc;
 pub mod http;

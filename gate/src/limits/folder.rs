@@ -76,7 +76,8 @@ impl Walk {
             let is_hidden = name.as_encoded_bytes().starts_with(b".");
             // Kubernetes keeps the files of a config map there; those that are meant to be read are links to them.
             let is_behind_links = name.as_encoded_bytes().starts_with(b"..");
-            if !is_behind_links && !(is_hidden && self.ignore_dot_files) {
+            let is_ignored = is_behind_links || (is_hidden && self.ignore_dot_files);
+            if !is_ignored {
                 names.push((is_hidden, name));
             }
         }

@@ -1,7 +1,5 @@
 //! Which descriptors a forwarded request has. No server is needed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokenbucket_gate::check::Rules;
 use tokenbucket_gate::limits::File;

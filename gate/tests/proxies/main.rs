@@ -2,9 +2,6 @@
 //!
 //! SERVER and MODULE name a server and the module; ENVOY, CADDY, NGINX and HAPROXY the proxies.
 
-#![allow(missing_docs)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
 mod clock;
