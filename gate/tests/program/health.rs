@@ -5,8 +5,8 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::ServingStatus;
 
-use crate::gate::{request, wait_until, Gate, Setup};
-use crate::servers::Server;
+use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
+use crate::servers::{ask, Sentinel, Server};
 use crate::TWO;
 
 async fn grpc_health(gate: &Gate, service: &str) -> ServingStatus {
@@ -90,4 +90,26 @@ async fn ends_on_signals() {
         // 10 s, and some for a slow machine.
         assert!(asked_at.elapsed() < Duration::from_secs(15));
     }
+}
+
+/// As Sentinel says: also after a failover.
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_the_master_that_sentinel_names() {
+    let (master, replica) = (Server::start(), Server::start());
+    let _: String = ask(&replica, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
+    let sentinel = Sentinel::of(&master);
+    wait_until("the sentinel knows the replica", || sentinel.knows_a_replica());
+    let gate = Setup::redis(&format!("mymaster,127.0.0.1:{}", sentinel.port))
+        .set("REDIS_TYPE", "SENTINEL")
+        .file("two.yaml", TWO)
+        .start();
+    gate.wait_until_healthy();
+    master.kill();
+    let mut client = gate.client().await;
+    let began = Instant::now();
+    while client.should_rate_limit(request("d", &[&[("key", "a")]])).await.is_err() {
+        assert!(began.elapsed() < PATIENCE, "no decision after the failover");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(ask::<String>(&replica, &["INFO", "replication"]).contains("role:master"));
 }

@@ -1,58 +1,11 @@
 //! A master that a sentinel watches.
 
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tokenbucket_client::{Error, Limiter, OnError, Options, Server};
 
-use crate::servers::{self, ask, wait_for, READY_WITHIN};
+use crate::servers::{self, ask, wait_for, Sentinel, READY_WITHIN};
 use crate::{limit, patient, STILL};
-
-/// Ends with the test.
-struct Sentinel {
-    process: Child,
-    port: u16,
-    _folder: TempDir,
-}
-
-impl Sentinel {
-    /// One that alone decides whether the master is down.
-    async fn of(master: &servers::Server) -> Self {
-        let folder = TempDir::new().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let settings = format!(
-            "port {port}\nsentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 200\n",
-            master.port
-        );
-        let file = folder.path().join("sentinel.conf");
-        std::fs::write(&file, settings).unwrap();
-        let server = std::env::var("SERVER").unwrap_or("redis-server".to_owned());
-        let mut command = Command::new(server);
-        command.arg(file).arg("--sentinel").current_dir(folder.path()).stdout(Stdio::null());
-        let sentinel = Self { process: command.spawn().unwrap(), port, _folder: folder };
-        let address = ("127.0.0.1", port);
-        wait_for("the sentinel", READY_WITHIN, async || TcpStream::connect(address).is_ok()).await;
-        sentinel
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    fn info(&self) -> String {
-        let client = redis::Client::open(self.url()).unwrap();
-        redis::cmd("INFO").arg("sentinel").query(&mut client.get_connection().unwrap()).unwrap()
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn limiter(master: &str, sentinels: &[String]) -> Limiter {
     let options = patient().retry_every(Duration::from_millis(20));
@@ -65,12 +18,12 @@ async fn the_new_master_goes_on_where_the_old_one_was() {
     let master = servers::Server::start();
     let replica = servers::Server::start();
     ask::<String>(&replica, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
-    let sentinel = Sentinel::of(&master).await;
+    let sentinel = Sentinel::of(&master);
     let nobody = "redis://127.0.0.1:1".to_owned();
     let limiter = limiter("redis://mymaster", &[nobody, sentinel.url()]);
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
     wait_for("the replica", READY_WITHIN, async || {
-        ask::<u64>(&replica, &["DBSIZE"]) == 1 && sentinel.info().contains("slaves=1")
+        ask::<u64>(&replica, &["DBSIZE"]) == 1 && sentinel.knows_a_replica()
     })
     .await;
 
@@ -84,7 +37,7 @@ async fn the_new_master_goes_on_where_the_old_one_was() {
 #[tokio::test]
 async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
     let master = servers::Server::start();
-    let sentinel = Sentinel::of(&master).await;
+    let sentinel = Sentinel::of(&master);
     let error = limiter("redis://another", &[sentinel.url()]).take("a", 1).await.unwrap_err();
     assert!(matches!(&error, Error::Refused { server, .. } if server == "master another"), "{error:?}");
     assert!(error.to_string().contains("no sentinel knows a master of this name"), "{error}");
