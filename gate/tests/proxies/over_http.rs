@@ -19,6 +19,9 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 2}
 ";
 
+/// Longer than any reply takes on a busy machine.
+const PATIENT: &str = "30000ms";
+
 /// A gate with these rules, and the folder that they are in.
 fn gate(world: &World, rules: &str) -> (Gate, tempfile::TempDir) {
     let folder = folder(&[("check.yaml", rules)]);
@@ -31,6 +34,8 @@ struct Setting<'a> {
     port: u16,
     gate: &'a Gate,
     world: &'a World,
+    /// How long a request waits for the gate; the examples have 100ms.
+    waits: &'a str,
 }
 
 impl Setting<'_> {
@@ -43,13 +48,15 @@ impl Setting<'_> {
 }
 
 fn caddy(setting: &Setting) -> Program {
-    let text = setting.configured("examples/caddy/Caddyfile", &[("timeout 100ms", "timeout 30s")]);
+    let text = setting
+        .configured("examples/caddy/Caddyfile", &[("timeout 100ms", &format!("timeout {}", setting.waits))]);
     let caddy = program("CADDY", "caddy");
     Program::start(setting.port, folder(&[("Caddyfile", &text)]), &[&caddy, "run", "--config", "Caddyfile"])
 }
 
 fn nginx(setting: &Setting) -> Program {
-    let text = setting.configured("examples/nginx/nginx.conf", &[("timeout 100ms", "timeout 30s")]);
+    let text = setting
+        .configured("examples/nginx/nginx.conf", &[("timeout 100ms", &format!("timeout {}", setting.waits))]);
     let folder = folder(&[("nginx.conf", &text)]);
     let prefix = folder.path().display().to_string() + "/";
     let nginx = program("NGINX", "/usr/sbin/nginx");
@@ -63,7 +70,8 @@ fn nginx(setting: &Setting) -> Program {
 
 fn haproxy(setting: &Setting) -> Program {
     let text = setting.configured("examples/haproxy/haproxy.cfg", &[]);
-    let lua = configured("examples/haproxy/check.lua", &[]);
+    let ms = setting.waits.replace("ms", "");
+    let lua = configured("examples/haproxy/check.lua", &[("timeout = 100", &format!("timeout = {ms}"))]);
     let haproxy = program("HAPROXY", "/usr/sbin/haproxy");
     let folder = folder(&[("haproxy.cfg", &text), ("check.lua", &lua)]);
     Program::start(setting.port, folder, &[&haproxy, "-db", "-f", "haproxy.cfg"])
@@ -74,7 +82,7 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
     let world = World::new(LIMITS);
     let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
     let port = free_port();
-    let proxy = start(&Setting { port, gate: &gate, world: &world });
+    let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
 
     let login = |path: &str, headers: &[(&str, &str)]| ask(port, "POST", path, headers, "name=ann");
     let first = login("/login", &[]);
@@ -128,12 +136,31 @@ fn haproxy_limits_and_says_so() {
 }
 
 #[test]
+fn requests_pass_while_the_gate_hangs() {
+    let world = World::new(LIMITS);
+    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    gate.signal("STOP");
+    for start in [caddy, nginx, haproxy] {
+        let port = free_port();
+        let proxy = start(&Setting { port, gate: &gate, world: &world, waits: "100ms" });
+        let reply = ask(port, "POST", "/login", &[], "name=ann");
+        assert_eq!(
+            (reply.status, reply.body.as_str()),
+            (200, "from the backend name=ann"),
+            "{}",
+            proxy.log()
+        );
+        assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
+    }
+}
+
+#[test]
 fn nginx_hands_on_403_if_the_gate_denies_by_it() {
     let world = World::new(LIMITS);
     let rules = configured("examples/check.yaml", &[("domain: edge", "domain: edge\ndeny_with: 403")]);
     let (gate, _rules) = gate(&world, &rules);
     let port = free_port();
-    let _proxy = nginx(&Setting { port, gate: &gate, world: &world });
+    let _proxy = nginx(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
     assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
 }
 
