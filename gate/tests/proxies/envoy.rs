@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::clock::Clock;
 use crate::gate::{wait_until, Gate};
 use crate::http::{ask, get, Reply};
-use crate::servers::Server;
+use crate::servers::{self, Cluster, Server};
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
 /// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
@@ -230,6 +230,26 @@ fn two_gates_grant_no_more_than_one() {
         }
     });
     assert_eq!(allowed.into_inner(), 40);
+}
+
+#[test]
+fn a_slot_of_a_cluster_moves_under_envoy() {
+    let cluster = Cluster::start();
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &cluster.urls())]);
+    let envoy = Envoy::with(&world, &[&gate], true, world.backend.port);
+    let ask = |value: &str| envoy.get("/key", &[("key", value)]).status;
+    assert_eq!(statuses(4, || envoy.get("/key", &[("key", "before")])), [200, 200, 200, 429]);
+
+    // The gate knows where the slot was, and hears on the way where it is.
+    let bucket = "{key=after}";
+    let owner = cluster.node_of(bucket);
+    cluster.move_slot_of(bucket, (owner + 1) % 3);
+    assert_eq!([ask("after"), ask("after"), ask("after"), ask("after")], [200, 200, 200, 429]);
+    assert_eq!(ask("before"), 429);
+    let moved = &cluster.nodes[(owner + 1) % 3];
+    let keys: Vec<String> = servers::ask(moved, &["KEYS", "*{key=after}*"]);
+    assert_eq!(keys.len(), 1, "the bucket is elsewhere");
 }
 
 /// The hits of all limits, as the metrics have them.
