@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::Decider;
 use crate::doors::grpc::{self, Age};
 use crate::doors::listen::Listener;
 use crate::doors::tls::Tls;
 use crate::doors::{http, Gate, Health};
-use crate::limits::check_files;
+use crate::limits::{check_files, read_file};
 use crate::log_lines;
 use crate::reload::{Folder, Reloader};
 use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
@@ -66,7 +67,14 @@ fn fail(line: &str) -> ExitCode {
 }
 
 fn check(paths: &[PathBuf], settings: &Settings) -> ExitCode {
-    match check_files(paths, &settings.limits_options(), settings.runtime_ignoredotfiles) {
+    let limits = check_files(paths, &settings.limits_options(), settings.runtime_ignoredotfiles);
+    let rules = settings.check_file.as_deref().map_or(Ok(()), check_rules);
+    let judged = match (limits, rules) {
+        (limits, Ok(())) => limits,
+        (Ok(_), Err(mistake)) => Err(mistake),
+        (Err(mistakes), Err(mistake)) => Err(mistakes + &mistake),
+    };
+    match judged {
         Ok(text) => {
             let _ = write!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
@@ -76,6 +84,11 @@ fn check(paths: &[PathBuf], settings: &Settings) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn check_rules(path: &Path) -> Result<(), String> {
+    let file = read_file(path).map_err(|error| format!("{error}\n"))?;
+    Rules::read(&file).map(|_| ()).map_err(|mistake| format!("{mistake}\n"))
 }
 
 fn serve(settings: Settings) -> Result<(), String> {

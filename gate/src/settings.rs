@@ -34,7 +34,7 @@ pub struct Arguments {
 /// What the program does instead of serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Instead {
-    /// Checks files of limits and ends: 0 if all can be used, else 1
+    /// Checks files of limits, and CHECK_FILE if it is set, and ends: 0 if all can be used, else 1
     Check {
         /// Files of limits, as they would be loaded together
         #[arg(required = true, value_name = "FILE")]
