@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 
 /// The request of a proxy's caller.
 #[derive(Debug)]
@@ -11,43 +11,45 @@ pub(super) struct Forwarded<'a> {
     headers: &'a HeaderMap,
     /// Who called the proxy.
     pub address: Option<IpAddr>,
-    /// As backends resolve it: decoded, without `.`, `..` and `//`.
-    pub path: Option<String>,
+    pub path: Option<Path>,
     /// Without the `?`.
-    pub query: Option<&'a str>,
-    pub method: Option<&'a str>,
+    pub query: Option<String>,
+    pub method: Option<Cow<'a, str>>,
     /// In lower case, without its port.
     pub host: Option<String>,
+}
+
+/// A path as backends resolve it: decoded, without `.`, `..` and `//`. Many take `/login/` for `/login`.
+#[derive(Debug)]
+pub(super) struct Path {
+    pub plain: String,
+    pub with_slash: String,
 }
 
 impl<'a> Forwarded<'a> {
     /// Reads the headers. The address is the one that the `hops`th proxy from the end added.
     pub(super) fn read(headers: &'a HeaderMap, hops: usize) -> Self {
-        let uri = last(headers, "x-forwarded-uri").map(without_authority);
-        let (path, query) = match uri.map(|uri| uri.split_once('?').unwrap_or((uri, ""))) {
-            Some((path, query)) => (Some(resolved(path)), Some(query)),
-            None => (None, None),
-        };
+        let uri = last(headers, "x-forwarded-uri");
+        let parts = uri.as_deref().map(without_authority).map(|uri| uri.split_once('?').unwrap_or((uri, "")));
         Self {
             headers,
             address: address(headers, hops),
-            path,
-            query,
+            path: parts.map(|(path, _)| resolved(path)),
+            query: parts.map(|(_, query)| query.to_owned()),
             method: last(headers, "x-forwarded-method"),
-            host: last(headers, "x-forwarded-host").map(without_port),
+            host: last(headers, "x-forwarded-host").map(|host| without_port(&host)),
         }
     }
 
     /// A header of the request; several of one name are joined by commas.
     pub(super) fn header(&self, name: &str) -> Option<String> {
-        let values: Vec<_> =
-            self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        let values: Vec<_> = self.headers.get_all(name).iter().map(text).collect();
         Some(values.join(",")).filter(|value| !value.is_empty())
     }
 
     /// The first parameter of this name in the query.
     pub(super) fn parameter(&self, name: &str) -> Option<String> {
-        let pairs = self.query?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let pairs = self.query.as_ref()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let plain = |text: &str| decoded(&text.replace('+', " ")).into_owned();
         pairs
             .map(|(key, value)| (plain(key), value))
@@ -56,14 +58,19 @@ impl<'a> Forwarded<'a> {
     }
 }
 
+/// Nobody evades a limit by bytes that are no text.
+fn text(value: &HeaderValue) -> Cow<'_, str> {
+    String::from_utf8_lossy(value.as_bytes())
+}
+
 /// The last header of a name: a proxy that adds one puts it behind its caller's.
-fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get_all(name).iter().next_back()?.to_str().ok().filter(|value| !value.is_empty())
+fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
+    headers.get_all(name).iter().next_back().map(text).filter(|value| !value.is_empty())
 }
 
 fn address(headers: &HeaderMap, hops: usize) -> Option<IpAddr> {
-    let lines = headers.get_all("x-forwarded-for").iter().filter_map(|line| line.to_str().ok());
-    let hop = lines.flat_map(|line| line.split(',')).rev().map(str::trim).take(hops).last()?;
+    let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().map(text).collect();
+    let hop = lines.iter().flat_map(|line| line.split(',')).rev().map(str::trim).take(hops).last()?;
     let address = hop.parse().or_else(|_| hop.parse().map(|with_port: SocketAddr| with_port.ip()));
     // An IPv4 address that is written as IPv6 is the same caller.
     address.ok().map(|address: IpAddr| address.to_canonical())
@@ -87,7 +94,7 @@ fn without_authority(uri: &str) -> &str {
 }
 
 /// One spelling for all paths that a backend may take for the same, so that nobody evades a limit by another.
-fn resolved(path: &str) -> String {
+fn resolved(path: &str) -> Path {
     let path = path.split('#').next().unwrap_or_default();
     let path = decoded(path);
     let mut segments = Vec::new();
@@ -98,8 +105,9 @@ fn resolved(path: &str) -> String {
             other => segments.push(other),
         }
     }
-    let is_folder = ["/", "/.", "/.."].iter().any(|end| path.ends_with(end)) && !segments.is_empty();
-    format!("/{}{}", segments.join("/"), if is_folder { "/" } else { "" })
+    let plain = format!("/{}", segments.join("/"));
+    let with_slash = if segments.is_empty() { plain.clone() } else { format!("{plain}/") };
+    Path { plain, with_slash }
 }
 
 /// Without percent-encoding. Bytes that are no UTF-8 become U+FFFD.

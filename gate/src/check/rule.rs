@@ -116,15 +116,14 @@ fn warn_once(warned: &AtomicBool, text: impl FnOnce() -> String) {
 
 impl Rule {
     fn descriptors(&self, forwarded: &Forwarded<'_>) -> Vec<messages::Descriptor> {
-        let path = forwarded.path.as_deref();
-        let Some(captured) = self.fits(path, forwarded) else { return Vec::new() };
+        let Some(captured) = self.fits(forwarded) else { return Vec::new() };
         self.descriptors.iter().filter_map(|one| one.of(forwarded, &captured)).collect()
     }
 
     /// What the segments of its path are, if the request fits.
-    fn fits<'a>(&'a self, path: Option<&'a str>, forwarded: &Forwarded<'_>) -> Option<Captured<'a>> {
+    fn fits<'a>(&'a self, forwarded: &'a Forwarded<'_>) -> Option<Captured<'a>> {
         let host = forwarded.host.as_deref().unwrap_or_default();
-        let method = forwarded.method.unwrap_or_default();
+        let method = forwarded.method.as_deref().unwrap_or_default();
         let by_host = self.hosts.is_empty() || self.hosts.iter().any(|one| one.fit(host).is_some());
         let by_method =
             self.methods.is_empty() || self.methods.iter().any(|one| one.eq_ignore_ascii_case(method));
@@ -134,7 +133,8 @@ impl Rule {
         if self.paths.is_empty() {
             return Some(Captured::new());
         }
-        self.paths.iter().find_map(|one| one.fit(path?))
+        let path = forwarded.path.as_ref()?;
+        self.paths.iter().find_map(|one| one.fit(&path.plain).or_else(|| one.fit(&path.with_slash)))
     }
 }
 
@@ -163,12 +163,12 @@ impl Source {
             Self::Fixed(text) => return Some(text.clone()),
             Self::Address { v4, v6 } => forwarded.address.map(|address| network(address, *v4, *v6)),
             Self::Host => forwarded.host.clone(),
-            Self::Method => forwarded.method.map(str::to_owned),
-            Self::Path => forwarded.path.clone(),
+            Self::Method => forwarded.method.as_deref().map(str::to_owned),
+            Self::Path => forwarded.path.as_ref().map(|path| path.plain.clone()),
             Self::Segment(name) => {
                 captured.iter().find(|(known, _)| known == name).map(|(_, value)| (*value).to_owned())
             }
-            Self::Query => forwarded.query.map(str::to_owned),
+            Self::Query => forwarded.query.clone(),
             Self::Parameter(name) => forwarded.parameter(name),
             Self::Header(name) => forwarded.header(name),
         };

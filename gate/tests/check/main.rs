@@ -140,10 +140,34 @@ fn another_spelling_of_a_path_evades_no_limit() {
         "/%2flogin",
         "/../login",
         "/login#x",
+        "/login/",
     ];
     for uri in spellings {
         assert_eq!(at(&rules, "post", "a", uri), ["route=login"], "{uri}");
     }
+}
+
+#[test]
+fn bytes_that_are_no_text_evade_no_limit() {
+    let rules = rules(ROUTES);
+    let mut lines = headers(&[("x-forwarded-method", "POST")]);
+    for uri in [&b"/login?\xff"[..], "/login?é".as_bytes()] {
+        lines.insert("x-forwarded-uri", HeaderValue::from_bytes(uri).expect("a value"));
+        assert_eq!(rules.request(&lines, None).descriptors.len(), 1, "{uri:?}");
+    }
+}
+
+#[test]
+fn a_path_with_a_slash_at_its_end_is_the_same() {
+    let rules = rules(
+        "domain: web\nrules: [{path: [/api/*, /x/], descriptors: [entries: [{key: path, from: path}]]}]",
+    );
+    for (uri, path) in
+        [("/api", "/api"), ("/api/", "/api"), ("/api/a/", "/api/a"), ("/x", "/x"), ("/x/", "/x")]
+    {
+        assert_eq!(at(&rules, "GET", "a", uri), [format!("path={path}")], "{uri}");
+    }
+    assert_eq!(at(&rules, "GET", "a", "/apix"), [""; 0]);
 }
 
 #[test]
