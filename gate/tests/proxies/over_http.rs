@@ -181,12 +181,33 @@ fn new_rules_hold_from_the_next_request_on() {
 }
 
 #[test]
-fn without_redis_there_is_no_decision() {
+fn while_redis_is_away_on_error_decides() {
     let world = World::new(LIMITS);
-    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
-    let check = || get(gate.http, "/check", &[("X-Forwarded-For", "192.0.2.1")]);
-    assert_eq!(check().status, 200);
+    let rules = folder(&[("check.yaml", &configured("examples/check.yaml", &[]))]);
+    let file = rules.path().join("check.yaml").display().to_string();
+    let gates = ["error", "allow", "deny"]
+        .map(|on_error| world.gate(&[("CHECK_FILE", file.as_str()), ("ON_ERROR", on_error)]));
+    let check = |at: usize| get(gates[at].http, "/check", &[("X-Forwarded-For", "192.0.2.1")]);
+    assert_eq!([check(0).status, check(1).status, check(2).status], [200; 3]);
     world.redis.kill();
-    let refused = check();
-    assert_eq!((refused.status, refused.body.as_str()), (503, "no decision on the rate limit\n"));
+    assert_eq!([check(0).status, check(1).status, check(2).status], [503, 200, 429]);
+    assert_eq!(check(0).body, "no decision on the rate limit\n");
+    // Nobody knows what is left.
+    assert_eq!(check(2).header("ratelimit"), None);
+}
+
+#[test]
+fn a_request_that_costs_more_than_its_limit_is_not_told_to_wait() {
+    let world = World::new(LIMITS);
+    let with_hits = ("from: header X-User}", "from: header X-User}\n        hits: header X-Cost");
+    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[with_hits]));
+    let check = |cost: &str| {
+        let headers = [("X-Forwarded-Uri", "/api/x"), ("X-User", "ann"), ("X-Cost", cost)];
+        get(gate.http, "/check", &headers)
+    };
+    let never = check("3");
+    assert_eq!((never.status, never.header("retry-after")), (429, None), "{never:?}");
+    assert_eq!(check("2").status, 200);
+    let later = check("2");
+    assert_eq!((later.status, later.number("retry-after").is_some()), (429, true), "{later:?}");
 }
