@@ -137,8 +137,9 @@ impl Counters {
         for (place, stat) in STATS.iter().enumerate() {
             let name = format!("ratelimit_service_rate_limit_{stat}");
             writeln!(text, "# TYPE {name} counter")?;
-            for (labels, counts) in &by_labels {
-                let count = counts.get(place).unwrap_or(&0);
+            // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look for its name alone.
+            let counted = |counts: &[u64; STATS.len()]| counts.get(place).copied().filter(|count| *count > 0);
+            for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?))) {
                 writeln!(text, "{name}{{{labels}}} {count}")?;
             }
         }

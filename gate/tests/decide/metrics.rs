@@ -18,7 +18,7 @@ fn counted(counters: &Counters, key: &str) -> [u64; 6] {
         .map(|stat| {
             let name = format!("ratelimit_service_rate_limit_{stat}{{domain=\"shop\",key1=\"{key}_v\"}} ");
             let line = text.lines().find_map(|line| line.strip_prefix(&name));
-            line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+            line.map_or(0, |count| count.parse().unwrap())
         })
 }
 
