@@ -45,24 +45,16 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Reads all files; none if the folder does not exist.
+    /// Reads all files; nothing if the folder does not exist.
     ///
     /// # Errors
     ///
     /// One line: which file cannot be read.
-    pub fn read(&self) -> Result<Vec<File>, String> {
+    pub fn read(&self) -> Result<Option<Vec<File>>, String> {
         match read_folder(&self.path, self.ignore_dot_files) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read.map_err(|error| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some).map_err(|error| error.to_string()),
         }
-    }
-
-    /// All paths whose change can change what is read: `files`, and the way to them.
-    fn ways(&self, files: &[File]) -> Vec<PathBuf> {
-        let way = self.path.ancestors().take(self.depth.saturating_add(1)).map(Path::to_owned);
-        // A file that is not there stands for any.
-        let any = [self.path.join("*")];
-        way.chain(any).chain(files.iter().map(|file| PathBuf::from(&file.name))).collect()
     }
 }
 
@@ -75,7 +67,7 @@ pub struct Reloader {
     gate: Arc<Gate>,
     tls: Option<Arc<Tls>>,
     /// What was read last, used or not: a mistake counts once.
-    read: Result<Vec<File>, String>,
+    read: Result<Option<Vec<File>>, String>,
     /// The same of the rules.
     rules_read: Option<Result<File, String>>,
     /// What was wrong with the certificates last.
@@ -85,7 +77,7 @@ pub struct Reloader {
 impl Reloader {
     /// For this folder, this file of rules and these certificates.
     pub fn new(folder: Folder, check_file: Option<PathBuf>, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
-        Self { folder, check_file, gate, tls, read: Ok(Vec::new()), rules_read: None, complaint: None }
+        Self { folder, check_file, gate, tls, read: Ok(None), rules_read: None, complaint: None }
     }
 
     /// Reads the rules for `/check`, if there is a file of them. Uses them if they differ from those before, or if `anyway`.
@@ -124,8 +116,13 @@ impl Reloader {
         let counters = &self.gate.counters;
         let limits = match read {
             // Before the first file is there, nobody knows what would be allowed.
-            Ok(files) if files.is_empty() && !self.has_limits() => return Ok(false),
-            Ok(files) => Limits::read(&files, &self.folder.options).map_err(|mistake| mistake.to_string()),
+            Ok(None) if !self.has_limits() => return Ok(false),
+            Ok(Some(files)) if files.is_empty() && !self.has_limits() => return Ok(false),
+            // A folder is away for a moment when links are replaced one after the other; or for ever by mistake.
+            Ok(None) => Err(format!("{}: no such folder", self.folder.path.display())),
+            Ok(Some(files)) => {
+                Limits::read(&files, &self.folder.options).map_err(|mistake| mistake.to_string())
+            }
             Err(error) => Err(error),
         };
         let limits = limits.inspect_err(|_| {
@@ -150,7 +147,7 @@ impl Reloader {
         let mut anyway = false;
         loop {
             // Folders come and go: watches those that are there now, and then reads, so that nothing is missed between.
-            let watcher = watch(&self.folders(), changed.clone());
+            let watcher = watch(&self.folder.path, &self.folders(), changed.clone());
             if let Err(error) = &watcher {
                 log::debug!("cannot watch files, reads them every {LOOK_EVERY:?}: {error}");
             }
@@ -187,17 +184,19 @@ impl Reloader {
         }
     }
 
-    /// Folders in which a change can change what is read.
+    /// Folders in which a change can change what is read, beside the folder of limits.
     fn folders(&self) -> BTreeSet<PathBuf> {
+        let way = self.folder.path.ancestors().take(self.folder.depth.saturating_add(1)).map(Path::to_owned);
+        let limits = self.read.iter().flatten().flatten().map(|file| PathBuf::from(&file.name));
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
-        let limits = self.folder.ways(self.read.as_deref().unwrap_or_default()).into_iter();
-        let paths: Vec<PathBuf> = limits.chain(self.check_file.clone()).chain(certificates).collect();
-        let targets = paths.iter().filter_map(|path| path.canonicalize().ok());
-        let targets: Vec<PathBuf> = targets.collect();
+        let paths: Vec<PathBuf> =
+            way.chain(limits).chain(self.check_file.clone()).chain(certificates).collect();
+        // Files may be links to elsewhere.
+        let targets: Vec<PathBuf> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
         let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());
-        folders
-            .map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder }.to_owned())
-            .collect()
+        let folders =
+            folders.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+        folders.map(Path::to_owned).filter(|folder| !folder.starts_with(&self.folder.path)).collect()
     }
 }
 
@@ -208,7 +207,11 @@ async fn settle(changes: &mut mpsc::Receiver<()>) {
 }
 
 /// Sends something when the kernel says that something changed, until it is dropped.
-fn watch(folders: &BTreeSet<PathBuf>, changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+fn watch(
+    limits: &Path,
+    others: &BTreeSet<PathBuf>,
+    changed: mpsc::Sender<()>,
+) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         // Reading is no change.
         let is_read =
@@ -218,8 +221,9 @@ fn watch(folders: &BTreeSet<PathBuf>, changed: mpsc::Sender<()>) -> notify::Resu
             let _ = changed.try_send(());
         }
     })?;
-    for folder in folders {
-        // One that is not there shows in its parent when it comes.
+    // One that is not there shows in its parent when it comes.
+    let _ = watcher.watch(limits, RecursiveMode::Recursive);
+    for folder in others {
         let _ = watcher.watch(folder, RecursiveMode::NonRecursive);
     }
     Ok(watcher)

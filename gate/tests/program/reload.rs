@@ -108,6 +108,36 @@ fn follows_config_maps() {
     wait_until("the second", || has(&gate, "two") && !has(&gate, "one"));
 }
 
+/// While the folders of both versions are there, each file counts once.
+#[test]
+fn reads_one_version_of_a_config_map() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("root/config");
+    for (name, domain) in [("..2026_01", "one"), ("..2026_02", "one")] {
+        std::fs::create_dir_all(config.join(name)).expect("a folder");
+        std::fs::write(config.join(name).join("limits.yaml"), limits(domain)).expect("a file");
+    }
+    swap(&config, "..2026_01", "..data");
+    symlink("..data/limits.yaml", config.join("limits.yaml")).expect("a link");
+    let gate = Setup::redis(&redis.url()).start_in(folder);
+    assert_eq!((gate.metric(SUCCESS), gate.metric(ERROR)), (1, 0));
+}
+
+/// A folder that is gone, if only while links are replaced, takes no limits with it.
+#[test]
+fn keeps_limits_without_a_folder() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    let [root, away] = ["root", "away"].map(|name| gate.folder.path().join(name));
+    std::fs::rename(&root, &away).expect("a folder");
+    gate.wait_for_line("root/config: no such folder; the limits in use stay");
+    assert!(has(&gate, "d"));
+    std::fs::write(away.join("config/two.yaml"), limits("e")).expect("a file");
+    std::fs::rename(&away, &root).expect("a folder");
+    wait_for(&gate, "e");
+}
+
 /// SIGHUP reloads, and ends nothing.
 #[test]
 fn reloads_on_sighup() {
