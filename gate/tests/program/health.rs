@@ -4,6 +4,10 @@ use tonic::transport::Channel;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::ServingStatus;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
 
 use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
 use crate::servers::{ask, Sentinel, Server};
@@ -112,4 +116,28 @@ async fn asks_the_master_that_sentinel_names() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(ask::<String>(&replica, &["INFO", "replication"]).contains("role:master"));
+}
+
+/// Clients such as grpcurl need no .proto files.
+#[tokio::test(flavor = "multi_thread")]
+async fn describes_its_services() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).start();
+    let url = format!("http://127.0.0.1:{}", gate.grpc);
+    let channel = Channel::from_shared(url).expect("a URL").connect().await.expect("a connection");
+    let question =
+        |question| ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+    let symbol = "envoy.service.ratelimit.v3.RateLimitService".to_owned();
+    let questions = [
+        question(MessageRequest::ListServices(String::new())),
+        question(MessageRequest::FileContainingSymbol(symbol.clone())),
+    ];
+    let mut client = ServerReflectionClient::new(channel);
+    let replies = client.server_reflection_info(tokio_stream::iter(questions)).await.expect("replies");
+    let mut replies = replies.into_inner();
+    let mut next = async || replies.message().await.expect("no error").expect("a reply").message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = next().await else { panic!("no list") };
+    let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    assert!(names.contains(&symbol) && names.contains(&"grpc.health.v1.Health".to_owned()), "{names:?}");
+    assert!(matches!(next().await, Some(MessageResponse::FileDescriptorResponse(_))));
 }

@@ -10,6 +10,7 @@ mod servers;
 mod health;
 mod hostile;
 mod http;
+mod redis;
 mod reload;
 mod settings;
 mod tls;

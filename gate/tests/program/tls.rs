@@ -15,7 +15,7 @@ fn openssl(folder: &Path, words: &str) {
 }
 
 /// A certificate NAME.pem with NAME.key for a host, signed by ca.pem.
-fn sign(folder: &Path, name: &str, host: &str) {
+pub fn sign(folder: &Path, name: &str, host: &str) {
     std::fs::write(folder.join("ext"), format!("subjectAltName=DNS:{host}\n")).expect("a file");
     openssl(folder, &format!("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.new -out csr -subj /CN={host}"));
     openssl(
@@ -28,7 +28,7 @@ fn sign(folder: &Path, name: &str, host: &str) {
     std::fs::rename(folder.join(format!("{name}.crt")), folder.join(format!("{name}.pem"))).expect("a file");
 }
 
-fn authority(folder: &Path) {
+pub fn authority(folder: &Path) {
     openssl(folder, "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test");
 }
 

@@ -1,0 +1,145 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use crate::gate::{wait_until, Gate, Setup};
+use crate::servers::{ask, Cluster, Sentinel, Server};
+use crate::tls::{authority, sign};
+use crate::{asks, TWO};
+
+fn start(variables: &[(&str, &str)]) -> Gate {
+    let setup = Setup::new().file("two.yaml", TWO);
+    variables.iter().fold(setup, |setup, (name, value)| setup.set(name, value)).start()
+}
+
+fn decides(gate: &Gate) {
+    gate.wait_until_healthy();
+    let statuses = [(); 3].map(|()| gate.json(&asks("a")).status);
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+/// `REDIS_AUTH` is a password, or a user and a password. A wrong one is named in the log.
+#[test]
+fn authenticates() {
+    for (auth, acl) in [
+        ("secret", &["CONFIG", "SET", "requirepass", "secret"][..]),
+        ("ada:secret", &["ACL", "SETUSER", "ada", "on", ">secret", "~*", "+@all"][..]),
+    ] {
+        let redis = Server::start();
+        let _: String = ask(&redis, acl);
+        let url = format!("127.0.0.1:{}", redis.port);
+        decides(&start(&[("REDIS_URL", &url), ("REDIS_AUTH", auth)]));
+        let wrong = start(&[("REDIS_URL", &url), ("REDIS_AUTH", &format!("{auth}x"))]);
+        wrong.wait_for_line("waiting for Redis: ");
+        assert_eq!(wrong.http("GET", "/healthcheck", "").status, 500);
+    }
+}
+
+/// A path is a Unix socket, also without REDIS_SOCKET_TYPE.
+#[test]
+fn connects_to_a_unix_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket").display().to_string();
+    let redis = Server::started(&["--", "--unixsocket", &path]);
+    decides(&start(&[("REDIS_URL", &path)]));
+    let _: String = ask(&redis, &["FLUSHALL"]);
+    decides(&start(&[("REDIS_URL", &path), ("REDIS_SOCKET_TYPE", "unix")]));
+}
+
+/// Nodes with commas; those that are not named are found.
+#[test]
+fn asks_a_cluster() {
+    let cluster = Cluster::start();
+    let nodes = format!("127.0.0.1:{}, 127.0.0.1:{}", cluster.nodes[0].port, cluster.nodes[1].port);
+    let gate = start(&[("REDIS_TYPE", "cluster"), ("REDIS_URL", &nodes)]);
+    gate.wait_until_healthy();
+    // On all nodes, with as many names.
+    for n in 0..30 {
+        assert_eq!(gate.json(&asks(&n.to_string())).status, 200);
+    }
+}
+
+/// The sentinels have a password of their own. One that is away is passed over.
+#[test]
+fn authenticates_with_sentinels() {
+    let redis = Server::start();
+    let sentinel = Sentinel::of(&redis);
+    let _: String = ask(&redis, &["CONFIG", "SET", "requirepass", "secret"]);
+    let client = redis::Client::open(sentinel.url()).expect("a URL");
+    let mut connection = client.get_connection().expect("a connection");
+    for command in ["SENTINEL SET mymaster auth-pass secret", "ACL SETUSER default resetpass >watch"] {
+        let words: Vec<&str> = command.split(' ').collect();
+        let _: String = redis::Cmd::new().arg(words).query(&mut connection).expect("OK");
+    }
+    let url = format!("mymaster,127.0.0.1:1,127.0.0.1:{}", sentinel.port);
+    let variables = [("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", &*url), ("REDIS_AUTH", "secret")];
+    decides(&start(&[&variables[..], &[("REDIS_SENTINEL_AUTH", "watch")]].concat()));
+    start(&variables).wait_for_line("waiting for Redis: ");
+}
+
+/// TLS in front of a Redis that has none. Returns its port.
+async fn with_tls(folder: &Path, redis: &Server) -> u16 {
+    let read = |name: &str| std::fs::read(folder.join(name)).expect("a file");
+    let certificates = |name: &str| CertificateDer::from_pem_slice(&read(name)).expect("a certificate");
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(certificates("ca.pem")).expect("an authority");
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let key = PrivateKeyDer::from_pem_slice(&read("redis.key")).expect("a key");
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions");
+    let config = config.with_client_cert_verifier(verifier.expect("a verifier"));
+    let config = config.with_single_cert(vec![certificates("redis.pem")], key).expect("a certificate");
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (port, to) = (listener.local_addr().expect("a port").port(), redis.port);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut client) = acceptor.accept(stream).await else { return };
+                let mut server = TcpStream::connect(("127.0.0.1", to)).await.expect("Redis");
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    port
+}
+
+/// REDIS_TLS with an authority, a certificate of the client, and the name of the host, which can be left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn connects_by_tls() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    authority(folder.path());
+    sign(folder.path(), "redis", "localhost");
+    sign(folder.path(), "client", "gate.example");
+    let port = with_tls(folder.path(), &redis).await;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let [authority, certificate, key] = ["ca.pem", "client.pem", "client.key"].map(file);
+    let (by_name, by_address) = (format!("localhost:{port}"), format!("127.0.0.1:{port}"));
+    let all = [
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CACERT", &*authority),
+        ("REDIS_TLS_CLIENT_CERT", &*certificate),
+        ("REDIS_TLS_CLIENT_KEY", &*key),
+    ];
+    decides(&start(&[&all[..], &[("REDIS_URL", &*by_name)]].concat()));
+    let _: String = ask(&redis, &["FLUSHALL"]);
+    let wrong = start(&[&all[..], &[("REDIS_URL", &*by_address)]].concat());
+    wrong.wait_for_line("waiting for Redis: ");
+    let skips = ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true");
+    decides(&start(&[&all[..], &[("REDIS_URL", &*by_address), skips]].concat()));
+    let without = start(&[&all[..2], &[("REDIS_URL", &*by_name)]].concat());
+    without.wait_for_line("waiting for Redis: ");
+    wait_until("still unhealthy", || without.http("GET", "/healthcheck", "").status == 500);
+    assert_eq!(wrong.http("GET", "/healthcheck", "").status, 500);
+}
