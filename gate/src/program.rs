@@ -16,7 +16,7 @@ use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::Decider;
 use crate::doors::grpc::{self, Age};
-use crate::doors::listen::Listener;
+use crate::doors::listen::{most_connections, Listener};
 use crate::doors::tls::Tls;
 use crate::doors::{http, Gate, Health};
 use crate::limits::{check_files, read_file};
@@ -29,12 +29,6 @@ const END_WITHIN: Duration = Duration::from_secs(9);
 
 /// How often Redis is asked whether it is there, where health depends on it.
 const ASK_REDIS_EVERY: Duration = Duration::from_secs(1);
-
-/// Open connections of the gRPC server. Envoy has one for each of its threads.
-const MAX_GRPC_CONNECTIONS: usize = 10_000;
-
-/// Open connections of the HTTP server.
-const MAX_HTTP_CONNECTIONS: usize = 10_000;
 
 /// Open connections of the others, which operators ask.
 const MAX_OTHER_CONNECTIONS: usize = 100;
@@ -146,11 +140,12 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let (stop, stopped) = watch::channel(false);
     let mut doors = JoinSet::new();
     let age = Age { max: settings.grpc_max_connection_age, grace: settings.grpc_max_connection_age_grace };
-    let connections = listeners.grpc.connections(tls, MAX_GRPC_CONNECTIONS);
+    let most = most_connections();
+    let connections = listeners.grpc.connections(tls, most);
     let serving = grpc::serve(gate.clone(), health_server, connections, age, until(stopped.clone()));
     doors.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
     let others = [
-        (Some(listeners.http), http::main_routes(gate.clone()), MAX_HTTP_CONNECTIONS),
+        (Some(listeners.http), http::main_routes(gate.clone()), most),
         (Some(listeners.debug), http::debug_routes(gate.clone()), MAX_OTHER_CONNECTIONS),
         (
             listeners.prometheus,

@@ -21,6 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Setup {
     variables: Vec<(String, String)>,
     files: Vec<(String, String)>,
+    most_open_files: Option<u32>,
 }
 
 /// A gate that runs.
@@ -66,6 +67,11 @@ impl Setup {
         self
     }
 
+    /// Lets it open only so many files and connections.
+    pub fn most_open_files(self, most: u32) -> Self {
+        Self { most_open_files: Some(most), ..self }
+    }
+
     /// Starts it, and returns when it listens. See [`Gate::wait_until_healthy`].
     pub fn start(self) -> Gate {
         let folder = self.folder();
@@ -100,7 +106,15 @@ impl Setup {
 
     fn spawn(&self, folder: &Path, ports: [u16; 4]) -> (Child, Arc<Log>) {
         let [grpc, http, debug, prometheus] = ports.map(|port| port.to_string());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
+        let program = env!("CARGO_BIN_EXE_tokenbucket-gate");
+        let mut command = match self.most_open_files {
+            None => Command::new(program),
+            Some(most) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", &format!("ulimit -n {most} && exec {program:?}")]);
+                shell
+            }
+        };
         command.env_clear().current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
         command.env("HOST", "127.0.0.1").env("GRPC_HOST", "127.0.0.1").env("LOG_LEVEL", "info");
         command.env("PORT", http).env("GRPC_PORT", grpc).env("DEBUG_PORT", debug);

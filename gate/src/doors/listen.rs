@@ -1,5 +1,6 @@
 //! Accepts connections, few enough to serve all of them.
 
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,9 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, Sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
@@ -18,6 +21,26 @@ use super::tls::Tls;
 
 /// A client that has not finished its TLS handshake by then is gone.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A connection from which nothing comes for one to two of these is closed. Clients of HTTP/2 answer pings more often.
+const IDLE_FOR: Duration = Duration::from_secs(60);
+
+/// Open connections of one listener, if there are files enough.
+const MOST_CONNECTIONS: u64 = 10_000;
+
+/// File descriptors for everything else: Redis, files that are read, and listeners with few connections.
+const OTHER_FILES: u64 = 200;
+
+/// How many connections each of the two listeners that proxies use may have. Raises the limit of open files as far as this
+/// process may: it is often 1,024, for the sake of programs that this one is not.
+pub fn most_connections() -> usize {
+    let mut limits = getrlimit(Resource::Nofile);
+    if setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok() {
+        limits = getrlimit(Resource::Nofile);
+    }
+    let files = limits.current.unwrap_or(u64::MAX).saturating_sub(OTHER_FILES) / 2;
+    usize::try_from(files.clamp(16, MOST_CONNECTIONS)).unwrap_or(usize::MAX)
+}
 
 /// Without free file descriptors accepting fails at once: waits for some to be closed.
 const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
@@ -132,7 +155,7 @@ async fn hand_over(
     let (stream, tls) = match (stream, tls) {
         (Stream::Tcp(stream), Some(tls)) => (stream, tls),
         (stream, _) => {
-            let _ = sender.send(Ok(Connection { stream, peer, _place: place })).await;
+            let _ = sender.send(Ok(Connection { stream, peer, idle: Idle::new(), _place: place })).await;
             return;
         }
     };
@@ -142,7 +165,7 @@ async fn hand_over(
         match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
             Ok(Ok(stream)) => {
                 let stream = Stream::Tls(Box::new(stream));
-                let _ = sender.send(Ok(Connection { stream, peer, _place: place })).await;
+                let _ = sender.send(Ok(Connection { stream, peer, idle: Idle::new(), _place: place })).await;
             }
             Ok(Err(error)) => log::debug!("TLS handshake with {peer:?}: {error}"),
             Err(_) => log::debug!("TLS handshake with {peer:?}: too slow"),
@@ -155,7 +178,32 @@ async fn hand_over(
 pub struct Connection {
     stream: Stream,
     peer: Option<IpAddr>,
+    idle: Idle,
     _place: OwnedSemaphorePermit,
+}
+
+/// Whether something came from the client lately. Costs a read no more than a flag.
+#[derive(Debug)]
+struct Idle {
+    has_read: bool,
+    look: Pin<Box<Sleep>>,
+}
+
+impl Idle {
+    fn new() -> Self {
+        Self { has_read: false, look: Box::pin(sleep(IDLE_FOR)) }
+    }
+
+    /// Ready when nothing came for too long.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.look.as_mut().poll(cx).is_ready() {
+            if !std::mem::take(&mut self.has_read) {
+                return Poll::Ready(());
+            }
+            self.look.set(sleep(IDLE_FOR));
+        }
+        Poll::Pending
+    }
 }
 
 #[derive(Debug)]
@@ -179,7 +227,7 @@ impl Connected for Connection {
 
 macro_rules! of_stream {
     ($self:ident, $stream:ident => $call:expr) => {
-        match &mut $self.get_mut().stream {
+        match &mut $self.stream {
             Stream::Tcp($stream) => {
                 let $stream = Pin::new($stream);
                 $call
@@ -197,26 +245,36 @@ macro_rules! of_stream {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        of_stream!(self, stream => stream.poll_read(cx, buf))
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match of_stream!(self, stream => stream.poll_read(cx, buf)) {
+            Poll::Ready(read) => {
+                self.idle.has_read = true;
+                Poll::Ready(read)
+            }
+            Poll::Pending => self.idle.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+        }
     }
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         of_stream!(self, stream => stream.poll_write(cx, buf))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         of_stream!(self, stream => stream.poll_flush(cx))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         of_stream!(self, stream => stream.poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {

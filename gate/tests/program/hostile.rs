@@ -6,7 +6,7 @@ use tonic::Code;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use crate::gate::{request, Gate, Setup};
+use crate::gate::{request, wait_until, Gate, Setup};
 use crate::servers::Server;
 use crate::{asks, TWO};
 
@@ -64,7 +64,7 @@ async fn survives_broken_protocols() {
             b"GET",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
         ] {
-            let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+            let mut connection = connect(port);
             let _ = connection.write_all(bytes);
             let _ = connection.shutdown(std::net::Shutdown::Write);
             connection.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -99,7 +99,7 @@ async fn serves_beside_idle_connections() {
     let mut connections = Vec::new();
     for n in 0..400 {
         for port in [gate.grpc, gate.http] {
-            let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+            let mut connection = connect(port);
             if n % 2 == 0 {
                 let head = "POST /json HTTP/1.1\r\nhost: gate\r\ncontent-length: 1000000\r\n\r\n{";
                 let _ = connection.write_all(head.as_bytes());
@@ -118,7 +118,7 @@ async fn ends_slow_requests() {
     let redis = Server::start();
     let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
     gate.wait_until_healthy();
-    let mut connection = TcpStream::connect(("127.0.0.1", gate.http)).expect("a connection");
+    let mut connection = connect(gate.http);
     connection.set_read_timeout(Some(crate::gate::PATIENCE)).expect("a timeout");
     connection
         .write_all(b"POST /json HTTP/1.1\r\nhost: gate\r\ncontent-length: 10\r\n\r\n{")
@@ -126,4 +126,37 @@ async fn ends_slow_requests() {
     let mut reply = String::new();
     connection.read_to_string(&mut reply).expect("an end of the connection");
     assert!(reply.starts_with("HTTP/1.1 408 "), "{reply}");
+}
+
+/// More connections than it has files for: those beyond are closed, the other listener and Redis are not concerned, and all is
+/// well when they are gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn closes_connections_beyond_its_files() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).most_open_files(400).start();
+    gate.wait_until_healthy();
+    let connections: Vec<TcpStream> = (0..300).map(|_| connect(gate.grpc)).collect();
+    wait_until("200 closed connections", || connections.iter().filter(|one| is_closed(one)).count() >= 200);
+    assert_eq!(gate.json(&asks("a")).status, 200);
+    gate.write("more.yaml", &TWO.replace("domain: d", "domain: e"));
+    wait_until("a reload", || gate.metric("ratelimit_service_config_load_success ") == 2);
+    drop(connections);
+    wait_until("room", || {
+        let connection = connect(gate.grpc);
+        std::thread::sleep(Duration::from_millis(20));
+        !is_closed(&connection)
+    });
+    still_answers(&gate).await;
+}
+
+fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).expect("a connection")
+}
+
+fn is_closed(connection: &TcpStream) -> bool {
+    connection.set_nonblocking(true).expect("a connection");
+    match connection.peek(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
 }
