@@ -141,3 +141,41 @@ async fn describes_its_services() {
     assert!(names.contains(&symbol) && names.contains(&"grpc.health.v1.Health".to_owned()), "{names:?}");
     assert!(matches!(next().await, Some(MessageResponse::FileDescriptorResponse(_))));
 }
+
+/// A call that runs when the program is told to end is still answered; health says at once that no others should come.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_calls_that_run_at_its_end() {
+    let redis = Server::start();
+    let mut gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set("REDIS_TIMEOUT", "8s").start();
+    gate.wait_until_healthy();
+    let mut client = gate.client().await;
+    redis.signal("STOP");
+    let call = tokio::spawn(async move { client.should_rate_limit(request("d", &[&[("key", "a")]])).await });
+    // It runs once the socket of Redis has something to read.
+    wait_until("a call", || waiting_bytes(redis.port) > 0);
+    let first = waiting_bytes(redis.port);
+    let json = {
+        let (port, body) = (gate.http, crate::asks("b"));
+        tokio::task::spawn_blocking(move || crate::gate::ask(port, "POST", "/json", &body))
+    };
+    wait_until("another call", || waiting_bytes(redis.port) > first);
+    gate.signal("TERM");
+    gate.wait_for_line("ends");
+    wait_until("no new connections", || std::net::TcpStream::connect(("127.0.0.1", gate.http)).is_err());
+    redis.signal("CONT");
+    assert!(call.await.expect("no panic").is_ok());
+    assert_eq!(json.await.expect("no panic").status, 200);
+    assert_eq!(gate.wait_for_end().code(), Some(0));
+}
+
+/// What the sockets of a port have received and nobody has read, in bytes.
+fn waiting_bytes(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
+    let rows = table.lines().skip(1).filter_map(|row| {
+        let mut fields = row.split_whitespace().skip(1);
+        let (local, queues) = (fields.next()?, fields.nth(2)?);
+        let is_here = local.ends_with(&format!(":{port:04X}"));
+        is_here.then(|| queues.split(':').nth(1).and_then(|bytes| u64::from_str_radix(bytes, 16).ok()))?
+    });
+    rows.sum()
+}
