@@ -52,6 +52,28 @@ async fn refuses_what_is_too_large() {
     still_answers(&gate).await;
 }
 
+/// Large values do not stay: not in names of buckets, of metrics or of remembered denials.
+#[tokio::test(flavor = "multi_thread")]
+async fn keeps_no_large_values() {
+    let redis = Server::start();
+    let file = "domain: d\ndescriptors:\n- key: key\n  detailed_metric: true\n  rate_limit: {unit: day, requests_per_unit: 0}\n";
+    let setup = Setup::redis(&redis.url()).file("none.yaml", file);
+    let gate = setup.set("LOCAL_CACHE_SIZE_IN_BYTES", 1 << 20).start();
+    gate.wait_until_healthy();
+    let mut client = gate.client().await;
+    let mut before = 0;
+    for n in 0..100 {
+        let value = format!("{n}{}", "x".repeat(500_000));
+        client.should_rate_limit(request("d", &[&[("key", &value)]])).await.expect("a reply");
+        if n == 20 {
+            before = memory_mib(&gate);
+        }
+    }
+    let grown = memory_mib(&gate).saturating_sub(before);
+    assert!(grown < 16, "{grown} MiB after 40 MB of values");
+    still_answers(&gate).await;
+}
+
 /// Bytes that are no HTTP/2, no protobuf, or no HTTP end their connection, not the gate.
 #[tokio::test(flavor = "multi_thread")]
 async fn survives_broken_protocols() {
