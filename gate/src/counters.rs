@@ -139,7 +139,8 @@ impl Counters {
             writeln!(text, "# TYPE {name} counter")?;
             // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look for its name alone.
             let counted = |counts: &[u64; STATS.len()]| counts.get(place).copied().filter(|count| *count > 0);
-            for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?))) {
+            for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?)))
+            {
                 writeln!(text, "{name}{{{labels}}} {count}")?;
             }
         }
