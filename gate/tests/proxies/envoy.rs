@@ -208,28 +208,91 @@ fn a_gate_killed_and_started_again_loses_no_request() {
     });
 }
 
+/// What is limited so hardly fills up in the time of a test.
+fn yearly(requests: usize) -> String {
+    HOURLY.replace("unit: hour, requests_per_unit: 3", &format!("unit: year, requests_per_unit: {requests}"))
+}
+
+const CALLERS: usize = 64;
+
+/// Several Envoys before several gates, and as many callers as there are requests at a time.
+struct Crowd<'a> {
+    envoys: Vec<Envoy>,
+    gates: &'a [Gate; 3],
+}
+
+impl<'a> Crowd<'a> {
+    fn new(world: &World, gates: &'a [Gate; 3]) -> Self {
+        let [first, second, third] = gates;
+        let envoy = |_| Envoy::with(world, &[first, second, third], true, world.backend.port);
+        let crowd = Self { envoys: (0..4).map(envoy).collect(), gates };
+        // Each is connected to.
+        wait_until("all gates are asked", || {
+            crowd.envoys.iter().for_each(|envoy| drop(envoy.get("/two", &[("other", "warm")])));
+            crowd.gates.iter().all(|gate| total_hits(gate) > 0)
+        });
+        crowd
+    }
+
+    /// The statuses of all replies. `meanwhile` is called once a quarter of them has come.
+    fn ask(&self, requests_each: usize, meanwhile: impl FnOnce()) -> Vec<u16> {
+        let asked = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|caller| {
+                    let (envoy, asked) = (&self.envoys[caller % self.envoys.len()], &asked);
+                    scope.spawn(move || {
+                        statuses(requests_each, || {
+                            let reply = envoy.get("/key", &[("key", "a")]);
+                            asked.fetch_add(1, Ordering::Relaxed);
+                            reply
+                        })
+                    })
+                })
+                .collect();
+            let quarter = CALLERS * requests_each / 4;
+            wait_until("a quarter of the replies", || asked.load(Ordering::Relaxed) >= quarter);
+            meanwhile();
+            callers.into_iter().flat_map(|caller| caller.join().expect("no panic")).collect()
+        })
+    }
+}
+
 #[test]
-fn two_gates_grant_no_more_than_one() {
-    let world = World::new(&HOURLY.replace("requests_per_unit: 3", "requests_per_unit: 40"));
-    let gates = [world.gate(&[]), world.gate(&[])];
-    let envoy = Envoy::start(&world, &[&gates[0], &gates[1]]);
-    // Both are connected to.
-    let hits = |gate: &Gate| total_hits(gate) > 0;
-    wait_until("both gates are asked", || {
-        envoy.get("/two", &[("other", "warm")]);
-        gates.iter().all(hits)
+fn four_envoys_and_three_gates_grant_no_more_than_one() {
+    const LIMIT: usize = 400;
+    let world = World::new(&yearly(LIMIT));
+    let gates = [world.gate(&[]), world.gate(&[]), world.gate(&[])];
+    let replies = Crowd::new(&world, &gates).ask(10, || {});
+    assert_eq!(replies.iter().filter(|status| **status == 200).count(), LIMIT);
+    assert!(replies.iter().all(|status| [200, 429].contains(status)), "{replies:?}");
+}
+
+/// Envoy refuses the requests that the gate was asked about at that moment, and goes on with the other gates.
+#[test]
+fn a_gate_killed_under_load_counts_nothing_twice() {
+    const REQUESTS_EACH: usize = 20;
+    let world = World::new(&yearly(10_000));
+    let mut gates = [world.gate(&[]), world.gate(&[]), world.gate(&[])];
+    let pid = gates[0].pid();
+    let crowd = Crowd::new(&world, &gates);
+    let replies = crowd.ask(REQUESTS_EACH, || {
+        let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        assert!(killed.expect("kill").success());
     });
-    let allowed = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                let allowed_here = statuses(30, || envoy.get("/key", &[("key", "a")]));
-                let count = allowed_here.iter().filter(|status| **status == 200).count();
-                allowed.fetch_add(count, Ordering::Relaxed);
-            });
-        }
-    });
-    assert_eq!(allowed.into_inner(), 40);
+    let passed = replies.iter().filter(|status| **status == 200).count();
+    assert!(replies.iter().all(|status| [200, 500].contains(status)), "{replies:?}");
+    let keys: Vec<String> = servers::ask(&world.redis, &["KEYS", "*{key=a}*"]);
+    let (left, _): (f64, i64) = servers::ask(&world.redis, &["TB.STATE", &keys[0]]);
+    let taken = (10_000.0 - left).ceil() as usize;
+    assert!(
+        (passed..=replies.len()).contains(&taken),
+        "{passed} of {} passed, {taken} were taken",
+        replies.len()
+    );
+    assert!(passed > replies.len() / 2, "{passed} of {} passed", replies.len());
+    drop(crowd);
+    gates[0].wait_for_end();
 }
 
 #[test]
