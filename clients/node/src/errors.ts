@@ -84,6 +84,11 @@ export function faultOf(error: unknown): Fault {
   return REFUSING.has(code) ? "refusing" : "caller";
 }
 
+/** Whether the error is an answer of a server that decides calls. */
+export function isAnswer(error: unknown): boolean {
+  return faultOf(error) !== "away";
+}
+
 /** Whether the server said so, and not the client library. */
 export function isReply(error: unknown): boolean {
   return codeOf(error) !== undefined;

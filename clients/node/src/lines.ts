@@ -10,6 +10,9 @@ import slotOf from "cluster-key-slot";
 import type { Command } from "./command.js";
 import { BadArgumentType } from "./errors.js";
 
+/** The deadline for connecting, and the shortest silence after which a connection is dropped. */
+export const CONNECT_MS = 1000;
+
 /** One connection. */
 export interface Line {
   readonly isOpen: boolean;

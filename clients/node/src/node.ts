@@ -7,8 +7,8 @@
  */
 
 import { Circuit, Script, type Log } from "./circuit.js";
-import { faultOf, isReply, textOf } from "./errors.js";
-import type { Line, Route } from "./lines.js";
+import { faultOf, isAnswer, isReply, textOf } from "./errors.js";
+import { CONNECT_MS, type Line, type Route } from "./lines.js";
 import { Turns } from "./turns.js";
 
 export interface NodeOptions {
@@ -31,8 +31,6 @@ export interface Message {
 
 const TICKS_PER_TIMEOUT = 5;
 const LONGEST_TICK_MS = 100;
-/** The deadline for connecting, and the shortest silence after which a connection is dropped. */
-export const CONNECT_MS = 1000;
 /** On a connection that was idle for this long, a PING precedes a call that must happen once. */
 const STALE_MS = 500;
 const MOST_SENDS = 3;
@@ -383,9 +381,4 @@ export class Node {
       flight.message.undecided(flight.isSent && flight.message.once);
     }
   }
-}
-
-/** Whether the error is an answer of a server that decides calls. */
-export function isAnswer(error: unknown): boolean {
-  return faultOf(error) !== "away";
 }

@@ -4,9 +4,9 @@
  */
 
 import type { Command } from "./command.js";
-import { faultOf, isReply } from "./errors.js";
-import type { Line } from "./lines.js";
-import { CONNECT_MS, isAnswer, type Message, type Node } from "./node.js";
+import { faultOf, isAnswer, isReply } from "./errors.js";
+import { CONNECT_MS, type Line } from "./lines.js";
+import type { Message, Node } from "./node.js";
 
 /** A call that waits in the server. */
 export interface Turn extends Message {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
-use crate::link::at;
+use crate::address::at;
 use crate::node::Node;
 
 pub(crate) struct Cluster {

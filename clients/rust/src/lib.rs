@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod address;
 mod batches;
 mod caller;
 mod calls;
@@ -24,6 +25,7 @@ mod locked;
 mod node;
 mod nodes;
 mod options;
+mod place;
 mod request;
 mod sentinel;
 mod server;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
-    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
+use crate::address::timed_out;
 use crate::locked::locked;
 use crate::sentinel::Sentinels;
 
@@ -238,17 +239,6 @@ pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionIn
     Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
 }
 
-/// The same at another address.
-pub(crate) fn at(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
-    let address = match like.addr().clone() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    like.clone().set_addr(address)
-}
-
 fn tcp_settings() -> TcpSettings {
     let settings = TcpSettings::default().set_nodelay(true);
     // A server that vanished without a word must not hold the connection for the quarter of an hour that TCP would
@@ -260,8 +250,4 @@ fn tcp_settings() -> TcpSettings {
 
 pub(crate) fn broken() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
-}
-
-pub(crate) fn timed_out() -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

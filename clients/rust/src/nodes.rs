@@ -13,8 +13,8 @@ use crate::error::{Failure, Fault};
 use crate::link::{broken, Link, Live, Waiter};
 use crate::node::{Node, Wire};
 use crate::options::ServerOptions;
+use crate::place::Place;
 use crate::tasks::Tasks;
-use crate::turn::Place;
 use crate::waiting::{Heard, Waiting};
 
 /// A call that must happen once first asks a connection that was idle for longer.

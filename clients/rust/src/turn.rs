@@ -1,6 +1,6 @@
 //! Calls that wait in the server for their turn.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -8,9 +8,9 @@ use redis::Value;
 use crate::calls::{Answer, Calls, How, TRIES_OF_A_SPLIT_SLOT};
 use crate::detached::{Detached, Pending};
 use crate::error::{Error, Failure};
-use crate::locked::locked;
 use crate::node::Node;
 use crate::options::Fallback;
+use crate::place::Place;
 use crate::request::Request;
 use crate::waiting::at_once;
 
@@ -20,23 +20,6 @@ const TRIES_OF_A_WAIT: u32 = 10;
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 /// So long a command or its reply may be on its way.
 const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(50);
-
-/// Where a call waits, while it does.
-#[derive(Clone, Default)]
-pub(crate) struct Place(Arc<Mutex<Option<Client>>>);
-
-/// A connection, by its id on the node.
-type Client = (Arc<Node>, i64);
-
-impl Place {
-    pub(crate) fn set(&self, place: Option<Client>) {
-        *locked(&self.0) = place;
-    }
-
-    fn get(&self) -> Option<Client> {
-        locked(&self.0).clone()
-    }
-}
 
 impl Calls {
     /// Lets the server keep the call until its turn, or asks again at the times that it tells where it cannot. A caller who

@@ -1,6 +1,6 @@
 //! Counts what a request did to its limits.
 
-use super::reply::Outcome;
+use super::outcome::Outcome;
 use crate::counters::add;
 
 /// Counts the hits of one descriptor. Where they straddle a line, each side has its part.

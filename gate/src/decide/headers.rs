@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::ListValue;
 
-use super::reply::Outcome;
+use super::outcome::Outcome;
 use crate::messages::{Descriptor, Request, Status, Struct, Value};
 
 /// Of the limit that is nearest to its end: the last plain one that is over, else the first with the least left.

@@ -3,6 +3,7 @@
 mod ask;
 mod count;
 mod headers;
+mod outcome;
 mod plan;
 mod reply;
 
@@ -157,7 +158,7 @@ impl Decider {
         if answers.iter().any(|answer| answer.binding().degraded) {
             add(&self.counters.redis_errors, 1);
         }
-        let outcomes = reply::outcomes(&plan, &answers);
+        let outcomes = outcome::outcomes(&plan, &answers);
         for outcome in outcomes.iter().flatten() {
             count::count(outcome, self.policy.near_limit_ratio);
         }

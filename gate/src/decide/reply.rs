@@ -1,87 +1,10 @@
 //! What a request is answered, by what Redis replied.
 
-use tokenbucket_client::Decision;
-
-use super::ask::{was_looked_at, Answer};
 use super::headers::{headers, metadata};
-use super::plan::{Asked, Fate, Kind, Plan};
+use super::outcome::Outcome;
+use super::plan::{Fate, Plan};
 use super::Policy;
-use crate::messages::{Code, Duration, Request, Response, Status};
-
-/// What became of a descriptor with a limit.
-pub(super) struct Outcome<'a> {
-    pub(super) asked: &'a Asked,
-    pub(super) decision: Decision,
-    /// Whether its hits are above the limit. A shadow passes all the same.
-    pub(super) is_over: bool,
-    /// Tokens that were there before, if anybody looked.
-    pub(super) left_before: Option<i64>,
-    /// Whether its hits were taken or charged.
-    pub(super) is_taken: bool,
-    pub(super) is_refund: bool,
-}
-
-/// The outcome of each descriptor; none of those that pass without a limit.
-pub(super) fn outcomes<'a>(plan: &'a Plan, answers: &[Answer]) -> Vec<Option<Outcome<'a>>> {
-    plan.fates
-        .iter()
-        .map(|fate| match fate {
-            Fate::Asked(asked) => outcome(plan, answers, asked),
-            Fate::Passes | Fate::Unlimited => None,
-        })
-        .collect()
-}
-
-fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<Outcome<'a>> {
-    let (place, part) = asked.place;
-    let (call, answer) = (plan.calls.get(place)?, answers.get(place)?);
-    let decision = answer.of(part);
-    let is_taken = answer.binding().allowed;
-    let taken = if is_taken { call.parts.get(part)?.cost } else { 0 };
-    let left = decision.remaining.saturating_add_unsigned(taken).saturating_sub_unsigned(asked.earlier);
-    let is_over = match call.kind {
-        Kind::Take => !decision.allowed,
-        Kind::PayAfterwards => !decision.allowed || decision.retry_after_ms > 0,
-        Kind::Give => false,
-    };
-    Some(Outcome {
-        asked,
-        decision,
-        is_over,
-        left_before: was_looked_at(&decision).then_some(left),
-        is_taken,
-        is_refund: call.kind == Kind::Give,
-    })
-}
-
-impl Outcome<'_> {
-    /// Whether the descriptor's own status is OVER_LIMIT.
-    pub(super) fn denies(&self) -> bool {
-        self.is_over && !self.asked.rule.shadow_mode
-    }
-
-    fn status(&self) -> Status {
-        let code = if self.denies() { Code::OverLimit } else { Code::Ok };
-        if !was_looked_at(&self.decision) {
-            return Status { code: code.into(), ..Status::default() };
-        }
-        let left = if self.is_over { 0 } else { self.decision.remaining.max(0) };
-        Status {
-            code: code.into(),
-            current_limit: Some(self.asked.rule.current.clone()),
-            limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(Duration { seconds: self.reset_after_s(), nanos: 0 }),
-            ..Status::default()
-        }
-    }
-
-    /// Until the bucket is full, or until the same call passes. Rounded up, because Envoy cuts fractions off.
-    fn reset_after_s(&self) -> i64 {
-        let ms = if self.is_over { self.decision.retry_after_ms } else { self.decision.reset_after_ms };
-        let ms = u64::try_from(ms).unwrap_or(self.asked.rule.unit_ms);
-        i64::try_from(ms.div_ceil(1000)).unwrap_or(i64::MAX)
-    }
-}
+use crate::messages::{Code, Request, Response, Status};
 
 /// The reply, and whether only `SHADOW_MODE` lets the request pass.
 pub(super) fn reply(
