@@ -9,24 +9,13 @@
 import { Circuit, Script, type Log } from "./circuit.js";
 import { faultOf, isAnswer, isReply, textOf } from "./errors.js";
 import { CONNECT_MS, type Line, type Route } from "./lines.js";
+import type { Message } from "./message.js";
 import { Turns } from "./turns.js";
 
 export interface NodeOptions {
   timeoutMs: number;
   retryEveryMs: number;
   log: Log;
-}
-
-/** Something that is sent to a node. */
-export interface Message {
-  /** Sent at most once. */
-  readonly once: boolean;
-  transmit(line: Line): Promise<unknown>;
-  replied(reply: unknown): void;
-  /** The server replied with an error. */
-  failed(error: unknown): void;
-  /** No reply in time, though one may still come. `lost`: it was sent, and must not be sent again. */
-  undecided(lost: boolean): void;
 }
 
 const TICKS_PER_TIMEOUT = 5;

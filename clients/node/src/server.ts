@@ -37,7 +37,8 @@ import {
 import { FALLBACK } from "./fallback.js";
 import { routeOf, type Client, type Clock, type Line, type Route } from "./lines.js";
 import { localBuckets } from "./local.js";
-import { Node, type Message } from "./node.js";
+import type { Message } from "./message.js";
+import { Node } from "./node.js";
 import type { Turn } from "./turns.js";
 
 export interface ServerOptions {

@@ -5,8 +5,8 @@
 
 import type { Command } from "./command.js";
 import { faultOf, isAnswer, isReply } from "./errors.js";
-import { CONNECT_MS, type Line } from "./lines.js";
-import type { Message, Node } from "./node.js";
+import { CONNECT_MS, type Line, type Route } from "./lines.js";
+import type { Message } from "./message.js";
 
 /** A call that waits in the server. */
 export interface Turn extends Message {
@@ -82,13 +82,27 @@ class Unblock implements Message {
   undecided(): void {}
 }
 
+/** The node, as far as calls that wait concern it. */
+interface Home {
+  readonly options: { readonly timeoutMs: number };
+  readonly route: Route;
+  readonly address: string;
+  readonly heardCount: number;
+  readonly tickMs: number;
+  readonly timeoutTicks: number;
+  readonly dropTicks: number;
+  heard(): void;
+  failed(error: unknown): void;
+  send(message: Message): void;
+}
+
 /** The connections to one node by which calls wait. */
 export class Turns {
   #idle: Own[] = [];
   #queued: Visit[] = [];
   #connecting = 0;
 
-  constructor(readonly node: Node) {}
+  constructor(readonly node: Home) {}
 
   /** Sends the call. What is returned ends its wait in the server. */
   wait(turn: Turn): () => void {
