@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # cross.sh WHAT TARGET [NAME]   Builds for another processor or C library. Prints a path on the last line:
 #   build TARGET         the module: target/cross/TARGET/libtokenbucket.so
+#   gate TARGET          the gate, static: target/cross/TARGET/tokenbucket-gate; TARGET is for musl
 #   server TARGET NAME   a server that runs here, in an emulator if needed: target/cross/TARGET/NAME/server
 #   cc TARGET            a C compiler: target/cross/TARGET/cc
-# TARGET: aarch64-unknown-linux-gnu, s390x-unknown-linux-gnu, x86_64-unknown-linux-gnu or x86_64-unknown-linux-musl.
+#   emulator TARGET      a command that runs programs for TARGET here, if this machine needs one
+# TARGET: aarch64-unknown-linux-gnu, s390x-unknown-linux-gnu, x86_64-unknown-linux-gnu, x86_64-unknown-linux-musl or
+# aarch64-unknown-linux-musl.
 # NAME: a server that Debian 13 has for the processor, as in scripts/engines.sh; for musl redis-7.0.15 or valkey-8.1.1.
 #
 # Uses the Rust of Debian 13 with Debian's standard library for each target. For musl it builds the standard library from
@@ -39,6 +42,9 @@ know() { # TARGET
         x86_64-unknown-linux-musl)
             machine=x86_64 builds_std=yes
             zig=x86_64-linux-musl headers="x86_64-linux-musl generic-musl x86-linux-any" ;;
+        aarch64-unknown-linux-musl)
+            machine=aarch64 builds_std=yes
+            zig=aarch64-linux-musl headers="aarch64-linux-musl generic-musl aarch64-linux-any" ;;
         *) fail "no target is known by the name $target" ;;
     esac
     mkdir -p "$CROSS/$target"
@@ -137,9 +143,11 @@ inside() { # VARIABLE=value... COMMAND ARGUMENT...
     ' inside "$TOOLS" "$PWD" "$CROSS" "$cargo_home" "${proxies[@]}" "$@"
 }
 
-build() {
+# Builds for the target. RUSTFLAGS are for musl.
+cargo_build() { # RUSTFLAGS FILE ARGUMENT...
     local cc=/cross/$target/cc includes=/cross/zig/ziglang/lib folder variables options=()
-    local underscored=${target//-/_}
+    local underscored=${target//-/_} rustflags=$1 file=$2
+    shift 2
     prepare_tools
     prepare_compiler
     prepare_auditable
@@ -148,19 +156,39 @@ build() {
         BINDGEN_EXTRA_CLANG_ARGS="-nostdinc -isystem $includes/include")
     for folder in $headers any-linux-any; do variables[4]+=" -isystem $includes/libc/include/$folder"; done
     if [ -n "$builds_std" ]; then
-        # A module uses the C library of its server.
-        variables+=(RUSTC_BOOTSTRAP=1 RUSTFLAGS='-C target-feature=-crt-static -C link-self-contained=no')
+        variables+=(RUSTC_BOOTSTRAP=1 RUSTFLAGS="$rustflags -C link-self-contained=no")
         options=(-Zbuild-std=std,panic_abort)
     fi
-    say "building the module for $target"
-    inside PATH=/usr/bin:/cross/auditable/bin "${variables[@]}" cargo auditable build --release --locked --lib --target "$target" "${options[@]}" >&2
-    cp "$CROSS/build/$target/release/libtokenbucket.so" "$CROSS/$target/"
-    echo "$CROSS/$target/libtokenbucket.so"
+    say "building $file for $target"
+    inside PATH=/usr/bin:/cross/auditable/bin "${variables[@]}" cargo auditable build --release --locked --target "$target" \
+        "${options[@]}" "$@" >&2
+    cp "$CROSS/build/$target/release/$file" "$CROSS/$target/"
+    echo "$CROSS/$target/$file"
+}
+
+# A module uses the C library of its server.
+build_module() {
+    cargo_build '-C target-feature=-crt-static' libtokenbucket.so --lib
+}
+
+build_gate() {
+    [ -n "$builds_std" ] || fail "the gate is static: its target is one for musl, not $target"
+    cargo_build '-C target-feature=+crt-static' tokenbucket-gate --manifest-path gate/Cargo.toml
 }
 
 # Compiles a server for musl from Debian's source. Like Alpine's it uses libc's allocator. musl does not report block sizes
 # precisely enough, so the server stores a size before each block, and modules get blocks aligned to 8 bytes, not to 16.
-musl_server() { # NAME
+musl_emulator() {
+    [ "$machine" != x86_64 ] || return 0
+    prepare_emulators
+    # A simple processor, because newer features are slow to emulate.
+    case "$machine" in
+        aarch64) echo "$EMULATORS/qemu-$machine -cpu cortex-a72" ;;
+        *) echo "$EMULATORS/qemu-$machine" ;;
+    esac
+}
+
+server() { # NAME
     local folder=$CROSS/$target/$1 program=${1%-*}-server suite
     local loader=$CROSS/$target/.libraries/usr/lib/x86_64-linux-musl/libc.so
     case "$1" in
@@ -188,25 +216,33 @@ musl_server() { # NAME
     "$folder/server" --version >&2
 }
 
+emulator() {
+    [ "$machine" != x86_64 ] || return 0
+    prepare_emulators
+    # A simple processor, because newer features are slow to emulate.
+    case "$machine" in
+        aarch64) echo "$EMULATORS/qemu-$machine -cpu cortex-a72" ;;
+        *) echo "$EMULATORS/qemu-$machine" ;;
+    esac
+}
+
 server() { # NAME
     case "$target" in
         *-musl) musl_server "$1" ;;
         x86_64-*) TREES=$TREES scripts/engines.sh "$CROSS/$target" "$1" >&2 ;;
         *)
-            prepare_emulators
-            # A simple processor, because newer features are slow to emulate.
-            local emulator="$EMULATORS/qemu-$machine"
-            [ "$machine" != aarch64 ] || emulator+=" -cpu cortex-a72"
-            MACHINE=$machine EMULATOR=$emulator TREES=$TREES scripts/engines.sh "$CROSS/$target" "$1" >&2 ;;
+            MACHINE=$machine EMULATOR=$(emulator) TREES=$TREES scripts/engines.sh "$CROSS/$target" "$1" >&2 ;;
     esac
     echo "$CROSS/$target/$1/server"
 }
 
 [ "$(uname -m)" = x86_64 ] || fail "the tools are fetched for x86_64 only"
-[ $# -ge 2 ] || fail "usage: cross.sh build TARGET | server TARGET NAME | cc TARGET"
+[ $# -ge 2 ] || fail "usage: cross.sh build TARGET | gate TARGET | server TARGET NAME | cc TARGET | emulator TARGET"
 know "$2"
 case "$1" in
-    build) build ;;
+    build) build_module ;;
+    gate) build_gate ;;
+    emulator) emulator ;;
     server) server "${3:?a name is needed}" ;;
     cc) prepare_compiler && echo "$CROSS/$target/cc" ;;
     *) fail "cross.sh does not know '$1'" ;;
