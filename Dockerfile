@@ -2,6 +2,7 @@
 #   docker build .                    redis:8 with the module
 #   docker build --target valkey .    valkey/valkey:8 with the module
 #   docker build --target module .    the module alone, as /libtokenbucket.so
+#   docker build --target gate .      the gate, built by Debian 13's Rust: asked by gRPC on port 8081 and by HTTP on 8080
 ARG REDIS=redis:8
 ARG VALKEY=valkey/valkey:8
 
@@ -13,6 +14,21 @@ RUN make build
 
 FROM scratch AS module
 COPY --from=build /project/target/release/libtokenbucket.so /libtokenbucket.so
+
+FROM debian:13-slim AS build-gate
+RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+WORKDIR /project
+COPY . .
+RUN make gate
+
+# Reads limits from /srv/runtime_data/current/config.
+FROM debian:13-slim AS gate
+# For a Redis with TLS.
+COPY --from=build-gate /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build-gate /project/gate/target/release/tokenbucket-gate /usr/bin/tokenbucket-gate
+USER 65534:65534
+EXPOSE 8080 8081
+CMD ["tokenbucket-gate"]
 
 FROM ${VALKEY} AS valkey
 COPY --from=module /libtokenbucket.so /usr/lib/valkey/modules/libtokenbucket.so

@@ -216,7 +216,7 @@ CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
 .PHONY: gate
 gate: ## Build the gate, for Envoy and other proxies: gate/target/release/tokenbucket-gate
-	@scripts/install.sh cc
+	@MANIFEST=gate/Cargo.toml scripts/install.sh cargo cc
 	@$(MAKE) --no-print-directory -C gate build
 
 .PHONY: run-gate

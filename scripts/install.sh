@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install.sh WHAT...   Installs what is missing, by the package manager of this machine:
-#   cargo   as new as rust-version in Cargo.toml
+#   cargo   as new as rust-version in Cargo.toml, or in MANIFEST
 #   cc      a C compiler, for the linker and for headers
 #   c++     a C++ compiler, for libFuzzer
 #   libclang   for bindgen
@@ -26,8 +26,8 @@ has_libclang() {
     return 1
 }
 has_redis() { has redis-cli && { has redis-server || has redis-check-rdb; }; }
-# The oldest Rust that builds the module and its tests. The packages for Rust state their own.
-RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+# The oldest Rust that builds the module and its tests. Other packages state their own.
+RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "${MANIFEST:-$(dirname "$0")/../Cargo.toml}")
 is_new_enough() { [ "$(printf '%s\n' "$RUST" "${1:-0}" | sort -V | head -1)" = "$RUST" ]; } # VERSION
 rust_version() { cargo --version 2>/dev/null | cut -d ' ' -f 2; }
 # Debian has a newer Rust beside its own, for browsers.

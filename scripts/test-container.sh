@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 root=target/test-container
 
 scripts/chroot.sh make "$root" trixie buildah netavark crun redis-tools
-scripts/chroot.sh make "$root/images/debian" bookworm
+scripts/chroot.sh make "$root/images/debian-12" bookworm
+scripts/chroot.sh make "$root/images/debian-13" trixie
 scripts/chroot.sh make "$root/images/redis" bookworm redis-server
 scripts/chroot.sh make "$root/images/valkey" trixie valkey-server
 # The last commit, as in a fresh clone.
@@ -41,7 +42,8 @@ scripts/chroot.sh run "$root" STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot bash -
             $command --port 0 --unixsocket /socket/socket >"/socket/$1/log" 2>&1 &
         /project/scripts/smoke.sh redis-cli -s "/socket/$1/socket" || { cat "/socket/$1/log"; exit 1; }
     }
-    image debian localhost/debian:12-slim
+    image debian-12 localhost/debian:12-slim
+    image debian-13 localhost/debian:13-slim
     image redis localhost/base-of-redis
     image valkey localhost/base-of-valkey
 
@@ -51,5 +53,9 @@ scripts/chroot.sh run "$root" STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot bash -
     [ "$held" = ./libtokenbucket.so ] || { echo "error: the image of the module holds $held" >&2; exit 1; }
     works redis
     works valkey
+
+    build gate
+    container=$(buildah from --pull=never "${limits[@]}" localhost/gate)
+    buildah run --volume /project/gate/examples/limits:/limits "$container" -- tokenbucket-gate check /limits/edge.yaml
 '
 rm -rf --one-file-system "$root"
