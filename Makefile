@@ -215,17 +215,21 @@ clients: build ## Set up and test every client package under clients/ (about 20 
 CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
 .PHONY: gate
-gate: ## Build the gate, for Envoy and other proxies: gate/target/release/tokenbucket-gate
-	@MANIFEST=gate/Cargo.toml scripts/install.sh cargo cc
+gate: gate-tools ## Build the gate, for Envoy and other proxies: gate/target/release/tokenbucket-gate
 	@$(MAKE) --no-print-directory -C gate build
 
+# Comes before the module is built, which would install an older Rust.
+.PHONY: gate-tools
+gate-tools:
+	@MANIFEST=gate/Cargo.toml scripts/install.sh cargo cc
+
 .PHONY: run-gate
-run-gate: build ## Start Redis, the gate, Envoy and Caddy before a backend, and say what to try (PORT=8000)
+run-gate: gate-tools build ## Start Redis, the gate, Envoy and Caddy before a backend, and say what to try (PORT=8000)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate run $(GATE_SERVER) $(if $(filter command line,$(origin PORT)),,PORT=8000)
 
 .PHONY: test-gate
-test-gate: build ## Set up and test the gate behind real proxies: Envoy, Caddy, nginx, HAProxy
+test-gate: gate-tools build ## Set up and test the gate behind real proxies: Envoy, Caddy, nginx, HAProxy
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate test $(GATE_SERVER)
 
