@@ -178,17 +178,7 @@ build_gate() {
 
 # Compiles a server for musl from Debian's source. Like Alpine's it uses libc's allocator. musl does not report block sizes
 # precisely enough, so the server stores a size before each block, and modules get blocks aligned to 8 bytes, not to 16.
-musl_emulator() {
-    [ "$machine" != x86_64 ] || return 0
-    prepare_emulators
-    # A simple processor, because newer features are slow to emulate.
-    case "$machine" in
-        aarch64) echo "$EMULATORS/qemu-$machine -cpu cortex-a72" ;;
-        *) echo "$EMULATORS/qemu-$machine" ;;
-    esac
-}
-
-server() { # NAME
+musl_server() { # NAME
     local folder=$CROSS/$target/$1 program=${1%-*}-server suite
     local loader=$CROSS/$target/.libraries/usr/lib/x86_64-linux-musl/libc.so
     case "$1" in
