@@ -10,7 +10,8 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 
 use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
-use crate::servers::{ask, Sentinel, Server};
+use crate::sentinel::Sentinel;
+use crate::servers::{ask, Server};
 use crate::TWO;
 
 async fn grpc_health(gate: &Gate, service: &str) -> ServingStatus {

@@ -4,6 +4,8 @@
 
 #[path = "../gate.rs"]
 mod gate;
+#[path = "../../../clients/rust/tests/sentinel.rs"]
+mod sentinel;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 

@@ -10,7 +10,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::gate::{wait_until, Gate, Setup};
-use crate::servers::{ask, Cluster, Sentinel, Server};
+use crate::sentinel::Sentinel;
+use crate::servers::{ask, Cluster, Server};
 use crate::tls::{authority, sign};
 use crate::{asks, TWO};
 

@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 
 /// How often to look, in microseconds, where the server does not tell: that keys go, or that a slot is ours again.
 pub(super) const POLL_US: i64 = 100_000;
-/// At least so long for each call that waits, so that looking takes about a hundredth of the time: up to 3 microseconds
+/// At least so long for each call that waits, so that looking takes less than a hundredth of the time: it takes up to 3 microseconds
 /// a call.
-const POLL_US_PER_CALL: i64 = 300;
+const POLL_US_PER_CALL: i64 = 500;
 
 /// What the server calls when the time has come.
 type OnTimer = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);

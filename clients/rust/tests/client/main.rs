@@ -5,6 +5,8 @@
 #[path = "../../../../tests/common/clock.rs"]
 #[allow(dead_code)]
 mod clock;
+#[path = "../sentinel.rs"]
+mod sentinel;
 #[path = "../servers.rs"]
 mod servers;
 

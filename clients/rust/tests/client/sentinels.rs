@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Server};
 
-use crate::servers::{self, ask, wait_for, Sentinel, READY_WITHIN};
+use crate::sentinel::Sentinel;
+use crate::servers::{self, ask, wait_for, READY_WITHIN};
 use crate::{limit, patient, STILL};
 
 fn limiter(master: &str, sentinels: &[String]) -> Limiter {
