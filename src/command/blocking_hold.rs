@@ -16,7 +16,6 @@ impl Command for BlockingHold {
         summary: c"Reserves tokens under an id for a limited time, and waits its turn in the server",
         complexity: c"O(log N) where N is the number of holds of the bucket and of calls that wait for it",
         since: c"0.1.0",
-        arity: 8,
         audience: Audience::WaitingWriters,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

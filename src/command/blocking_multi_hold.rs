@@ -17,7 +17,6 @@ impl Command for BlockingMultiHold {
         summary: c"Reserves tokens of several buckets under one id, and waits its turn in the server",
         complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one and of calls that wait for it",
         since: c"0.1.0",
-        arity: -9,
         audience: Audience::WaitingWriters,
         from_master: FromMaster::Ignored,
         keys: Keys::CountedEveryFourth { first: 5 },

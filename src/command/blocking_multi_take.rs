@@ -17,7 +17,6 @@ impl Command for BlockingMultiTake {
         summary: c"Takes from several buckets, all or nothing, and waits its turn in the server",
         complexity: c"O(M log N) where M is the number of buckets and N that of the calls that wait for one",
         since: c"0.1.0",
-        arity: -7,
         audience: Audience::WaitingWriters,
         from_master: FromMaster::Ignored,
         keys: Keys::CountedEveryFourth { first: 3 },

@@ -14,7 +14,6 @@ impl Command for BlockingTake {
         summary: c"Takes tokens from a bucket, and waits its turn in the server if there are too few",
         complexity: c"O(log N) where N is the number of calls that wait for the bucket",
         since: c"0.1.0",
-        arity: 6,
         audience: Audience::WaitingWriters,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

@@ -14,7 +14,6 @@ impl Command for Charge {
         summary: c"Takes tokens unconditionally, into debt if need be",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: 5,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

@@ -16,7 +16,6 @@ impl Command for Hold {
         summary: c"Reserves tokens under an id for a limited time, and refunds them unless settled before",
         complexity: c"O(log N) where N is the number of holds of the bucket",
         since: c"0.1.0",
-        arity: 7,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

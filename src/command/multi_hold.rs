@@ -17,7 +17,6 @@ impl Command for MultiHold {
         summary: c"Reserves tokens of several buckets under one id, all or nothing",
         complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
         since: c"0.1.0",
-        arity: -8,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::CountedEveryFourth { first: 4 },

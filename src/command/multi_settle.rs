@@ -13,7 +13,6 @@ impl Command for MultiSettle {
     const SPEC: Spec = Spec {
         name: c"TB.MSETTLE",
         summary: c"Ends the holds of one id in several buckets, wherever there is one",
-        arity: -7,
         keys: Keys::CountedEveryFourth { first: 3 },
         arguments: &[
             NUMKEYS,

@@ -19,7 +19,6 @@ impl Command for MultiTake {
         summary: c"Takes from several buckets, each with its own limit and cost, all or nothing",
         complexity: c"O(N) where N is the number of buckets",
         since: c"0.1.0",
-        arity: -6,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::CountedEveryFourth { first: 2 },

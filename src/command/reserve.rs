@@ -14,7 +14,6 @@ impl Command for Reserve {
         summary: c"Takes tokens now, into debt if need be, and returns how long to wait before acting",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: 6,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

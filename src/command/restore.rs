@@ -17,7 +17,6 @@ impl Command for Restore {
         summary: c"Internal: overwrites buckets with replicated states",
         complexity: c"O(N) where N is the number of keys",
         since: c"0.1.0",
-        arity: -3,
         audience: Audience::Servers,
         from_master: FromMaster::Executed,
         keys: Keys::EverySecond,

@@ -13,7 +13,6 @@ impl Command for Settle {
     const SPEC: Spec = Spec {
         name: c"TB.SETTLE",
         summary: c"Ends a hold: refunds what was not used, charges what was used beyond it",
-        arity: 6,
         arguments: &[KEY, CAPACITY, RATE, ID, USED],
         ..Hold::SPEC
     };

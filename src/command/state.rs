@@ -14,7 +14,6 @@ impl Command for State {
         summary: c"Returns the stored level and refill time of a bucket, or nil if it is full",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: 2,
         audience: Audience::Readers,
         from_master: FromMaster::Executed,
         keys: Keys::First,

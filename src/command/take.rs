@@ -16,7 +16,6 @@ impl Command for Take {
         summary: c"Takes tokens from a bucket if it holds them, else nothing",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: -4,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

@@ -16,7 +16,6 @@ impl Command for TakeUpTo {
         summary: c"Takes as many whole tokens as a bucket holds, up to a maximum",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: 5,
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,

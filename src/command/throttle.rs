@@ -29,7 +29,6 @@ impl Command for Throttle {
         summary: c"Takes tokens from a bucket if it holds them, else nothing, with redis-cell's arguments",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: -5,
         audience: Audience::Writers,
         keys: Keys::First,
         arguments: &[

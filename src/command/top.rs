@@ -13,7 +13,6 @@ impl Command for Top {
         summary: c"Returns the keys that were denied most often",
         complexity: c"O(N) where N is the number of keys replied",
         since: c"0.1.0",
-        arity: -1,
         audience: Audience::Operators,
         from_master: FromMaster::Executed,
         keys: Keys::None,

@@ -80,7 +80,7 @@ fn ignore(call: &Call) {
     log::warn_once(
         &WARNED,
         call.context,
-        "ignored a TB.* call from a master or a file: only TB.RESTORE carries what was decided there",
+        "ignored a TB.* call from a master or a file: only TB.RESTORE carries decisions",
     );
     call.reply_nil();
 }
@@ -190,6 +190,9 @@ fn accepted(status: c_int, spec: &Spec, what: &str) -> Result<(), String> {
     Err(format!("the server refused the {what} of {}", spec.name.to_string_lossy()))
 }
 
+/// The module counts arguments itself: its error shows the syntax, the server's does not.
+const ANY_NUMBER: c_int = -1;
+
 /// Gives the server the description of a command, for `COMMAND DOCS` and to find its keys.
 fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String> {
     // SAFETY: the table of functions was filled before.
@@ -212,7 +215,7 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
         since: spec.since.as_ptr(),
         history: ptr::null_mut(),
         tips: ptr::null(),
-        arity: spec.arity,
+        arity: ANY_NUMBER,
         key_specs: key_specs.as_mut_ptr(),
         args: arguments.as_mut_ptr(),
     };

@@ -28,8 +28,6 @@ pub(crate) struct Spec {
     pub(crate) complexity: &'static CStr,
     /// The first version of the module that has it.
     pub(crate) since: &'static CStr,
-    /// Number of arguments with the name; negative if that is a minimum.
-    pub(crate) arity: i32,
     /// Who may call it.
     pub(crate) audience: Audience,
     /// What becomes of a call that comes from a master or a file.

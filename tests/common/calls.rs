@@ -7,8 +7,6 @@ use super::{shown, Connection, Server};
 
 pub struct Command {
     pub name: &'static str,
-    /// How many words it takes: at least, if negative.
-    pub arity: i64,
     pub audience: Audience,
     /// The arguments in `COMMAND DOCS`: name, type and flags.
     pub arguments: &'static [&'static str],
@@ -41,13 +39,8 @@ impl Audience {
     }
 }
 
-const fn command(
-    name: &'static str,
-    arity: i64,
-    audience: Audience,
-    arguments: &'static [&'static str],
-) -> Command {
-    Command { name, arity, audience, arguments }
+const fn command(name: &'static str, audience: Audience, arguments: &'static [&'static str]) -> Command {
+    Command { name, audience, arguments }
 }
 
 const COST: &[&str] = &["key key", "capacity double", "rate string", "cost double optional"];
@@ -55,26 +48,26 @@ const AMOUNT: &[&str] = &["key key", "capacity double", "rate string", "amount d
 
 #[rustfmt::skip] // A line for each.
 pub const COMMANDS: &[Command] = &[
-    command("TB.TAKE", -4, Writers, COST),
-    command("TB.PEEK", -4, Readers, COST),
-    command("TB.TAKEUPTO", 5, Writers, &["key key", "capacity double", "rate string", "max integer"]),
-    command("TB.RESERVE", 6, Writers, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer"]),
-    command("TB.CHARGE", 5, Writers, AMOUNT),
-    command("TB.GIVE", 5, Writers, AMOUNT),
-    command("TB.MTAKE", -6, Writers, &["numkeys integer", "bucket block multiple"]),
-    command("TB.HOLD", 7, Writers, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string"]),
-    command("TB.SETTLE", 6, Writers, &["key key", "capacity double", "rate string", "id string", "used double"]),
-    command("TB.MHOLD", -8, Writers, &["numkeys integer", "ttl_ms integer", "id string", "bucket block multiple"]),
-    command("TB.MSETTLE", -7, Writers, &["numkeys integer", "id string", "bucket block multiple"]),
-    command("TB.BTAKE", 6, WaitingWriters, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer"]),
-    command("TB.BMTAKE", -7, WaitingWriters, &["numkeys integer", "max_wait_ms integer", "bucket block multiple"]),
-    command("TB.BHOLD", 8, WaitingWriters, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string", "max_wait_ms integer"]),
-    command("TB.BMHOLD", -9, WaitingWriters, &["numkeys integer", "ttl_ms integer", "id string", "max_wait_ms integer", "bucket block multiple"]),
-    command("TB.HOLDS", 2, Readers, &["key key"]),
-    command("TB.STATE", 2, Readers, &["key key"]),
-    command("TB.TOP", -1, Operators, &["count integer optional", "reset pure-token optional"]),
-    command("TB.RESTORE", -3, Servers, &["bucket block multiple"]),
-    command("cl.throttle", -5, Writers, &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"]),
+    command("TB.TAKE", Writers, COST),
+    command("TB.PEEK", Readers, COST),
+    command("TB.TAKEUPTO", Writers, &["key key", "capacity double", "rate string", "max integer"]),
+    command("TB.RESERVE", Writers, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer"]),
+    command("TB.CHARGE", Writers, AMOUNT),
+    command("TB.GIVE", Writers, AMOUNT),
+    command("TB.MTAKE", Writers, &["numkeys integer", "bucket block multiple"]),
+    command("TB.HOLD", Writers, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string"]),
+    command("TB.SETTLE", Writers, &["key key", "capacity double", "rate string", "id string", "used double"]),
+    command("TB.MHOLD", Writers, &["numkeys integer", "ttl_ms integer", "id string", "bucket block multiple"]),
+    command("TB.MSETTLE", Writers, &["numkeys integer", "id string", "bucket block multiple"]),
+    command("TB.BTAKE", WaitingWriters, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer"]),
+    command("TB.BMTAKE", WaitingWriters, &["numkeys integer", "max_wait_ms integer", "bucket block multiple"]),
+    command("TB.BHOLD", WaitingWriters, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string", "max_wait_ms integer"]),
+    command("TB.BMHOLD", WaitingWriters, &["numkeys integer", "ttl_ms integer", "id string", "max_wait_ms integer", "bucket block multiple"]),
+    command("TB.HOLDS", Readers, &["key key"]),
+    command("TB.STATE", Readers, &["key key"]),
+    command("TB.TOP", Operators, &["count integer optional", "reset pure-token optional"]),
+    command("TB.RESTORE", Servers, &["bucket block multiple"]),
+    command("cl.throttle", Writers, &["key key", "max_burst integer", "count integer", "period integer", "quantity integer optional"]),
 ];
 
 /// A call, made after [`prepare`].
@@ -201,7 +194,7 @@ pub const CALLS: &[Call] = &[
     call("TB.TOP", "[]", Asked),
     call("TB.TOP RESET", "[]", Asked),
     call("TB.TOP 10", "ERR options of TB.TOP are COUNT n and RESET, each at most once, not '10'", Refused),
-    call("TB.RESTORE k x", "ERR effect must be one as this module replicates it", Refused),
+    call("TB.RESTORE k x", "ERR effect must have the format that this module replicates", Refused),
     call("CL.THROTTLE k 9 1 1", "[0 10 3 -1 7]", Took(1)),
     call("CL.THROTTLE n 9 1 1 4", "[0 10 6 -1 4]", Took(4)),
     call("CL.THROTTLE k 9 1 1 5", "[1 10 4 1 6]", Denied),

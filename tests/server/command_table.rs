@@ -32,15 +32,14 @@ fn places(name: &str) -> ([i64; 3], &'static str) {
 }
 
 #[test]
-fn command_info_shows_arity_flags_and_where_the_keys_are() {
+fn command_info_shows_flags_and_where_the_keys_are() {
     let server = Server::start();
     let mut client = server.connect();
     for command in COMMANDS {
         let (name, audience) = (command.name, command.audience);
         let info = command_info(&mut client, name);
         assert_eq!(text(&info[0]), name);
-        // Servers before 7.0 cannot be told how many arguments a module's command takes.
-        assert_eq!(info[1], Value::Int(if is_before(7, 0) { -1 } else { command.arity }), "{name}");
+        assert_eq!(info[1], Value::Int(-1), "{name}: the module counts arguments");
         let flags = texts(info[2].clone());
         let has = |flag: &str| flags.contains(&flag.to_owned());
         let (expected, of_key): (_, &[&str]) = match audience {

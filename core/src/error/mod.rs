@@ -123,7 +123,7 @@ impl Error {
             Self::DuplicateKey => "ERR key must not be given twice in one call",
             Self::TopOption => "ERR options of TB.TOP are COUNT n and RESET, each at most once",
             Self::TopCount => "ERR COUNT must be a whole number of keys from 1 to 100000",
-            Self::Effect => "ERR effect must be one as this module replicates it",
+            Self::Effect => "ERR effect must have the format that this module replicates",
             Self::MaxBurst => "ERR max_burst must be a whole number of tokens from -1 to 999999999999",
             Self::Count => "ERR count must be a whole number of tokens from 1 to 1e12",
             Self::Period => "ERR period must be a whole number of seconds from 1 to 3155760000",
