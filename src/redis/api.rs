@@ -1,7 +1,7 @@
 //! The server's functions. They are found at run time, by name, when the module is loaded.
 
 use crate::cast::unsigned_32;
-use redis_module::raw;
+use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_void, CStr};
 
 /// A function of the server, one that `required!` names: naming another does not compile.
@@ -50,7 +50,6 @@ required! {
     RedisModule_AvoidReplicaTraffic,
     RedisModule_BlockClientOnKeys,
     RedisModule_Call,
-    RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyStringPtr,
     RedisModule_CloseKey,
     RedisModule_CreateCommand,
@@ -111,6 +110,7 @@ required! {
     RedisModule_SubscribeToServerEvent,
     RedisModule_UnblockClient,
     RedisModule_UnlinkKey;
+    RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyLength,
     RedisModule_CallReplyType,
     RedisModule_InfoAddFieldULongLong,
@@ -120,8 +120,19 @@ required! {
 /// The flags of a context that is valid.
 #[inline]
 pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
-    // SAFETY: whoever calls has the context from the server, for the time of the call.
+    // SAFETY: the server gave the caller this context, which is valid for the time of the call.
     unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
+}
+
+/// A setting of the server, as `CONFIG GET` replies it; `None` where it has none of that name.
+pub(super) fn server_setting(context: *mut raw::RedisModuleCtx, name: &str) -> Option<String> {
+    let Ok(RedisValue::Array(mut answer)) = Context::new(context).call("CONFIG", &["GET", name]) else {
+        return None;
+    };
+    match answer.pop() {
+        Some(RedisValue::SimpleString(value)) => Some(value),
+        _ => None,
+    }
 }
 
 /// Whole numbers of `INFO replication`: `None` for those that the server does not report.

@@ -224,11 +224,11 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
     let bucket = match Bucket::checked(level_micro, refilled_at_us) {
         Some(bucket) if is_whole => bucket,
         Some(bucket) if is_loading(io) => {
-            log(io, c"tokenbucket: left out holds that no bucket can have");
+            log(io, c"tokenbucket: dropped invalid holds");
             bucket
         }
         Some(_) => {
-            log(io, c"tokenbucket: refused a bucket with holds that no bucket can have");
+            log(io, c"tokenbucket: refused a bucket with invalid holds");
             return ptr::null_mut();
         }
         None if is_loading(io) => corrected(io, level_micro, refilled_at_us),

@@ -11,12 +11,12 @@
 //!
 //! What the crate offers and holds everywhere is used: key specifications, `INFO`, calls of the server's own commands.
 
-use super::api::{missing, server};
+use super::api::{missing, server, server_setting};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
 use crate::cast::signed_32;
-use redis_module::{raw, Context, RedisValue};
+use redis_module::raw;
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
 
@@ -100,14 +100,9 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
 /// and at each start, where a call decides nothing.
 fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
     const SETTING: &str = "lua-replicate-commands";
-    let Ok(RedisValue::Array(answer)) = Context::new(context).call("CONFIG", &["GET", SETTING]) else {
-        return;
-    };
-    if let [_, RedisValue::SimpleString(value)] = answer.as_slice() {
-        if value == "no" {
-            let what = "what scripts take reaches neither replicas nor append-only files";
-            log(context, WARNING, &format!("tokenbucket: {SETTING} is 'no', so {what}"));
-        }
+    if server_setting(context, SETTING).as_deref() == Some("no") {
+        let what = "takes in scripts reach neither replicas nor append-only files";
+        log(context, WARNING, &format!("tokenbucket: {SETTING} is 'no', so {what}"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Serving those whose turn it is: around the module's own write commands, and by its timer.
 
-use super::super::api::{context_flags, replication_info, server, subscribe};
+use super::super::api::{context_flags, replication_info, server, server_setting, subscribe};
 use super::super::clock::{now_us, system_now_us};
 use super::super::info;
 use super::client::{Answer, Client};
@@ -10,9 +10,8 @@ use super::timer::{self, arm, tells_of_keys, POLL_US};
 use super::{in_turn, is_any_waiting, select_db, selected_db, with_door, CONTEXT};
 use crate::redis::call::Call;
 use redis_module::raw;
-use std::ffi::{c_void, CStr};
+use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokenbucket_core::queue::Arrival;
 
@@ -227,31 +226,8 @@ fn lacks_replicas(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
 fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
     // Reported only by servers that have the setting on.
     let [good_replicas] = replication_info(context, [c"min_slaves_good_slaves"]);
-    good_replicas
-        .is_some_and(|good| setting(context, c"min-replicas-to-write").is_some_and(|least| good < least))
-}
-
-/// A setting of the server that is a whole number.
-fn setting(context: *mut raw::RedisModuleCtx, name: &CStr) -> Option<i64> {
-    // SAFETY: the context is valid; the format says two C strings. The reply is read before it is freed, once.
-    unsafe {
-        let get = c"GET".as_ptr();
-        let reply =
-            server!(RedisModule_Call)(context, c"CONFIG".as_ptr(), c"cc".as_ptr(), get, name.as_ptr());
-        if reply.is_null() {
-            return None;
-        }
-        let value = server!(RedisModule_CallReplyArrayElement)(reply, 1);
-        let mut len = 0;
-        let text = match value.is_null() {
-            true => ptr::null(),
-            false => server!(RedisModule_CallReplyStringPtr)(value, &raw mut len),
-        };
-        let digits = if text.is_null() { &[] } else { slice::from_raw_parts(text.cast::<u8>(), len) };
-        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-        server!(RedisModule_FreeCallReply)(reply);
-        number
-    }
+    let least_replicas = || server_setting(context, "min-replicas-to-write")?.parse().ok();
+    good_replicas.is_some_and(|good| least_replicas().is_some_and(|least: i64| good < least))
 }
 
 /// Denies those whose time is over.

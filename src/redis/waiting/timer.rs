@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 /// How often to look, in microseconds, where the server does not tell: that keys go, or that a slot is ours again.
 pub(super) const POLL_US: i64 = 100_000;
-/// At least so long for each call that waits, so that looking takes less than a hundredth of the time: it takes up to 3 microseconds
-/// a call.
+/// At least so long for each call that waits. To look takes up to 3 microseconds a call, so less than a hundredth of
+/// the time.
 const POLL_US_PER_CALL: i64 = 500;
 
 /// What the server calls when the time has come.
