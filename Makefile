@@ -91,7 +91,7 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
-	@$(call cargo_test,--test version)
+	@$(call cargo_test,--test version --test make)
 
 .PHONY: test-turns
 test-turns: ## Try every sequence of five events of calls that wait: 13 million, about two minutes
@@ -229,7 +229,7 @@ run-gate: gate-tools build ## Start Redis, the gate, Envoy and Caddy before a ba
 	@$(MAKE) --no-print-directory -C gate run $(GATE_SERVER) $(if $(filter command line,$(origin PORT)),,PORT=8000)
 
 .PHONY: test-gate
-test-gate: gate-tools build ## Set up and test the gate behind real proxies: Envoy, Caddy, nginx, HAProxy
+test-gate: gate-tools build ## Set up and test the gate behind real proxies: Envoy, Caddy, Traefik, nginx, HAProxy
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate test $(GATE_SERVER)
 

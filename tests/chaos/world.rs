@@ -88,12 +88,24 @@ impl World {
         format!("{:>4} s  {} calls, {} events", self.started.elapsed().as_secs(), sum(&calls), sum(&events))
     }
 
-    /// What was counted: calls by command and reply, and what happened to the server.
+    /// What was counted, in lines that fit a terminal: the replies of each command, and what happened to the server.
     pub fn summary(&self) -> String {
+        const EVENTS_IN_A_LINE: usize = 4;
         let tally = self.tally.lock().unwrap();
-        let counted = |calls| tally.iter().filter(move |(what, _)| is_call(what) == calls);
-        let words = |(what, times): (&String, &u64)| format!("{what} {times}");
-        [true, false].map(|calls| counted(calls).map(words).collect::<Vec<_>>().join(", ")).join("\n")
+        let mut replies: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut events = Vec::new();
+        for (what, times) in tally.iter() {
+            match what.split_once(' ').filter(|_| is_call(what)) {
+                Some((command, reply)) => {
+                    replies.entry(command).or_default().push(format!("{reply} {times}"))
+                }
+                None => events.push(format!("{what} {times}")),
+            }
+        }
+        let of_commands =
+            replies.iter().map(|(command, replies)| format!("{command:11}  {}", replies.join(", ")));
+        let of_events = events.chunks(EVENTS_IN_A_LINE).map(|events| events.join(", "));
+        of_commands.chain(of_events).collect::<Vec<_>>().join("\n")
     }
 
     /// To be called by whoever goes: if that is by a panic, the first ends everything, and shows what it did last, what
@@ -104,7 +116,7 @@ impl World {
             let mut last = |who| history.entry(who).or_default().make_contiguous().join("\n");
             let [own, faults] = [who, FAULTS].map(|who| last(who.to_owned()));
             println!(
-                "{who} failed:\n{own}\nwhat happened to the server:\n{faults}\nin all: {}",
+                "{who} failed:\n{own}\nwhat happened to the server:\n{faults}\nin all:\n{}",
                 self.summary()
             );
         }

@@ -1,0 +1,65 @@
+//! What `make` refuses before it installs or builds anything.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::{env, fs};
+
+/// Variables of a `make` that runs this test, which are not for the one that it runs.
+const OF_OTHERS: [&str; 5] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "SERVER"];
+
+/// Runs `make`, which has to fail without a call of cargo or Python, and returns what it printed.
+fn refusal(words: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let calls = folder.path().join("calls");
+    for tool in ["cargo", "python3"] {
+        let path = folder.path().join(tool);
+        fs::write(&path, format!("#!/bin/sh\necho \"$0\" \"$@\" >>'{}'\nexit 1\n", calls.display())).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
+    let mut command = Command::new("make");
+    command.args(["--no-print-directory", "-C", env!("CARGO_MANIFEST_DIR")]).args(words.split(' '));
+    for name in OF_OTHERS {
+        command.env_remove(name);
+    }
+    let output = command.env("PATH", path).output().unwrap();
+    let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(!output.status.success(), "make {words}: {printed}");
+    assert!(!calls.exists(), "make {words} called {}", fs::read_to_string(calls).unwrap());
+    printed
+}
+
+#[test]
+fn a_wrong_port_or_server_is_refused_before_anything_is_built() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let used = listener.local_addr().unwrap().port();
+    for (words, line) in [
+        ("run PORT=abc", "PORT must be a number from 1 to 65535, not 'abc'"),
+        ("run PORT=65536", "PORT must be a number from 1 to 65535, not '65536'"),
+        (&*format!("run PORT={used}"), &*format!("port {used} is in use")),
+        ("run SERVER=/nope", "there is no program /nope"),
+        ("test SERVER=/nope", "there is no program /nope"),
+        ("run SERVER=/bin/sh", "/bin/sh is another program"),
+        ("run SERVER=/", "there is no program /"),
+    ] {
+        let printed = refusal(words);
+        assert!(printed.contains(line), "make {words}: {printed}");
+    }
+}
+
+#[test]
+fn examples_and_clients_name_what_builds_the_module_that_they_lack() {
+    for words in [
+        "-C examples/monitoring run",
+        "-C examples/go run",
+        "-C examples/languages setup-server",
+        "-C examples/rust run",
+        "-C clients/go test",
+        "-C clients/rust test",
+    ] {
+        let printed = refusal(&format!("{words} MODULE=/nope.so"));
+        let line = "no module at /nope.so: run 'make build' at the top, or set MODULE";
+        assert!(printed.contains(line), "make {words}: {printed}");
+    }
+}
