@@ -128,11 +128,14 @@ func (s *stuck) Do(context.Context, ...any) (any, error) {
 }
 
 func TestASilentServerIsWaitedForByOneCallAtATime(t *testing.T) {
-	doer, log, opened := &stuck{let: make(chan struct{})}, &realserver.Log{}, make(chan struct{}, 2)
+	doer, log, opened := &stuck{let: make(chan struct{})}, &realserver.Log{}, make(chan struct{}, 1)
 	const timeout = 200 * time.Millisecond
 	logf := func(format string, args ...any) {
 		log.Printf(format, args...)
-		opened <- struct{}{}
+		select {
+		case opened <- struct{}{}:
+		default:
+		}
 	}
 	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(timeout), tokenbucket.RetryEvery(0), tokenbucket.LogTo(logf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)

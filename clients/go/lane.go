@@ -62,7 +62,9 @@ func (l *lane) run(ctx context.Context, c *call) (any, error) {
 		return c.reply, c.err
 	}
 	c.ready = make(chan struct{}, 1)
-	l.submit(c)
+	if pipe := l.submit(c); pipe != nil {
+		pipe.lead(ctx)
+	}
 	if done := ctx.Done(); done == nil {
 		<-c.ready
 	} else {
@@ -98,7 +100,8 @@ func (l *lane) leave(c *call) bool {
 	return true
 }
 
-func (l *lane) submit(c *call) {
+// submit returns the pipe on which the caller has to call lead, if any.
+func (l *lane) submit(c *call) *pipe {
 	l.mutex.Lock()
 	c.since = l.awake.Load()
 	l.append(c)
@@ -109,13 +112,17 @@ func (l *lane) submit(c *call) {
 	if l.pipe == nil || !c.mayBePiped() {
 		l.hand(c)
 		l.mutex.Unlock()
-		return
+		return nil
 	}
 	pipe := l.pipe
 	c.pipe, c.phase = pipe, sent
 	l.mutex.Unlock()
-	if pipe.send(c) {
-		return
+	isSent, isFirst := pipe.send(c)
+	if isFirst {
+		return pipe
+	}
+	if isSent {
+		return nil
 	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -123,6 +130,7 @@ func (l *lane) submit(c *call) {
 	if !c.dropped {
 		l.hand(c)
 	}
+	return nil
 }
 
 // hand lets a worker send the call.
@@ -311,6 +319,9 @@ func (l *lane) look() (failure error) {
 	timeout := int64(l.server.settings.timeout + l.interval()) // a call may have begun just before a look
 	for c := l.first; c != nil; {
 		next := c.next
+		if c.pipe != nil {
+			c.pipe.interruptLeader()
+		}
 		due := c.since
 		if c.phase == sent {
 			due += c.left

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// PipeliningDoer is a Doer that opens pipes. Over a pipe, takes cost one switch of goroutines instead of two, and many at a
-// time share writes. Commands that must happen once, that wait, or that fail on the pipe go through Do.
+// PipeliningDoer is a Doer that opens pipes. A take over a pipe costs one switch of goroutines instead of two, or none if it
+// is alone on an InterruptiblePipe. Many takes at a time share system calls. Commands that must happen once, that wait, or
+// that fail on the pipe go through Do.
 type PipeliningDoer interface {
 	Doer
 	// Pipe opens a connection for the Server alone.
@@ -20,11 +21,22 @@ type PipeliningDoer interface {
 type Pipe interface {
 	// Send sends a command. One goroutine at a time calls it.
 	Send(args ...any) error
-	// Receive waits for the next reply, as Do returns it. One goroutine calls it, also before there is a command.
+	// Receive waits for the next reply, as Do returns it. One goroutine at a time calls it, also before there is a command.
 	Receive() (any, error)
 	// Close ends Send and Receive. Any goroutine may call it.
 	Close() error
 }
+
+// InterruptiblePipe is a Pipe on which a caller that is alone receives its reply itself.
+type InterruptiblePipe interface {
+	Pipe
+	// Interrupt makes the Receive that waits return ErrInterrupted, or else the next one that has to wait. The Receive after
+	// that goes on with the part of a reply that has arrived. Any goroutine may call Interrupt.
+	Interrupt()
+}
+
+// ErrInterrupted is what Receive of an InterruptiblePipe returns after Interrupt.
+var ErrInterrupted = newKind("receiving was interrupted")
 
 const (
 	// mostPiped and mostPipedBytes bound what is under way on a pipe. So much fits into the buffers of the system, so that
@@ -46,64 +58,123 @@ func (c *call) mayBePiped() bool {
 	return !c.once && !c.aside && c.maxWait == 0 && isPiped[c.args[0]] && !c.lane.script.needed.Load()
 }
 
-// pipe carries the calls of a lane.
+// pipe carries the calls of a lane. A caller that is alone reads its own reply. When several calls are under way, or reading
+// cannot be interrupted, a goroutine reads.
 type pipe struct {
 	Pipe
-	lane     *lane
-	underWay chan *call // the oldest first
-	bytes    atomic.Int64
-	mutex    sync.Mutex // of those who send
-	isEnded  bool
-	retired  atomic.Bool
+	interrupt func() // nil: a goroutine always reads
+	lane      *lane
+	underWay  chan *call // the oldest first
+	bytes     atomic.Int64
+	isLed     atomic.Bool // a caller reads, and was not interrupted
+	mutex     sync.Mutex  // of those who send
+	isRead    bool        // by a caller or a goroutine
+	isEnded   bool
+	retired   atomic.Bool
 }
 
-// send tells whether the call is under way.
-func (p *pipe) send(c *call) bool {
+func newPipe(l *lane, conn Pipe) *pipe {
+	p := &pipe{Pipe: conn, lane: l, underWay: make(chan *call, mostPiped)}
+	if interruptible, ok := conn.(InterruptiblePipe); ok {
+		p.interrupt = interruptible.Interrupt
+	} else {
+		p.isRead = true
+		go p.read()
+	}
+	return p
+}
+
+// send tells whether the call is under way, and whether nobody reads yet: then the caller has to call lead.
+func (p *pipe) send(c *call) (isSent, isFirst bool) {
 	for _, arg := range c.args {
 		c.bytes += int64(len(arg.(string)))
 	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if p.isEnded || p.bytes.Load()+c.bytes > mostPipedBytes {
-		return false
+		return false, false
 	}
 	select {
 	case p.underWay <- c:
 	default:
-		return false
+		return false, false
 	}
 	p.bytes.Add(c.bytes)
 	if p.Send(c.args...) != nil {
-		_ = p.Close() // the call fails in read, with those before it
+		_ = p.Close() // the call fails in receive, with those before it
 	}
-	return true
+	isFirst = !p.isRead
+	p.isRead = true
+	return true, isFirst
+}
+
+// lead lets the caller read its own reply: a goroutine that reads in its place would have to wake it. The watch interrupts
+// the caller at its next look. A goroutine then reads on, and the caller waits for the reply or the end of its context.
+func (p *pipe) lead(ctx context.Context) {
+	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > 2*p.lane.interval() {
+		p.isLed.Store(true)
+		p.receive()
+		p.isLed.Store(false)
+		if !p.goesOn() {
+			return
+		}
+	}
+	go p.read()
+}
+
+// interruptLeader is for the watch. If the caller has its reply meanwhile, the next one is interrupted, which costs only time.
+func (p *pipe) interruptLeader() {
+	if p.isLed.CompareAndSwap(true, false) {
+		p.interrupt()
+	}
 }
 
 func (p *pipe) read() {
 	for {
-		reply, err := p.Receive()
-		if err != nil && !isServerLine(err) {
-			break
-		}
-		var c *call
-		select {
-		case c = <-p.underWay:
-		default:
-		}
-		if c == nil { // a reply to nothing
-			break
-		}
-		p.bytes.Add(-c.bytes)
-		p.lane.hear()
-		if err != nil && strings.HasPrefix(err.Error(), "READONLY ") {
-			p.lane.retire(p) // the master is elsewhere
-		}
-		p.lane.replied(c, reply, err)
-		if p.retired.Load() && len(p.underWay) == 0 {
-			break
+		p.receive()
+		if !p.goesOn() {
+			return
 		}
 	}
-	p.end()
+}
+
+// goesOn tells whether replies are due, so that reading goes on.
+func (p *pipe) goesOn() bool {
+	if len(p.underWay) > 0 {
+		return true
+	}
+	if p.retired.Load() {
+		p.end()
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.isRead = !p.isEnded && (p.interrupt == nil || len(p.underWay) > 0)
+	return p.isRead
+}
+
+// receive hands out a reply, or ends the pipe.
+func (p *pipe) receive() {
+	reply, err := p.Receive()
+	if err == ErrInterrupted {
+		return
+	}
+	var c *call
+	if err == nil || isServerLine(err) {
+		select {
+		case c = <-p.underWay:
+		default: // a reply to nothing
+		}
+	}
+	if c == nil {
+		p.end()
+		return
+	}
+	p.bytes.Add(-c.bytes)
+	p.lane.hear()
+	if err != nil && strings.HasPrefix(err.Error(), "READONLY ") {
+		p.lane.retire(p) // the master is elsewhere
+	}
+	p.lane.replied(c, reply, err)
 }
 
 // end lets others send what had no reply.
@@ -185,8 +256,7 @@ func (l *lane) openPipe(doer PipeliningDoer) {
 	case !l.isWatched || l.circuit.away.Load():
 		_ = conn.Close()
 	default:
-		l.pipe = &pipe{Pipe: conn, lane: l, underWay: make(chan *call, mostPiped)}
-		go l.pipe.read()
+		l.pipe = newPipe(l, conn)
 	}
 }
 

@@ -72,9 +72,13 @@ func program(code string) string {
 
 // Programs have to lie inside the module, or they would not find it. Folders that begin with a dot are not the module's packages.
 func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
+	var pages []byte
+	for _, name := range []string{"../README.md", "../redisrate/README.md"} {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, page...)
 	}
 	server := realserver.Start(t)
 	folder, err := os.MkdirTemp(".", ".readme-")
@@ -82,7 +86,7 @@ func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
-	blocks := block.FindAllSubmatch(readme, -1)
+	blocks := block.FindAllSubmatch(pages, -1)
 	binaries := t.TempDir()
 	build := []string{"build", "-o", binaries}
 	for i, found := range blocks {

@@ -25,7 +25,7 @@ type call struct {
 	limit redisrate.Limit
 	n     int
 	want  redisrate.Result // without its Limit
-	// theirs is how redis_rate answers where that is different, and why is the beginning of a row of the README's table.
+	// theirs is how redis_rate answers where that is different, and why is the beginning of a row of the table in README.md.
 	theirs redisrate.Result
 	why    string
 }
@@ -146,7 +146,7 @@ func TestRedisRatesBehaviour(t *testing.T) {
 }
 
 func readmeRows(t *testing.T) string {
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

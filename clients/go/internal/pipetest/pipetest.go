@@ -4,6 +4,7 @@ package pipetest
 import (
 	"context"
 	"errors"
+	"math/rand"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,15 +29,13 @@ type Doers func(t testing.TB, address string) tokenbucket.Doer
 // Run runs all tests.
 func Run(t *testing.T, doers Doers) {
 	for name, test := range map[string]func(*setup){
-		"exact": exact, "killed": killed, "caller gone": callerGone, "wrong": wrong,
+		"exact": exact, "killed": killed, "caller gone": callerGone, "callers gone": callersGone, "silent": silent, "wrong": wrong,
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := realserver.Start(t)
 			doer := &counting{PipeliningDoer: doers(t, server.Address()).(tokenbucket.PipeliningDoer)}
-			limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(patient), tokenbucket.LogTo(t.Logf))
-			defer limits.Close()
-			s := &setup{t, server, doer, tokenbucket.NewLimiter(limits, still)}
-			s.usesPipe()
+			s := &setup{T: t, server: server, doer: doer}
+			s.limit(patient)
 			test(s)
 		})
 	}
@@ -58,6 +57,15 @@ type setup struct {
 	server  *realserver.Server
 	doer    *counting
 	limiter *tokenbucket.Limiter
+}
+
+// limit makes a limiter that lets the server be silent for so long, and that uses a pipe.
+func (s *setup) limit(timeout time.Duration, options ...tokenbucket.LimiterOption) {
+	s.Helper()
+	limits := tokenbucket.NewServer(s.doer, tokenbucket.Timeout(timeout), tokenbucket.LogTo(s.Logf))
+	s.Cleanup(func() { limits.Close() })
+	s.limiter = tokenbucket.NewLimiter(limits, still, options...)
+	s.usesPipe()
 }
 
 func (s *setup) take(name string) tokenbucket.Decision {
@@ -120,17 +128,85 @@ func killed(s *setup) {
 
 // callerGone: the grant that comes when nobody waits for it goes back.
 func callerGone(s *setup) {
-	before := s.doer.asked.Load()
-	s.server.Do("CLIENT", "PAUSE", 500)
-	gone, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-	defer cancel()
-	if _, err := s.limiter.Take(gone, "a", 10); !errors.Is(err, context.DeadlineExceeded) {
-		s.Fatal(err)
+	const soon = 20 * time.Millisecond
+	expiring := func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, soon) }
+	cancelled := func() (context.Context, context.CancelFunc) {
+		gone, cancel := context.WithCancel(ctx)
+		time.AfterFunc(soon, cancel)
+		return gone, cancel
 	}
+	for _, leaving := range []func() (context.Context, context.CancelFunc){expiring, cancelled} {
+		before := s.doer.asked.Load()
+		s.pause()
+		gone, cancel := leaving()
+		defer cancel()
+		if _, err := s.limiter.Take(gone, "a", 10); err == nil || err != gone.Err() {
+			s.Fatal(err)
+		}
+		s.goOn()
+		s.goesBack("a", 1000)
+		if s.doer.asked.Load() == before {
+			s.Fatal("nothing was given back")
+		}
+	}
+}
+
+// pause makes the server reply to no take.
+func (s *setup) pause() {
+	s.Helper()
+	s.server.Do("CLIENT", "PAUSE", 3600000, "WRITE")
+}
+
+func (s *setup) goOn() {
+	s.Helper()
+	s.server.Do("CLIENT", "UNPAUSE")
+}
+
+func (s *setup) goesBack(name string, remaining int64) {
+	s.Helper()
 	realserver.Eventually(s, "the tokens are back", func() bool {
-		decision, err := s.limiter.Peek(ctx, "a", 0)
-		return err == nil && decision.Remaining == 1000 && s.doer.asked.Load() > before
+		decision, err := s.limiter.Peek(ctx, name, 0)
+		return err == nil && !decision.Degraded && decision.Remaining == remaining
 	})
+}
+
+// callersGone: some go while others read for them, or they for others.
+func callersGone(s *setup) {
+	var over sync.WaitGroup
+	var granted atomic.Int64
+	for callers := 4; callers > 0; callers-- {
+		over.Add(1)
+		go func(random *rand.Rand) {
+			defer over.Done()
+			for i := 0; i < 200; i++ {
+				mayGo, cancel := context.WithCancel(ctx)
+				leaving := time.AfterFunc(time.Duration(random.Intn(500))*time.Microsecond, cancel)
+				decision, err := s.limiter.Take(mayGo, "a", 1)
+				if err != nil && err != context.Canceled || decision.Degraded {
+					s.Error(decision, err)
+				}
+				granted.Add(decision.Granted)
+				leaving.Stop()
+				cancel()
+			}
+		}(rand.New(rand.NewSource(int64(callers))))
+	}
+	over.Wait()
+	s.goesBack("a", 1000-granted.Load())
+}
+
+// silent: a caller that is alone goes on without the server, before its connection is given up, and a late grant goes back.
+func silent(s *setup) {
+	const timeout = time.Second
+	s.limit(timeout, tokenbucket.OnError(tokenbucket.FailClosed))
+	s.pause()
+	began := time.Now()
+	decision, err := s.limiter.Take(ctx, "a", 10)
+	if took := time.Since(began); err != nil || !decision.Degraded || decision.Allowed || took > 5*timeout {
+		s.Fatal(decision, err, took)
+	}
+	s.goOn()
+	s.goesBack("a", 1000)
 }
 
 func wrong(s *setup) {
