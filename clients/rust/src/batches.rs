@@ -13,7 +13,7 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::limit::Limit;
 use crate::node::Node;
-use crate::request::Request;
+use crate::request::{Request, Word};
 use crate::server::Server;
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -153,7 +153,7 @@ impl Batch {
     }
 
     fn giving(&self, tokens: u64) -> Request {
-        Request::one("GIVE", self.key.clone(), &self.limit, vec![tokens.to_string()])
+        Request::one("TB.GIVE", self.key.clone(), &self.limit, [Some(Word::Number(tokens)), None])
     }
 
     fn put_back(&self, tokens: u64) {
@@ -170,6 +170,7 @@ impl Batch {
     fn serve(self: &Arc<Self>, answer: Result<Answer, Error>, most: u64, asked_at: Duration) -> bool {
         let mut state = self.locked();
         let replies = match answer {
+            Ok(Answer::Reply(reply)) => read(&[reply]),
             Ok(Answer::Replies(replies)) => read(&replies),
             Ok(Answer::Away(node) | Answer::Lost(node)) => {
                 state.tell_all(|_| Ok(Verdict::Away(node.clone())));
@@ -270,8 +271,8 @@ impl Fetch {
                 wanted.clamp(size, MOST_TOKENS.max(size))
             };
             let asked_at = batch.server.now();
-            let request = Arc::new(Request::fetch(batch.key.clone(), &batch.limit, most));
-            let answer = batch.server.ask(&request, How::default()).await;
+            let request = Request::fetch(batch.key.clone(), &batch.limit, most);
+            let answer = batch.server.ask(&request, How::default(), asked_at).await;
             if !batch.serve(answer, most, asked_at) {
                 let mut state = batch.locked();
                 // Some may have come since.

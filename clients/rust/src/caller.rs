@@ -1,6 +1,5 @@
 //! Asks for decisions: the server, or the policy while the server is away.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
@@ -11,7 +10,7 @@ use crate::error::Error;
 use crate::limit::Limit;
 use crate::node::Node;
 use crate::options::{OnError, Options};
-use crate::request::{Amount, Part, Request};
+use crate::request::{Amount, Part, Request, Words};
 use crate::server::Server;
 
 /// The log target of limiters, named after the public type: users filter by it.
@@ -44,24 +43,25 @@ impl Caller {
 
     /// Takes `amount` in any case, into debt if need be.
     pub(crate) async fn charge(&self, name: &str, limit: &Limit, amount: Amount) -> Result<Decision, Error> {
-        self.decide("CHARGE", name, limit, vec![amount.word("amount")?], 1, How::default()).await
+        let words = [Some(amount.word("amount")?), None];
+        self.decide("TB.CHARGE", name, limit, words, How::default(), self.server.now()).await
     }
 
-    /// `granted` by a policy that is open.
+    /// `began` is the time of now.
     pub(crate) async fn decide(
         &self,
         operation: &'static str,
         name: &str,
         limit: &Limit,
-        words: Vec<String>,
-        granted: u64,
+        words: Words,
         how: How,
+        began: Duration,
     ) -> Result<Decision, Error> {
-        let began = self.server.now();
-        let request = Arc::new(Request::one(operation, self.key(name), limit, words));
-        let decision = match self.server.ask(&request, how).await? {
-            Answer::Replies(replies) => read(replies)?,
-            Answer::Away(node) => self.without_server(&node, &request, granted)?,
+        let request = Request::one(operation, self.key(name), limit, words);
+        let decision = match self.server.ask(&request, how, began).await? {
+            Answer::Reply(reply) => read(reply)?,
+            Answer::Replies(replies) => read(replies.into_iter().next().unwrap_or(Value::Nil))?,
+            Answer::Away(node) => self.without_server(&node, &request)?,
             Answer::Lost(node) => self.lost(&node)?,
         };
         self.tell(name, limit, &decision, began);
@@ -76,9 +76,10 @@ impl Caller {
         how: How,
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
-        let request = Arc::new(Request::joint(operation, before, &self.options.prefix, parts)?);
-        let decision = match self.server.ask(&request, how).await? {
-            Answer::Replies(replies) => read(replies)?,
+        let request = Request::joint(operation, before, &self.options.prefix, parts)?;
+        let decision = match self.server.ask(&request, how, began).await? {
+            Answer::Reply(reply) => read(reply)?,
+            Answer::Replies(replies) => read(replies.into_iter().next().unwrap_or(Value::Nil))?,
             Answer::Away(node) => self.all_without_server(&node, &request)?,
             Answer::Lost(node) => JointDecision::of(self.lost(&node)?),
         };
@@ -91,23 +92,18 @@ impl Caller {
 
     /// Ends what is held here as well, when the server was away at its beginning.
     pub(crate) fn settle_here(&self, id: &str, parts: &[Part]) {
-        let request = Request::joint("MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
+        let request = Request::joint("TB.MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
         if let Err(error) = request.and_then(|request| self.server.decide_locally(&request)) {
             log::warn!(target: LOG, "a hold of this process was not settled: {error}");
         }
     }
 
     /// The decision of the policy.
-    pub(crate) fn without_server(
-        &self,
-        node: &Node,
-        request: &Request,
-        granted: u64,
-    ) -> Result<Decision, Error> {
-        if let Some(decision) = self.by_policy(node, granted)? {
+    pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<Decision, Error> {
+        if let Some(decision) = self.by_policy(node, request.most_granted())? {
             return Ok(decision);
         }
-        let decision: Decision = read(vec![self.server.decide_locally(request)?])?;
+        let decision: Decision = read(self.server.decide_locally(request)?)?;
         Ok(Decision { degraded: true, ..decision })
     }
 
@@ -115,7 +111,7 @@ impl Caller {
         if let Some(decision) = self.by_policy(node, 1)? {
             return Ok(JointDecision::of(decision));
         }
-        let decision: JointDecision = read(vec![self.server.decide_locally(request)?])?;
+        let decision: JointDecision = read(self.server.decide_locally(request)?)?;
         Ok(decision.degraded())
     }
 
@@ -141,8 +137,8 @@ impl Caller {
     }
 }
 
-fn read<T: FromRedisValue>(mut replies: Vec<Value>) -> Result<T, Error> {
-    T::from_redis_value(replies.pop().unwrap_or(Value::Nil))
+fn read<T: FromRedisValue>(reply: Value) -> Result<T, Error> {
+    T::from_redis_value(reply)
         .map_err(|error| Error::Refused { server: "the server".to_owned(), error: error.into() })
 }
 

@@ -1,9 +1,10 @@
 //! One request: what is sent to which node, and what an error means.
 
+use std::slice;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, RedisResult, Script, Value};
 
 use crate::detached::{Detached, Pending};
 use crate::error::{Error, Failure, Fault};
@@ -44,12 +45,24 @@ pub(crate) struct How {
 
 /// What came of a request.
 pub(crate) enum Answer {
+    /// The reply to its only command.
+    Reply(Value),
     /// A reply to each of its commands.
     Replies(Vec<Value>),
     /// The policy decides.
     Away(Arc<Node>),
     /// It must happen once, and nobody knows whether it did.
     Lost(Arc<Node>),
+}
+
+impl Answer {
+    pub(crate) fn replies(&self) -> Option<&[Value]> {
+        match self {
+            Self::Reply(reply) => Some(slice::from_ref(reply)),
+            Self::Replies(replies) => Some(replies),
+            Self::Away(_) | Self::Lost(_) => None,
+        }
+    }
 }
 
 /// What came of a call that was sent without what most do not need.
@@ -77,32 +90,84 @@ impl Calls {
 
     /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
     /// for is given back.
-    pub(crate) async fn ask(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
+    ///
+    /// `now` is the clock's: whoever asks has mostly read it, and reading it is dear.
+    pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
         if !how.max_wait.is_zero() {
             return Box::pin(self.wait(request, how.max_wait)).await;
         }
-        self.ask_at_once(request, how).await
+        match self.ask_plainly(request, now).await {
+            Plainly::Answer(answer) => answer,
+            rest => Box::pin(self.go_on(rest, request, how)).await,
+        }
     }
 
-    pub(crate) async fn ask_at_once(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
-        let (calls, asked) = (self.clone(), request.clone());
-        let work = async move {
-            match calls.run_plainly(&asked).await {
-                Plainly::Answer(answer) => answer,
-                Plainly::NotDone => Box::pin(calls.run(&asked, how, asked.is_repeatable())).await,
-                Plainly::Broken => Box::pin(calls.run(&asked, how, false)).await,
+    /// The way of most calls, without what most do not need: the rest would cost as much as the client library. Of what
+    /// threads share, it touches little.
+    async fn ask_plainly(&self, request: &Request, now: Duration) -> Plainly {
+        let Some((node, link)) = self.nodes.single() else { return Plainly::NotDone };
+        if node.is_away() || self.fallback == Fallback::Script || !request.is_plain() {
+            return Plainly::NotDone;
+        }
+        let Some(mut connection) = link.live_for_call(self.nodes.timeout()) else { return Plainly::NotDone };
+        let (number, command) = (connection.number(), request.to_plain());
+        let sending = async move { connection.send_one(&command).await };
+        let late = |reply| self.go_on_late(reply, (node.clone(), number), request.clone(), now);
+        let mut reply = Detached::new(sending, late);
+        let heard = self.nodes.listen_plainly(now, node, number, &mut reply).await;
+        reply.end();
+        self.judge(heard, node, request)
+    }
+
+    fn judge(&self, heard: Result<Value, Failure>, node: &Arc<Node>, request: &Request) -> Plainly {
+        match heard {
+            Ok(reply) => {
+                node.back();
+                Plainly::Answer(Ok(Answer::Reply(reply)))
             }
+            Err(Failure::Broken(_)) => Plainly::Broken,
+            Err(Failure::Replied(_)) => Plainly::NotDone,
+            Err(failure) => Plainly::Answer(self.failed(node.clone(), failure, request)),
+        }
+    }
+
+    /// Goes on with a call that was sent plainly, when its caller no longer waits.
+    fn go_on_late(
+        &self,
+        reply: Pending<RedisResult<Value>>,
+        (node, connection): (Arc<Node>, u64),
+        request: Request,
+        sent_at: Duration,
+    ) {
+        let calls = self.clone();
+        self.nodes.spawn(async move {
+            let heard = calls.nodes.listen_plainly(sent_at, &node, connection, reply).await;
+            let plainly = calls.judge(heard, &node, &request);
+            let answer = calls.go_on(plainly, &request, How::default()).await;
+            calls.undo(&request, answer);
+        });
+    }
+
+    async fn go_on(&self, plainly: Plainly, request: &Request, how: How) -> Result<Answer, Error> {
+        let may_repeat = match plainly {
+            Plainly::Answer(answer) => return answer,
+            Plainly::NotDone => request.is_repeatable(),
+            Plainly::Broken => false,
         };
-        let (calls, request) = (self.clone(), request.clone());
-        let late = move |rest: Pending<Result<Answer, Error>>| {
-            let nodes = calls.nodes.clone();
-            nodes.spawn(async move {
-                if let Ok(Answer::Replies(replies)) = rest.await {
-                    calls.send_all(request.undo(&replies));
-                }
-            });
+        let (calls, asked) = (self.clone(), request.clone());
+        let work = async move { calls.run(&asked, how, may_repeat).await };
+        let late = |rest: Pending<_>| {
+            let (calls, request) = (self.clone(), request.clone());
+            self.nodes.spawn(async move { calls.undo(&request, rest.await) });
         };
         Detached::new(work, late).await
+    }
+
+    /// Gives back what was granted to a caller who is gone.
+    fn undo(&self, request: &Request, answer: Result<Answer, Error>) {
+        if let Some(replies) = answer.as_ref().ok().and_then(Answer::replies) {
+            self.send_all(request.undo(replies));
+        }
     }
 
     /// Sends what nobody waits for.
@@ -118,24 +183,6 @@ impl Calls {
                 }
             }
         });
-    }
-
-    /// The way of most calls, without what most do not need: the rest would cost as much as the client library.
-    async fn run_plainly(&self, request: &Request) -> Plainly {
-        let Some((node, link)) = self.nodes.single() else { return Plainly::NotDone };
-        if node.is_away() || self.fallback == Fallback::Script || !request.is_plain() {
-            return Plainly::NotDone;
-        }
-        let Some(mut live) = link.live() else { return Plainly::NotDone };
-        match self.nodes.send_plainly(node, link, &mut live, &request.to_plain()).await {
-            Ok(reply) => {
-                node.back();
-                Plainly::Answer(Ok(Answer::Replies(vec![reply])))
-            }
-            Err(Failure::Broken(_)) => Plainly::Broken,
-            Err(Failure::Replied(_)) => Plainly::NotDone,
-            Err(failure) => Plainly::Answer(self.failed(node.clone(), failure, request)),
-        }
     }
 
     /// `may_repeat` says whether to send it again if the connection breaks.

@@ -41,6 +41,15 @@ impl Clock {
         }
     }
 
+    /// For timers, which are of the real time alone.
+    pub(crate) fn instant(&self, at: Duration) -> tokio::time::Instant {
+        match self {
+            Self::Real { began, .. } => (*began + at).into(),
+            #[cfg(feature = "fake")]
+            Self::Simulated(_) => tokio::time::Instant::now(),
+        }
+    }
+
     /// Sleeps; simulated time passes at once.
     pub(crate) async fn sleep(&self, time: Duration) {
         match self {

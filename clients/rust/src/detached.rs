@@ -20,6 +20,11 @@ impl<T, L: FnOnce(Pending<T>) + Unpin> Detached<T, L> {
     pub(crate) fn new(work: impl Future<Output = T> + Send + 'static, late: L) -> Self {
         Self { work: Some(Box::pin(work)), late: Some(late), has_begun: false }
     }
+
+    /// Ends the work as well, if it goes on.
+    pub(crate) fn end(mut self) {
+        self.work = None;
+    }
 }
 
 impl<T, L: FnOnce(Pending<T>) + Unpin> Future for Detached<T, L> {

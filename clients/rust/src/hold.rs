@@ -114,7 +114,7 @@ impl Drop for Hold {
 impl Inner {
     async fn renew(&self, how: How) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
-        let decision = self.caller.decide_all("MHOLD", before, &self.parts, how).await?;
+        let decision = self.caller.decide_all("TB.MHOLD", before, &self.parts, how).await?;
         locked(&self.decision).clone_from(&decision);
         Ok(decision)
     }
@@ -146,7 +146,7 @@ impl Inner {
         let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
         let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
         let how = How { always: true, ..How::default() };
-        let settled = self.caller.decide_all("MSETTLE", vec![self.id.clone()], &parts, how).await?;
+        let settled = self.caller.decide_all("TB.MSETTLE", vec![self.id.clone()], &parts, how).await?;
         if settled.binding.degraded {
             return Ok(settled);
         }

@@ -23,9 +23,13 @@ use tokenbucket_core::request::limit_or_pool;
 /// # Ok::<(), tokenbucket_client::LimitError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Limit {
-    capacity: Arc<str>,
-    rate: Arc<str>,
+pub struct Limit(Arc<Inner>);
+
+/// Behind one pointer: each call clones its limit, and threads share the count.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Inner {
+    capacity: String,
+    rate: String,
     terms: bucket::Limit,
     /// What flows in a long time: of a calendar the average. None of a pool.
     average: Option<Rate>,
@@ -43,36 +47,37 @@ impl Limit {
         let terms = limit_or_pool(&words[0], &words[1])
             .map_err(|error| LimitError::of(&Refusal::from(error).line("limit capacity rate", &words)))?;
         let average = if terms.is_pool() { None } else { average(&words[1]) };
-        let [capacity, rate] = words.map(Arc::from);
-        Ok(Self { capacity, rate, terms, average })
+        let [capacity, rate] = words;
+        Ok(Self(Arc::new(Inner { capacity, rate, terms, average })))
     }
 
     pub(crate) fn none() -> Self {
-        Self { capacity: "0".into(), rate: "0".into(), terms: bucket::Limit::pool(0), average: None }
+        let (capacity, rate) = ("0".to_owned(), "0".to_owned());
+        Self(Arc::new(Inner { capacity, rate, terms: bucket::Limit::pool(0), average: None }))
     }
 
     /// The largest number of tokens in the bucket, as it was given.
     pub fn capacity(&self) -> &str {
-        &self.capacity
+        &self.0.capacity
     }
 
     /// How fast it fills, as it was given.
     pub fn rate(&self) -> &str {
-        &self.rate
+        &self.0.rate
     }
 
     pub(crate) fn capacity_micro(&self) -> i64 {
-        self.terms.capacity_micro()
+        self.0.terms.capacity_micro()
     }
 
     /// Whether tokens come at boundaries of the calendar, and not all the time.
     pub(crate) fn is_calendar(&self) -> bool {
-        matches!(self.terms.rate(), Rate::Calendar(_))
+        matches!(self.0.terms.rate(), Rate::Calendar(_))
     }
 
     /// In what time so much flows in, rounded up; None if nothing ever does.
     pub(crate) fn lasts_us(&self, micro: i64) -> Option<u64> {
-        self.average.map(|rate| rate.reaches_at_us(0, micro).unsigned_abs())
+        self.0.average.map(|rate| rate.reaches_at_us(0, micro).unsigned_abs())
     }
 }
 
@@ -90,7 +95,7 @@ impl FromStr for Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.capacity, self.rate)
+        write!(f, "{} {}", self.capacity(), self.rate())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::limit::Limit;
 #[cfg(feature = "tower")]
 use crate::options::OnError;
 use crate::options::{Fallback, Options};
-use crate::request::{Amount, Part, Request};
+use crate::request::{Amount, Part, Request, Word, Words};
 use crate::server::Server;
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
@@ -84,7 +84,8 @@ impl Limiter {
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         let cost = cost.into();
         if !self.max_wait.is_zero() {
-            return self.decide_how("TAKE", name, vec![cost.word("cost")?], 1, self.how()).await;
+            let words = [Some(cost.word("cost")?), None];
+            return self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), self.now()).await;
         }
         let asked_at = self.now();
         let denials = self.memory.denials.as_ref();
@@ -95,7 +96,8 @@ impl Limiter {
             self.tell(name, &refusal, asked_at);
             return Ok(refusal);
         }
-        let decision = self.decide("TAKE", name, vec![cost.word("cost")?], 1).await?;
+        let (words, how) = ([Some(cost.word("cost")?), None], How::default());
+        let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, how, asked_at).await?;
         if let Some(denials) = denials {
             denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
         }
@@ -104,7 +106,7 @@ impl Limiter {
 
     /// What [`take`](Self::take) would decide; takes nothing. Of cost 0, what there is.
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.decide("PEEK", name, vec![cost.into().word("cost")?], 1).await
+        self.decide("TB.PEEK", name, [Some(cost.into().word("cost")?), None]).await
     }
 
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
@@ -112,7 +114,7 @@ impl Limiter {
         if Amount::from(most).as_whole().is_none() {
             return Err(Error::BadArgument(format!("most: {most} is not a number of tokens from 1 to 1e12")));
         }
-        self.decide("TAKEUPTO", name, vec![most.to_string()], most).await
+        self.decide("TB.TAKEUPTO", name, [Some(Word::Number(most)), None]).await
     }
 
     /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
@@ -123,8 +125,9 @@ impl Limiter {
         cost: impl Into<Amount>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX).to_string();
-        self.decide("RESERVE", name, vec![cost.into().word("cost")?, max_wait_ms], 1).await
+        let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
+        let words = [Some(cost.into().word("cost")?), Some(Word::Number(max_wait_ms))];
+        self.decide("TB.RESERVE", name, words).await
     }
 
     /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A wait that is broken off gives the tokens
@@ -155,7 +158,7 @@ impl Limiter {
         if let Some(denials) = &self.memory.denials {
             denials.forget(name, &self.limit);
         }
-        self.decide("GIVE", name, vec![amount.into().word("amount")?], 1).await
+        self.decide("TB.GIVE", name, [Some(amount.into().word("amount")?), None]).await
     }
 
     /// Makes the bucket full: deletes its key.
@@ -167,15 +170,15 @@ impl Limiter {
             batches.forget(name, &self.limit);
         }
         let key = self.caller.key(name);
-        let request = Arc::new(Request::reset(key.clone(), &self.limit));
+        let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
-        let mut answer = self.caller.server.ask(&request, How::default()).await?;
+        let mut answer = self.caller.server.ask(&request, How::default(), self.now()).await?;
         if self.caller.server.options().fallback == Fallback::Script {
-            let script = Arc::new(Request::reset(request.script_key(), &self.limit));
-            answer = self.caller.server.ask(&script, How::default()).await?;
+            let script = Request::reset(request.script_key(), &self.limit);
+            answer = self.caller.server.ask(&script, How::default(), self.now()).await?;
         }
         match answer {
-            Answer::Replies(_) => Ok(()),
+            Answer::Reply(_) | Answer::Replies(_) => Ok(()),
             Answer::Away(node) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
         }
     }
@@ -184,7 +187,7 @@ impl Limiter {
     /// refuses all; [`remembered`](Self::remembered) tells of which.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
         let Some(denials) = self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero()) else {
-            return self.caller.decide_all("MTAKE", Vec::new(), parts, self.how()).await;
+            return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
         };
         let asked_at = self.now();
         for part in parts {
@@ -193,7 +196,7 @@ impl Limiter {
                 return Ok(JointDecision::of(refusal));
             }
         }
-        let decision = self.caller.decide_all("MTAKE", Vec::new(), parts, self.how()).await?;
+        let decision = self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await?;
         for (part, own) in parts.iter().zip(&decision.each) {
             denials.remember(&part.name, &part.limit, part.amount, *own, (asked_at, self.now()));
         }
@@ -223,7 +226,7 @@ impl Limiter {
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.caller.server.ask(&Arc::new(request), How::default()).await?;
+            self.caller.server.ask(&request, How::default(), self.now()).await?;
         }
         Ok(())
     }
@@ -241,25 +244,8 @@ impl Limiter {
         self.caller.tell(name, &self.limit, decision, began);
     }
 
-    async fn decide(
-        &self,
-        operation: &'static str,
-        name: &str,
-        words: Vec<String>,
-        granted: u64,
-    ) -> Result<Decision, Error> {
-        self.decide_how(operation, name, words, granted, How::default()).await
-    }
-
-    async fn decide_how(
-        &self,
-        operation: &'static str,
-        name: &str,
-        words: Vec<String>,
-        granted: u64,
-        how: How,
-    ) -> Result<Decision, Error> {
-        self.caller.decide(operation, name, &self.limit, words, granted, how).await
+    async fn decide(&self, operation: &'static str, name: &str, words: Words) -> Result<Decision, Error> {
+        self.caller.decide(operation, name, &self.limit, words, How::default(), self.now()).await
     }
 
     fn how(&self) -> How {
@@ -293,9 +279,9 @@ impl Limiter {
                     denial
                 }
                 Verdict::Away(node) => {
-                    let words = vec![cost.word("cost")?];
-                    let take = Request::one("TAKE", self.caller.key(name), &self.limit, words);
-                    self.caller.without_server(&node, &take, 1)?
+                    let words = [Some(cost.word("cost")?), None];
+                    let take = Request::one("TB.TAKE", self.caller.key(name), &self.limit, words);
+                    self.caller.without_server(&node, &take)?
                 }
             }
         };

@@ -1,7 +1,7 @@
 //! Connections to one server: one for each runtime, which all its calls share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -31,6 +31,7 @@ pub(crate) struct Link {
     /// A connection ends with the runtime that drives it, and another runtime cannot drive it.
     of_runtimes: Mutex<Vec<(Id, State)>>,
     connections: AtomicU64,
+    next_number: AtomicU64,
     /// Those of calls that have waited, the last used at the end.
     idle_waiters: Mutex<Vec<(Id, Waiter)>>,
     /// Of those that connect at a time: all at once would take longer than each may.
@@ -57,12 +58,30 @@ enum State {
 }
 
 /// None while connecting.
-pub(crate) type Outcome = watch::Receiver<Option<RedisResult<Live>>>;
+pub(crate) type Outcome = watch::Receiver<Option<RedisResult<Connection>>>;
 
-#[derive(Clone)]
+/// A connection, and whether it was closed.
 pub(crate) struct Live {
-    connection: MultiplexedConnection,
+    pub(crate) connection: Connection,
     is_closed: Arc<AtomicBool>,
+    ticker: Ticker,
+}
+
+/// Fires before the timers of calls, as long as calls come. A timer that is nearer than all others interrupts the runtime's
+/// wait for events by a write to itself: without this, each call that finds the runtime idle would cost that.
+#[derive(Default)]
+struct Ticker {
+    is_running: bool,
+    /// Whether a call came since it fired.
+    is_needed: bool,
+}
+
+/// Sends commands. Each call clones it, so it holds no more than that needs: threads share the counts.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    multiplexed: MultiplexedConnection,
+    /// No other connection of the link has it.
+    number: u64,
 }
 
 impl Link {
@@ -79,6 +98,7 @@ impl Link {
             target,
             of_runtimes: Mutex::default(),
             connections: AtomicU64::new(0),
+            next_number: AtomicU64::new(0),
             idle_waiters: Mutex::default(),
             connecting: Semaphore::new(MOST_CONNECTING),
         }
@@ -95,11 +115,39 @@ impl Link {
     }
 
     /// The connection of this runtime.
-    pub(crate) fn live(&self) -> Option<Live> {
+    pub(crate) fn live(&self) -> Option<Connection> {
         let id = Handle::current().id();
         self.locked().iter().find_map(|(other, state)| match state {
-            State::Live(live) if *other == id && !live.is_closed() => Some(live.clone()),
+            State::Live(live) if *other == id && !live.is_closed() => Some(live.connection.clone()),
             _ => None,
+        })
+    }
+
+    /// The same for a call with such a timeout.
+    pub(crate) fn live_for_call(self: &Arc<Self>, timeout: Duration) -> Option<Connection> {
+        let id = Handle::current().id();
+        let mut of_runtimes = self.locked();
+        let live = of_runtimes.iter_mut().find_map(|(other, state)| match state {
+            State::Live(live) if *other == id && !live.is_closed() => Some(live),
+            _ => None,
+        })?;
+        live.ticker.is_needed = true;
+        let connection = live.connection.clone();
+        if !std::mem::replace(&mut live.ticker.is_running, true) {
+            drop(of_runtimes);
+            tokio::spawn(tick(Arc::downgrade(self), connection.number, timeout / 2));
+        }
+        Some(connection)
+    }
+
+    /// Whether the ticker of this connection goes on.
+    fn still_ticks(&self, number: u64) -> bool {
+        self.locked().iter_mut().any(|(_, state)| match state {
+            State::Live(live) if live.connection.number == number => {
+                live.ticker.is_running = std::mem::take(&mut live.ticker.is_needed);
+                live.ticker.is_running
+            }
+            _ => false,
         })
     }
 
@@ -107,7 +155,7 @@ impl Link {
     /// calls `done`.
     pub(crate) fn connect(
         self: &Arc<Self>,
-        done: impl FnOnce(&RedisResult<Live>) + Send + 'static,
+        done: impl FnOnce(&RedisResult<Connection>) + Send + 'static,
     ) -> Outcome {
         let id = Handle::current().id();
         let mut of_runtimes = self.locked();
@@ -115,7 +163,7 @@ impl Link {
             match state {
                 State::Connecting(outcome) if *other == id => return outcome.clone(),
                 State::Live(live) if *other == id && !live.is_closed() => {
-                    return watch::channel(Some(Ok(live.clone()))).1;
+                    return watch::channel(Some(Ok(live.connection.clone()))).1;
                 }
                 _ => {}
             }
@@ -126,10 +174,10 @@ impl Link {
         tokio::spawn(async move {
             let result = link.make().await;
             link.connections.fetch_add(u64::from(result.is_ok()), Ordering::AcqRel);
-            let state = result.as_ref().ok().map(|live| State::Live(live.clone()));
-            set(&mut link.locked(), id, state);
-            done(&result);
-            let _ = sender.send(Some(result));
+            let connection = result.as_ref().map(|live| live.connection.clone()).map_err(RedisError::clone);
+            set(&mut link.locked(), id, result.ok().map(State::Live));
+            done(&connection);
+            let _ = sender.send(Some(connection));
         });
         outcome
     }
@@ -155,9 +203,10 @@ impl Link {
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         // The library's own limit does not cover a server that accepts and then says nothing.
-        let connection =
+        let multiplexed =
             tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())??;
-        Ok(Live { connection, is_closed })
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        Ok(Live { connection: Connection { multiplexed, number }, is_closed, ticker: Ticker::default() })
     }
 
     /// A connection of this runtime that an earlier call has waited on.
@@ -176,7 +225,9 @@ impl Link {
     pub(crate) async fn make_waiter(&self) -> RedisResult<Waiter> {
         let mut live = self.make().await?;
         let ask = redis::cmd("CLIENT").arg("ID").take();
-        let id = tokio::time::timeout(CONNECT_WITHIN, live.send(&[ask])).await.map_err(|_| timed_out())??;
+        let id = tokio::time::timeout(CONNECT_WITHIN, live.connection.send(&[ask]))
+            .await
+            .map_err(|_| timed_out())??;
         Ok(Waiter { live, id: id.first().and_then(|id| i64::from_redis_value_ref(id).ok()) })
     }
 
@@ -193,11 +244,18 @@ impl Link {
     }
 
     /// Connects again for the next call.
-    pub(crate) fn forget(&self, gone: &Live) {
-        gone.is_closed.store(true, Ordering::Release);
-        self.locked().retain(
-            |(_, state)| !matches!(state, State::Live(live) if Arc::ptr_eq(&live.is_closed, &gone.is_closed)),
-        );
+    pub(crate) fn forget(&self, gone: u64) {
+        self.locked()
+            .retain(|(_, state)| !matches!(state, State::Live(live) if live.connection.number == gone));
+    }
+}
+
+async fn tick(link: Weak<Link>, connection: u64, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        if !link.upgrade().is_some_and(|link| link.still_ticks(connection)) {
+            return;
+        }
     }
 }
 
@@ -213,10 +271,16 @@ impl Live {
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
+}
+
+impl Connection {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
 
     /// An error of the server comes as a value.
     pub(crate) async fn send_one(&mut self, command: &Cmd) -> RedisResult<Value> {
-        self.connection.send_packed_command(command).await
+        self.multiplexed.send_packed_command(command).await
     }
 
     /// Sends them in one write. Errors of the server come as values.
@@ -228,7 +292,7 @@ impl Live {
         for command in commands {
             pipeline.add_command(command.clone());
         }
-        self.connection.send_packed_commands(&pipeline, 0, commands.len()).await
+        self.multiplexed.send_packed_commands(&pipeline, 0, commands.len()).await
     }
 }
 

@@ -21,6 +21,9 @@ const BETWEEN_REFUSALS_LOGGED: Duration = Duration::from_secs(60);
 /// A node that does not say in this time where the slots are is passed over.
 const SLOTS_WITHIN: Duration = Duration::from_secs(1);
 
+/// A tenth of the shortest timeout.
+const HEARD_EVERY_US: u64 = 100;
+
 /// One server, and what is known about it. Times are the clock's.
 pub(crate) struct Node {
     /// `host:port`, or the name of the master.
@@ -93,7 +96,10 @@ impl Node {
 
     pub(crate) fn hear(&self, now: Duration) {
         let us = now.as_micros().try_into().unwrap_or(u64::MAX);
-        self.heard_us.fetch_max(us, Ordering::AcqRel);
+        // Threads share it: most replies only look at it.
+        if us.saturating_sub(self.heard_us.load(Ordering::Acquire)) > HEARD_EVERY_US {
+            self.heard_us.fetch_max(us, Ordering::AcqRel);
+        }
     }
 
     /// When something last came from it.

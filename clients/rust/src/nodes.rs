@@ -1,7 +1,6 @@
 //! The nodes of a server or a cluster: which has a key, and how one is reached.
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::error::{Failure, Fault};
-use crate::link::{broken, Link, Live, Waiter};
+use crate::link::{broken, Connection, Link, Waiter};
 use crate::node::{Node, Wire};
 use crate::options::ServerOptions;
 use crate::place::Place;
@@ -142,33 +141,28 @@ impl Nodes {
             None => {
                 if is_probe {
                     // A second time: what stands between here and there may have forgotten the connection.
-                    link.forget(&live);
+                    link.forget(live.number());
                 }
                 return Err(Failure::Silent(self.timeout()));
             }
         };
         let replies = result.and_then(|values| values.into_iter().map(Value::extract_error).collect());
-        replies.map_err(|error| failure_of(error, link, &live))
+        replies.map_err(|error| failure_of(error, node, live.number()))
     }
 
-    /// Sends a command that may be repeated over a connection that is there.
-    pub(crate) async fn send_plainly(
+    /// The reply to a command that was sent at that time over this connection.
+    pub(crate) async fn listen_plainly(
         &self,
+        sent_at: Duration,
         node: &Node,
-        link: &Link,
-        live: &mut Live,
-        command: &Cmd,
+        connection: u64,
+        reply: impl Future<Output = RedisResult<Value>> + Unpin,
     ) -> Result<Value, Failure> {
-        let heard = {
-            // Pinned here, because a future that is passed takes its space twice.
-            let reply = pin!(live.send_one(command));
-            self.waiting.listen(node, reply).await
-        };
-        match heard {
+        match self.waiting.listen_since(sent_at, node, reply).await {
             // Looking for errors inside an array takes long, and the module replies none there.
             Some(Heard::Reply(Ok(reply @ Value::Array(_)))) => Ok(reply),
             Some(Heard::Reply(reply)) => {
-                reply.and_then(Value::extract_error).map_err(|error| failure_of(error, link, live))
+                reply.and_then(Value::extract_error).map_err(|error| failure_of(error, node, connection))
             }
             Some(Heard::Others) => Err(Failure::TooOld),
             None => Err(Failure::Silent(self.timeout())),
@@ -197,7 +191,7 @@ impl Nodes {
                 }
             });
         };
-        let result = self.waiting.listen_long(node, kept, waiter.live.send(commands), look).await;
+        let result = self.waiting.listen_long(node, kept, waiter.live.connection.send(commands), look).await;
         place.set(None);
         let values = match result {
             Some(Heard::Reply(values)) => values,
@@ -253,23 +247,23 @@ impl Nodes {
         self: &Arc<Self>,
         node: &Arc<Node>,
         link: &Arc<Link>,
-        mut live: Live,
-    ) -> Result<Live, Failure> {
+        mut live: Connection,
+    ) -> Result<Connection, Failure> {
         match self.waiting.listen(node, live.send(&[redis::cmd("PING")])).await {
             Some(Heard::Reply(Ok(_))) => Ok(live),
             Some(Heard::Reply(Err(error))) if error.code().is_some() => Ok(live),
             Some(Heard::Reply(Err(_))) => {
-                link.forget(&live);
+                link.forget(live.number());
                 self.connection(node, link).await
             }
             _ => {
-                link.forget(&live);
+                link.forget(live.number());
                 Err(Failure::NotConnected(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
             }
         }
     }
 
-    async fn connection(self: &Arc<Self>, node: &Arc<Node>, link: &Arc<Link>) -> Result<Live, Failure> {
+    async fn connection(self: &Arc<Self>, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
         if let Some(live) = link.live() {
             return Ok(live);
         }
@@ -285,7 +279,7 @@ impl Nodes {
     }
 
     /// Whoever began to connect may wait no longer.
-    fn connected(self: &Arc<Self>, node: &Arc<Node>, result: &RedisResult<Live>) {
+    fn connected(self: &Arc<Self>, node: &Arc<Node>, result: &RedisResult<Connection>) {
         match result {
             Ok(_) => node.hear(self.clock().now()),
             Err(error) => {
@@ -299,13 +293,14 @@ impl Nodes {
 }
 
 /// What an error says. It forgets a connection that has ended, or leads to a replica.
-fn failure_of(error: RedisError, link: &Link, live: &Live) -> Failure {
+fn failure_of(error: RedisError, node: &Node, connection: u64) -> Failure {
+    let forget = || node.link().into_iter().for_each(|link| link.forget(connection));
     if error.code() == Some("READONLY") {
-        link.forget(live);
+        forget();
     }
     if error.code().is_some() || !error.is_unrecoverable_error() {
         return Failure::Replied(error);
     }
-    link.forget(live);
+    forget();
     Failure::Broken(error)
 }

@@ -1,9 +1,10 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, Value};
+use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
 
 use crate::decision::{Decision, JointDecision};
 use crate::error::Error;
@@ -25,12 +26,9 @@ impl Amount {
     }
 
     /// As a word of a command, in which `argument` is its name.
-    pub(crate) fn word(self, argument: &str) -> Result<String, Error> {
-        if let Some(whole) = self.as_whole() {
-            return Ok(whole.to_string()); // much cheaper than of a float
-        }
+    pub(crate) fn word(self, argument: &str) -> Result<Word, Error> {
         if (0.0..=MOST_TOKENS).contains(&self.0) {
-            return Ok(self.to_string());
+            return Ok(Word::Tokens(self));
         }
         Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
     }
@@ -95,25 +93,75 @@ impl Part {
     }
 }
 
+/// A number behind the limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Word {
+    Tokens(Amount),
+    Number(u64),
+}
+
+impl ToRedisArgs for Word {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let whole = match self {
+            Self::Tokens(amount) => amount.as_whole(),
+            Self::Number(number) => Some(*number),
+        };
+        match (whole, self) {
+            (None, Self::Tokens(amount)) => out.write_arg_fmt(amount),
+            // Much cheaper than of a float.
+            (whole, _) => whole.unwrap_or_default().write_redis_args(out),
+        }
+    }
+}
+
 /// A command about one bucket or several.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// `TAKE` of `TB.TAKE`.
+    /// `TB.TAKE`.
     operation: &'static str,
     /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold.
     before: Option<Vec<String>>,
-    buckets: Vec<Bucket>,
+    buckets: Buckets,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
+}
+
+/// Most requests have one.
+#[derive(Clone, Debug)]
+enum Buckets {
+    One([Bucket; 1]),
+    Several(Vec<Bucket>),
+}
+
+impl Deref for Buckets {
+    type Target = [Bucket];
+
+    fn deref(&self) -> &[Bucket] {
+        match self {
+            Self::One(bucket) => bucket,
+            Self::Several(buckets) => buckets,
+        }
+    }
+}
+
+impl DerefMut for Buckets {
+    fn deref_mut(&mut self) -> &mut [Bucket] {
+        match self {
+            Self::One(bucket) => bucket,
+            Self::Several(buckets) => buckets,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Bucket {
     key: String,
     limit: Limit,
-    /// The arguments behind the limit.
-    words: Vec<String>,
+    words: Words,
 }
+
+/// What is behind the limit.
+pub(crate) type Words = [Option<Word>; 2];
 
 /// Who runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,9 +172,9 @@ pub(crate) enum By<'a> {
 }
 
 impl Request {
-    pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Vec<String>) -> Self {
+    pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
         let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, buckets: vec![bucket], with_peek: false }
+        Self { operation, before: None, buckets: Buckets::One([bucket]), with_peek: false }
     }
 
     pub(crate) fn joint(
@@ -136,21 +184,21 @@ impl Request {
         parts: &[Part],
     ) -> Result<Self, Error> {
         let bucket = |part: &Part| {
-            let words = vec![part.amount.word("amount")?];
+            let words = [Some(part.amount.word("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
         let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
-        Ok(Self { operation, before: Some(before), buckets, with_peek: false })
+        Ok(Self { operation, before: Some(before), buckets: Buckets::Several(buckets), with_peek: false })
     }
 
     /// Takes up to so many, and tells in the same write when one more is there.
     pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
-        Self { with_peek: true, ..Self::one("TAKEUPTO", key, limit, vec![most.to_string()]) }
+        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(Word::Number(most)), None]) }
     }
 
     /// Makes the bucket full.
     pub(crate) fn reset(key: String, limit: &Limit) -> Self {
-        Self::one("DEL", key, limit, Vec::new())
+        Self::one("DEL", key, limit, [None; 2])
     }
 
     /// By which the command finds its node.
@@ -165,7 +213,7 @@ impl Request {
 
     /// Holds are beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
-        matches!(self.operation, "MHOLD" | "MSETTLE")
+        matches!(self.operation, "TB.MHOLD" | "TB.MSETTLE")
     }
 
     /// Whether a reply shows that there is the module.
@@ -176,7 +224,15 @@ impl Request {
     /// Whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs on the
     /// side of the limit; giving, charging and settling twice would not do.
     pub(crate) fn is_repeatable(&self) -> bool {
-        !matches!(self.operation, "GIVE" | "CHARGE" | "MSETTLE")
+        !matches!(self.operation, "TB.GIVE" | "TB.CHARGE" | "TB.MSETTLE")
+    }
+
+    /// What a policy that is open grants.
+    pub(crate) fn most_granted(&self) -> u64 {
+        match (self.operation, &self.buckets[..]) {
+            ("TB.TAKEUPTO", [Bucket { words: [Some(Word::Number(most)), _], .. }]) => *most,
+            _ => 1,
+        }
     }
 
     /// Whether it is one command of the module that may be sent again.
@@ -197,7 +253,8 @@ impl Request {
         };
         let mut commands = vec![own(self.operation)];
         if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
-            let peek = Self::one("PEEK", bucket.key.clone(), &bucket.limit, vec!["1".to_owned()]);
+            let words = [Some(Word::Number(1)), None];
+            let peek = Self::one("TB.PEEK", bucket.key.clone(), &bucket.limit, words);
             commands.extend(peek.to_commands(by));
         }
         commands
@@ -205,28 +262,33 @@ impl Request {
 
     /// The command that waits at most so long for what this would be denied.
     pub(crate) fn to_waiting(&self, max_wait: Duration) -> Cmd {
-        let max_wait_ms = max_wait.as_micros().div_ceil(1000).to_string();
+        let max_wait_ms = u64::try_from(max_wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
         let mut waiting = self.clone();
         match (&mut waiting.before, waiting.buckets.first_mut()) {
-            (Some(before), _) => before.push(max_wait_ms),
-            (None, Some(bucket)) => bucket.words.push(max_wait_ms),
+            (Some(before), _) => before.push(max_wait_ms.to_string()),
+            (None, Some(bucket)) => bucket.words[1] = Some(Word::Number(max_wait_ms)),
             (None, None) => {}
         }
-        waiting.to_command(&format!("B{}", self.operation))
+        waiting.to_command(&self.waiting_name())
     }
 
     /// A write of the same name and key as that of a call that waits, which changes nothing: a server that is paused keeps
     /// it back. `CLIENT UNBLOCK` is sent behind it on the same connection: most servers before Redis 8.2 and Valkey 9 end if
     /// a call is unblocked that they keep back because they are paused.
     pub(crate) fn to_nothing(&self) -> Cmd {
-        let mut nothing = redis::cmd(&format!("TB.B{}", self.operation));
+        let mut nothing = redis::cmd(&self.waiting_name());
         match self.operation {
-            "MTAKE" => nothing.arg(&[1, 0]).arg(self.key()).arg(&[0, 1, 0]),
-            "MHOLD" => nothing.arg(&[1, 1]).arg("none").arg(0).arg(self.key()).arg(&[0, 0, 0]),
-            "HOLD" => nothing.arg(self.key()).arg(&[0, 0, 0, 1]).arg("none").arg(0),
+            "TB.MTAKE" => nothing.arg(&[1, 0]).arg(self.key()).arg(&[0, 1, 0]),
+            "TB.MHOLD" => nothing.arg(&[1, 1]).arg("none").arg(0).arg(self.key()).arg(&[0, 0, 0]),
+            "TB.HOLD" => nothing.arg(self.key()).arg(&[0, 0, 0, 1]).arg("none").arg(0),
             _ => nothing.arg(self.key()).arg(&[0, 1, 0, 0]),
         };
         nothing
+    }
+
+    /// `TB.BTAKE` of `TB.TAKE`.
+    fn waiting_name(&self) -> String {
+        format!("TB.B{}", without_prefix(self.operation))
     }
 
     /// What the reply decides, over all buckets.
@@ -243,12 +305,13 @@ impl Request {
             return redis::cmd("DEL").arg(self.key()).take();
         }
         let mut command = Cmd::with_capacity(WORDS, BYTES);
-        command.arg(format!("TB.{operation}"));
+        command.arg(operation);
         if let Some(before) = &self.before {
             command.arg(self.buckets.len()).arg(before);
         }
-        for bucket in &self.buckets {
-            command.arg(&bucket.key).arg(bucket.limit.capacity()).arg(bucket.limit.rate()).arg(&bucket.words);
+        for bucket in self.buckets.iter() {
+            command.arg(&bucket.key);
+            bucket.write_limit(&mut command);
         }
         command
     }
@@ -260,49 +323,60 @@ impl Request {
         }
         let mut command = redis::cmd("EVALSHA");
         command.arg(sha).arg(self.buckets.len());
-        for bucket in &self.buckets {
+        for bucket in self.buckets.iter() {
             command.arg(script_key(&bucket.key));
         }
-        command.arg(operation);
-        for bucket in &self.buckets {
-            command.arg(bucket.limit.capacity()).arg(bucket.limit.rate()).arg(&bucket.words);
-        }
+        command.arg(without_prefix(operation));
+        self.buckets.iter().for_each(|bucket| bucket.write_limit(&mut command));
         command
     }
 
     /// The requests that give back what was granted to a caller who is gone.
     pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
         let Some(reply) = replies.first() else { return Vec::new() };
-        let give = |bucket: &Bucket, amount: String| {
-            Self::one("GIVE", bucket.key.clone(), &bucket.limit, vec![amount])
+        let give = |bucket: &Bucket, amount: Word| {
+            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [Some(amount), None])
         };
         let is_granted = || self.binding(replies).is_some_and(|decision| decision.allowed);
         match self.operation {
-            "TAKE" | "RESERVE" | "MTAKE" if is_granted() => {
-                let amounts = self.buckets.iter().filter_map(|bucket| Some((bucket, bucket.words.first()?)));
-                amounts.map(|(bucket, amount)| give(bucket, amount.clone())).collect()
+            "TB.TAKE" | "TB.RESERVE" | "TB.MTAKE" if is_granted() => {
+                self.buckets.iter().filter_map(|bucket| Some(give(bucket, bucket.words[0]?))).collect()
             }
-            "TAKEUPTO" if is_granted() => {
+            "TB.TAKEUPTO" if is_granted() => {
                 let granted = Decision::from_redis_value_ref(reply).map_or(0, |decision| decision.granted);
-                self.buckets.iter().map(|bucket| give(bucket, granted.to_string())).collect()
+                self.buckets.iter().map(|bucket| give(bucket, Word::Number(granted))).collect()
             }
-            "MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
+            "TB.MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
             _ => Vec::new(),
         }
     }
 
     /// What ends the hold that this may have made.
     pub(crate) fn undo_hold(&self) -> Option<Self> {
-        (self.operation == "MHOLD").then(|| self.settle_unused()).flatten()
+        (self.operation == "TB.MHOLD").then(|| self.settle_unused()).flatten()
     }
 
     /// Ends the hold that this has made.
     fn settle_unused(&self) -> Option<Self> {
         let id = self.before.as_ref()?.last()?.clone();
-        let unused = |bucket: &Bucket| Bucket { words: vec!["0".to_owned()], ..bucket.clone() };
-        let buckets = self.buckets.iter().map(unused).collect();
-        Some(Self { operation: "MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
+        let unused = |bucket: &Bucket| Bucket { words: [Some(Word::Number(0)), None], ..bucket.clone() };
+        let buckets = Buckets::Several(self.buckets.iter().map(unused).collect());
+        Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
     }
+}
+
+impl Bucket {
+    fn write_limit(&self, command: &mut Cmd) {
+        command.arg(self.limit.capacity()).arg(self.limit.rate());
+        for word in self.words.iter().flatten() {
+            command.arg(word);
+        }
+    }
+}
+
+/// `TAKE` of `TB.TAKE`.
+fn without_prefix(operation: &str) -> &str {
+    operation.strip_prefix("TB.").unwrap_or(operation)
 }
 
 /// No key is a bucket of the module at one time and one of the script at another.

@@ -185,8 +185,8 @@ impl Server {
 
     /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
     /// for is given back.
-    pub(crate) async fn ask(&self, request: &Arc<Request>, how: How) -> Result<Answer, Error> {
-        self.0.calls.ask(request, how).await
+    pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
+        self.0.calls.ask(request, how, now).await
     }
 
     /// Sends what nobody waits for.

@@ -24,12 +24,11 @@ const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 impl Calls {
     /// Lets the server keep the call until its turn, or asks again at the times that it tells where it cannot. A caller who
     /// stops waiting leaves the queue, and a grant that was on its way is given back.
-    pub(crate) async fn wait(&self, request: &Arc<Request>, max_wait: Duration) -> Result<Answer, Error> {
+    pub(crate) async fn wait(&self, request: &Request, max_wait: Duration) -> Result<Answer, Error> {
         let (until, place) = (self.nodes.clock().now().saturating_add(max_wait), Place::default());
         let (calls, asked, at) = (self.clone(), request.clone(), place.clone());
         let work = async move { calls.wait_in_server(&asked, until, &at).await };
-        let (calls, asked) = (self.clone(), request.clone());
-        let late = move |rest| calls.leave(rest, asked, place);
+        let late = |rest| self.leave(rest, request.clone(), place);
         match Detached::new(work, late).await? {
             Some(answer) => Ok(answer),
             None => self.poll(request, until).await,
@@ -61,7 +60,7 @@ impl Calls {
         match result {
             Ok(reply) => {
                 node.back();
-                Ok(Some(Answer::Replies(vec![reply])))
+                Ok(Some(Answer::Reply(reply)))
             }
             Err(failure) if failure.is_unknown_command() => Ok(None),
             Err(failure) => self.failed(node, failure, request).map(Some),
@@ -118,7 +117,7 @@ impl Calls {
 
     /// Ends a wait whose caller has gone. The server does it by the client's id: closing the connection would lose a grant
     /// that is on its way.
-    fn leave(&self, mut rest: Pending<Result<Option<Answer>, Error>>, request: Arc<Request>, place: Place) {
+    fn leave(&self, mut rest: Pending<Result<Option<Answer>, Error>>, request: Request, place: Place) {
         let calls = self.clone();
         self.nodes.spawn(async move {
             let mut answer = at_once(rest.as_mut()).await;
@@ -135,8 +134,10 @@ impl Calls {
             }
             // With its connection, if that still waits.
             drop(rest);
-            if let Some(Ok(Some(Answer::Replies(replies)))) = answer {
-                return calls.send_all(request.undo(&replies));
+            if let Some(Ok(Some(answer))) = answer {
+                if let Some(replies) = answer.replies() {
+                    return calls.send_all(request.undo(replies));
+                }
             }
             let Some(settle) = request.undo_hold() else { return };
             calls.send_all(vec![settle.clone()]);
@@ -146,10 +147,10 @@ impl Calls {
         });
     }
 
-    async fn poll(&self, request: &Arc<Request>, until: Duration) -> Result<Answer, Error> {
+    async fn poll(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
         loop {
-            let answer = self.ask_at_once(request, How::default()).await?;
-            let Answer::Replies(replies) = &answer else { return Ok(answer) };
+            let answer = self.ask(request, How::default(), self.nodes.clock().now()).await?;
+            let Some(replies) = answer.replies() else { return Ok(answer) };
             let left = until.saturating_sub(self.nodes.clock().now());
             let denied = request.binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
             let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };

@@ -15,6 +15,7 @@ const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(5);
 /// Between such timers, when a wait is over.
 const CHECK: Duration = Duration::from_millis(1);
+const CHECKS: u32 = 3;
 
 /// Ends a wait after the timeout, not counting the time in which this process was busy.
 pub(crate) struct Waiting {
@@ -41,18 +42,21 @@ impl Waiting {
 
     /// The reply; None if the server is silent: for the timeout nothing came from it, to this call or another.
     pub(crate) async fn listen<T>(&self, node: &Node, reply: impl Future<Output = T>) -> Option<Heard<T>> {
-        let mut reply = pin!(reply);
-        // Most of it is not needed when there is a reply at once.
-        if let Some(value) = at_once(reply.as_mut()).await {
-            node.hear(self.clock.now());
-            return Some(Heard::Reply(value));
-        }
+        self.listen_since(self.clock.now(), node, pin!(reply)).await
+    }
+
+    /// The same for a call that was sent at that time.
+    pub(crate) async fn listen_since<T>(
+        &self,
+        mut since: Duration,
+        node: &Node,
+        mut reply: impl Future<Output = T> + Unpin,
+    ) -> Option<Heard<T>> {
         let timeout = self.timeout;
-        let mut since = self.clock.now();
         let too_old_at = since + self.most_age();
         loop {
             let due = (since.max(node.heard()) + timeout).min(too_old_at);
-            let is_late = match self.until(due, reply.as_mut()).await {
+            let is_late = match self.until(due, &mut reply).await {
                 Waited::Done(value) => {
                     node.hear(self.clock.now());
                     return Some(Heard::Reply(value));
@@ -123,13 +127,14 @@ impl Waiting {
     /// Waits until then, and a little longer: a process that was too busy to read what has arrived shows it by timers that
     /// fire late.
     async fn until<T>(&self, due: Duration, mut work: impl Future<Output = T> + Unpin) -> Waited<T> {
-        let mut is_late = false;
-        for due in [due, due + CHECK, due + 2 * CHECK, due + 3 * CHECK] {
-            let due = due.max(self.clock.now());
-            if let Ok(value) = tokio::time::timeout(due - self.clock.now().min(due), &mut work).await {
+        let (mut due, mut is_late) = (due, false);
+        for _ in 0..=CHECKS {
+            if let Ok(value) = tokio::time::timeout_at(self.clock.instant(due), &mut work).await {
                 return Waited::Done(value);
             }
-            is_late |= self.clock.now() > due + LATE;
+            let now = self.clock.now();
+            is_late |= now > due + LATE;
+            due = now + CHECK;
         }
         if is_late {
             Waited::Late

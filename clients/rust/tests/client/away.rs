@@ -103,3 +103,16 @@ async fn a_server_that_refuses_writes_is_not_away() {
     let lines = logs::lines();
     assert!(lines.len() == 1 && lines[0].contains("OOM"), "{lines:?}");
 }
+
+#[tokio::test]
+async fn nothing_runs_for_long_after_the_last_call() {
+    let server = Server::start();
+    let options = ServerOptions::new().timeout(Duration::from_secs(1));
+    let limiter = limiter_with(&server, limit(5, STILL), Options::new(), options);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    limiter.take("a", 1).await.unwrap();
+    let connected = tasks();
+    limiter.take("a", 1).await.unwrap();
+    assert_eq!(tasks(), connected + 1, "a timer that spares the next call");
+    wait_for("its end", Duration::from_secs(10), async || tasks() == connected).await;
+}
