@@ -15,6 +15,10 @@ import type { Server } from "./server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
 
+/** Denials are counted as tokens that a third bucket lacks. Read at this rate, none has flowed in for three days. */
+const MOST_DENIALS = 10_000;
+const DENIALS: Limit = { capacity: MOST_DENIALS, rate: "100/365d" };
+
 /** As long as a debt may last without the module: 31 years. */
 const FOREVER_MS = 999_999_999_000;
 
@@ -24,6 +28,8 @@ export interface Outcome {
   bucket: Decision;
   /** How long it is blocked, 0 if it is not. */
   blockedMs: number;
+  /** As `setDenials` has set them; 0 if they were not asked for. */
+  denials: number;
 }
 
 export class BlockableBuckets {
@@ -34,19 +40,24 @@ export class BlockableBuckets {
   }
 
   /** Takes `cost`, unless there is too little or the bucket is blocked. */
-  async take({ name, limit }: Bucket, cost: Amount): Promise<Outcome> {
+  async take({ name, limit }: Bucket, cost: Amount, { countDenials = false } = {}): Promise<Outcome> {
     const began = this.#backend.clock.now();
-    const joint = await this.#backend.decideAllQuietly(
-      [
-        { which: "bucket", name: hashTag(name), limit, amount: cost },
-        { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
-      ],
-      ["TB.MTAKE", "2"],
-    );
-    const { bucket = joint, block } = joint.each;
+    const parts = [
+      { which: "bucket", name: hashTag(name), limit, amount: cost },
+      { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
+    ];
+    if (countDenials) parts.push({ which: "denials", name: denialsKey(name), limit: DENIALS, amount: 0 });
+    const joint = await this.#backend.decideAllQuietly(parts, ["TB.MTAKE", String(parts.length)]);
+    const { bucket = joint, block, denials } = joint.each;
     const { allowed, degraded } = joint;
     this.#backend.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
-    return { allowed, degraded, bucket, blockedMs: block?.allowed === false ? block.retryAfterMs : 0 };
+    return {
+      allowed,
+      degraded,
+      bucket,
+      blockedMs: block?.allowed === false ? block.retryAfterMs : 0,
+      denials: denials ? MOST_DENIALS - denials.remaining : 0,
+    };
   }
 
   /** What there is; takes nothing. */
@@ -71,12 +82,23 @@ export class BlockableBuckets {
     ]);
     const degraded = bucket.degraded || block.degraded;
     const blockedMs = block.allowed ? 0 : block.retryAfterMs;
-    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs };
+    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs, denials: 0 };
   }
 
   /** Nobody passes for `ms` from now, whatever there was before; for 31 years if infinite. */
   block({ name }: Bucket, ms: number): Promise<boolean> {
     return this.#set({ name: blockKey(name), limit: BLOCKS }, Math.min(ms, FOREVER_MS) / 1000);
+  }
+
+  /** Remembers for `ms` how many denials there were, because the bucket is full then; at most 10,000. */
+  setDenials({ name }: Bucket, count: number, ms: number): Promise<boolean> {
+    const most = Math.min(count, MOST_DENIALS);
+    const limit = { capacity: MOST_DENIALS, rate: `${most}/${Math.min(ms, FOREVER_MS)}ms` };
+    return this.#set({ name: denialsKey(name), limit }, most);
+  }
+
+  forgetDenials({ name }: Bucket): Promise<boolean> {
+    return this.#delete(denialsKey(name));
   }
 
   /** The bucket is as if `amount` had been taken from a full one, and not blocked. */
@@ -113,4 +135,8 @@ export class BlockableBuckets {
 /** Beside the bucket, in the slot of a cluster that it has. */
 function blockKey(name: string): string {
   return `${hashTag(name)}:block`;
+}
+
+function denialsKey(name: string): string {
+  return `${hashTag(name)}:denials`;
 }

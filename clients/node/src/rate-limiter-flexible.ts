@@ -52,9 +52,10 @@ type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "dele
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
-/** What its wrappers ask for from version 11 on; before, there was none. */
+/** The class that RateLimiterUnion accepts: exported from version 11 on, before that only the base of all limiters. */
 const Base: typeof flexible.RateLimiterCompatibleAbstract =
-  "RateLimiterCompatibleAbstract" in flexible ? flexible.RateLimiterCompatibleAbstract : (class {} as never);
+  (flexible as Partial<typeof flexible>).RateLimiterCompatibleAbstract ??
+  Object.getPrototypeOf(flexible.RateLimiterMemory);
 
 export class RateLimiterTokenBucket extends Base {
   points: number;

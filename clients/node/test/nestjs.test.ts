@@ -1,13 +1,12 @@
 /**
  * What the README of @nestjs/throttler promises, as a table of cases: each in a Nest app with the storage
  * that the throttler brings, and in one with TokenBucketStorage. Where the two differ, the case says what
- * a bucket does instead, and the README has a row about it.
+ * a bucket does instead, and docs/nestjs.md has a row about it.
  */
 
 import "reflect-metadata";
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { after, mock, test, type TestContext } from "node:test";
 
 import { Controller, Get, Module, type INestApplication, type Type } from "@nestjs/common";
@@ -24,6 +23,7 @@ import { Redis } from "ioredis";
 import type { Policy } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
+import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer } from "./servers.js";
 
 const server = await sharedServer();
@@ -81,7 +81,7 @@ interface Case {
   run(app: App): Promise<unknown>;
   /** What both do, or the original alone. */
   expected: unknown;
-  /** What a bucket does instead, and the row of the README that says why. */
+  /** What a bucket does instead, and the row of its page that says why. */
   bucket?: { expected: unknown; row: string };
 }
 
@@ -338,12 +338,7 @@ for (const { promise, throttlers, run, expected, bucket } of CASES) {
   });
 }
 
-test("each deviation has a row in the README, and each row a case", () => {
-  const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
-  const section = /^### What differs from the throttler's own storage\n(.*?)(?=^#)/ms.exec(readme)?.[1] ?? "";
-  const rows = [...section.matchAll(/^\| (.*?) \|/gm)].map(([, first]) => first).slice(1);
-  assert.deepEqual(rows.toSorted(), CASES.flatMap(({ bucket }) => (bucket ? [bucket.row] : [])).toSorted());
-});
+test("each deviation has a row in the docs, and each row a case", () => rowsAreCases("nestjs.md", CASES));
 
 test("apps share what they count, and nothing is blocked for longer because two deny at once", async (t) => {
   await redis.flushall();

@@ -1,8 +1,8 @@
-/** The README's code is type-checked and run, and prints what its comments say. */
+/** The code of the README and of docs/ is type-checked and run, and prints what its comments say. */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
@@ -15,12 +15,14 @@ const run = promisify(execFile);
 const PACKAGE = resolve(import.meta.dirname, "..");
 const FOLDER = join(PACKAGE, "build/readme");
 const README = readFileSync(join(PACKAGE, "README.md"), "utf8");
+const DOCS = join(PACKAGE, "docs");
+const PAGES = [README, ...readdirSync(DOCS).map((name) => readFileSync(join(DOCS, name), "utf8"))];
 const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<
   string,
   Record<string, string>
 >;
 
-const blocks = [...README.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) => code);
+const blocks = PAGES.flatMap((page) => [...page.matchAll(/^```ts\n(.*?)^```/gms)]).map(([, code = ""]) => code);
 
 /** The same with deadlines for a loaded machine. */
 const PATIENT_PACKAGE = `

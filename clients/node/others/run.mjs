@@ -1,0 +1,38 @@
+/** Runs the tests that the package @fastify/rate-limit holds, on token buckets. Those in DEVIATIONS fail, and no others. */
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readdirSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { run } from "node:test";
+
+import { DEVIATIONS } from "./deviations.mjs";
+
+process.chdir(new URL("..", import.meta.url).pathname);
+const tests = "node_modules/@fastify/rate-limit/test";
+const files = readdirSync(tests, { recursive: true }).filter((file) => file.endsWith(".test.js"));
+
+const launcher = spawn("python3", ["../../examples/launch.py", "serve"], { stdio: ["pipe", "pipe", "inherit"] });
+const [started] = await once(createInterface(launcher.stdout), "line");
+process.env.PORT = String(JSON.parse(started).nodes[0].port);
+process.env.NODE_OPTIONS = `--require=${process.cwd()}/others/on-buckets.cjs`;
+
+const failed = new Map();
+let passed = 0;
+for await (const { type, data } of run({ files: files.map((file) => `${tests}/${file}`), concurrency: 2 })) {
+  if (type !== "test:pass" && type !== "test:fail") continue;
+  const isSuite = data.details.type === "suite" || data.file === undefined || data.name.endsWith(".js");
+  if (isSuite || data.skip !== undefined) continue;
+  if (type === "test:pass") passed++;
+  else failed.set(`${data.file.split("/test/")[1]}: ${data.name}`, data.details.error.cause ?? data.details.error);
+}
+launcher.stdin.end();
+
+const unexpected = [...failed].filter(([name]) => !(name in DEVIATIONS));
+const expected = Object.keys(DEVIATIONS).filter((name) => !failed.has(name));
+for (const [name, error] of unexpected) console.error(`failed: ${name}\n  ${error.message ?? error}`);
+for (const name of expected) console.error(`passed, against deviations.mjs: ${name}`);
+console.log(
+  `${passed} of ${passed + failed.size} tests of @fastify/rate-limit pass; deviations.mjs says why others fail`,
+);
+process.exitCode = unexpected.length + expected.length > 0 || passed === 0 ? 1 : 0;

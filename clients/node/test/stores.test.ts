@@ -1,0 +1,659 @@
+/**
+ * What the documentation of express-rate-limit, @fastify/rate-limit and hono-rate-limiter promises, as tables of cases:
+ * each over HTTP with the library's own Redis store, and with ours, on the same server. Where the two differ, the case
+ * says what a bucket does instead, and docs/stores.md has a row about it.
+ */
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import type { AddressInfo } from "node:net";
+import { after, test, type TestContext } from "node:test";
+
+import fastifyLimit, { type RateLimitPluginOptions } from "@fastify/rate-limit";
+import { serve } from "@hono/node-server";
+import express, { type ErrorRequestHandler } from "express";
+import { rateLimit as expressLimit, type Options as ExpressOptions } from "express-rate-limit";
+import Fastify from "fastify";
+import { Hono } from "hono";
+import { RedisStore as HonoRedisStore, rateLimiter as honoLimit } from "hono-rate-limiter";
+import { Redis } from "ioredis";
+import { RedisStore as ExpressRedisStore, type RedisReply } from "rate-limit-redis";
+import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket-redis/express-rate-limit";
+import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
+import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
+
+import { rowsAreCases } from "./deviations.js";
+import { clientFor, patient, serverFor, sharedServer, until } from "./servers.js";
+
+const server = await sharedServer();
+const redis = new Redis(server.url).on("error", () => {});
+after(() => redis.disconnect());
+
+const expressLimit7 = createRequire(import.meta.url)("express-rate-limit-7").rateLimit as typeof expressLimit;
+
+const MINUTE = 60_000;
+
+interface Options {
+  limit?: number | ((user: string) => number);
+  windowMs?: number;
+  /** Where the limit is a function, for the stores that do not see the request. */
+  limitOf?: (key: string) => number;
+  /** More of the library's own. */
+  own?: Record<string, unknown>;
+}
+
+interface Answer {
+  status: number;
+  header(name: string): string | null;
+  text: string;
+}
+
+interface App {
+  get(path?: string, user?: string): Promise<Answer>;
+  /** How many of so many requests pass. */
+  passed(times: number, path?: string): Promise<number>;
+  /** `name: value` of what the library says about the limit; as they are in the draft 6 of the headers. */
+  limits(path?: string): Promise<(string | number | null)[]>;
+  /** Waits until the library has undone the count of so many requests in all, which it does after its response. */
+  undone(times: number): Promise<void>;
+}
+
+interface Case {
+  promise: string;
+  options: Options;
+  run(app: App): Promise<unknown>;
+  /** What both do, or the original alone. */
+  expected: unknown;
+  /** What a bucket does instead, and the row of its page that says why. */
+  bucket?: { expected: unknown; row: string };
+}
+
+interface Ours extends StoreOptions {
+  client?: ConstructorParameters<typeof ExpressStore>[0];
+}
+
+interface Started {
+  url: string;
+  /** How many requests the library has undone, as far as its client can know. */
+  undone: () => number;
+}
+
+/** Starts an app that says "passed" at "/", and fails with the status that is in the path. */
+type Start = (t: TestContext, options: Options, ours?: Ours) => Promise<Started>;
+
+function countUndone(store: { decrement(key: string): Promise<void> }): () => number {
+  let undone = 0;
+  const decrement = store.decrement.bind(store);
+  store.decrement = async (key) => {
+    await decrement(key);
+    undone++;
+  };
+  return () => undone;
+}
+
+const user = (header: string | undefined) => header ?? "anybody";
+
+function byExpress(limiting: typeof expressLimit): Start {
+  return async (t, { limit = 3, windowMs = MINUTE, own = {}, limitOf }, ours) => {
+    const sendCommand = (...words: string[]) => redis.call(...(words as [string, ...string[]])) as Promise<RedisReply>;
+    const { client = patient(redis), ...options } = ours ?? {};
+    const store = ours
+      ? new ExpressStore(client, { ...(limitOf && { limitOf }), ...options })
+      : new ExpressRedisStore({ sendCommand });
+    const undone = countUndone(store);
+    const app = express();
+    const settings: Partial<ExpressOptions> = {
+      windowMs,
+      limit: typeof limit === "function" ? (request) => limit(user(request.get("x-user"))) : limit,
+      standardHeaders: true,
+      keyGenerator: (request) => user(request.get("x-user")),
+      validate: { limit: false },
+      store,
+      ...own,
+    };
+    const limited = limiting(settings);
+    app.get("/reset", (request, response) => {
+      void Promise.resolve(limited.resetKey(user(request.get("x-user")))).then(() => response.send("reset"));
+    });
+    app.get("/used", (request, response) => {
+      const found = Promise.resolve(limited.getKey(user(request.get("x-user"))));
+      void found.then((info) => response.json(info?.totalHits ?? 0));
+    });
+    app.use(limited);
+    app.get(
+      "/status/:status",
+      (request, response) => void response.status(Number(request.params.status)).send("failed"),
+    );
+    app.get("/", (_request, response) => void response.send("passed"));
+    app.use(((error: Error, _request, response, _next) => {
+      response.status(500).send(`${error.name}: ${error.message}`);
+    }) satisfies ErrorRequestHandler);
+    const listening = app.listen(0, "127.0.0.1");
+    await new Promise((ready) => listening.once("listening", ready));
+    t.after(() => new Promise((closed) => listening.close(closed)));
+    return { url: `http://127.0.0.1:${(listening.address() as AddressInfo).port}`, undone };
+  };
+}
+
+const byHono: Start = async (t, { limit = 3, windowMs = MINUTE, own = {}, limitOf }, ours) => {
+  const client = {
+    scriptLoad: (script: string) => redis.script("LOAD", script) as Promise<string>,
+    evalsha: <_A extends unknown[], R>(sha: string, keys: string[], words: unknown[]) =>
+      redis.evalsha(sha, keys.length, ...keys, ...(words as string[])) as Promise<R>,
+    decr: (key: string) => redis.decr(key),
+    del: (key: string) => redis.del(key),
+  };
+  const { client: place = patient(redis), ...options } = ours ?? {};
+  const store = ours
+    ? new HonoStore(place, { ...(limitOf && { limitOf }), ...options })
+    : new HonoRedisStore({ client });
+  const app = new Hono<{ Variables: { rateLimitStore: { getKey(key: string): Promise<{ totalHits: number }> } } }>();
+  app.get("/reset", async (c) => {
+    await store.resetKey(user(c.req.header("x-user")));
+    return c.text("reset");
+  });
+  app.get("/used", async (c) => c.json((await store.get(user(c.req.header("x-user"))))?.totalHits ?? 0));
+  app.use(
+    honoLimit({
+      windowMs,
+      limit: typeof limit === "function" ? (c) => limit(user(c.req.header("x-user"))) : limit,
+      keyGenerator: (c) => user(c.req.header("x-user")),
+      store,
+      ...own,
+    }),
+  );
+  app.get("/status/:status", (c) => c.text("failed", Number(c.req.param("status")) as 404));
+  app.get("/", (c) => c.text("passed"));
+  app.onError((error, c) => c.text(`${error.name}: ${error.message}`, 500));
+  return new Promise((ready) => {
+    const listening = serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) =>
+      ready({ url: `http://127.0.0.1:${port}`, undone: () => Infinity }),
+    );
+    t.after(() => new Promise((closed) => listening.close(closed)));
+  });
+};
+
+const byFastify: Start = async (t, { limit = 3, windowMs = MINUTE, own = {} }, ours) => {
+  const { client = patient(redis), limitOf: _, ...options } = ours ?? {};
+  const app = Fastify();
+  await app.register(fastifyLimit, {
+    max: typeof limit === "function" ? (request) => limit(user(request.headers["x-user"] as string)) : limit,
+    timeWindow: windowMs,
+    enableDraftSpec: true,
+    keyGenerator: (request) => user(request.headers["x-user"] as string),
+    ...(ours ? { store: tokenBucketStore(client, options) } : { redis }),
+    ...own,
+  } satisfies RateLimitPluginOptions);
+  const look = app.createRateLimit();
+  app.get("/used", { config: { rateLimit: false } }, (request) =>
+    look(request, { increment: false }).then((seen) => (seen.isAllowed ? "" : String(seen.max - seen.remaining))),
+  );
+  app.get("/", async () => "passed");
+  app.get("/tight", { config: { rateLimit: { max: 1 } } }, async () => "passed");
+  app.get("/free", { config: { rateLimit: false } }, async () => "passed");
+  t.after(() => app.close());
+  return { url: await app.listen({ port: 0, host: "127.0.0.1" }), undone: () => Infinity };
+};
+
+async function startApp(start: Start, t: TestContext, options: Options, ours?: Ours): Promise<App> {
+  const { url, undone } = await start(t, options, ours);
+  const get = async (path = "/", name?: string) => {
+    const response = await fetch(url + path, { headers: name === undefined ? {} : { "x-user": name } });
+    const text = await response.text();
+    return { status: response.status, text, header: (header: string) => response.headers.get(header) };
+  };
+  return {
+    get,
+    async passed(times, path) {
+      let passed = 0;
+      for (let i = 0; i < times; i++) if ((await get(path)).status === 200) passed++;
+      return passed;
+    },
+    async limits(path) {
+      const { status, header } = await get(path);
+      return [
+        status,
+        ...["limit", "remaining", "reset"].map((name) => header(`ratelimit-${name}`)),
+        header("retry-after"),
+      ];
+    },
+    undone: (times) => until(() => undone() >= times),
+  };
+}
+
+const OF_ALL: Case[] = [
+  {
+    promise: "limit requests per window, the next is 429",
+    options: {},
+    run: async ({ get }) => [(await get()).status, (await get()).status, (await get()).status, (await get()).status],
+    expected: [200, 200, 200, 429],
+  },
+  {
+    promise: "headers tell the limit, what remains, and when to come back",
+    options: {},
+    async run({ limits }) {
+      const first = await limits();
+      await limits();
+      server.advance(10_000);
+      return [first, await limits(), await limits()];
+    },
+    expected: [
+      [200, "3", "2", "60", null],
+      [200, "3", "0", "50", null],
+      [429, "3", "0", "50", "50"],
+    ],
+    bucket: {
+      expected: [
+        [200, "3", "2", "20", null],
+        [200, "3", "0", "50", null],
+        [429, "3", "0", "10", "10"],
+      ],
+      row: "Reset headers",
+    },
+  },
+  {
+    promise: "after Retry-After a request passes, and not before",
+    options: {},
+    async run({ get, passed }) {
+      await passed(3);
+      const wait = Number((await get()).header("retry-after"));
+      server.advance(wait * 1000 - 1);
+      const early = (await get()).status;
+      server.advance(2);
+      return [wait, early, (await get()).status];
+    },
+    expected: [60, 429, 200],
+    bucket: { expected: [20, 429, 200], row: "`Retry-After`" },
+  },
+  {
+    promise: "at the edge of two windows no more than limit pass at once",
+    options: {},
+    async run({ passed }) {
+      const early = await passed(1);
+      server.advance(MINUTE - 1);
+      const late = await passed(2);
+      server.advance(2);
+      return [early, late, await passed(9)];
+    },
+    expected: [1, 2, 3],
+    bucket: { expected: [1, 2, 1], row: "The edge of two windows" },
+  },
+  {
+    promise: "requests come back when the window is over",
+    options: {},
+    async run({ passed }) {
+      await passed(3);
+      server.advance(MINUTE / 3 + 1);
+      const third = await passed(3);
+      server.advance(MINUTE);
+      return [third, await passed(9)];
+    },
+    expected: [0, 3],
+    bucket: { expected: [1, 3], row: "Requests that come back" },
+  },
+  {
+    promise: "each key has a limit of its own",
+    options: {},
+    run: async ({ passed, get }) => [await passed(4), (await get("/", "ada")).status],
+    expected: [3, 200],
+  },
+  {
+    promise: "a limit of 0 lets nobody through",
+    options: { limit: 0 },
+    run: async ({ passed, get }) => [await passed(3), (await get()).header("retry-after")],
+    expected: [0, "60"],
+  },
+  {
+    promise: "the limit can be a function of the request",
+    options: { limit: (name) => (name === "ada" ? 5 : 3), limitOf: (key) => (key === "ada" ? 5 : 3) },
+    async run({ get, passed }) {
+      const ada = [];
+      for (let i = 0; i < 6; i++) {
+        const { status, header } = await get("/", "ada");
+        ada.push([status, header("ratelimit-limit"), header("ratelimit-remaining")]);
+      }
+      return [await passed(4), ada[0], ada.map(([status]) => status)];
+    },
+    expected: [3, [200, "5", "4"], [200, 200, 200, 200, 200, 429]],
+  },
+  {
+    promise: "of 20 at once, as many pass as the limit says",
+    options: {},
+    async run({ get }) {
+      const answers = await Promise.all(Array.from({ length: 20 }, () => get()));
+      return answers.filter(({ status }) => status === 200).length;
+    },
+    expected: 3,
+  },
+];
+
+/** Says that the first three of eight requests have failed, and so on. */
+function afterThreeOfEight(): () => boolean {
+  let asked = 0;
+  return () => asked++ % 8 >= 3;
+}
+
+/** Those whose store has the methods that undo and look. */
+async function denialsGiveNothingBack({ passed, undone }: App): Promise<number[]> {
+  const first = await passed(3);
+  let later = 0;
+  for (let i = 0; i < 5; i++) {
+    later += await passed(1);
+    await undone(i + 1);
+  }
+  return [first, later];
+}
+
+const OF_WINDOW_STORES: Case[] = [
+  {
+    promise: "skipFailedRequests: failed requests cost nothing",
+    options: { own: { skipFailedRequests: true } },
+    async run({ get, passed, undone }) {
+      for (let i = 0; i < 5; i++) {
+        await get("/status/404");
+        await undone(i + 1);
+      }
+      return passed(3);
+    },
+    expected: 3,
+  },
+  {
+    promise: "skipFailedRequests: denied requests give nothing back that they did not take",
+    options: { own: { skipFailedRequests: true } },
+    run: denialsGiveNothingBack,
+    expected: [3, 0],
+  },
+  {
+    promise: "skipSuccessfulRequests: what succeeds costs nothing",
+    options: { own: { skipSuccessfulRequests: true } },
+    async run({ get, passed, undone }) {
+      for (let i = 0; i < 5; i++) {
+        assert.equal(await passed(1), 1);
+        await undone(i + 1);
+      }
+      const failed = [];
+      for (let i = 0; i < 4; i++) failed.push((await get("/status/404")).status);
+      return failed;
+    },
+    expected: [404, 404, 404, 429],
+  },
+  {
+    promise: "a denied request that counts as successful gives nothing back either",
+    options: { own: { skipSuccessfulRequests: true, requestWasSuccessful: afterThreeOfEight() } },
+    run: denialsGiveNothingBack,
+    expected: [3, 0],
+  },
+  {
+    promise: "resetKey: all of the limit is there again",
+    options: {},
+    run: async ({ get, passed }) => [await passed(4), (await get("/reset")).status, await passed(4)],
+    expected: [3, 200, 3],
+  },
+  {
+    promise: "getKey: how many hits a key has",
+    options: {},
+    run: async ({ get, passed }) => [await passed(2), (await get("/used")).text],
+    expected: [2, "2"],
+  },
+  {
+    promise: "getKey counts denied requests",
+    options: {},
+    run: async ({ get, passed }) => [await passed(5), (await get("/used")).text],
+    expected: [3, "5"],
+    bucket: { expected: [3, "3"], row: "Denied requests" },
+  },
+];
+
+const OF_FASTIFY: Case[] = [
+  {
+    promise: "{ increment: false } reads the state and takes nothing",
+    options: {},
+    run: async ({ get, passed }) => [await passed(2), (await get("/used")).text, (await get("/used")).text],
+    expected: [2, "2", "2"],
+  },
+  {
+    promise: "each route can have a limit of its own, or none",
+    options: {},
+    run: async ({ passed }) => [await passed(4, "/tight"), await passed(4), await passed(9, "/free")],
+    expected: [1, 3, 9],
+  },
+  {
+    promise: "timeWindow can be a function",
+    options: { own: { timeWindow: async () => 2 * MINUTE } },
+    async run({ passed, get }) {
+      await passed(3);
+      return (await get()).header("retry-after");
+    },
+    expected: "120",
+    bucket: { expected: "40", row: "`Retry-After`" },
+  },
+  {
+    promise: "ban: 403 after so many 429",
+    options: { own: { ban: 2 } },
+    async run({ get, passed }) {
+      await passed(3);
+      const statuses = [];
+      for (let i = 0; i < 4; i++) statuses.push((await get()).status);
+      server.advance(MINUTE + 1);
+      statuses.push((await get()).status);
+      return statuses;
+    },
+    expected: [429, 429, 403, 403, 200],
+  },
+  {
+    promise: "a ban lasts until the window ends",
+    options: { own: { ban: 0 } },
+    async run({ get, passed }) {
+      await passed(3);
+      const banned = (await get()).status;
+      server.advance(MINUTE / 3 + 1);
+      return [banned, (await get()).status, (await get()).status];
+    },
+    expected: [403, 403, 403],
+    bucket: { expected: [403, 200, 403], row: "`ban`" },
+  },
+  {
+    promise: "continueExceeding: whoever is denied waits for a whole window without requests",
+    options: { own: { continueExceeding: true } },
+    async run({ get, passed }) {
+      await passed(3);
+      const waits = [];
+      for (let i = 0; i < 3; i++) {
+        waits.push((await get()).header("retry-after"));
+        server.advance(MINUTE - 1);
+      }
+      server.advance(2);
+      return [waits, await passed(4)];
+    },
+    expected: [["60", "60", "60"], 3],
+  },
+  {
+    promise: "exponentialBackoff: each denial doubles the wait",
+    options: { own: { exponentialBackoff: true } },
+    async run({ get, passed }) {
+      await passed(3);
+      const waits = [];
+      for (let i = 0; i < 4; i++) {
+        waits.push((await get()).header("retry-after"));
+        server.advance(MINUTE / 2);
+      }
+      server.advance(8 * MINUTE);
+      return [waits, await passed(3), (await get()).header("retry-after")];
+    },
+    expected: [["60", "120", "240", "480"], 3, "60"],
+  },
+  {
+    promise: "exponentialBackoff and ban count the same denials",
+    options: { own: { exponentialBackoff: true, ban: 2 } },
+    async run({ get, passed }) {
+      await passed(3);
+      const seen = [];
+      for (let i = 0; i < 4; i++) {
+        const { status, header } = await get();
+        seen.push([status, header("retry-after")]);
+      }
+      return seen;
+    },
+    expected: [
+      [429, "60"],
+      [429, "120"],
+      [403, "240"],
+      [403, "480"],
+    ],
+  },
+];
+
+const OF_EXPRESS: Case[] = [
+  {
+    promise: "draft 7 and the X-RateLimit headers tell the same",
+    options: { own: { standardHeaders: "draft-7" } },
+    async run({ get }) {
+      const { header } = await get();
+      const [said = "", resetS] = /reset=(\d+)/.exec(header("ratelimit") ?? "") ?? [];
+      // It is a time in whole seconds, as is the date of the response.
+      const resetAt = Number(header("x-ratelimit-reset")) - Date.parse(header("date") ?? "") / 1000;
+      return [said, header("x-ratelimit-remaining"), Math.abs(resetAt - Number(resetS)) <= 1];
+    },
+    expected: ["reset=60", "2", true],
+    bucket: { expected: ["reset=20", "2", true], row: "Reset headers" },
+  },
+];
+
+interface Library {
+  start: Start;
+  cases: Case[];
+}
+
+const LIBRARIES: Record<string, Library> = {
+  "express-rate-limit": { start: byExpress(expressLimit), cases: [...OF_ALL, ...OF_WINDOW_STORES, ...OF_EXPRESS] },
+  "express-rate-limit 7": { start: byExpress(expressLimit7), cases: [...OF_ALL, ...OF_WINDOW_STORES, ...OF_EXPRESS] },
+  "@fastify/rate-limit": { start: byFastify, cases: [...OF_ALL, ...OF_FASTIFY] },
+  "hono-rate-limiter": { start: byHono, cases: [...OF_ALL, ...OF_WINDOW_STORES] },
+};
+
+for (const [library, { start, cases }] of Object.entries(LIBRARIES)) {
+  for (const { promise, options, run, expected, bucket } of cases) {
+    test(`${library}: ${promise}`, async (t) => {
+      await redis.flushall();
+      assert.deepEqual(await run(await startApp(start, t, options)), expected, "its own Redis store");
+      await redis.flushall();
+      const ours = bucket ? bucket.expected : expected;
+      assert.deepEqual(await run(await startApp(start, t, options, {})), ours, "ours");
+    });
+  }
+
+  test(`${library}: two apps share a limit`, async (t) => {
+    await redis.flushall();
+    const apps = [await startApp(start, t, {}, {}), await startApp(start, t, {}, {})];
+    const answers = await Promise.all(Array.from({ length: 20 }, (_, i) => apps[i % 2]!.get()));
+    assert.equal(answers.filter(({ status }) => status === 200).length, 3);
+  });
+
+  test(`${library}: the server is away: each policy has a status`, async (t) => {
+    const own = await serverFor(t);
+    const { buckets, send } = await clientFor(t, own);
+    const first = library.startsWith("@fastify") ? "fastify-rate-limit-" : library.startsWith("hono") ? "hrl:" : "rl:";
+    await send("SET", `tb:${first}ada`, "something else");
+    const policies = ["local", "open", "closed", "throw"] as const;
+    const apps: App[] = [];
+    for (const onError of policies) apps.push(await startApp(start, t, {}, { client: buckets, onError }));
+    assert.deepEqual([(await apps[1]!.get("/", "ada")).status, await apps[0]!.passed(2)], [500, 2]);
+    await own.stop();
+    const passed = [];
+    for (const app of apps) passed.push(await app.passed(4));
+    assert.deepEqual(passed, [3, 4, 0, 0]);
+    const [local, open, closed, thrown] = await Promise.all(apps.map((app) => app.limits()));
+    assert.deepEqual(local, [429, "3", "0", "20", "20"]);
+    assert.deepEqual(open, [200, "3", "2", "60", null], "of a bucket that nobody has looked at");
+    assert.deepEqual(closed, [429, "3", "0", "1", "1"]);
+    assert.equal(thrown![0], 500);
+  });
+}
+
+for (const [library, { start }] of Object.entries(LIBRARIES).filter(([name]) => !name.startsWith("@fastify"))) {
+  test(`${library}: a limit that the store cannot know is an error, not a free pass`, async (t) => {
+    await redis.flushall();
+    // Newer libraries log what init() throws, and go on.
+    const logger = { error() {}, warn() {} };
+    const started = startApp(start, t, { limit: () => 3, own: library.endsWith("limit") ? { logger } : {} }, {});
+    const app = await started.catch((error: Error) => error);
+    if (app instanceof Error) assert.match(app.message, /limit: is a function of the request/);
+    else assert.match((await app.get()).text, /BadArgument: limit: is a function of the request/);
+  });
+}
+
+test("a store that two limits share is an error, and its later calls fail", async () => {
+  for (const Store of [ExpressStore, HonoStore]) {
+    const store = new Store(patient(redis));
+    await assert.rejects(store.increment("a"), /BadArgument: store: no limiter has called its init/);
+    store.init({ windowMs: 1000, limit: 5 });
+    store.init({ windowMs: 1000, limit: 5 });
+    assert.throws(() => store.init({ windowMs: 1000, limit: 50 }), /BadArgument: store: two limiters/);
+    await assert.rejects(store.increment("a"), /BadArgument: store: two limiters/);
+    await assert.rejects(store.decrement("a"), /BadArgument: store: two limiters/);
+  }
+});
+
+test("wrong options are refused when the store is made", () => {
+  for (const make of [
+    (client: unknown, options?: object) => new ExpressStore(client as Redis, options),
+    (client: unknown, options?: object) => new HonoStore(client as Redis, options),
+    (client: unknown, options?: object) => new (tokenBucketStore(client as Redis, options))({}),
+  ]) {
+    assert.throws(() => make({}), /BadArgument/);
+    assert.throws(() => make(redis, { onError: "pass" }), /BadArgument: onError: /);
+  }
+  assert.throws(() => new ExpressStore(redis, { limitOf: 5 as never }), /BadArgument: limitOf: /);
+  const store = () => new ExpressStore(redis);
+  assert.throws(() => store().init({ windowMs: 0, limit: 5 }), /BadArgument: windowMs: /);
+  assert.throws(() => store().init({ windowMs: 1000, limit: NaN }), /BadArgument: limit: /);
+  const both = new ExpressStore(redis, { limitOf: () => 5 });
+  assert.throws(() => both.init({ windowMs: 1000, limit: 5 }), /BadArgument: limitOf: /);
+});
+
+test("@fastify/rate-limit: denials are counted while the server is away, too", async (t) => {
+  const own = await serverFor(t);
+  const { buckets } = await clientFor(t, own);
+  const options = { limit: 1, own: { exponentialBackoff: true, ban: 1 } };
+  const local = await startApp(byFastify, t, options, { client: buckets });
+  const closed = await startApp(byFastify, t, options, { client: buckets, onError: "closed" });
+  await own.stop();
+  assert.equal(await local.passed(1), 1);
+  const denied = [await local.limits(), await local.limits()];
+  assert.deepEqual(
+    denied.map(([status, , , , retryAfter]) => [status, retryAfter]),
+    [
+      [429, "60"],
+      [403, "120"],
+    ],
+  );
+  assert.equal(await closed.passed(2), 0);
+});
+
+test("@fastify/rate-limit before version 10 is an error", async () => {
+  const store = new (tokenBucketStore(redis))({ timeWindow: 1000, max: 5 });
+  const error = await new Promise((resolve) => store.incr("a", resolve, 5, -1));
+  assert.match(String(error), /BadArgument: max: .*needs @fastify\/rate-limit 10/);
+});
+
+test("a token is given back once, and by the request that took it", async () => {
+  await redis.flushall();
+  const store = new ExpressStore(patient(redis));
+  store.init({ windowMs: MINUTE, limit: 3, skipFailedRequests: true });
+  const request = async () => {
+    const { totalHits } = await store.increment("a");
+    await store.decrement("a");
+    await store.decrement("a");
+    return totalHits;
+  };
+  const kept = await Promise.all(Array.from({ length: 2 }, () => store.increment("a")));
+  assert.deepEqual(kept.map(({ totalHits }) => totalHits).toSorted(), [1, 2]);
+  assert.deepEqual([await request(), await request()], [3, 3]);
+  assert.equal((await store.get("a"))?.totalHits, 2);
+});
+
+test("each deviation has a row in the docs, and each row a case", () =>
+  rowsAreCases(
+    "stores.md",
+    Object.values(LIBRARIES).flatMap(({ cases }) => cases),
+  ));
