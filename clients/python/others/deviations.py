@@ -1,4 +1,4 @@
-"""The tests of `limits` that fail on token buckets, and why. The README's table has the same rows."""
+"""The tests of other libraries that fail on token buckets, and why. docs/ has the same tables."""
 
 REFILLS = "a bucket refills all the time: half a window after a full burst, half of it may be hit again"
 RESETS = "an empty bucket's reset time is when the next hit passes, not when a window is over"
@@ -15,4 +15,17 @@ DEVIATIONS = {
     "TestSlidingWindow.test_sliding_window_counter_stats": RESETS,
     "TestSlidingWindow.test_sliding_window_counter_previous_window": NO_PREVIOUS,
     "TestRedisStorage.test_custom_prefix": NO_COUNTER,
+}
+
+LOOKS = "asserts a wait until the limiter looks again; a waiting call is served as soon as there is a token"
+
+LANGCHAIN_DEVIATIONS = {
+    "test_rate_limit_invoke": LOOKS,
+    "test_rate_limit_ainvoke": LOOKS,
+    "test_rate_limit_batch": LOOKS,
+    "test_rate_limit_abatch": LOOKS,
+    "test_rate_limit_stream": LOOKS,
+    "test_rate_limit_astream": LOOKS,
+    "test_rate_limit_skips_cache": LOOKS,
+    "test_rate_limit_skips_cache_async": LOOKS,
 }

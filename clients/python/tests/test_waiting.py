@@ -25,6 +25,7 @@ from launch import Servers, ask
 from services import Service, redis_server, wait_for
 from tokenbucket import BadArgument, Denied, Limit, Limiter, ModuleMissing, Server, ServerAway
 from tokenbucket.testing import FakeServer
+from waiters import until_waiting, waiting
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
@@ -37,16 +38,6 @@ pytestmark = pytest.mark.usefixtures("admin")
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(64) as threads:
         yield threads
-
-
-def waiting(server: Service) -> int:
-    with redis.Redis(port=server.port) as admin:
-        info: Any = admin.info("everything")
-        return int(info["tokenbucket_waiting"])
-
-
-def until_waiting(server: Service, count: int) -> None:
-    wait_for(lambda: waiting(server) == count, f"{count} waiting calls")
 
 
 def test_a_take_waits_until_somebody_gives_back(

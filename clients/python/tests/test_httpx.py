@@ -1,0 +1,549 @@
+"""The transports of httpx: they wait before they send, hold a place in flight, and heed Retry-After."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import httpx
+import pytest
+import redis
+
+import tokenbucket.asyncio
+import upstream as upstreams
+from launch import ask
+from services import Service, redis_server, wait_for
+from tokenbucket import BadArgument, Denied, Limit, ServerAway
+from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
+from tokenbucket.testing import FakeServer
+from upstream import Upstream
+from waiters import until_waiting
+
+# One token in six minutes: nothing flows in while a test runs.
+STILL = "10/h"
+LONG_MS = 60_000
+HOST = "127.0.0.1"
+
+pytestmark = pytest.mark.usefixtures("admin")
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with upstreams.upstream() as one:
+        yield one
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(64) as threads:
+        yield threads
+
+
+class Client:
+    """A client of either kind, called by threads; responses of `open` are closed by `close_response`."""
+
+    def __init__(self, client: Any, limiter: Any, portal: anyio.from_thread.BlockingPortal | None) -> None:
+        self.client = client
+        self.limiter = limiter
+        self._portal = portal
+
+    def run(self, function: Callable[..., Any], *words: Any) -> Any:
+        return self._portal.call(function, *words) if self._portal else function(*words)
+
+    def get(self, url: str) -> httpx.Response:
+        return self.run(self.client.get, url)  # type: ignore[no-any-return]
+
+    def open(self, url: str) -> httpx.Response:
+        request = self.client.build_request("GET", url)
+        return self.run(lambda: self.client.send(request, stream=True))  # type: ignore[no-any-return]
+
+    def close_response(self, response: httpx.Response) -> None:
+        self.run(response.aclose if self._portal else response.close)
+
+    def read(self, response: httpx.Response) -> bytes:
+        return self.run(response.aread if self._portal else response.read)  # type: ignore[no-any-return]
+
+
+Make = Callable[..., Client]
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def make(
+    request: pytest.FixtureRequest, server: Service, portal: anyio.from_thread.BlockingPortal
+) -> Iterator[Make]:
+    """Makes a client whose transport has a limiter of its own, as in another process."""
+    made: list[Client] = []
+    asynchronous = request.param == "asyncio"
+    package: Any = tokenbucket.asyncio if asynchronous else tokenbucket
+    kind: Any = AsyncRateLimitTransport if asynchronous else RateLimitTransport
+    library: Any = httpx.AsyncClient if asynchronous else httpx.Client
+
+    def make(
+        limit: Limit, *, at: Any = None, on_error: str = "raise", fallback: Any = None, **options: Any
+    ) -> Client:
+        def build() -> Client:
+            if isinstance(at, FakeServer):
+                of = at.asyncio if asynchronous else at
+            else:
+                url = f"redis://127.0.0.1:{(at or server).port}"
+                of = package.Server(url, timeout_ms=20_000, retry_every_ms=50, fallback=fallback)
+            limiter = package.Limiter(of, limit, "out:", on_error=on_error)
+            transport = kind(limiter, **({"max_wait_ms": LONG_MS} | options))
+            return Client(library(transport=transport, timeout=60), limiter, portal if asynchronous else None)
+
+        made.append(portal.call(build) if asynchronous else build())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.run(one.client.aclose if asynchronous else one.client.close)
+        one.run(one.limiter.aclose if asynchronous else one.limiter.close)
+
+
+def give(server: Service, limit: Limit, amount: int = 1, name: str = HOST) -> None:
+    ask(server, "TB.GIVE", f"out:{name}", limit.capacity, limit.rate, amount)
+
+
+def held(server: Service, name: str = HOST) -> int:
+    return len(ask(server, "TB.HOLDS", f"out:{name}:in-flight") or [])
+
+
+def remaining(client: Client, name: str = HOST) -> int:
+    return int(client.run(client.limiter.peek, name, 0).remaining)
+
+
+# Tokens.
+
+
+def test_requests_are_sent_in_order_of_arrival_by_all_processes_together(
+    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    limit = Limit(2, STILL)
+    clients = [make(limit), make(limit)]
+    assert [client.get(f"{upstream.url}/{at}").status_code for at, client in enumerate(clients)] == [200, 200]
+    waits: list[Future[httpx.Response]] = []
+    for at in range(10):
+        waits.append(threads.submit(clients[at % 2].get, f"{upstream.url}/wait/{at}"))
+        until_waiting(server, at + 1)
+    assert upstream.seen == ["/0", "/1"]
+    for at in range(10):
+        give(server, limit)
+        assert waits[at].result().content == b"here"
+        assert upstream.seen[2:] == [f"/wait/{one}" for one in range(at + 1)]
+
+
+def test_each_host_has_a_bucket_of_its_own(make: Make, server: Service, upstream: Upstream) -> None:
+    client = make(Limit(5, STILL))
+    client.get(upstream.url)
+    client.get(f"http://localhost:{upstream.port}")
+    assert (remaining(client), remaining(client, "localhost")) == (4, 4)
+
+
+def test_name_and_cost_may_be_functions_of_the_request(make: Make, upstream: Upstream) -> None:
+    client = make(
+        Limit(10, STILL),
+        name=lambda request: request.url.params.get("user"),
+        cost=lambda request: int(request.url.params["cost"]),
+    )
+    client.get(f"{upstream.url}/?user=ada&cost=3")
+    client.get(f"{upstream.url}/?cost=100")
+    assert (remaining(client, "ada"), len(upstream.seen)) == (7, 2)
+    fixed = make(Limit(10, STILL), name="all", cost=4)
+    fixed.get(upstream.url)
+    assert remaining(fixed, "all") == 6
+
+
+def test_a_request_whose_turn_does_not_come_is_an_error_of_httpx_and_of_the_package(
+    make: Make, upstream: Upstream
+) -> None:
+    client = make(Limit(1, STILL), max_wait_ms=50)
+    client.get(upstream.url)
+    with pytest.raises(httpx.HTTPError) as late:
+        client.get(f"{upstream.url}/late")
+    error = late.value
+    assert isinstance(error, RateLimitTimeout)
+    assert isinstance(error, Denied)
+    assert isinstance(error, httpx.TimeoutException)
+    assert error.request.url.path == "/late"
+    assert 50 < error.decision.retry_after_ms <= 360_000
+    assert str(error) == "'127.0.0.1': not granted within 50 ms"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert upstream.seen == ["/"]
+
+
+def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Upstream) -> None:
+    client = make(Limit(1, STILL), cost=2)
+    with pytest.raises(RateLimitTimeout, match="can never be sent"):
+        client.get(upstream.url)
+    assert upstream.seen == []
+
+
+def test_arguments_are_checked() -> None:
+    fake = FakeServer()
+    limiter = tokenbucket.Limiter(fake, Limit(1, 1))
+    with pytest.raises(BadArgument, match=r"is not a tokenbucket\.asyncio\.Limiter"):
+        AsyncRateLimitTransport(limiter)  # type: ignore[arg-type]
+    with pytest.raises(BadArgument, match="in_flight: 0"):
+        RateLimitTransport(limiter, in_flight=0)
+    with pytest.raises(BadArgument, match="rate is 0"):
+        RateLimitTransport(tokenbucket.Limiter(fake, Limit(1, 0)))
+    with pytest.raises(BadArgument, match="max_wait_ms"):
+        RateLimitTransport(limiter, max_wait_ms=-1)
+
+
+def test_a_thread_pool_sends_what_the_bucket_has(
+    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    limit = Limit(40, STILL)
+    client = make(limit)
+    waits = [threads.submit(client.get, upstream.url) for _ in range(50)]
+    upstream.until_seen(40)
+    until_waiting(server, 10)
+    assert len(upstream.seen) == 40
+    give(server, limit, 10)
+    assert {one.result().status_code for one in waits} == {200}
+
+
+def test_a_forked_process_shares_the_limit_alone(server: Service, upstream: Upstream) -> None:
+    limiter = tokenbucket.Limiter(
+        f"redis://127.0.0.1:{server.port}", Limit(6, STILL), "out:", on_error="raise"
+    )
+    transport = RateLimitTransport(limiter, max_wait_ms=50)
+    with httpx.Client(transport=transport) as client:
+        client.get(upstream.url)
+    if (child := os.fork()) == 0:
+        os._exit(requests_until_denied(limiter, upstream.url))
+    _, status = os.waitpid(child, 0)
+    assert (os.waitstatus_to_exitcode(status), len(upstream.seen)) == (5, 6)
+    assert requests_until_denied(limiter, upstream.url) == 0
+    limiter.close()
+
+
+def requests_until_denied(limiter: tokenbucket.Limiter, url: str) -> int:
+    with httpx.Client(transport=RateLimitTransport(limiter, max_wait_ms=50)) as client:
+        for count in range(100):
+            try:
+                client.get(url)
+            except RateLimitTimeout:
+                return count
+    return 100
+
+
+# Cancellation.
+
+
+def test_a_request_that_is_cancelled_leaves_the_queue(
+    server: Service, upstream: Upstream, portal: anyio.from_thread.BlockingPortal
+) -> None:
+    limit = Limit(1, STILL)
+
+    async def cancelled_by_anyio(client: httpx.AsyncClient) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.get, upstream.url)
+            await anyio.to_thread.run_sync(until_waiting, server, 1)
+            group.cancel_scope.cancel()
+
+    async def cancelled_by_asyncio(client: httpx.AsyncClient) -> None:
+        task = asyncio.create_task(client.get(upstream.url))
+        await asyncio.to_thread(until_waiting, server, 1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    async def work() -> None:
+        limiter = tokenbucket.asyncio.Limiter(f"redis://127.0.0.1:{server.port}", limit, "out:")
+        transport = AsyncRateLimitTransport(limiter, in_flight=2, max_wait_ms=LONG_MS)
+        async with limiter, httpx.AsyncClient(transport=transport) as client:
+            await client.get(upstream.url)
+            for cancelled in (cancelled_by_asyncio, cancelled_by_anyio):
+                await cancelled(client)
+                await asyncio.to_thread(until_waiting, server, 0)
+                wait_for(lambda: held(server) == 0, "no place held")
+            give(server, limit)
+            await client.get(upstream.url)
+
+    portal.call(work)
+    assert len(upstream.seen) == 2
+
+
+def test_a_request_that_is_cancelled_in_flight_gives_its_place_back(
+    server: Service, upstream: Upstream, portal: anyio.from_thread.BlockingPortal
+) -> None:
+    async def work() -> None:
+        limiter = tokenbucket.asyncio.Limiter(f"redis://127.0.0.1:{server.port}", Limit(100, STILL), "out:")
+        transport = AsyncRateLimitTransport(limiter, in_flight=10)
+        async with limiter, httpx.AsyncClient(transport=transport) as client:
+            async with anyio.create_task_group() as group:
+                for _ in range(10):
+                    group.start_soon(client.get, f"{upstream.url}/slow")
+                await anyio.to_thread.run_sync(upstream.until_seen, 10)
+                assert held(server) == 10
+                group.cancel_scope.cancel()
+            assert held(server) == 0
+
+    portal.call(work)
+
+
+# A place in flight.
+
+
+def test_so_many_requests_are_in_flight_over_all_processes(
+    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    clients = [make(Limit(100, STILL), in_flight=2) for _ in range(2)]
+    waits = [threads.submit(clients[at % 2].get, f"{upstream.url}/slow") for at in range(5)]
+    upstream.until_seen(2)
+    until_waiting(server, 3)
+    # A request that waits for a place has not taken its token.
+    assert (held(server), remaining(clients[0])) == (2, 98)
+    upstream.let_go()
+    assert {one.result().status_code for one in waits} == {200}
+    assert (held(server), remaining(clients[0]), len(upstream.seen)) == (0, 95, 5)
+
+
+def test_a_stream_holds_its_place_until_it_is_closed(
+    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    client = make(Limit(100, STILL), in_flight=1)
+    response = client.open(f"{upstream.url}/stream")
+    assert held(server) == 1
+    waits = threads.submit(client.get, f"{upstream.url}/next")
+    until_waiting(server, 1)
+    client.close_response(response)
+    assert waits.result().status_code == 200
+    response = client.open(upstream.url)
+    assert held(server) == 1
+    assert client.read(response) == b"here"
+    assert held(server) == 0
+
+
+def test_an_error_gives_the_place_back(make: Make, server: Service, upstream: Upstream) -> None:
+    client = make(Limit(100, STILL), in_flight=1, name="all")
+    with pytest.raises(httpx.ConnectError):
+        client.get("http://127.0.0.1:1")
+    assert held(server, "all") == 0
+    with pytest.raises(httpx.RemoteProtocolError):
+        client.get(f"{upstream.url}/broken")
+    assert held(server, "all") == 0
+    assert client.get(upstream.url).status_code == 200
+
+
+def test_a_place_is_given_back_if_the_token_does_not_come(
+    make: Make, server: Service, upstream: Upstream
+) -> None:
+    client = make(Limit(1, STILL), in_flight=1, max_wait_ms=200)
+    client.get(upstream.url)
+    with pytest.raises(RateLimitTimeout):
+        client.get(upstream.url)
+    assert held(server) == 0
+
+
+def test_a_response_that_needs_no_connection_holds_nothing(make: Make, server: Service) -> None:
+    mock = httpx.MockTransport(lambda _: httpx.Response(200, text="here"))
+    client = make(Limit(100, STILL), in_flight=1, transport=mock)
+    for _ in range(3):
+        assert client.get(f"http://{HOST}").text == "here"
+    assert held(server) == 0
+
+
+def test_a_place_is_renewed_while_its_request_lasts(make: Make, server: Service, upstream: Upstream) -> None:
+    client = make(Limit(100, STILL), in_flight=1, ttl_ms=6000)
+    response = client.open(f"{upstream.url}/stream")
+    left: list[int] = []
+
+    def was_renewed() -> bool:
+        left.append(int(ask(server, "TB.HOLDS", f"out:{HOST}:in-flight")[0][2]))
+        return any(later > earlier for earlier, later in itertools.pairwise(left))
+
+    wait_for(was_renewed, "a renewal")
+    client.close_response(response)
+
+
+def test_a_response_that_is_forgotten_gives_its_place_back_in_time(
+    make: Make, server: Service, upstream: Upstream
+) -> None:
+    client = make(Limit(100, STILL), in_flight=1, ttl_ms=1000)
+    client.open(f"{upstream.url}/stream")
+    assert held(server) == 1
+    gc.collect()
+    wait_for(lambda: held(server) == 0, "the end of the hold")
+
+
+# Retry-After.
+
+
+def test_retry_after_pauses_every_process(make: Make, server: Service, upstream: Upstream) -> None:
+    upstream.status, upstream.headers = 429, {"Retry-After": "30"}
+    one, another = make(Limit(20, "20/s")), make(Limit(20, "20/s"), max_wait_ms=50)
+    assert one.get(upstream.url).status_code == 429
+    with pytest.raises(RateLimitTimeout) as paused:
+        another.get(upstream.url)
+    assert 25_000 < paused.value.decision.retry_after_ms <= 30_100
+    assert len(upstream.seen) == 1
+
+
+def test_many_who_are_refused_at_once_pause_once(
+    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    upstream.status, upstream.headers = 503, {"Retry-After": "30"}
+    client = make(Limit(50, "50/s"))
+    waits = [threads.submit(client.get, f"{upstream.url}/slow") for _ in range(20)]
+    upstream.until_seen(20)
+    upstream.let_go()
+    assert {one.result().status_code for one in waits} == {503}
+    paused = client.run(client.limiter.peek, HOST, 0)
+    assert 25_000 < paused.retry_after_ms <= 30_100
+
+
+def test_a_paused_bucket_has_afterwards_what_it_had_before(make: Make) -> None:
+    fake, seen = FakeServer(), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(fake.monotonic())
+        return httpx.Response(429 if len(seen) == 3 else 200, headers={"Retry-After": "10"})
+
+    client = make(Limit(5, "1/s"), at=fake, transport=httpx.MockTransport(answer))
+    for _ in range(8):
+        client.get("http://a")
+    # Three of five tokens, a pause, the two that were left, then one a second.
+    assert seen == [0, 0, 0, 10, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize("rate", ["5@d", "5@mo"])
+def test_a_calendar_limit_is_paused_too(make: Make, rate: str) -> None:
+    fake, seen = FakeServer(), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(fake.monotonic())
+        return httpx.Response(429 if len(seen) == 1 else 200, headers={"Retry-After": "10"})
+
+    client = make(Limit(5, rate), at=fake, transport=httpx.MockTransport(answer))
+    for _ in range(5):
+        client.get("http://a")
+    assert seen == [0, 10, 10, 10, 10]
+
+
+def http_date(seconds: float) -> str:
+    return format_datetime(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "paused_ms"),
+    [
+        (429, {"Retry-After": "7"}, 7000),
+        (503, {"Retry-After": "0.5"}, 500),
+        (429, {"Retry-After": http_date(9), "Date": http_date(0)}, 9000),
+        (429, {"Retry-After": http_date(0), "Date": http_date(9)}, 0),
+        (429, {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}, LONG_MS),
+        (429, {"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0),
+        (429, {"Retry-After": "1e300"}, LONG_MS),
+        (429, {"Retry-After": "inf"}, LONG_MS),
+        (429, {"Retry-After": "nan"}, 0),
+        (429, {"Retry-After": "-5"}, 0),
+        (429, {"Retry-After": "soon"}, 0),
+        (429, {"Retry-After": ""}, 0),
+        (429, {}, 0),
+        (200, {"Retry-After": "7"}, 0),
+        (301, {"Retry-After": "7"}, 0),
+    ],
+)
+def test_what_retry_after_means(make: Make, status: int, headers: dict[str, str], paused_ms: int) -> None:
+    fake = FakeServer()
+    mock = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers))
+    client = make(Limit(5, "1/s"), at=fake, transport=mock)
+    client.get("http://a")
+    assert client.run(client.limiter.peek, "a", 0).retry_after_ms == paused_ms
+    deaf = make(Limit(5, "1/s"), at=FakeServer(), transport=mock, retry_after=False)
+    deaf.get("http://a")
+    assert deaf.run(deaf.limiter.peek, "a", 0).retry_after_ms == 0
+
+
+def test_a_pause_that_fails_keeps_the_response(
+    make: Make, server: Service, admin: redis.Redis, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.status, upstream.headers = 429, {"Retry-After": "30"}
+    client = make(Limit(5, STILL))
+    ask(server, "ACL", "SETUSER", "default", "-tb.peek")
+    try:
+        assert client.get(upstream.url).content == b"here"
+    finally:
+        ask(server, "ACL", "SETUSER", "default", "+@all")
+    assert "Retry-After of '127.0.0.1' was not heeded" in caplog.text
+
+
+# Servers that are away, or lack the module.
+
+
+def test_while_redis_is_away_the_process_limits_itself(
+    make: Make, own_server: Service, upstream: Upstream
+) -> None:
+    own_server.kill()
+    client = make(Limit(5, "20/s"), at=own_server, on_error="local", in_flight=2)
+    for _ in range(10):
+        assert client.get(upstream.url).status_code == 200
+    with pytest.raises(RateLimitTimeout, match="Redis is away"):
+        make(Limit(1, STILL), at=own_server, on_error="closed", max_wait_ms=100).get(upstream.url)
+    with pytest.raises(ServerAway):
+        make(Limit(1, STILL), at=own_server, on_error="raise").get(upstream.url)
+    make(Limit(1, STILL), at=own_server, on_error="open", in_flight=1).get(upstream.url)
+    assert len(upstream.seen) == 11
+
+
+def test_a_closed_limiter_sends_when_redis_is_back(
+    make: Make, own_server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    client = make(Limit(1, STILL), at=own_server, on_error="closed")
+    client.get(upstream.url)
+    waits = threads.submit(client.get, f"{upstream.url}/again")
+    until_waiting(own_server, 1)
+    own_server.kill()
+    wait_for(lambda: client.limiter.server.degraded_count > 0, "a denial in its place")
+    assert not waits.done()
+    own_server.start()
+    assert waits.result().status_code == 200
+
+
+def test_more_than_may_wait_in_the_server_wait_here(
+    make: Make, server: Service, upstream: Upstream, admin: redis.Redis
+) -> None:
+    admin.config_set("tokenbucket.max-waiters", 1)
+    limit = Limit(1, "20/s")
+    client = make(limit)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            waits = [threads.submit(client.get, upstream.url) for _ in range(8)]
+            assert {one.result().status_code for one in waits} == {200}
+    finally:
+        admin.config_set("tokenbucket.max-waiters", 1000)
+
+
+def test_by_the_script_everything_works_but_places(make: Make, tmp_path: Any, upstream: Upstream) -> None:
+    upstream.status, upstream.headers = 429, {"Retry-After": "30"}
+    with without_the_module(tmp_path) as bare:
+        client = make(Limit(5, "5/s"), at=bare, fallback="script")
+        client.get(upstream.url)
+        paused = client.run(client.limiter.peek, HOST, 0)
+        assert 25_000 < paused.retry_after_ms <= 30_100
+        with pytest.raises(tokenbucket.ModuleMissing):
+            make(Limit(5, "5/s"), at=bare, fallback="script", in_flight=1).get(upstream.url)
+
+
+@contextmanager
+def without_the_module(folder: Any) -> Iterator[Service]:
+    service = redis_server(folder, with_module=False)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
