@@ -49,6 +49,7 @@ class Driver:
                 stderr=stderr,
                 env={**os.environ, **env},
             )
+        self.pid = self._process.pid
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -71,6 +72,11 @@ class Driver:
 
     def do(self, do: str, **words: Any) -> Any:
         return self.begin(do, **words).result(ANSWERS_WITHIN_S)
+
+    def kill(self) -> None:
+        """Ends it in the middle of what it does."""
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         if self._process.stdin:

@@ -27,6 +27,7 @@ import {
 import { rateLimit as byExpress } from "tokenbucket-redis/express";
 import { rateLimit as byFastify } from "tokenbucket-redis/fastify";
 
+import { ADAPTERS, type Place } from "./adapters.js";
 import { CLIENTS, clientFor } from "./clients.js";
 
 // Replies alone go to stdout; a library may have more to say.
@@ -40,6 +41,8 @@ type Request = any;
 const clients = new Map<string, Client>();
 const servers = new Map<string, Server>();
 const limiters = new Map<string, Limiter>();
+/** Where each limiter is, for stores that make their own. */
+const places = new Map<string, Place>();
 const joints = new Map<string, JointLimiter>();
 const holds = new Map<string, Hold>();
 
@@ -58,7 +61,9 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   },
   limiter({ name, server, capacity, rate, batch = 0, remember_denials = 0, ...options }) {
     const limits = { batch: batch ?? 0, rememberDenials: remember_denials ?? 0 };
-    limiters.set(name, new Limiter(find(servers, server), { capacity, rate }, { ...limits, ...policy(options) }));
+    const place = { server: find(servers, server), client: find(clients, server), limit: { capacity, rate } };
+    places.set(name, { ...place, options: policy(options) });
+    limiters.set(name, new Limiter(place.server, place.limit, { ...limits, ...policy(options) }));
     return {};
   },
   joint({ name, server, limits, ...options }) {
@@ -133,6 +138,8 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   second_runtime: unsupported,
   fork: unsupported,
   async http({ on, framework, name }) {
+    const adapt = ADAPTERS[framework];
+    if (adapt) return { port: await adapt(find(places, on), name) };
     const serve = FRAMEWORKS[framework];
     if (!serve) return unsupported();
     return { port: await serve(on, name) };

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
+import httpx
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
@@ -39,6 +40,7 @@ from starlette.routing import Route
 import tokenbucket
 import tokenbucket.asyncio
 from tokenbucket import Limit
+from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTransport
 
 CLIENTS = {
     "redis-py": redis,
@@ -57,6 +59,7 @@ limiters: dict[str, Any] = {}
 clients: dict[str, Any] = {}
 holds: dict[str, Any] = {}
 apps: list[Any] = []
+senders: dict[Any, Any] = {}
 
 
 class Unsupported(Exception):
@@ -502,6 +505,24 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
     return {"port": served.servers[0].sockets[0].getsockname()[1]}
 
 
+async def request(asked: dict[str, Any]) -> dict[str, Any]:
+    """Sends a request by httpx, through the transport of the limiter."""
+    on, options = (
+        limiters[asked["on"]],
+        {name: asked[name] for name in ("in_flight", "ttl_ms") if name in asked},
+    )
+    key = (asked["on"], *options.values())
+    asynchronous = is_asynchronous(on)
+    if key not in senders:
+        kind: Any = AsyncRateLimitTransport if asynchronous else RateLimitTransport
+        client: Any = httpx.AsyncClient if asynchronous else httpx.Client
+        transport = kind(on, max_wait_ms=asked["max_wait_ms"], **options)
+        senders[key] = client(transport=transport, timeout=60)
+    get = senders[key].get
+    response = await get(asked["url"]) if asynchronous else await in_thread(lambda: get(asked["url"]))
+    return {"status": response.status_code}
+
+
 async def degraded(asked: dict[str, Any]) -> dict[str, Any]:
     return {"count": servers[asked["server"]].degraded_count}
 
@@ -521,7 +542,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     one.__name__: one
     for one in (server, limiter, joint, hold, settle, settle_inside, hold_cancelled, many, fork, http)
-} | {one.__name__: one for one in (second_runtime, cost, degraded, memory, close)}
+} | {one.__name__: one for one in (second_runtime, cost, request, degraded, memory, close)}
 DO |= dict.fromkeys(
     ("take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset", "take_all"), operation
 )

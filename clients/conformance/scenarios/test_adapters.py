@@ -1,0 +1,123 @@
+"""Stores for rate limit libraries of Node: as an application has them, over HTTP."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection, HTTPMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from conftest import Package, StartProxy, Witness, eventually, executed
+from flood import flood
+from services import Service
+
+ADAPTERS = ["express-rate-limit", "express-rate-limit-7", "fastify-rate-limit", "hono-rate-limiter"]
+
+pytestmark = pytest.mark.only("ioredis")
+
+
+def serve(package: Package, **limit: Any) -> dict[str, int]:
+    """The ports of apps that are limited by each library, with our store, each under a name of its own."""
+    package.limiter(**{"capacity": 10, "rate": "10/h", **limit})
+    http = {
+        adapter: package.driver.do("http", on="l", framework=adapter, name=adapter) for adapter in ADAPTERS
+    }
+    return {adapter: int(reply["port"]) for adapter, reply in http.items()}
+
+
+def get(port: int) -> tuple[int, HTTPMessage]:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", "/")
+        response = connection.getresponse()
+        response.read()
+        return response.status, response.headers
+
+
+def statuses(*ports: int, count: int = 20) -> Counter[int]:
+    """Of so many requests, ten at a time, to each port in turn."""
+    with ThreadPoolExecutor(10) as pool:
+        return Counter(status for status, _ in pool.map(get, [*ports] * (count // len(ports))))
+
+
+def test_two_processes_share_the_limit_exactly(package: Package, server: Service) -> None:
+    processes = [package, package.another()]
+    for process in processes:
+        process.server(server, timeout_ms=5000)
+    ours, theirs = map(serve, processes)
+    for adapter in ADAPTERS:
+        ports = ours[adapter], theirs[adapter]
+        assert statuses(*ports, count=40) == {200: 10, 429: 30}, adapter
+        for port in ports:
+            _, headers = get(port)
+            assert (headers["RateLimit-Limit"], headers["RateLimit-Remaining"]) == ("10", "0"), adapter
+            # A token in six minutes.
+            assert 0 < int(headers["Retry-After"]) <= 360, adapter
+            assert headers["RateLimit-Reset"] == headers["Retry-After"], adapter
+
+
+def test_latency_changes_no_decision(package: Package, server: Service, start_proxy: StartProxy) -> None:
+    package.server(start_proxy(server, delay_s=0.02), timeout_ms=5000)
+    for adapter, port in serve(package).items():
+        assert statuses(port) == {200: 10, 429: 10}, adapter
+    assert package.driver.do("degraded", server="s")["count"] == 0
+
+
+def test_a_restart_of_the_server_costs_one_bucket_and_no_request(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, retry_every_ms=100, timeout_ms=1000)
+    ports = serve(package)
+    for adapter, port in ports.items():
+        assert statuses(port) == {200: 10, 429: 10}, adapter
+    server.signal(signal.SIGKILL)
+    assert server.process
+    server.process.wait()
+    for adapter, port in ports.items():
+        # The bucket of this process is its own, and full.
+        assert statuses(port) == {200: 10, 429: 10}, adapter
+    server.start()
+    eventually(lambda: not package.take("other")["degraded"])
+    for adapter, port in ports.items():
+        # The server kept nothing, so its bucket is full again.
+        assert statuses(port) == {200: 10, 429: 10}, adapter
+    assert executed(admin, "tb.take") >= 20 * len(ADAPTERS)
+
+
+def test_a_failover_costs_one_bucket_and_no_request(
+    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]]
+) -> None:
+    old, new, master = watched_pair
+    package.server(old, sentinel=master, retry_every_ms=100, timeout_ms=1000)
+    ports = serve(package)
+    seen = {adapter: statuses(port) for adapter, port in ports.items()}
+    with redis.Redis(port=old.port) as admin:
+        assert admin.wait(1, 5000) == 1
+    old.signal(signal.SIGKILL)
+    eventually(lambda: package.take("meanwhile")["degraded"])
+    for after in ("the end of the master", "the failover"):
+        for adapter, port in ports.items():
+            seen[adapter] += statuses(port)
+            assert set(seen[adapter]) == {200, 429}, (adapter, after)
+            # One bucket on the servers, whose replica had it, and one in this process.
+            assert 10 <= seen[adapter][200] <= 20, (adapter, after)
+        eventually(lambda: not package.take("meanwhile")["degraded"], within_s=30)
+    with redis.Redis(port=new.port, decode_responses=True) as admin:
+        assert executed(admin, "tb.take") >= 20 * len(ADAPTERS)
+
+
+def test_a_flood_passes_no_more_than_the_bucket(package: Package, server: Service, tmp_path: Path) -> None:
+    package.server(server)
+    for adapter, port in serve(package, rate="10/s").items():
+        with Witness(server) as witness:
+            seen = flood(port, tmp_path, connections=500, seconds=1)
+        assert seen.failed == 0, (adapter, seen)
+        assert seen.refused > 0, (adapter, seen)
+        # Where the server was silent, a bucket of this process as well.
+        buckets = 2 if witness.saw_an_outage else 1
+        assert 10 <= seen.passed <= buckets * (10 + 10 * max(seen.seconds, 1)), (adapter, seen)

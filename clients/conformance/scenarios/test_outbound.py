@@ -1,0 +1,173 @@
+"""Requests that wait for a token before they are sent: over all processes, and whatever happens to Redis."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import redis
+
+import upstream as upstreams
+from conftest import Package, StartProxy, ask, eventually
+from drivers import DriverError
+from services import Service
+from upstream import Upstream
+
+pytestmark = pytest.mark.only("python")
+
+LONG_MS = 60_000
+# One token in six minutes: nothing flows in while a scenario runs.
+STILL = "10/h"
+KEY = "tb:127.0.0.1"
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with upstreams.upstream() as one:
+        yield one
+
+
+@pytest.fixture
+def another(package: Package) -> Package:
+    return package.another()
+
+
+def waiting(server: Service) -> int:
+    with redis.Redis(port=server.port) as admin:
+        return int(admin.info("everything")["tokenbucket_waiting"])
+
+
+def until_waiting(server: Service, count: int) -> None:
+    eventually(lambda: waiting(server) == count, within_s=30)
+
+
+def begin(package: Package, url: str, **words: Any) -> Future[Any]:
+    return package.driver.begin("request", **{"on": "l", "url": url, "max_wait_ms": LONG_MS, **words})
+
+
+def limited(package: Package, at: Any, capacity: int = 1, **options: Any) -> None:
+    """With a timeout that no loaded machine reaches, so that the server decides."""
+    package.server(at, **{"timeout_ms": 5000, "retry_every_ms": 100, **options.pop("server", {})})
+    package.limiter(capacity=capacity, rate=STILL, **options)
+
+
+def test_a_flood_by_two_processes_sends_what_the_limit_allows(
+    package: Package, another: Package, server: Service, admin: redis.Redis, upstream: Upstream
+) -> None:
+    for one in (package, another):
+        limited(one, server, 100)
+    waits = [begin(one, upstream.url) for _ in range(90) for one in (package, another)]
+    until_waiting(server, 80)
+    assert sum(one.done() for one in waits) <= 100
+    upstream.until_seen(100)
+    ask(admin, "TB.GIVE", KEY, 100, STILL, 80)
+    assert {one.result(60)["status"] for one in waits} == {200}
+    assert len(upstream.seen) == 180
+
+
+def test_requests_of_two_processes_are_sent_in_order_of_arrival(
+    package: Package, another: Package, server: Service, admin: redis.Redis, upstream: Upstream
+) -> None:
+    for one in (package, another):
+        limited(one, server)
+    assert begin(package, f"{upstream.url}/first").result(30) == {"status": 200}
+    waits: list[Future[Any]] = []
+    for at in range(10):
+        waits.append(begin((package, another)[at % 2], f"{upstream.url}/{at}"))
+        until_waiting(server, at + 1)
+    for at in range(10):
+        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+        assert waits[at].result(30) == {"status": 200}
+        assert upstream.seen == ["/first", *(f"/{one}" for one in range(at + 1))]
+
+
+def test_a_request_costs_one_command_whatever_the_latency(
+    package: Package, server: Service, start_proxy: StartProxy, upstream: Upstream
+) -> None:
+    distant = start_proxy(server, delay_s=0.05)
+    limited(package, distant, 100)
+    before = distant.count("TB.")
+    waits = [begin(package, upstream.url) for _ in range(50)]
+    assert {one.result(30)["status"] for one in waits} == {200}
+    assert distant.count("TB.") - before == distant.commands["TB.BTAKE"] == 50
+    assert package.driver.do("degraded", server="s") == {"count": 0}
+
+
+def test_requests_wait_through_a_restart_of_redis(
+    package: Package, server: Service, upstream: Upstream
+) -> None:
+    limited(package, server, on_error="closed", prefix="tb:")
+    assert begin(package, upstream.url).result(30) == {"status": 200}
+    waits = [begin(package, upstream.url) for _ in range(3)]
+    until_waiting(server, 3)
+    server.kill()
+    eventually(lambda: package.driver.do("degraded", server="s")["count"] >= 3)
+    assert len(upstream.seen) == 1
+    server.start()
+    # Without a snapshot the bucket is full again: one token.
+    upstream.until_seen(2)
+    until_waiting(server, 2)
+    assert sorted(one.done() for one in waits) == [False, False, True]
+    with redis.Redis(port=server.port) as admin:
+        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+        upstream.until_seen(3)
+        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+    assert {one.result(30)["status"] for one in waits} == {200}
+
+
+def test_requests_wait_through_a_failover(
+    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]], upstream: Upstream
+) -> None:
+    old, new, master = watched_pair
+    limited(package, old, on_error="closed", server={"sentinel": master})
+    with redis.Redis(port=old.port) as admin:
+        assert begin(package, upstream.url).result(30) == {"status": 200}
+        ask(admin, "TB.GIVE", "any", 1, 1, 1)
+        assert admin.wait(1, 10_000) == 1
+    waits = begin(package, f"{upstream.url}/later")
+    until_waiting(old, 1)
+    old.signal(signal.SIGKILL)
+    until_waiting(new, 1)
+    assert (len(upstream.seen), waits.done()) == (1, False)
+    with redis.Redis(port=new.port) as admin:
+        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+    assert waits.result(30) == {"status": 200}
+
+
+def test_a_process_that_is_killed_in_flight_gives_its_place_back(
+    package: Package, another: Package, server: Service, upstream: Upstream
+) -> None:
+    words = {"in_flight": 2, "ttl_ms": 6000}
+    for one in (package, another):
+        limited(one, server, 100)
+    doomed = [begin(package, f"{upstream.url}/slow", **words) for _ in range(2)]
+    upstream.until_seen(2)
+    waits = [begin(another, upstream.url, **words) for _ in range(2)]
+    until_waiting(server, 2)
+    package.driver.kill()
+    assert {one.result(30)["status"] for one in waits} == {200}
+    assert len(upstream.seen) == 4
+    for call in doomed:
+        with pytest.raises(RuntimeError, match="has ended"):
+            call.result(30)
+
+
+def test_a_pause_that_one_process_is_told_holds_for_all(
+    package: Package, another: Package, server: Service, admin: redis.Redis, upstream: Upstream
+) -> None:
+    upstream.status, upstream.headers = 429, {"Retry-After": "600"}
+    for one in (package, another):
+        limited(one, server, 100)
+    waits = [begin(package, f"{upstream.url}/slow") for _ in range(20)]
+    upstream.until_seen(20)
+    upstream.let_go()
+    assert {one.result(30)["status"] for one in waits} == {429}
+    with pytest.raises(DriverError) as denied:
+        begin(another, upstream.url, max_wait_ms=500).result(30)
+    assert denied.value.kind == "Denied"
+    # The pause is as long as its caller would have waited, however many were told it.
+    assert 30_000 < ask(admin, "TB.PEEK", KEY, 100, STILL, 0)[2] <= LONG_MS + 1
+    assert len(upstream.seen) == 20
