@@ -110,6 +110,7 @@ for argument in "\$@"; do
         --target=*) continue ;;
         # Links the unwinder statically, because not every server image has libgcc_s.
         -lgcc_s | -lgcc_eh) argument=-lunwind ;;
+        -static-pie) arguments+=(-static) argument=-pie ;;
     esac
     arguments+=("\$argument")
 done

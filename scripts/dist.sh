@@ -82,7 +82,7 @@ CONTROL
 }
 
 module_tarball() { # TARGET MODULE NAME
-    # Servers from 7.0 on load only executable modules.
+    # Servers load only executable modules.
     install -D -m 755 "$2" "$work/$3/libtokenbucket.so"
     module_papers "$1" "$work/$3"
     tarball "$3"

@@ -70,6 +70,7 @@ PYTHON
 
 is_static() { # PROGRAM
     ! readelf --wide --dynamic --program-headers "$1" | grep -E 'NEEDED|INTERP' || fail "$1 is not static"
+    readelf --wide --file-header "$1" | grep -q 'Type: *DYN' || fail "$1 has a fixed address"
 }
 
 # Starts the gate with the limits of its examples, and asks for a decision. There is no Redis: ON_ERROR allows the request.

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../tests/gate.rs"]
+mod gate;
 #[path = "../../clients/rust/tests/servers.rs"]
 mod servers;
 
@@ -14,8 +16,6 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -27,6 +27,8 @@ use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+
+use gate::Setup;
 
 /// What Envoy waits for unless told otherwise.
 const ENVOYS_TIMEOUT: Duration = Duration::from_millis(20);
@@ -100,27 +102,6 @@ fn start_lesser(which: &str, redis: &str) -> (Process, SocketAddr) {
     (Process(child), address.parse().unwrap())
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn start_gate(redis: &str) -> (Process, SocketAddr, tempfile::TempDir) {
-    let root = tempfile::tempdir().unwrap();
-    std::fs::create_dir(root.path().join("config")).unwrap();
-    std::fs::write(root.path().join("config/bench.yaml"), CONFIG).unwrap();
-    let ports = [free_port(), free_port(), free_port()];
-    let child = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"))
-        .env("REDIS_SOCKET_TYPE", "tcp")
-        .env("REDIS_URL", redis)
-        .env("RUNTIME_ROOT", root.path())
-        .env("GRPC_PORT", ports[0].to_string())
-        .env("PORT", ports[1].to_string())
-        .env("DEBUG_PORT", ports[2].to_string())
-        .spawn()
-        .unwrap();
-    (Process(child), SocketAddr::from(([127, 0, 0, 1], ports[0])), root)
-}
-
 async fn connect(address: SocketAddr) -> RateLimitServiceClient<Channel> {
     let began = Instant::now();
     loop {
@@ -143,9 +124,7 @@ async fn connect(address: SocketAddr) -> RateLimitServiceClient<Channel> {
 }
 
 fn request(user: &str) -> RateLimitRequest {
-    let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
-    let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
-    RateLimitRequest { domain: "bench".to_owned(), descriptors, hits_addend: 0 }
+    gate::request("bench", &[&[("user", user)]])
 }
 
 /// Whom the calls go to.
@@ -198,8 +177,8 @@ fn median(mut values: Vec<u64>) -> u64 {
     values[values.len() / 2]
 }
 
-fn resident_kb(process: &Process) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+fn resident_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
@@ -212,14 +191,14 @@ async fn measure() {
     let redis = redis_server.url();
     let (_replies, replies) = start_lesser("replies", &redis);
     let (_takes, takes) = start_lesser("takes", &redis);
-    let (gate_process, gate, _root) = start_gate(&redis);
+    let gate = Setup::redis(&redis).file("bench.yaml", CONFIG).start();
     let server = Server::connect(redis.as_str()).unwrap();
     let limiter = Limiter::new(&server, Limit::new(4_294_967_295_u32, "4294967295/s").unwrap());
     let callees = [
         Callee::Redis(limiter),
         Callee::Grpc(connect(replies).await),
         Callee::Grpc(connect(takes).await),
-        Callee::Grpc(connect(gate).await),
+        Callee::Grpc(connect(SocketAddr::from(([127, 0, 0, 1], gate.grpc))).await),
     ];
     println!("| in flight | TAKE | gRPC | gRPC that awaits a TAKE | gate | gate / (TAKE + gRPC) | gate / gRPC that awaits a TAKE |");
     println!("|---|---|---|---|---|---|---|");
@@ -245,11 +224,11 @@ async fn measure() {
         );
     }
     println!("\n{late} of {calls} calls of the gate took longer than {} ms.", ENVOYS_TIMEOUT.as_millis());
-    memory(&callees[GATE], &gate_process, if quick { 100_000 } else { 1_000_000 }).await;
+    memory(&callees[GATE], gate.pid(), if quick { 100_000 } else { 1_000_000 }).await;
 }
 
 /// What the gate keeps of so many descriptors.
-async fn memory(gate: &Callee, process: &Process, descriptors: usize) {
+async fn memory(gate: &Callee, pid: u32, descriptors: usize) {
     let mut after_kb = Vec::new();
     for part in 0..10 {
         let tasks = (0..64).map(|task| {
@@ -263,7 +242,7 @@ async fn memory(gate: &Callee, process: &Process, descriptors: usize) {
         for task in tasks.collect::<Vec<_>>() {
             task.await.unwrap();
         }
-        after_kb.push(resident_kb(process));
+        after_kb.push(resident_kb(pid));
     }
     println!(
         "The gate uses {} MB after a tenth of {descriptors} descriptors, {} MB after all.",

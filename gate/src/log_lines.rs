@@ -21,7 +21,9 @@ struct Lines {
 impl Log for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Libraries tell about each packet; what matters to an operator is said here.
-        metadata.level() <= Level::Warn || metadata.target().starts_with("tokenbucket")
+        // notify warns when a folder that it watches is removed: it sees that twice, in the folder and in its parent.
+        let is_noise = metadata.level() > Level::Warn || metadata.target().starts_with("notify");
+        !is_noise || metadata.target().starts_with("tokenbucket")
     }
 
     fn log(&self, record: &Record<'_>) {

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::Decider;
-use crate::doors::grpc::{self, Age};
-use crate::doors::listen::{most_connections, Listener};
+use crate::doors::grpc::{self, Stay};
+use crate::doors::listen::{most_connections, Listener, Terms};
 use crate::doors::tls::Tls;
 use crate::doors::{http, Gate, Health};
 use crate::limits::{check_files, read_file};
@@ -44,13 +44,9 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(Stop::Mistake(line)) => return fail(&line),
     };
     let settings = arguments.settings;
-    let done = match arguments.instead {
-        Some(Instead::Check { files }) => return check(&files, &settings),
-        None => serve(settings),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(line) => fail(&line),
+    match arguments.instead {
+        Some(Instead::Check { files }) => check(&files, &settings),
+        None => serve(settings).map_or_else(|line| fail(&line), |()| ExitCode::SUCCESS),
     }
 }
 
@@ -128,6 +124,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
         rules: ArcSwapOption::empty(),
         counters,
         health: Health::new(reporter, settings.healthy_with_at_least_one_config_loaded),
+        in_flight: Arc::default(),
     });
     gate.health.publish().await;
     let mut reloader =
@@ -139,10 +136,12 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let listeners = Listeners::bind(&settings).await?;
     let (stop, stopped) = watch::channel(false);
     let mut doors = JoinSet::new();
-    let age = Age { max: settings.grpc_max_connection_age, grace: settings.grpc_max_connection_age_grace };
+    let idle = settings.connection_idle_timeout;
+    let stay = Stay { max_age: settings.grpc_max_connection_age, idle };
     let most = most_connections();
-    let connections = listeners.grpc.connections(tls, most);
-    let serving = grpc::serve(gate.clone(), health_server, connections, age, until(stopped.clone()));
+    let terms = Terms { most, idle, last: None, in_flight: gate.in_flight.clone() };
+    let connections = listeners.grpc.connections(tls, Terms { last: settings.last_age(), ..terms.clone() });
+    let serving = grpc::serve(gate.clone(), health_server, connections, stay, until(stopped.clone()));
     doors.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
     let others = [
         (Some(listeners.http), http::main_routes(gate.clone()), most),
@@ -155,7 +154,13 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     ];
     for (listener, routes, most) in others {
         let Some(listener) = listener else { continue };
-        let serving = http::serve(listener.connections(None, most), routes, until(stopped.clone()));
+        let serving = http::serve(
+            listener.connections(None, Terms { most, ..terms.clone() }),
+            routes,
+            gate.in_flight.clone(),
+            idle,
+            until(stopped.clone()),
+        );
         doors.spawn(async move {
             serving.await;
             Ok(())
@@ -182,7 +187,7 @@ async fn until(mut stopped: watch::Receiver<bool>) {
 }
 
 fn folder(settings: &Settings) -> Folder {
-    let below = |path: &str| std::path::Path::new(path).components().count();
+    let below = |path: &str| Path::new(path).components().count();
     Folder {
         path: settings.limits_folder(),
         depth: below(&settings.runtime_subdirectory).saturating_add(below(&settings.runtime_appdirectory)),

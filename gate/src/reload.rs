@@ -102,7 +102,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Reads the files. Uses them if they differ from those before, or if `anyway`. Returns whether there are limits.
+    /// Reads the files. Uses them if they differ from those before, or if `anyway`. Returns whether it does.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Reloader {
     pub async fn load(&mut self, anyway: bool) -> Result<bool, String> {
         let read = self.folder.read();
         if !anyway && read == self.read {
-            return Ok(self.has_limits());
+            return Ok(false);
         }
         self.read.clone_from(&read);
         let counters = &self.gate.counters;
@@ -164,11 +164,9 @@ impl Reloader {
     }
 
     async fn load_again(&mut self, anyway: bool) {
-        let count = |gate: &Gate| gate.counters.config_load_success.load(Ordering::Relaxed);
-        let before = count(&self.gate);
         match self.load(anyway).await {
-            Ok(_) if count(&self.gate) != before => log::info!("loaded {}", self.folder.path.display()),
-            Ok(_) => {}
+            Ok(true) => log::info!("loaded {}", self.folder.path.display()),
+            Ok(false) => {}
             Err(mistake) => log::error!("{mistake}; the limits in use stay"),
         }
         if let Err(mistake) = self.load_rules(anyway) {

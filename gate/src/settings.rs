@@ -103,6 +103,9 @@ pub struct Settings {
     /// Time after that in which they end
     #[arg(long, env, default_value = "1h", value_parser = duration_of_go)]
     pub grpc_max_connection_age_grace: Duration,
+    /// Silence after which a connection is closed; it may last twice as long
+    #[arg(long, env, default_value = "60s", value_parser = duration_of_go)]
+    pub connection_idle_timeout: Duration,
 
     /// Whether gRPC uses TLS
     #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -323,10 +326,19 @@ impl Settings {
         if !self.grpc_client_tls_san.is_empty() && self.grpc_client_tls_cacert.is_empty() {
             return Err("GRPC_CLIENT_TLS_SAN needs GRPC_CLIENT_TLS_CACERT".to_owned());
         }
+        if self.connection_idle_timeout.is_zero() {
+            return Err("CONNECTION_IDLE_TIMEOUT=0: must be above 0".to_owned());
+        }
         if !self.prometheus_path.starts_with('/') || self.prometheus_path.contains(['{', '}']) {
             return Err(format!("PROMETHEUS_PATH={}: must be a path", self.prometheus_path));
         }
         Ok(())
+    }
+
+    /// The age at which connections of gRPC are closed, whatever they do.
+    pub fn last_age(&self) -> Option<Duration> {
+        let [age, grace] = [self.grpc_max_connection_age, self.grpc_max_connection_age_grace];
+        (!age.is_zero() && !grace.is_zero()).then(|| age.saturating_add(grace))
     }
 
     /// How files of limits are read.

@@ -296,6 +296,19 @@ fn exchange(port: u16, method: &str, path: &str, body: &str) -> Option<Reply> {
     Some(Reply { status, headers: headers.to_owned(), body: body.to_owned() })
 }
 
+/// A connection that says nothing yet.
+pub fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).expect("a connection")
+}
+
+/// Memory of the process in MiB: `VmRSS` is what it uses, `VmHWM` the most that it ever used.
+pub fn memory_mib(gate: &Gate, what: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.pid())).expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line");
+    let kib: u64 = line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().expect("a number");
+    kib / 1024
+}
+
 /// Returns when the condition holds.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

@@ -45,7 +45,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) enum Source {
     Fixed(String),
-    /// The caller's, by the network that so many bits make: whoever has an IPv6 address has many.
+    /// The caller's, cut to its first bits: a caller with IPv6 owns a whole network.
     Address {
         v4: u8,
         v6: u8,

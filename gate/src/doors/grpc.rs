@@ -1,8 +1,11 @@
 //! The gRPC service of Envoy, with health and reflection.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -10,35 +13,42 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::{http, Service as HttpService};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+use super::in_flight::{too_many, until_end, Arriving, InFlight};
 use super::listen::Connection;
 use super::Gate;
 use crate::decide::Refusal;
 use crate::messages;
 
+/// Calls with one reply. The replies of others, to those who watch the health or ask for descriptions, have no end.
+const UNARY: [&str; 2] =
+    ["/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "/grpc.health.v1.Health/Check"];
+
 /// Requests of proxies have a few hundred bytes.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Envoy sends all calls of a thread by one connection.
+/// Envoy sends all calls of a thread by one connection, and opens another one beyond these.
 const MAX_CALLS_PER_CONNECTION: u32 = 1_000;
+
+/// What may arrive of a message before anybody reads it.
+const WINDOW_BYTES: u32 = 1 << 16;
 
 /// A call that has not arrived completely by then ends. Callers with less patience say so.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
-/// A client that vanished without a word is noticed within two of these.
-const PING_EVERY: Duration = Duration::from_secs(30);
-
-/// How old connections become.
+/// How long connections stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Age {
-    /// They are asked to end then.
-    pub max: Duration,
-    /// They end so much later.
-    pub grace: Duration,
+pub struct Stay {
+    /// They are asked to end at this age; never if it is 0.
+    pub max_age: Duration,
+    /// Clients are asked whether they are there, so that none of them is silent for so long.
+    pub idle: Duration,
 }
 
 /// Serves connections until `stop`, then finishes the calls that run.
@@ -50,7 +60,7 @@ pub async fn serve(
     gate: Arc<Gate>,
     health: HealthServer<impl Health>,
     connections: mpsc::Receiver<io::Result<Connection>>,
-    age: Age,
+    stay: Stay,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let reflection = || {
@@ -58,6 +68,7 @@ pub async fn serve(
             .register_encoded_file_descriptor_set(include_bytes!("ratelimit.binpb"))
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let in_flight = gate.in_flight.clone();
     let service = RateLimitServiceServer::new(Service(gate));
     let routes = Routes::new(service.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
@@ -67,13 +78,55 @@ pub async fn serve(
     let mut server = Server::builder()
         .timeout(CALL_WITHIN)
         .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PING_EVERY));
-    if !age.max.is_zero() {
-        server = server.max_connection_age(age.max).max_connection_age_grace(age.grace);
+        .initial_stream_window_size(WINDOW_BYTES)
+        .http2_keepalive_interval(Some(stay.idle / 2))
+        .http2_keepalive_timeout(Some(stay.idle / 2));
+    if !stay.max_age.is_zero() {
+        // Told of a grace too, tonic would end connections after it without having asked.
+        server = server.max_connection_age(stay.max_age);
     }
-    server.add_routes(routes).serve_with_incoming_shutdown(ReceiverStream::new(connections), stop).await?;
+    let bounded = Bounded { routes: routes.prepare(), in_flight };
+    server.serve_with_incoming_shutdown(bounded, ReceiverStream::new(connections), stop).await?;
     Ok(())
+}
+
+/// The services, for as many calls at a time as there is memory for.
+#[derive(Clone)]
+struct Bounded {
+    routes: Routes,
+    in_flight: Arc<InFlight>,
+}
+
+impl HttpService<http::Request<Body>> for Bounded {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        HttpService::<http::Request<Body>>::poll_ready(&mut self.routes, cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let is_unary = UNARY.contains(&request.uri().path());
+        let stream = (!is_unary).then(|| self.in_flight.stream());
+        let held = self.in_flight.request();
+        if held.is_refused() || matches!(stream, Some(None)) {
+            return Box::pin(async move {
+                drop(held);
+                Ok(too_many().into_http())
+            });
+        }
+        let request = request.map(|body| Body::new(Arriving::new(body, held.clone())));
+        let answer = self.routes.call(request);
+        Box::pin(async move {
+            let reply = answer.await?;
+            drop(held);
+            Ok(match stream.flatten() {
+                Some(stream) => reply.map(|body| Body::new(until_end(body, stream))),
+                None => reply,
+            })
+        })
+    }
 }
 
 struct Service(Arc<Gate>);

@@ -9,10 +9,11 @@ use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::{from_fn, Next};
+use axum::middleware::{from_fn_with_state, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::Router;
+use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,9 +21,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::transport::server::Connected;
 
+use super::in_flight::{until_sent, Arriving};
 use super::json;
 use super::listen::{Connection, Peer};
-use super::Gate;
+use super::{Gate, InFlight};
 use crate::check;
 use crate::decide::Refusal;
 use crate::messages::Code;
@@ -30,8 +32,15 @@ use crate::messages::Code;
 /// Requests of proxies have a few hundred bytes.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Also how long a connection may be idle: longer than most proxies keep theirs.
-const HEADERS_WITHIN: Duration = Duration::from_secs(75);
+/// A head may have so many bytes, and headers. Proxies hand over those of their callers: nginx reads 32 KiB.
+const MAX_HEAD_BYTES: usize = 1 << 16;
+const MAX_HEADERS: usize = 1_000;
+
+/// A head that has not arrived so long after a connection may be idle ends it.
+const HEADERS_WITHIN: Duration = Duration::from_secs(15);
+
+/// A reply beyond this holds memory until it is sent. Metrics can have megabytes.
+const LARGE_REPLY_BYTES: usize = 1 << 16;
 
 /// A request whose body has not arrived by then ends.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -113,9 +122,15 @@ fn bad_request(reason: &str) -> Response {
 pub async fn serve(
     mut connections: mpsc::Receiver<io::Result<Connection>>,
     routes: Router,
+    in_flight: Arc<InFlight>,
+    idle: Duration,
     stop: impl Future<Output = ()>,
 ) {
-    let routes = routes.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(from_fn(in_time));
+    let bounds = from_fn_with_state(in_flight, bounded);
+    let routes = routes.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(bounds);
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(idle.saturating_add(HEADERS_WITHIN));
+    server.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
     let (stopping, stopped) = watch::channel(false);
     let mut running = JoinSet::new();
     tokio::pin!(stop);
@@ -123,7 +138,7 @@ pub async fn serve(
         tokio::select! {
             connection = connections.recv() => match connection {
                 Some(Ok(connection)) => {
-                    running.spawn(serve_one(connection, routes.clone(), stopped.clone()));
+                    running.spawn(serve_one(server.clone(), connection, routes.clone(), stopped.clone()));
                 }
                 Some(Err(error)) => log::debug!("connection: {error}"),
                 None => break,
@@ -138,14 +153,17 @@ pub async fn serve(
     while running.join_next().await.is_some() {}
 }
 
-async fn serve_one(connection: Connection, routes: Router, mut stopped: watch::Receiver<bool>) {
+async fn serve_one(
+    server: http1::Builder,
+    connection: Connection,
+    routes: Router,
+    mut stopped: watch::Receiver<bool>,
+) {
     let stopped = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     let peer = connection.connect_info();
     let service = TowerToHyperService::new(routes.layer(Extension(peer)));
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
     let serving = server.serve_connection(TokioIo::new(connection), service);
     tokio::pin!(serving);
     let ended = tokio::select! {
@@ -160,8 +178,26 @@ async fn serve_one(connection: Connection, routes: Router, mut stopped: watch::R
     }
 }
 
-/// Ends a request that takes too long, as one whose body never arrives.
-async fn in_time(request: Request<Body>, next: Next) -> Response {
+/// Ends a request that takes too long, as one whose body never arrives, and refuses it if there is no memory for it.
+async fn bounded(State(in_flight): State<Arc<InFlight>>, request: Request<Body>, next: Next) -> Response {
+    let held = in_flight.request();
+    if held.is_refused() {
+        return too_many();
+    }
+    let request = request.map(|body| Body::new(Arriving::new(body, held.clone())));
     let response = tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await;
-    response.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response())
+    let response = response.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response());
+    match response.body().size_hint().exact().map(usize::try_from) {
+        _ if held.is_refused() => too_many(),
+        // A client that does not read it must not make this program keep many.
+        Some(Ok(size)) if size > LARGE_REPLY_BYTES => match held.hold(size) {
+            true => response.map(|body| Body::new(until_sent(body, held))),
+            false => too_many(),
+        },
+        _ => response,
+    }
+}
+
+fn too_many() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "too many unfinished requests\n").into_response()
 }

@@ -13,17 +13,15 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, Sleep};
+use tokio::time::{sleep, sleep_until, Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::tls::Tls;
+use super::InFlight;
 
 /// A client that has not finished its TLS handshake by then is gone.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-
-/// A connection from which nothing comes for one to two of these is closed. Clients of HTTP/2 answer pings more often.
-const IDLE_FOR: Duration = Duration::from_secs(60);
 
 /// Open connections of one listener, if there are files enough.
 const MOST_CONNECTIONS: u64 = 10_000;
@@ -44,6 +42,19 @@ pub fn most_connections() -> usize {
 
 /// Without free file descriptors accepting fails at once: waits for some to be closed.
 const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
+
+/// How connections are accepted.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Most of them at a time; those beyond are closed at once.
+    pub most: usize,
+    /// One from which nothing comes for one to two of these is closed.
+    pub idle: Duration,
+    /// The age at which they are closed, whatever they do.
+    pub last: Option<Duration>,
+    /// When too much of this waits, they are not read.
+    pub in_flight: Arc<InFlight>,
+}
 
 /// A port or a Unix socket.
 #[derive(Debug)]
@@ -117,11 +128,11 @@ impl Listener {
         }
     }
 
-    /// Accepts connections until nobody receives them. At most `most` are open; those beyond are closed at once.
-    pub fn connections(self, tls: Option<Arc<Tls>>, most: usize) -> mpsc::Receiver<io::Result<Connection>> {
+    /// Accepts connections until nobody receives them.
+    pub fn connections(self, tls: Option<Arc<Tls>>, terms: Terms) -> mpsc::Receiver<io::Result<Connection>> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
-            let places = Arc::new(Semaphore::new(most));
+            let places = Arc::new(Semaphore::new(terms.most));
             loop {
                 let accepted = tokio::select! {
                     accepted = self.accept() => accepted,
@@ -129,10 +140,11 @@ impl Listener {
                 };
                 match (accepted, places.clone().try_acquire_owned()) {
                     (Ok((stream, peer)), Ok(place)) => {
-                        hand_over(stream, peer, place, tls.as_deref(), &sender).await
+                        let accepted = Accepted { peer, place, terms: terms.clone() };
+                        hand_over(stream, accepted, tls.as_deref(), &sender).await
                     }
                     (Ok(_), Err(_)) => {
-                        log::debug!("closed a connection: {most} are open on {}", self.address())
+                        log::debug!("closed a connection: {} are open on {}", terms.most, self.address())
                     }
                     (Err(error), _) => {
                         log::debug!("cannot accept on {}: {error}", self.address());
@@ -145,27 +157,40 @@ impl Listener {
     }
 }
 
-async fn hand_over(
-    stream: Stream,
+/// A connection before it can be read.
+struct Accepted {
     peer: Option<IpAddr>,
     place: OwnedSemaphorePermit,
+    terms: Terms,
+}
+
+impl Accepted {
+    fn ready(self, stream: Stream) -> Connection {
+        let Self { peer, place, terms } = self;
+        Connection { stream, peer, end: End::new(&terms), in_flight: terms.in_flight, _place: place }
+    }
+}
+
+async fn hand_over(
+    stream: Stream,
+    accepted: Accepted,
     tls: Option<&Tls>,
     sender: &mpsc::Sender<io::Result<Connection>>,
 ) {
     let (stream, tls) = match (stream, tls) {
         (Stream::Tcp(stream), Some(tls)) => (stream, tls),
         (stream, _) => {
-            let _ = sender.send(Ok(Connection { stream, peer, idle: Idle::new(), _place: place })).await;
+            let _ = sender.send(Ok(accepted.ready(stream))).await;
             return;
         }
     };
     let (handshake, sender) = (tls.acceptor().accept(stream), sender.clone());
     // Beside the others: a slow client must not keep them waiting.
     tokio::spawn(async move {
+        let peer = accepted.peer;
         match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
             Ok(Ok(stream)) => {
-                let stream = Stream::Tls(Box::new(stream));
-                let _ = sender.send(Ok(Connection { stream, peer, idle: Idle::new(), _place: place })).await;
+                let _ = sender.send(Ok(accepted.ready(Stream::Tls(Box::new(stream))))).await;
             }
             Ok(Err(error)) => log::debug!("TLS handshake with {peer:?}: {error}"),
             Err(_) => log::debug!("TLS handshake with {peer:?}: too slow"),
@@ -178,31 +203,44 @@ async fn hand_over(
 pub struct Connection {
     stream: Stream,
     peer: Option<IpAddr>,
-    idle: Idle,
+    end: End,
+    in_flight: Arc<InFlight>,
     _place: OwnedSemaphorePermit,
 }
 
-/// Whether something came from the client lately. Costs a read no more than a flag.
+/// When a connection is closed: nothing came from the client lately, or it is too old. Costs a read no more than a flag.
 #[derive(Debug)]
-struct Idle {
+struct End {
+    idle: Duration,
+    last: Option<Instant>,
     has_read: bool,
     look: Pin<Box<Sleep>>,
 }
 
-impl Idle {
-    fn new() -> Self {
-        Self { has_read: false, look: Box::pin(sleep(IDLE_FOR)) }
+impl End {
+    fn new(terms: &Terms) -> Self {
+        let last = terms.last.and_then(|age| Instant::now().checked_add(age));
+        Self { idle: terms.idle, last, has_read: false, look: Box::pin(next_look(terms.idle, last)) }
     }
 
-    /// Ready when nothing came for too long.
+    /// Ready when it has come.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.look.as_mut().poll(cx).is_ready() {
-            if !std::mem::take(&mut self.has_read) {
+            let is_too_old = self.last.is_some_and(|last| last <= Instant::now());
+            if is_too_old || !std::mem::take(&mut self.has_read) {
                 return Poll::Ready(());
             }
-            self.look.set(sleep(IDLE_FOR));
+            self.look.set(next_look(self.idle, self.last));
         }
         Poll::Pending
+    }
+}
+
+fn next_look(idle: Duration, last: Option<Instant>) -> Sleep {
+    match (Instant::now().checked_add(idle), last) {
+        (Some(look), Some(last)) => sleep_until(look.min(last)),
+        (Some(look), None) => sleep_until(look),
+        (None, _) => sleep(idle),
     }
 }
 
@@ -250,12 +288,17 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.in_flight.is_crowded() {
+            // Behind those that wait for their refusal.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         match of_stream!(self, stream => stream.poll_read(cx, buf)) {
             Poll::Ready(read) => {
-                self.idle.has_read = true;
+                self.end.has_read = true;
                 Poll::Ready(read)
             }
-            Poll::Pending => self.idle.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => self.end.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
         }
     }
 }

@@ -6,10 +6,12 @@
 //! | [`tls`] | certificates, and those that replace them |
 //! | [`grpc`] | the service of Envoy, health, reflection |
 //! | [`http`] | what is asked over HTTP |
+//! | `in_flight` | bounds the memory of all requests together |
 //! | `json` | requests and replies as proto3 JSON |
 
 pub mod grpc;
 pub mod http;
+mod in_flight;
 mod json;
 pub mod listen;
 pub mod tls;
@@ -26,6 +28,7 @@ use crate::counters::Counters;
 use crate::decide::{Decider, Refusal};
 use crate::limits::Limits;
 use crate::messages::{Request, Response};
+pub use in_flight::InFlight;
 
 /// What all doors share.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub struct Gate {
     pub counters: Arc<Counters>,
     /// Whether proxies should ask.
     pub health: Health,
+    /// What is asked at this moment.
+    pub in_flight: Arc<InFlight>,
 }
 
 impl Gate {

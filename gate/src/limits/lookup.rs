@@ -194,7 +194,7 @@ impl Domain {
         Some(Matched { rule, bucket, metric })
     }
 
-    /// The rule of an override: the same one for the same keys and limit, as long as there are not too many.
+    /// The rule of an override. The same keys and limit get the same rule, until [`MAX_OVERRIDES`] are kept.
     fn rule_of(&self, entries: &[Entry], limit: &Override) -> Option<Arc<Rule>> {
         let mut keys = String::new();
         for entry in entries {

@@ -5,7 +5,7 @@ use crate::messages::{Struct, Value};
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::ListValue;
 
-/// Readers of protobuf give up at 100 levels, of which each of these is three.
+/// Protobuf readers give up at 100 levels, and each level here makes three.
 const MAX_DEPTH: usize = 16;
 
 /// Reads a mapping of anything; `None` if it is empty or wrong.

@@ -272,7 +272,8 @@ impl<'a> Reader<'a, '_> {
         Ok(())
     }
 
-    /// ratelimit silently ignores all documents but the first: whoever wrote the others believes in their limits.
+    /// ratelimit silently reads only the first document. Here a second one is a mistake, because its author expects its limits to
+    /// hold.
     fn end_document(&mut self, node: Node<'a>) -> Result<(), Fault> {
         if self.document.is_none() {
             self.document = Some(node);

@@ -11,16 +11,15 @@ mod metrics;
 mod replies;
 mod traps;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
-use tokenbucket_client::{Limit, Server, ServerOptions};
+use tokenbucket_client::{Server, ServerOptions};
 use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::{Decider, OnError, Policy};
-use tokenbucket_gate::limits::{Matched, Rule};
-use tokenbucket_gate::messages::{Code, CurrentLimit, Descriptor, Entry, Request, Response, Unit};
+use tokenbucket_gate::limits::{File, Limits, Matched, Options, Rule};
+use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request, Response};
 
 /// All that is off unless somebody asks for it.
 pub fn policy() -> Policy {
@@ -52,20 +51,14 @@ pub fn patient() -> ServerOptions {
 
 /// `count` an hour: nothing flows in while a test runs.
 pub fn hourly(count: u32) -> Rule {
-    Rule {
-        limit: Limit::new(count, if count == 0 { "1/h".to_owned() } else { format!("{count}/h") })
-            .expect("a limit"),
-        current: CurrentLimit { requests_per_unit: count, unit: Unit::Hour.into(), name: String::new() },
-        unit_ms: 3_600_000,
-        unlimited: false,
-        shadow_mode: false,
-        quota_mode: false,
-        paid_afterwards: false,
-        was_asked_with_zero: AtomicBool::new(false),
-        name: String::new(),
-        replaces: Vec::new(),
-        metadata: None,
-    }
+    let text = format!(
+        "domain: shop\ndescriptors: [{{key: k, rate_limit: {{unit: hour, requests_per_unit: {count}}}}}]"
+    );
+    let file = File { name: "shop.yaml".to_owned(), text };
+    let limits = Limits::read(&[file], &Options::default()).expect("limits");
+    let matched = limits.find("shop", &descriptor("k")).expect("a limit");
+    drop(limits);
+    Arc::into_inner(matched.rule).expect("a rule that nobody else has")
 }
 
 pub fn quota(count: u32) -> Rule {

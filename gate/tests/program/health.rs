@@ -143,7 +143,7 @@ async fn describes_its_services() {
     assert!(matches!(next().await, Some(MessageResponse::FileDescriptorResponse(_))));
 }
 
-/// A call that runs when the program is told to end is still answered; health says at once that no others should come.
+/// After SIGTERM the gate still answers the call that it is working on. Health says at once that no new calls should come.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_calls_that_run_at_its_end() {
     let redis = Server::start();

@@ -6,17 +6,9 @@ use tonic::Code;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use crate::gate::{request, wait_until, Gate, Setup};
+use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup};
 use crate::servers::Server;
 use crate::{asks, TWO};
-
-/// Memory that the process uses, in MiB.
-fn memory_mib(gate: &Gate) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.pid())).expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    kib / 1024
-}
 
 async fn still_answers(gate: &Gate) {
     let reply = gate.client().await.should_rate_limit(request("d", &[&[("other", "")]])).await;
@@ -66,10 +58,10 @@ async fn keeps_no_large_values() {
         let value = format!("{n}{}", "x".repeat(500_000));
         client.should_rate_limit(request("d", &[&[("key", &value)]])).await.expect("a reply");
         if n == 20 {
-            before = memory_mib(&gate);
+            before = memory_mib(&gate, "VmRSS");
         }
     }
-    let grown = memory_mib(&gate).saturating_sub(before);
+    let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
     assert!(grown < 16, "{grown} MiB after 40 MB of values");
     still_answers(&gate).await;
 }
@@ -117,7 +109,7 @@ async fn serves_beside_idle_connections() {
     let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
     gate.wait_until_healthy();
     still_answers(&gate).await;
-    let before = memory_mib(&gate);
+    let before = memory_mib(&gate, "VmRSS");
     let mut connections = Vec::new();
     for n in 0..400 {
         for port in [gate.grpc, gate.http] {
@@ -130,7 +122,7 @@ async fn serves_beside_idle_connections() {
         }
     }
     still_answers(&gate).await;
-    let grown = memory_mib(&gate).saturating_sub(before);
+    let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
     assert!(grown < 64, "{grown} MiB for 800 connections");
 }
 
@@ -169,10 +161,6 @@ async fn closes_connections_beyond_its_files() {
         !is_closed(&connection)
     });
     still_answers(&gate).await;
-}
-
-fn connect(port: u16) -> TcpStream {
-    TcpStream::connect(("127.0.0.1", port)).expect("a connection")
 }
 
 fn is_closed(connection: &TcpStream) -> bool {

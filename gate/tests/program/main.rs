@@ -9,6 +9,9 @@ mod sentinel;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 
+mod connections;
+mod flood;
+mod h2_client;
 mod health;
 mod hostile;
 mod http;

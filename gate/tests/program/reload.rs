@@ -194,3 +194,21 @@ async fn loses_no_call() {
         caller.await.expect("no failed call");
     }
 }
+
+/// Folders that are removed are changes like any other: nothing to warn of.
+#[test]
+fn takes_removed_folders_for_granted() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("one.yaml", &limits("one")).start();
+    for _ in 0..5 {
+        std::fs::create_dir_all(gate.file("two/three/four")).expect("a folder");
+        gate.write("two/three/four/limits.yaml", &limits("two"));
+        wait_for(&gate, "two");
+        std::fs::remove_dir_all(gate.file("two")).expect("a folder");
+        wait_until("its limits are gone", || !has(&gate, "two"));
+    }
+    std::fs::remove_dir_all(gate.folder.path().join("root")).expect("a folder");
+    gate.wait_for_line("no such folder; the limits in use stay");
+    let log = gate.log();
+    assert!(!log.iter().any(|line| line.contains("WARN")), "{log:#?}");
+}

@@ -1,6 +1,8 @@
-use crate::gate::{wait_until, Setup};
-use crate::TWO;
 use std::process::Command;
+
+use crate::gate::{wait_until, Setup};
+use crate::servers::{ask, Server};
+use crate::{asks, TWO};
 
 /// Wrong settings end the program with one line that names the variable, and exit code 1.
 #[test]
@@ -13,6 +15,7 @@ fn names_the_variable_that_is_wrong() {
         ("REDIS_PERSECOND", "true", "REDIS_PERSECOND=true: one server decides on all limits: unset it"),
         ("REDIS_URL", "redis", "REDIS_URL=redis: must be host:port, a path or a URL"),
         ("NEAR_LIMIT_RATIO", "1.5", "NEAR_LIMIT_RATIO=1.5: must be a number from 0 to 1"),
+        ("CONNECTION_IDLE_TIMEOUT", "0s", "CONNECTION_IDLE_TIMEOUT=0: must be above 0"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: limits are read from files: FILE"),
         (
             "GRPC_SERVER_USE_TLS",
@@ -91,4 +94,86 @@ fn logs_json() {
             "{line}"
         );
     }
+}
+
+/// The variables of envoyproxy/ratelimit are read by their names, with its defaults, and each is an option too.
+#[test]
+fn lists_variables_and_their_options() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate")).arg("--help").env_clear().output();
+    let help = String::from_utf8(output.expect("the program").stdout).expect("text");
+    for (name, default) in [
+        ("HOST", "0.0.0.0"),
+        ("PORT", "8080"),
+        ("GRPC_HOST", "0.0.0.0"),
+        ("GRPC_PORT", "8081"),
+        ("DEBUG_HOST", "127.0.0.1"),
+        ("DEBUG_PORT", "6070"),
+        ("GRPC_SERVER_USE_TLS", "false"),
+        ("GRPC_MAX_CONNECTION_AGE", "24h"),
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
+        ("USE_PROMETHEUS", "false"),
+        ("PROMETHEUS_ADDR", ":9090"),
+        ("PROMETHEUS_PATH", "/metrics"),
+        ("LOG_LEVEL", "warn"),
+        ("LOG_FORMAT", "text"),
+        ("RUNTIME_ROOT", "/srv/runtime_data/current"),
+        ("RUNTIME_APPDIRECTORY", "config"),
+        ("RUNTIME_IGNOREDOTFILES", "false"),
+        ("NEAR_LIMIT_RATIO", "0.8"),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "false"),
+        ("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+        ("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+        ("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+        ("SHADOW_MODE", "false"),
+        ("QUOTA_MODE", "false"),
+        ("RESPONSE_DYNAMIC_METADATA", "false"),
+        ("MERGE_DOMAIN_CONFIG", "false"),
+        ("REDIS_TYPE", "SINGLE"),
+        ("REDIS_TIMEOUT", "100ms"),
+    ] {
+        let option = name.to_lowercase().replace('_', "-");
+        let is_own = |words: &&str| words.split([' ', '[', '\n']).next() == Some(&option);
+        let words = help.split("      --").find(is_own).unwrap_or_else(|| panic!("no {option} in {help}"));
+        assert!(words.contains(&format!("[env: {name}=]")), "{words}");
+        assert!(words.contains(&format!("[default: {default}]")), "{words}");
+    }
+}
+
+/// What the settings say about limits, keys and replies.
+#[test]
+fn decides_as_settings_say() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits = folder.path().join("root/sub/app");
+    std::fs::create_dir_all(&limits).expect("a folder");
+    std::fs::write(limits.join("two.yaml"), TWO.replace("unit: minute", "unit: hour")).expect("a file");
+    let setup =
+        Setup::redis(&redis.url()).set("RUNTIME_SUBDIRECTORY", "sub").set("RUNTIME_APPDIRECTORY", "app");
+    let setup = setup.set("CACHE_KEY_PREFIX", "edge:");
+    let setup = setup.set("LIMIT_RESPONSE_HEADERS_ENABLED", "true").set("LIMIT_LIMIT_HEADER", "X-Most");
+    let setup = setup.set("LIMIT_REMAINING_HEADER", "X-Left").set("LIMIT_RESET_HEADER", "X-Reset");
+    let gate = setup.set("QUOTA_MODE", "true").start_in(folder);
+    gate.wait_until_healthy();
+    let reply = gate.json(&asks("a"));
+    for header in [r#""key":"X-Most","value":"2""#, r#""key":"X-Left","value":"1""#, r#""key":"X-Reset""#] {
+        assert!(reply.body.contains(header), "{reply:?}");
+    }
+    let keys: Vec<String> = ask(&redis, &["KEYS", "*key=a*"]);
+    assert!(keys.len() == 1 && keys[0].starts_with("edge:"), "{keys:?}");
+    // A quota that is over denies nothing while another one is not.
+    let both = asks("a").replace("]}]}", r#"]},{"entries":[{"key":"key","value":"b"}]}]}"#);
+    assert_eq!([(); 4].map(|()| gate.json(&both).status), [200, 200, 429, 429]);
+}
+
+/// A Redis that hangs is away after REDIS_TIMEOUT.
+#[test]
+fn waits_for_redis_no_longer_than_its_timeout() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set("REDIS_TIMEOUT", "300ms").start();
+    gate.wait_until_healthy();
+    redis.signal("STOP");
+    assert_eq!(gate.json(&asks("a")).status, 503);
+    redis.signal("CONT");
+    wait_until("a decision", || gate.json(&asks("a")).status == 200);
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::clock::Clock;
-use crate::gate::{wait_until, Gate};
+use crate::gate::{memory_mib, wait_until, Gate};
 use crate::http::{ask, get, Reply};
 use crate::servers::{self, Cluster, Server};
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
@@ -354,4 +354,69 @@ fn what_envoy_has_no_value_for_has_no_limit() {
     let replies: Vec<_> = (0..5).map(|_| envoy.get("/key", &[])).collect();
     assert!(replies.iter().all(|reply| reply.status == 200 && reply.header("x-ratelimit-limit").is_none()));
     assert_eq!(world.backend.requests(), 5);
+}
+
+/// An Envoy that makes so many descriptors of each request.
+fn with_descriptors(count: usize, world: &World, gate: &Gate, failure_mode_deny: bool) -> Program {
+    let by_address = "rate_limits:\n                        - actions:\n                            - remote_address: {}\n";
+    let limit =
+        |n: usize| format!("{{actions: [{{generic_key: {{descriptor_key: key, descriptor_value: n{n}}}}}]}}");
+    let limits: Vec<_> = (0..count).map(limit).collect();
+    let port = free_port();
+    let text = configured(
+        "examples/envoy/envoy.yaml",
+        &[
+            (by_address, &format!("rate_limits: [{}]\n", limits.join(", "))),
+            ("domain: edge", "domain: rl"),
+            ("failure_mode_deny: false", &format!("failure_mode_deny: {failure_mode_deny}")),
+            ("port_value: 8000", &format!("port_value: {port}")),
+            ("port_value: 8081", &format!("port_value: {}", gate.grpc)),
+            ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
+            ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
+        ],
+    );
+    start(port, &text)
+}
+
+/// A request of 1,000 descriptors is decided as a whole. One of 10,000 is an error, so that Envoy decides.
+#[test]
+fn a_request_has_at_most_a_thousand_descriptors() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let thousand = with_descriptors(1_000, &world, &gate, true);
+    assert_eq!(statuses(4, || get(thousand.port, "/", &[])), [200, 200, 200, 429]);
+
+    let errors = || gate.metric("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}");
+    for (failure_mode_deny, status) in [(false, 200), (true, 500)] {
+        let before = errors();
+        let too_many = with_descriptors(10_000, &world, &gate, failure_mode_deny);
+        assert_eq!(statuses(5, || get(too_many.port, "/", &[])), [status; 5]);
+        assert_eq!(errors() - before, 5);
+    }
+    assert_eq!(get(thousand.port, "/", &[]).status, 429);
+}
+
+#[test]
+fn ten_thousand_callers_have_a_bucket_each() {
+    const CALLERS_OF_EACH: usize = 625;
+    let world = World::new(&yearly(1));
+    let gate = world.gate(&[]);
+    let envoy = Envoy::with(&world, &[&gate], true, world.backend.port);
+    let before = memory_mib(&gate, "VmRSS");
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let envoy = &envoy;
+            scope.spawn(move || {
+                for caller in 0..CALLERS_OF_EACH {
+                    let caller = (thread * CALLERS_OF_EACH + caller).to_string();
+                    assert_eq!(envoy.get("/key", &[("key", &caller)]).status, 200);
+                }
+            });
+        }
+    });
+    let buckets: usize = servers::ask(&world.redis, &["DBSIZE"]);
+    assert_eq!((buckets, total_hits(&gate)), (10_000, 10_000));
+    let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
+    assert!(grown < 16, "{grown} MiB");
+    assert_eq!(envoy.get("/key", &[("key", "9999")]).status, 429);
 }

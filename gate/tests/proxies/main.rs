@@ -1,6 +1,6 @@
 //! Real proxies before a backend, asking a real gate over real HTTP and gRPC.
 //!
-//! SERVER and MODULE name a server and the module; ENVOY, CADDY, NGINX and HAPROXY the proxies.
+//! SERVER and MODULE name a server and the module; ENVOY, CADDY, TRAEFIK, NGINX and HAPROXY the proxies.
 
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]

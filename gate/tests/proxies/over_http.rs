@@ -1,7 +1,7 @@
-//! Caddy, nginx and HAProxy, which ask over HTTP. All by the configurations of gate/examples.
+//! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
 use crate::gate::{wait_until, Gate};
-use crate::http::{ask, get};
+use crate::http::{ask, get, Reply};
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
 /// The keys of examples/limits/edge.yaml, with limits in which nothing comes back while a test runs.
@@ -77,23 +77,37 @@ fn haproxy(setting: &Setting) -> Program {
     Program::start(setting.port, folder, &[&haproxy, "-db", "-f", "haproxy.cfg"])
 }
 
-/// What every proxy does by its example.
-fn limits_and_says_so(start: fn(&Setting) -> Program) {
-    let world = World::new(LIMITS);
-    let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
-    let port = free_port();
-    let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+fn traefik(setting: &Setting) -> Program {
+    let port = format!(":{}", setting.port);
+    let own = configured("examples/traefik/traefik.yaml", &[(":8000", port.as_str())]);
+    let [gate, backend] = [setting.gate.http, setting.world.backend.port].map(|port| format!(":{port}"));
+    let rules = configured("examples/traefik/edge.yaml", &[(":8080", gate.as_str()), (":3000", &backend)]);
+    let traefik = program("TRAEFIK", "traefik");
+    let folder = folder(&[("traefik.yaml", &own), ("edge.yaml", &rules)]);
+    let program = Program::start(setting.port, folder, &[&traefik, "--configFile=traefik.yaml"]);
+    // It listens before it has read the rules.
+    wait_until("routes", || get(setting.port, "/", &[]).status == 200);
+    program
+}
 
-    let login = |path: &str, headers: &[(&str, &str)]| ask(port, "POST", path, headers, "name=ann");
+fn login(port: u16, path: &str, headers: &[(&str, &str)]) -> Reply {
+    ask(port, "POST", path, headers, "name=ann")
+}
+
+/// What every proxy does by its example. Returns the replies to the first login and to another request at the end.
+fn limits(port: u16, world: &World) -> (Reply, Reply) {
+    let before = world.backend.requests();
+    let login = |path: &str, headers: &[(&str, &str)]| login(port, path, headers);
     let first = login("/login", &[]);
     assert_eq!((first.status, first.body.as_str()), (200, "from the backend name=ann"));
-    let told = first.header("ratelimit").expect("a header");
-    assert!(told.starts_with(r#""login";r=2;t="#), "{told}");
-    assert_eq!(first.header("ratelimit-policy"), Some(r#""login";q=3;w=3600"#));
 
     // Neither a query, nor another spelling, nor headers of the caller's own evade the limit.
-    let forged =
-        [("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-Uri", "/"), ("X-Forwarded-Method", "GET")];
+    let forged = [
+        ("X-Forwarded-For", "198.51.100.7"),
+        ("X-Forwarded-Uri", "/"),
+        ("X-Forwarded-Method", "GET"),
+        ("Connection", "X-Forwarded-For, X-Forwarded-Uri, X-Forwarded-Method"),
+    ];
     assert_eq!(login("/login?next=%2F", &[]).status, 200);
     assert_eq!(login("/%6cogin", &forged).status, 200);
     let denied = login("/login", &forged);
@@ -101,23 +115,57 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
     let wait = denied.number("retry-after").expect("seconds");
     assert!((1100..=1200).contains(&wait), "{wait}");
     assert!(denied.header("ratelimit").expect("a header").starts_with(r#""login";r=0;t="#), "{denied:?}");
-    assert_eq!(world.backend.requests(), 3, "a denied request reached the backend");
+    // Nor do more headers than a server reads.
+    for count in [80, 97, 100, 150, 1_000, 3_000] {
+        let names: Vec<String> = (0..count).map(|n| format!("a{n}")).collect();
+        let headers: Vec<_> = names.iter().map(|name| (name.as_str(), "b")).collect();
+        let status = login("/login", &headers).status;
+        assert!((400..500).contains(&status), "{status} with {count} headers");
+    }
+    assert_eq!(world.backend.requests() - before, 3, "a denied request reached the backend");
 
-    // Other limits: of a header, and of the address, which the denied login cost nothing. 20 - 3 - 2.
+    // Other limits: of a header, and of the address, which the denied login cost nothing.
     let user = [("X-User", "ann")];
     assert_eq!(statuses(3, || get(port, "/api/list", &user)), [200, 200, 429]);
-    let other = get(port, "/", &[]);
-    assert!(
-        other.header("ratelimit").expect("a header").starts_with(r#""remote_address";r=14;"#),
-        "{other:?}"
-    );
+    (first, get(port, "/", &[]))
+}
+
+/// What every proxy but Traefik does by its example.
+fn limits_and_says_so(start: fn(&Setting) -> Program) {
+    let world = World::new(LIMITS);
+    let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let port = free_port();
+    let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+
+    let (first, other) = limits(port, &world);
+    let told = first.header("ratelimit").expect("a header");
+    assert!(told.starts_with(r#""login";r=2;t="#), "{told}");
+    assert_eq!(first.header("ratelimit-policy"), Some(r#""login";q=3;w=3600"#));
+    let told = other.header("ratelimit").expect("a header");
+    // 20 - 3 - 2 - 1.
+    assert!(told.starts_with(r#""remote_address";r=14;"#), "{other:?}");
 
     // While the gate is away, requests pass.
     gate.kill();
-    assert_eq!(login("/login", &[]).body, "from the backend name=ann");
+    assert_eq!(login(port, "/login", &[]).body, "from the backend name=ann");
     gate.start_again();
-    wait_until("the gate is asked again", || login("/login", &[]).status == 429);
+    wait_until("the gate is asked again", || login(port, "/login", &[]).status == 429);
     drop(proxy);
+}
+
+/// Traefik hands headers to allowed callers only by way of the backend, and refuses all while the gate is away.
+#[test]
+fn traefik_limits() {
+    let world = World::new(LIMITS);
+    let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let port = free_port();
+    let _proxy = traefik(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+    let (first, other) = limits(port, &world);
+    assert_eq!((first.header("ratelimit"), other.status), (None, 200));
+    gate.kill();
+    assert_eq!(login(port, "/login", &[]).status, 500);
+    gate.start_again();
+    wait_until("the gate is asked again", || login(port, "/login", &[]).status == 429);
 }
 
 #[test]

@@ -1,0 +1,193 @@
+//! Bounds the memory of all requests together, whatever their number of connections.
+//!
+//! A small request that arrives at once needs only a place. One that is large, or whose client keeps it waiting, also holds
+//! memory, until it has its reply. So a flood of unfinished requests leaves places for those of proxies.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, SizeHint};
+use tonic::codegen::StdError;
+use tonic::Status;
+
+/// Requests at a time. Redis has `REDIS_TIMEOUT` for each: these are more than it decides within 100 ms.
+const MOST_REQUESTS: usize = 8_192;
+
+/// Memory that unfinished and large requests hold.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Replies that have no end, such as those that watch the health.
+const MOST_STREAMS: usize = 1_000;
+
+/// What an unfinished request holds beside its body. So half of the places stay for those that arrive at once.
+const BYTES_OF_REQUEST: usize = 16 << 10;
+
+/// A body beyond this holds memory even if it arrives at once.
+const SMALL_BODY_BYTES: usize = 8 << 10;
+
+/// Counts what is in flight on all connections.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+    streams: AtomicUsize,
+}
+
+impl InFlight {
+    /// A place for a request, which is refused if there are too many.
+    pub(super) fn request(self: &Arc<Self>) -> Arc<Held> {
+        let others = self.requests.fetch_add(1, Ordering::Relaxed);
+        let is_refused = AtomicBool::new(others >= MOST_REQUESTS);
+        Arc::new(Held { of: self.clone(), bytes: AtomicUsize::new(0), is_refused })
+    }
+
+    /// Whether so many requests wait for their refusal that connections must not be read before they have it.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) > 2 * MOST_REQUESTS
+    }
+
+    /// A place for a reply without an end; none if there are too many.
+    pub(super) fn stream(self: &Arc<Self>) -> Option<Stream> {
+        let stream = Stream(self.clone());
+        let others = self.streams.fetch_add(1, Ordering::Relaxed);
+        (others < MOST_STREAMS).then_some(stream)
+    }
+}
+
+/// The place of a reply without an end. Dropped, it gives it back.
+#[derive(Debug)]
+pub(super) struct Stream(Arc<InFlight>);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The place of a request, and the memory that it holds. Dropped, it gives back both.
+#[derive(Debug)]
+pub(super) struct Held {
+    of: Arc<InFlight>,
+    bytes: AtomicUsize,
+    is_refused: AtomicBool,
+}
+
+impl Held {
+    /// Holds so much more. Returns whether there is so much.
+    pub(super) fn hold(&self, bytes: usize) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let others = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let has_memory = others.saturating_add(bytes) <= MOST_BYTES;
+        if !has_memory {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        has_memory
+    }
+
+    /// Whether there was no place for it, or no memory.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.requests.fetch_sub(1, Ordering::Relaxed);
+        self.of.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+    }
+}
+
+/// What a request is told that finds no place, or no memory.
+pub(super) fn too_many() -> Status {
+    Status::resource_exhausted("too many unfinished requests")
+}
+
+/// The body of a request. Fails when there is no memory for the rest.
+#[derive(Debug)]
+pub(super) struct Arriving<B> {
+    body: B,
+    held: Arc<Held>,
+    /// Bytes that are not held yet.
+    arrived: usize,
+    /// Whether all of its bytes are held.
+    is_holding: bool,
+}
+
+impl<B> Arriving<B> {
+    pub(super) fn new(body: B, held: Arc<Held>) -> Self {
+        Self { body, held, arrived: 0, is_holding: false }
+    }
+
+    fn note(&mut self, bytes: usize, waits: bool) -> Result<(), Status> {
+        self.arrived = self.arrived.saturating_add(bytes);
+        if !self.is_holding && (waits || self.arrived > SMALL_BODY_BYTES) {
+            self.is_holding = true;
+            self.arrived = self.arrived.saturating_add(BYTES_OF_REQUEST);
+        }
+        if !self.is_holding || self.arrived == 0 || self.held.hold(std::mem::take(&mut self.arrived)) {
+            return Ok(());
+        }
+        Err(too_many())
+    }
+}
+
+impl<B: Body<Data = Bytes, Error: Into<StdError>> + Unpin> Body for Arriving<B> {
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let bytes = match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+            _ => 0,
+        };
+        if let Err(status) = self.note(bytes, polled.is_pending()) {
+            return Poll::Ready(Some(Err(status.into())));
+        }
+        polled.map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A reply that keeps a place until its end.
+pub(super) fn until_end<B: Body>(body: B, place: Stream) -> impl Body<Data = B::Data, Error = B::Error> {
+    body.map_frame(move |frame| {
+        let _ = &place;
+        frame
+    })
+}
+
+/// A reply that holds memory until it is sent: servers drop a body before they have sent its last bytes.
+pub(super) fn until_sent<B: Body<Data = Bytes>>(
+    body: B,
+    held: Arc<Held>,
+) -> impl Body<Data = Bytes, Error = B::Error> {
+    body.map_frame(move |frame| {
+        frame.map_data(|bytes| Bytes::from_owner(Unsent { bytes, _held: held.clone() }))
+    })
+}
+
+struct Unsent {
+    bytes: Bytes,
+    _held: Arc<Held>,
+}
+
+impl AsRef<[u8]> for Unsent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}

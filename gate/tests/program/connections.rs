@@ -1,0 +1,72 @@
+//! How long connections stay.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+
+use crate::gate::{connect, wait_until, Setup, PATIENCE};
+use crate::h2_client::{watch, Client};
+use crate::servers::Server;
+use crate::TWO;
+
+/// At its age a connection is asked to end: what runs goes on, new calls go elsewhere. After the grace it is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn end_when_they_are_old() {
+    const AGE: Duration = Duration::from_secs(1);
+    const GRACE: Duration = Duration::from_secs(4);
+    let redis = Server::start();
+    let setup = Setup::redis(&redis.url()).file("two.yaml", TWO);
+    let setup = setup.set("GRPC_MAX_CONNECTION_AGE", "1s").set("GRPC_MAX_CONNECTION_AGE_GRACE", "4s");
+    let gate = setup.start();
+    gate.wait_until_healthy();
+    let began = Instant::now();
+    let client = Client::connect(&gate).await;
+    let mut watched = watch(&client).await.into_body();
+    watched.data().await.expect("the health").expect("a connection");
+
+    // The gate asks: this client opens no more calls on the connection.
+    while client.is_open().await {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(began.elapsed() >= AGE);
+    assert!(watched.data().now_or_never().is_none(), "what runs was ended");
+
+    let end = tokio::time::timeout(PATIENCE, watched.data()).await.expect("an end");
+    assert!(!matches!(end, Some(Ok(_))), "{end:?}");
+    assert!(began.elapsed() >= AGE + GRACE, "{:?}", began.elapsed());
+}
+
+/// Silent connections are closed; those of clients that ask, or answer pings, are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn end_when_they_are_silent() {
+    let redis = Server::start();
+    let setup = Setup::redis(&redis.url()).file("two.yaml", TWO).set("CONNECTION_IDLE_TIMEOUT", "3s");
+    let gate = setup.start();
+    gate.wait_until_healthy();
+    let client = Client::connect(&gate).await;
+    let mut asking = connect(gate.http);
+    asking.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut ask = || {
+        asking.write_all(b"GET /healthcheck HTTP/1.1\r\nhost: gate\r\n\r\n").expect("a connection");
+        let mut reply = [0; 1024];
+        let read = asking.read(&mut reply).expect("a connection");
+        assert!(reply[..read].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&reply[..read]));
+    };
+    let silent = [gate.grpc, gate.http, gate.debug].map(connect);
+    silent.iter().for_each(|one| one.set_nonblocking(true).expect("a connection"));
+    // The gate's first words over gRPC, then the end.
+    let is_closed = |mut one: &std::net::TcpStream| loop {
+        match one.read(&mut [0; 1024]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    };
+    wait_until("closed connections", || {
+        ask();
+        silent.iter().all(is_closed)
+    });
+    assert!(client.is_open().await);
+}

@@ -1,0 +1,127 @@
+//! Floods of requests that are never finished.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use futures_util::future::join_all;
+
+use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup};
+use crate::h2_client::{watch, Client};
+use crate::servers::Server;
+use crate::{asks, TWO};
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// All that a flood may hold, with what the allocator adds.
+const MOST_MIB: u64 = 200;
+
+fn start(redis: &Server, limits: &str) -> Gate {
+    // Floods keep the machine busy.
+    let setup = Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s").file("limits.yaml", limits);
+    let gate = setup.start();
+    gate.wait_until_healthy();
+    gate
+}
+
+async fn limits_as_ever(gate: &Gate) {
+    let mut client = gate.client().await;
+    for code in [1, 1, 2] {
+        let reply = client.should_rate_limit(request("d", &[&[("key", "a")]])).await.expect("a reply");
+        assert_eq!(reply.into_inner().overall_code, code);
+    }
+    assert_eq!(gate.json(&asks("a")).status, 429);
+}
+
+/// Messages of 600 MB in all, of each of which the last bytes are missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_large_messages_share_a_bound() {
+    let redis = Server::start();
+    let gate = start(&redis, TWO);
+    let clients = join_all((0..20).map(|_| Client::connect(&gate))).await;
+    let begun = clients.iter().flat_map(|one| (0..30).map(|_| one.begin(SHOULD_RATE_LIMIT, 1_000_000)));
+    let begun = join_all(begun).await;
+    limits_as_ever(&gate).await;
+    assert!(begun.iter().any(Option::is_some), "all were refused");
+    let peak = memory_mib(&gate, "VmHWM");
+    assert!(peak < MOST_MIB, "{peak} MiB");
+}
+
+/// Calls that only announce a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_calls_share_a_bound() {
+    let redis = Server::start();
+    let gate = start(&redis, TWO);
+    let clients = join_all((0..60).map(|_| Client::connect(&gate))).await;
+    let begun = clients.iter().flat_map(|one| (0..1_000).map(|_| one.begin(SHOULD_RATE_LIMIT, 0)));
+    let begun = join_all(begun).await;
+    limits_as_ever(&gate).await;
+    let peak = memory_mib(&gate, "VmHWM");
+    assert!(peak < MOST_MIB, "{peak} MiB for {} calls", begun.iter().flatten().count());
+}
+
+/// Replies that have no end: those who watch the health.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_watchers_share_a_bound() {
+    let redis = Server::start();
+    let gate = start(&redis, TWO);
+    let clients = join_all((0..30).map(|_| Client::connect(&gate))).await;
+    let replies = join_all(clients.iter().flat_map(|one| (0..50).map(move |_| watch(one)))).await;
+    let refused =
+        replies.iter().filter(|reply| reply.headers().get("grpc-status").is_some_and(|code| code == "8"));
+    assert_eq!(refused.count(), 500);
+    limits_as_ever(&gate).await;
+    // Their places are free when they are gone.
+    drop((replies, clients));
+    let runtime = tokio::runtime::Handle::current();
+    let has_place =
+        async || watch(&Client::connect(&gate).await).await.headers().get("grpc-status").is_none();
+    tokio::task::block_in_place(|| wait_until("a place", || runtime.block_on(has_place())));
+}
+
+/// The same over HTTP, with bodies of 600 MB in all.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_large_bodies_share_a_bound() {
+    let redis = Server::start();
+    let gate = start(&redis, TWO);
+    let head = "POST /json HTTP/1.1\r\nhost: gate\r\ncontent-length: 1000001\r\n\r\n";
+    let unfinished = [head.as_bytes(), &[b'x'; 1_000_000]].concat();
+    let mut connections: Vec<TcpStream> = (0..600).map(|_| connect(gate.http)).collect();
+    for connection in &mut connections {
+        // Refused before the end, if it is one too many.
+        let _ = connection.write_all(&unfinished);
+    }
+    limits_as_ever(&gate).await;
+    let peak = memory_mib(&gate, "VmHWM");
+    assert!(peak < MOST_MIB, "{peak} MiB");
+    let is_refused = |connection: &mut TcpStream| {
+        let mut reply = Vec::new();
+        let _ = connection.read_to_end(&mut reply);
+        reply.starts_with(b"HTTP/1.1 503 ")
+    };
+    assert!(connections.iter_mut().any(is_refused));
+}
+
+/// Replies of megabytes that nobody reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_unread_replies_share_a_bound() {
+    let redis = Server::start();
+    let file = TWO.replace("  - key: key", "  - key: key\n    detailed_metric: true");
+    let gate = start(&redis, &file);
+    let mut client = gate.client().await;
+    for n in 0..10 {
+        let values: Vec<String> = (0..1_000).map(|m| format!("{n}-{m}-{}", "x".repeat(850))).collect();
+        let entries: Vec<_> = values.iter().map(|value| [("key", value.as_str())]).collect();
+        let descriptors: Vec<_> = entries.iter().map(|entry| &entry[..]).collect();
+        client.should_rate_limit(request("d", &descriptors)).await.expect("a reply");
+    }
+    let mut connections: Vec<TcpStream> = (0..12).map(|_| connect(gate.http)).collect();
+    for connection in &mut connections {
+        connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: gate\r\n\r\n").expect("a connection");
+    }
+    for connection in &connections {
+        connection.peek(&mut [0]).expect("a reply");
+    }
+    limits_as_ever(&gate).await;
+    let peak = memory_mib(&gate, "VmHWM");
+    assert!(peak < MOST_MIB, "{peak} MiB");
+}
