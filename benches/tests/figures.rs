@@ -53,6 +53,12 @@ fn the_page_on_cost_quotes_instructions_and_microseconds() {
         format!("| {bold}{name}{bold} | {bold}{nobody:.1}{bold} | {bold}{file:.1}{bold} |")
     };
     let times_fewer = times(SCRIPT)[0] / times(ALLOWED)[0];
+    let fallback = times("clients/fallback.lua, EVALSHA")[0];
+    let [of_take, of_script] = [ALLOWED, SCRIPT].map(|call| fallback / times(call)[0]);
+    assert_quotes(
+        "docs/how-to/without-the-module.md",
+        &[format!("a take costs {of_take:.0} times the instructions of `TB.TAKE`, and {of_script:.1} times those of the shorter script")],
+    );
     let us = |call: &str| figure("commandstats", &[call], "median µs");
     let [take, denial, script] = [ALLOWED, DENIED, SCRIPT].map(|call| us(call) / us("INCREX"));
     assert_quotes(
@@ -153,8 +159,8 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
         "docs/operate/scaling.md",
         &[
             format!("{hot:.0},000 takes a second from 64 clients on one hot key without pipelining, and {each:.0},000 on a key per user"),
-            format!("{remembering:.0} times as many decisions a second as without the cache, and were allowed {over} % more than it grants"),
-            format!("{in_batches:.0} times as many decisions a second that way, bound by the one core they shared, and were \
+            format!("{remembering:.0} times as many decisions a second as without the cache. They were allowed {over} % more than it grants"),
+            format!("{in_batches:.0} times as many decisions a second that way, bound by the one core they shared. They were \
                  allowed {over_in_batches} % more than by one bucket"),
         ],
     );
@@ -182,6 +188,8 @@ fn the_summary_of_the_benchmarks_quotes_them() {
     });
     let [take_bytes, increx_bytes, cell_bytes, script_bytes] =
         [TAKE, OTHERS[0], OTHERS[2], OTHERS[1]].map(|approach| figure("memory", &[approach], "bytes a key"));
+    let [hold_bytes, set_bytes] = ["TB.HOLD / TB.SETTLE", "sorted-set semaphore in Lua"]
+        .map(|way| figure("holding", &[way], "bytes a hold"));
     let grown = |call: &str| {
         let us = |buckets| figure("growth", &[buckets], &format!("{call}, in the call µs"));
         us("10000000") / us("10000")
@@ -191,12 +199,13 @@ fn the_summary_of_the_benchmarks_quotes_them() {
     assert_quotes(
         "docs/benchmarks/README.md",
         &[
-            format!("{increx} times as fast as `INCREX`, {script} times as fast as the Lua script, {cell} times as fast as \
-                 redis-cell and {crab} times as fast as throttlecrab-server"),
+            format!("{increx} times as fast as `INCREX` and {script} times as fast as the Lua script. It decides {cell} times as \
+                 fast as redis-cell and {crab} times as fast as throttlecrab-server"),
             format!("INCR with EXPIRE makes {counter:.2} times as many decisions. With pipelining, `INCR` runs {incr:.2} times as many calls."),
             format!("of {possible} tokens, `TB.TAKE` grants {own} and a read-modify-write in the client {computed:.0}"),
             format!("{one:.2} times that of `GET` with 1 client and {many:.2} times with 16"),
             format!("{take_bytes:.0} bytes; `INCREX` needs {increx_bytes:.0}, redis-cell {cell_bytes:.0} and the script {script_bytes:.0}"),
+            format!("A sorted-set semaphore needs {set_bytes:.0} bytes a hold, `TB.HOLD` {hold_bytes:.0}."),
             format!("{:.2} times as long as beside 10,000; an `INCR` takes {:.2} times as long", grown("TB.TAKE"), grown("INCR")),
             format!("{take_sent:.0} bytes, one by `INCREX` {increx_sent:.0} and one by the script {script_sent:.0}"),
         ],

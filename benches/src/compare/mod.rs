@@ -58,7 +58,14 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
     let wanted = measures.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
     let tables: Vec<Table> = wanted.map(|(_, measure)| measure(&mut bench)).collect();
     assert!(!tables.is_empty(), "no table is called {only:?}");
-    write(folder, "README.md", &caption, &tables);
+    // The longest table has a page of its own.
+    let (decisions, others): (Vec<Table>, Vec<Table>) =
+        tables.into_iter().partition(|table| table.name == "decisions");
+    for (page, tables) in [("decisions.md", decisions), ("README.md", others)] {
+        if !tables.is_empty() {
+            write(folder, page, &caption, &tables);
+        }
+    }
 }
 
 /// Measures what the server itself counts, and writes a page of it.
