@@ -146,7 +146,7 @@ def wait_for(condition: Callable[[], T], what: str, within_s: float = READY_WITH
 def module() -> Path:
     path = Path(os.environ.get("MODULE", "../../target/release/libtokenbucket.so")).absolute()
     if not path.is_file():
-        sys.exit(f"no module at {path}: run `cargo build --release`, or set MODULE=/path/to/it")
+        sys.exit(f"no module at {path}: run 'make build' at the top, or set MODULE")
     return path
 
 

@@ -132,7 +132,7 @@ class Buckets(Collector):
             bool(answer.buckets),
             node=node,
         )
-        text = "How long the node took to say all this"
+        text = "Response time of the node"
         add(GaugeMetricFamily, "tokenbucket_answer_seconds", text, answer.took_s, node=node)
         for field, value in answer.buckets.items():
             if re.fullmatch("[a-z0-9_]+", field):

@@ -4,6 +4,8 @@
 import { columns, newest, remember, thinned } from "./history.js";
 
 const LEAST_SHOWN_S = 300;
+// Between times on an axis. uPlot's own steps lack 2 and 20 minutes, so that a narrow chart would show a single time.
+const STEPS_S = [15, 30, 60, 120, 300, 600, 1200, 1800, 3600];
 const FIELDS = {
   decisions_allowed: "allowed",
   decisions_denied: "denied",
@@ -91,7 +93,8 @@ class Chart {
   }
 
   options() {
-    const axis = { stroke: () => colour("quiet"), grid: { stroke: () => colour("line"), width: 1 }, ticks: { show: false } };
+    const font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    const axis = { font, stroke: () => colour("quiet"), grid: { stroke: () => colour("line"), width: 1 }, ticks: { show: false } };
     return {
       ...this.size(),
       legend: { show: false },
@@ -101,7 +104,7 @@ class Chart {
         y: { range: (_, least, most) => [0, Math.max(most * 1.1, 1)] },
       },
       axes: [
-        { ...axis, grid: { show: false }, space: 70, size: 30, values: (_, times) => times.map((time) => timeOf(time, time % 60 ? clock : clockToTheMinute)) },
+        { ...axis, grid: { show: false }, space: 70, size: 30, incrs: STEPS_S, values: (_, times) => times.map((time) => timeOf(time, time % 60 ? clock : clockToTheMinute)) },
         { ...axis, size: 58, space: 36, values: (_, values) => values.map((value) => this.format(value)) },
       ],
       series: [
