@@ -137,10 +137,6 @@ fn every_command_has_a_page_with_every_section() {
         }
         let mut typed = TYPED.captures_iter(page.section("Examples")).map(|typed| typed[1].to_lowercase());
         assert!(typed.any(|typed| typed.starts_with(&name)), "{name}: no example");
-        let syntax = page.blocks("text").next().expect("a syntax");
-        let least = syntax.split('[').next().unwrap().split_whitespace().count() as i64;
-        let arity = if syntax.contains('[') { -least } else { least };
-        assert_eq!(arity, command.arity, "{name}: the arity of {syntax}");
         let categories = match command.audience {
             Audience::Readers => "@read @fast @tokenbucket",
             Audience::Writers => "@write @fast @tokenbucket",
@@ -153,12 +149,11 @@ fn every_command_has_a_page_with_every_section() {
     }
 }
 
-/// The syntax that a wrong number of arguments shows is the page's. Where the server counts them itself, it shows none.
+/// The syntax that a wrong number of arguments shows is the page's.
 #[test]
 fn a_wrong_number_of_arguments_shows_the_syntax_of_the_page() {
     let server = Server::start();
     let mut client = server.connect();
-    let mut shown = 0;
     for (name, page) in command_pages() {
         let syntax = page.blocks("text").next().expect("a syntax").trim();
         for count in [0, 9] {
@@ -167,12 +162,13 @@ fn a_wrong_number_of_arguments_shows_the_syntax_of_the_page() {
                 assert_eq!(call, ["tb.top"], "only this may have no arguments");
                 continue;
             };
-            let Some((_, behind)) = line.split_once("command: ") else { continue };
-            assert_eq!(behind, syntax, "{call:?}");
-            shown += 1;
+            // Of nine, calls of several keys name the one that is wrong.
+            if count == 0 || line.contains("wrong number") {
+                let expected = format!("ERR wrong number of arguments for '{name}' command: {syntax}");
+                assert_eq!(line, expected, "{call:?}");
+            }
         }
     }
-    assert!(shown > 3, "only {shown} lines show the syntax");
 }
 
 #[test]
@@ -211,9 +207,8 @@ fn the_readme_and_the_pages_are_short() {
     let words = readme.text.split_whitespace().count();
     assert!(readme.text.lines().count() <= 120 && words <= 1000, "the README has {words} words");
     for page in find("docs/**/*.md") {
-        let of_tables = ["docs/reference", "docs/benchmarks"];
-        let is_table = of_tables.iter().any(|folder| page.path.starts_with(root().join(folder)));
-        assert!(is_table || page.text.lines().count() <= 300, "{}: more than 300 lines", page.name());
+        let is_reference = page.path.starts_with(root().join("docs/reference"));
+        assert!(is_reference || page.text.lines().count() <= 300, "{}: more than 300 lines", page.name());
     }
 }
 
