@@ -9,6 +9,7 @@ import slotOf from "cluster-key-slot";
 
 import type { Command } from "./command.js";
 import { BadArgumentType } from "./errors.js";
+import { clearTimeout, setTimeout } from "./timers.js";
 
 /** The deadline for connecting, and the shortest silence after which a connection is dropped. */
 export const CONNECT_MS = 1000;

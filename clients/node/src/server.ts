@@ -39,6 +39,7 @@ import { routeOf, type Client, type Clock, type Line, type Route } from "./lines
 import { localBuckets } from "./local.js";
 import type { Message } from "./message.js";
 import { Node } from "./node.js";
+import { setTimeout } from "./timers.js";
 import type { Turn } from "./turns.js";
 
 export interface ServerOptions {

@@ -7,6 +7,7 @@ import type { Command } from "./command.js";
 import { faultOf, isAnswer, isReply } from "./errors.js";
 import { CONNECT_MS, type Line, type Route } from "./lines.js";
 import type { Message } from "./message.js";
+import { clearTimeout, setImmediate, setTimeout } from "./timers.js";
 
 /** A call that waits in the server. */
 export interface Turn extends Message {

@@ -130,18 +130,33 @@ for (const [what, url, error] of [
   });
 }
 
-test("the connections do not keep a process alive", async () => {
+async function endsAfter(code: string) {
   const { execFile } = await import("node:child_process");
-  const code = `
-    import { createClient } from "redis";
-    import { Limiter } from "tokenbucket-redis";
-    const client = createClient({ url: "${wrongs.url}" });
-    await client.connect();
-    await new Limiter(client, { capacity: 1, rate: 1 }).take("a");
-    client.destroy();`;
   await new Promise<void>((done, failed) =>
     execFile(process.execPath, ["--input-type=module", "--eval", code], { timeout: 20_000 }, (error) =>
       error ? failed(error) : done(),
     ),
   );
-});
+}
+
+test("the connections do not keep a process alive", () =>
+  endsAfter(`
+    import { createClient } from "redis";
+    import { Limiter } from "tokenbucket-redis";
+    const client = createClient({ url: "${wrongs.url}" });
+    await client.connect();
+    await new Limiter(client, { capacity: 1, rate: 1 }).take("a");
+    client.destroy();`));
+
+test("nor does a call during which a test replaced the timers", () =>
+  endsAfter(`
+    import { mock } from "node:test";
+    import { Limiter } from "tokenbucket-redis";
+    import { FakeServer } from "tokenbucket-redis/testing";
+    const { setTimeout } = globalThis;
+    const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: 1 });
+    const taken = limiter.take("a");
+    mock.timers.enable();
+    await taken;
+    await new Promise((done) => setTimeout(done, 500)); // real time: the client looks after its calls
+    mock.timers.reset();`));
