@@ -183,7 +183,8 @@ fn resident_kb(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-#[tokio::main]
+/// The client has one thread, so that a core is left for whom it calls.
+#[tokio::main(worker_threads = 1)]
 async fn measure() {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let (rounds, time) = if quick { (3, Duration::from_millis(300)) } else { (7, Duration::from_secs(2)) };
