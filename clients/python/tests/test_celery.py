@@ -219,6 +219,18 @@ def test_a_killed_process_gives_its_place_back(start: Start) -> None:
     assert workers.most_at_a_time("told") == 1
 
 
+def test_each_delivery_of_a_message_has_a_place_of_its_own(start: Start) -> None:
+    workers = start("prefork", 1)
+    for _ in range(2):
+        workers.send("told", "end", task_id="delivered twice")
+    workers.wait_for("pids")
+    wait_for(lambda: workers.notes.get("put back:told"), "the second delivery to be put back")
+    assert workers.count("pids") == 1
+    workers.notes.set("end", 1)
+    workers.wait_for("ended:told", 2)
+    assert workers.most_at_a_time("told") == 1
+
+
 def test_a_revoked_task_gives_its_place_back(start: Start) -> None:
     workers = start("prefork", 1)
     first = workers.send("told", "never")
