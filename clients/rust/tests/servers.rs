@@ -103,15 +103,7 @@ impl Server {
 
     /// Starts it on the same port as ever. It keeps nothing.
     pub fn start_again(&mut self) {
-        self.start_again_with("");
-    }
-
-    pub fn start_again_with_module(&mut self) {
-        self.start_again_with(&format!(r#", "--loadmodule", {:?}"#, module()));
-    }
-
-    fn start_again_with(&mut self, options: &str) {
-        let reply = self.launcher.tell(&format!(r#"["start", {}{options}]"#, self.node));
+        let reply = self.launcher.tell(&format!(r#"["start", {}]"#, self.node));
         self.pid = numbers(&reply, "reply")[0];
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokenbucket_client::{Error, Fallback, Limiter, Options, Part, ServerOptions};
 
-use crate::servers::{module, Server};
+use crate::servers::{ask, module, wait_for, Server};
 use crate::{limit, limiter, limiter_with, logs, patient, STILL};
 
 fn with_script() -> ServerOptions {
@@ -68,11 +68,10 @@ async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
     let server = Server::start_without_module();
     let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
-    let mut connection = server.connection();
-    redis::cmd("MODULE").arg("LOAD").arg(module().to_str().unwrap()).exec(&mut connection).unwrap();
+    ask::<()>(&server, &["MODULE", "LOAD", module().to_str().unwrap()]);
     assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 5, "the script, until it looks again");
-    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut connection).unwrap();
-    crate::servers::wait_for("the module", Duration::from_secs(5), async || {
+    ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
+    wait_for("the module", Duration::from_secs(5), async || {
         limiter.peek("a", 0).await.unwrap().remaining == 10
     })
     .await;
@@ -80,18 +79,4 @@ async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
     let lines = logs::lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].ends_with("has the tokenbucket module: the script decides no longer"), "{lines:?}");
-}
-
-#[tokio::test]
-async fn a_server_that_comes_back_with_the_module_is_asked_for_it() {
-    let mut server = Server::start_without_module();
-    let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
-    assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
-    server.kill();
-    server.start_again_with_module();
-    crate::servers::wait_for("the module", Duration::from_secs(5), async || {
-        limiter.take("a", 1).await.unwrap();
-        crate::servers::ask::<String>(&server, &["TYPE", "tb:a"]) == "tb-bucket"
-    })
-    .await;
 }
