@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Error, OnError, Options, ServerOptions};
+use tokenbucket_client::{OnError, Options, ServerOptions};
 
-use crate::servers::{wait_for, Server};
+use crate::servers::{ask, wait_for, Server};
 use crate::{limit, limiter, limiter_with, logs, STILL};
 
 #[tokio::test]
@@ -25,14 +25,6 @@ async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].starts_with(&format!("cannot ask Redis for limits: {address}: ")), "{lines:?}");
     assert_eq!(lines[1], format!("Redis is back, limiting again: {address}"));
-}
-
-#[tokio::test]
-async fn an_outage_may_be_an_error_that_names_the_server() {
-    let server = Server::away();
-    let limiter = limiter(&server, limit(2, STILL), Options::new().on_error(OnError::Error));
-    let error = limiter.take("a", 1).await.unwrap_err();
-    assert!(matches!(&error, Error::ServerAway(text) if text.contains(&server.port.to_string())), "{error}");
 }
 
 #[tokio::test]
@@ -91,14 +83,12 @@ async fn a_server_that_refuses_writes_is_not_away() {
     logs::listen();
     let server = Server::start();
     let limiter = limiter(&server, limit(2, STILL), Options::new());
-    let mut connection = server.connection();
-    let mut config = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).unwrap();
-    config(&["CONFIG", "SET", "maxmemory", "1"]);
+    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     for name in ["a", "b"] {
         assert!(limiter.take(name, 1).await.unwrap().degraded, "the policy decides");
         assert!(!limiter.peek(name, 1).await.unwrap().degraded, "reading goes on");
     }
-    config(&["CONFIG", "SET", "maxmemory", "0"]);
+    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     assert!(!limiter.take("a", 1).await.unwrap().degraded, "at once");
     let lines = logs::lines();
     assert!(lines.len() == 1 && lines[0].contains("OOM"), "{lines:?}");

@@ -103,10 +103,6 @@ async fn batches_grant_what_the_server_granted_and_no_more() {
     let asked = calls(&server);
     // Two full batches and the half one; then each denial asks. A fetch is two commands in one write.
     assert!(asked <= 2 * (3 + 150), "{asked}");
-    let denied = limiters[0].take("a", 1).await.unwrap();
-    // A token comes every 360 seconds, and some of them have passed.
-    assert_eq!(denied.remaining, 0);
-    assert!(denied.retry_after_s().is_some_and(|wait_s| (300..=360).contains(&wait_s)), "{denied:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Decision, Error, Options, Part};
 
-use crate::servers::Server;
+use crate::servers::{ask, Server};
 use crate::{limit, limiter, STILL};
 
 #[tokio::test]
@@ -25,26 +25,6 @@ async fn a_take_takes_and_a_peek_does_not() {
     let never = limiter.take("a", 11).await.unwrap();
     assert_eq!((never.retry_after_ms, never.retry_after(), never.retry_after_s()), (-1, None, None));
     assert!(limiter.take("b", 10.0).await.unwrap().allowed, "each name has a bucket of its own");
-}
-
-#[tokio::test]
-async fn keys_are_the_prefix_and_the_name() {
-    let server = Server::start();
-    limiter(&server, limit(1, STILL), Options::new()).take("a", 1).await.unwrap();
-    limiter(&server, limit(1, STILL), Options::new().prefix("search:")).take("a", 1).await.unwrap();
-    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
-    keys.sort();
-    assert_eq!(keys, ["search:a", "tb:a"]);
-}
-
-#[tokio::test]
-async fn costs_may_be_fractions() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(1, STILL), Options::new());
-    for _ in 0..10 {
-        assert!(limiter.take("a", 0.1).await.unwrap().allowed);
-    }
-    assert!(!limiter.take("a", 0.1).await.unwrap().allowed);
 }
 
 #[tokio::test]
@@ -68,23 +48,6 @@ async fn a_reservation_sleeps_until_its_turn() {
     let decision = limiter.wait("a", 1, Duration::from_secs(5)).await.unwrap();
     assert!(decision.allowed);
     assert!(began.elapsed() >= decision.retry_after().unwrap(), "{decision:?}");
-
-    let told = limiter.reserve("a", 1, Duration::from_secs(5)).await.unwrap();
-    assert!(told.allowed && told.remaining < 0, "{told:?}");
-    let denied = limiter.reserve("a", 1, Duration::from_millis(1)).await.unwrap();
-    assert!(!denied.allowed && denied.retry_after_ms > 1, "{denied:?}");
-}
-
-#[tokio::test]
-async fn charges_go_into_debt_and_gifts_out_of_it() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let charged = limiter.charge("a", 15).await.unwrap();
-    assert_eq!((charged.allowed, charged.remaining), (true, -5));
-    assert_eq!(charged.retry_after_s(), Some(5 * 360));
-    assert_eq!(limiter.give("a", 7).await.unwrap().remaining, 2);
-    let full = limiter.give("a", 100).await.unwrap();
-    assert_eq!((full.remaining, full.reset_after_ms), (10, 0));
 }
 
 #[tokio::test]
@@ -108,24 +71,6 @@ async fn takes_from_all_or_from_none() {
 }
 
 #[tokio::test]
-async fn a_call_may_have_a_limit_of_its_own() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(1, STILL), Options::new());
-    let premium = limiter.with_limit(limit(5, STILL));
-    assert_eq!(premium.take("a", 1).await.unwrap().remaining, 4);
-    assert_eq!(limiter.take("b", 1).await.unwrap().remaining, 0);
-}
-
-#[tokio::test]
-async fn a_quota_comes_back_at_a_boundary_of_the_calendar() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(2, "2@y"), Options::new());
-    assert!(limiter.take("a", 2).await.unwrap().allowed);
-    let denied = limiter.take("a", 1).await.unwrap();
-    assert!(denied.retry_after().unwrap() <= Duration::from_secs(366 * 86_400), "{denied:?}");
-}
-
-#[tokio::test]
 async fn a_callers_mistake_is_an_error_although_it_fails_open() {
     let server = Server::start();
     redis::cmd("SET").arg("tb:text").arg("hello").exec(&mut server.connection()).unwrap();
@@ -144,9 +89,7 @@ async fn a_callers_mistake_is_an_error_although_it_fails_open() {
 #[tokio::test]
 async fn whoever_may_not_ask_is_told_so() {
     let server = Server::start();
-    let mut connection = server.connection();
-    let mut config = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).unwrap();
-    config(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@connection", "+tb.peek"]);
+    ask::<()>(&server, &["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@connection", "+tb.peek"]);
     let url = format!("redis://reader:secret@127.0.0.1:{}", server.port);
     let reader = |url: &str| {
         let server = tokenbucket_client::Server::connect(url).unwrap();
@@ -158,7 +101,7 @@ async fn whoever_may_not_ask_is_told_so() {
     let error = reader(&url.replace("secret", "wrong")).take("a", 1).await.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
 
-    config(&["CONFIG", "SET", "requirepass", "secret"]);
+    ask::<()>(&server, &["CONFIG", "SET", "requirepass", "secret"]);
     let error = reader(&server.url()).take("a", 1).await.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
 }
