@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio.from_thread
 import pytest
 import redis
+from proxy import Proxy
 
 from conftest import Make
 from services import Service, wait_for
@@ -30,62 +26,25 @@ def remaining(limiter: Any) -> Any:
     return limiter.hold("a", dict.fromkeys(LIMITS, 0)).remaining
 
 
-@asynccontextmanager
-async def losing_the_reply(port: int, command: bytes) -> AsyncIterator[Service]:
-    """A way to the server on which the first reply to `command` gets lost with its connection."""
-    lost = False
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
-        lose = False
-
-        async def answer() -> None:
-            while (reply := await from_server.read(4096)) and not lose:
-                writer.write(reply)
-            writer.close()
-
-        answering = asyncio.create_task(answer())
-        while request := await reader.read(4096):
-            nonlocal lost
-            if command in request and not lost:
-                lost = lose = True
-            to_server.write(request)
-        to_server.close()
-        await answering
-
-    async with await asyncio.start_server(serve, "127.0.0.1") as server:
-        yield server.sockets[0].getsockname()[1]
-        assert lost
-
-
-def losing(portal: anyio.from_thread.BlockingPortal, server: Service, command: bytes) -> Any:
-    return portal.wrap_async_context_manager(losing_the_reply(server.port, command))
-
-
-def test_a_hold_is_sent_again_and_takes_once(
-    make: Make, server: Service, portal: anyio.from_thread.BlockingPortal
-) -> None:
-    with losing(portal, server, b"TB.MHOLD") as port:
-        unlucky = make(server, LIMITS, client={"port": port})
-        hold = unlucky.hold("a", AMOUNTS)
+def test_a_hold_is_sent_again_and_takes_once(make: Make, server: Service) -> None:
+    proxy = Proxy(server.port)
+    try:
+        proxy.cut["TB.MHOLD"] = 1
+        hold = make(server, LIMITS, client={"port": proxy.port}).hold("a", AMOUNTS)
         assert hold.allowed
         assert not hold.decision.degraded
+        assert proxy.commands["TB.MHOLD"] == 2
         assert remaining(make(server, LIMITS)) == {"requests": 4, "tokens": 20, "inflight": 1}
-        close(unlucky)
-
-
-def close(limiter: Any) -> None:
-    """Before its way to the server is gone."""
-    (limiter.close if hasattr(type(limiter), "close") else limiter.aclose)()
+    finally:
+        proxy.stop()
 
 
 def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Service, admin: redis.Redis) -> None:
     limiter = make(server, LIMITS)
     with limiter.hold("a", AMOUNTS, ttl_ms=600) as hold:
         admin.flushall()
-        deadline = time.monotonic() + 10
-        while remaining(limiter) != {"requests": 4, "tokens": 20, "inflight": 1}:
-            assert time.monotonic() < deadline
+        renewed = {"requests": 4, "tokens": 20, "inflight": 1}
+        wait_for(lambda: remaining(limiter) == renewed, "the renewal")
         hold.used = {"requests": 1, "tokens": 30}
     assert remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
 
