@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio.from_thread
@@ -14,7 +15,8 @@ import valkey.asyncio
 
 import tokenbucket
 import tokenbucket.asyncio
-from services import Service, redis_server
+from launch import Servers
+from services import Service
 
 # As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -83,10 +85,8 @@ def portal() -> Iterator[anyio.from_thread.BlockingPortal]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The server that most tests share; each test starts with it empty."""
-    process = redis_server(tmp_path_factory.mktemp("redis"))
-    process.start()
-    yield process
-    process.stop()
+    with Servers(tmp_path_factory.mktemp("redis")) as servers:
+        yield servers.nodes[0]
 
 
 @pytest.fixture
@@ -97,12 +97,10 @@ def admin(server: Service) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def own_server(tmp_path: Any) -> Iterator[Service]:
+def own_server(tmp_path: Path) -> Iterator[Service]:
     """A server for the tests that stop it."""
-    process = redis_server(tmp_path)
-    process.start()
-    yield process
-    process.stop()
+    with Servers(tmp_path) as servers:
+        yield servers.nodes[0]
 
 
 Make = Callable[..., Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import struct
@@ -16,8 +17,7 @@ import redis
 
 import tokenbucket
 import tokenbucket.asyncio
-from launch import fake_clock
-from services import redis_server
+from launch import Servers, fake_clock
 from tokenbucket import BadArgument, Limit
 from tokenbucket.testing import FakeServer
 
@@ -46,11 +46,11 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def governed(tmp_path: Path, clock: Clock) -> Iterator[Any]:
-    server = redis_server(tmp_path, env=fake_clock(clock.path))
-    server.start()
-    with redis.Redis(port=server.port) as client:
+    with (
+        Servers(tmp_path, env=fake_clock(clock.path)) as servers,
+        redis.Redis(port=servers.nodes[0].port) as client,
+    ):
         yield client
-    server.stop()
 
 
 # Rates at which whole micro-tokens flow in a microsecond or a step of the walk: of others the server
@@ -143,19 +143,16 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         assert listed(fake.execute_command(*words)) == listed(expected), f"call {at} of seed {SEED}: {words}"
 
 
-async def asyncio_too() -> None:
-    server = FakeServer()
-    limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
-    assert (await limiter.take("a")).allowed
-    assert not (await limiter.take("a")).allowed
-    await limiter.wait("a", max_wait_ms=10_000)
-    assert server.monotonic() == 1
-
-
 def test_the_fake_serves_asyncio_too() -> None:
-    import asyncio
+    async def take_twice_and_wait() -> None:
+        server = FakeServer()
+        limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
+        assert (await limiter.take("a")).allowed
+        assert not (await limiter.take("a")).allowed
+        await limiter.wait("a", max_wait_ms=10_000)
+        assert server.monotonic() == 1
 
-    asyncio.run(asyncio_too())
+    asyncio.run(take_twice_and_wait())
 
 
 def test_the_fake_raises_as_the_server_does() -> None:

@@ -26,7 +26,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import tokenbucket.limits
-from launch import Servers
+from launch import Servers, ask
 from services import Service
 from serving import asgi, wsgi
 from tokenbucket import ServerAway
@@ -76,9 +76,8 @@ def test_moving_from_the_librarys_own_storage_needs_no_other_database(uri: str, 
 
 
 def test_storages_are_made_of_what_the_library_lets_one_say(own_server: Service) -> None:
-    with redis.Redis(port=own_server.port) as admin:
-        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~tb:*", "+@all")
-        admin.config_set("requirepass", "other")
+    ask(own_server, "ACL", "SETUSER", "app", "on", ">secret", "~tb:*", "+@all")
+    ask(own_server, "CONFIG", "SET", "requirepass", "other")
     for uri, options in (
         (f"tokenbucket://app:secret@127.0.0.1:{own_server.port}", {}),
         (f"tokenbucket://127.0.0.1:{own_server.port}", {"username": "app", "password": "secret"}),
