@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -57,20 +56,6 @@ def test_a_denial_of_a_large_cost_says_nothing_about_a_small_one(
     assert asked() == 1
 
 
-def test_a_denial_is_over_when_the_server_said(make: Make, server: Service) -> None:
-    limiter = make(server, Limit(1, "2/s"), remember_denials=10)
-    assert limiter.take("a").allowed
-    denied = limiter.take("a")
-    heard = time.monotonic()
-    while True:
-        began = time.monotonic()
-        if limiter.take("a").allowed:
-            break
-        # Asked just before that, the server says "a millisecond": it rounds up.
-        told_s = (denied.retry_after_ms + 1) / 1000
-        assert began < heard + told_s, "refused for longer than the server said"
-
-
 def test_denials_of_so_many_names_are_remembered(make: Make, server: Service, asked: Asked) -> None:
     limiter = make(server, Limit(0, STILL), remember_denials=10)
     one = make(server, Limit(1, STILL), remember_denials=2)
@@ -119,10 +104,8 @@ def test_batches_never_grant_more_than_there_is(make: Make, server: Service, bat
     limiters = [make(server, Limit(50, STILL), batch=batch) for _ in range(3)]
     with ThreadPoolExecutor(24) as threads:
         decisions = list(threads.map(lambda call: limiters[call % 3].take("a"), range(300)))
-    granted = sum(decision.allowed for decision in decisions)
-    assert granted <= 50
     # Every limiter went on until it was denied: nothing lies unused.
-    assert granted == 50
+    assert sum(decision.allowed for decision in decisions) == 50
     assert not any(decision.degraded for decision in decisions)
 
 
