@@ -63,15 +63,6 @@ def test_each_node_decides_on_its_buckets(make_on_cluster: Make, nodes: Servers)
         assert ask(node, "KEYS", "*") == [f"tb:{name}"]
 
 
-def test_several_limits_of_one_name_share_a_node(make_on_cluster: Make, nodes: Servers) -> None:
-    limits = {"requests": LIMIT, "inflight": Limit(1, 0)}
-    limiter = make_on_cluster(nodes.nodes[0], limits, on_error="raise")
-    for name in ("ada", "bob", "eve"):
-        assert make_on_cluster(nodes.nodes[0], {"requests": LIMIT}).take_all(name, {"requests": 1}).allowed
-        with limiter.hold(name, {"requests": 1, "inflight": 1}) as hold:
-            assert hold.remaining == {"requests": 8, "inflight": 0}
-
-
 def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes: Servers) -> None:
     limiter = make_on_cluster(nodes.nodes[0], {"user": LIMIT, "team": LIMIT}, on_error="open")
     one, other, _ = names(nodes)
@@ -94,6 +85,7 @@ def test_without_the_module_a_script_decides_on_every_node_that_lacks_it(
         assert [limiter.take(name, 4).remaining for _ in range(2)] == [6, 2]
         assert not limiter.take(name, 4).allowed
         assert joint.take_all(name, {"requests": 1, "tokens": 2}).remaining == 8
+        assert not joint.take_all(name, {"requests": 1, "tokens": 9}).allowed
     with pytest.raises(ModuleMissing, match="holds need"):
         limiter.hold("a", 1)
     with pytest.raises(ModuleMissing, match="fallback='script'"):
