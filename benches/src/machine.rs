@@ -30,6 +30,13 @@ pub fn server_release() -> String {
     format!("{name} {release}")
 }
 
+/// The compiler's name and release without its last number, like `rustc 1.95`: this program and the module have the same.
+pub fn compiler_release() -> String {
+    let line = output_of(Command::new("rustc").arg("--version"));
+    let release = line.rsplit_once('.').expect("rustc says its release").0;
+    release.to_owned()
+}
+
 /// As the module has told the server, which may have modules of its own: a number with two digits for each part but
 /// the first.
 fn module_version() -> String {
