@@ -1,7 +1,7 @@
 /** A server without the module, and one that gains it. */
 
 import assert from "node:assert/strict";
-import { mock, test } from "node:test";
+import { mock, test, type TestContext } from "node:test";
 
 import { JointLimiter, Limiter, ModuleMissing, type Client } from "tokenbucket-redis";
 
@@ -10,15 +10,22 @@ import { clientFor, LIBRARIES, MODULE, patient, serverFor, STILL, until } from "
 const LIMIT = { capacity: 3, rate: STILL };
 const scripted = (client: Client) => patient(client, { fallback: "script" });
 
-test("without a fallback the error says what to do, whatever onError says", async (t) => {
+/** A server without the module, and a client of it. */
+async function setUp(t: TestContext) {
   const server = await serverFor(t, { module: false });
-  const { client } = await clientFor(t, server);
+  return { server, ...(await clientFor(t, server)) };
+}
+
+test("without a fallback the error says what to do, whatever onError says; with the module it limits", async (t) => {
+  const { client, send } = await setUp(t);
   const limiter = new Limiter(patient(client), LIMIT, { onError: "open" });
   await assert.rejects(limiter.take("a"), (error) => {
     assert.ok(error instanceof ModuleMissing);
     assert.match(error.message, /no tokenbucket module: load it, or make a Server with fallback: "script"/);
     return true;
   });
+  await send("MODULE", "LOAD", MODULE);
+  assert.equal((await limiter.take("a")).remaining, 2);
 });
 
 for (const library of Object.keys(LIBRARIES)) {
@@ -44,32 +51,17 @@ for (const library of Object.keys(LIBRARIES)) {
   });
 }
 
-test("the script's buckets have keys of their own", async (t) => {
-  const server = await serverFor(t, { module: false });
-  const { client, send } = await clientFor(t, server);
-  await new Limiter(scripted(client), LIMIT).take("a");
-  assert.deepEqual(await send("KEYS", "*"), ["tb:a:script"]);
-});
-
-test("the caller's mistakes are thrown by the script, too", async (t) => {
-  const server = await serverFor(t, { module: false });
-  const { client, send } = await clientFor(t, server);
+test("the caller's mistakes are thrown by the script, too, and so are holds, which need the module", async (t) => {
+  const { client, send } = await setUp(t);
   const limiter = new Limiter(scripted(client), { capacity: 1e10, rate: "1000/s" });
   await assert.rejects(limiter.take("a"), /ERR capacity/);
   await send("LPUSH", "tb:list:script", "1");
   await assert.rejects(limiter.take("list", 1, { limit: LIMIT }), /WRONGTYPE/);
-});
-
-test("holds need the module, and say so", async (t) => {
-  const server = await serverFor(t, { module: false });
-  const { client } = await clientFor(t, server);
-  const limiter = new Limiter(scripted(client), LIMIT);
   await assert.rejects(limiter.hold("a", 1), /ModuleMissing: holds need the tokenbucket module/);
 });
 
 test("a server that gains the module is found after a reconnect", async (t) => {
-  const server = await serverFor(t, { module: false });
-  const { client, send } = await clientFor(t, server);
+  const { server, client, send } = await setUp(t);
   const lines: string[] = [];
   const log = (line: string) => lines.push(line);
   const limiter = new Limiter(patient(client, { fallback: "script", log }), LIMIT);
@@ -94,8 +86,7 @@ test("a server that gains the module is found after a reconnect", async (t) => {
 });
 
 test("or after a minute; and the script found once costs no unknown command until then", async (t) => {
-  const server = await serverFor(t, { module: false });
-  const { client, send } = await clientFor(t, server);
+  const { client, send } = await setUp(t);
   const limiter = new Limiter(scripted(client), LIMIT);
   const errors = async () => /errorstat_ERR:count=(\d+)/.exec(String(await send("INFO", "errorstats")))?.[1];
   await limiter.take("a");
@@ -108,13 +99,4 @@ test("or after a minute; and the script found once costs no unknown command unti
   t.after(() => mock.restoreAll());
   assert.equal((await limiter.take("a")).remaining, 2);
   assert.equal(await send("TYPE", "tb:a"), "tb-bucket");
-});
-
-test("without a fallback, too, a server that gains the module is limiting at once", async (t) => {
-  const server = await serverFor(t, { module: false });
-  const { client, send } = await clientFor(t, server);
-  const limiter = new Limiter(patient(client), LIMIT);
-  await assert.rejects(limiter.take("a"), ModuleMissing);
-  await send("MODULE", "LOAD", MODULE);
-  assert.equal((await limiter.take("a")).remaining, 2);
 });
