@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { JointLimiter, Limiter, type Hold, type Limit } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { clientFor, sharedServer } from "./servers.js";
+import { emptiedClientFor, sharedServer } from "./servers.js";
 
 const server = await sharedServer();
 const CALLS = 400;
@@ -29,7 +29,7 @@ class Sequence {
   }
 }
 
-const RATES = ["5/s", "100/m", "10/10s", "1/250ms", 0.25, "1e-3", "7/3s", "1000/h", "3/d", 1000];
+const RATES = ["5/s", "100/m", "10/10s", "1/250ms", ".5", 0.25, "1e-3", "7/3s", "1000/h", "3/d", 1000];
 const PAUSES_MS = [0, 0, 1, 10, 0.25, 333, 2500, 60_000]; // microseconds, too: 0.25 of a millisecond
 const CALENDARS = ["5@10s", "1@250ms", "7@15m+05:45", "1000@d+09:00", "0.5@2d-03:30", "4@w-11:00", "3@mo+14:00", "1@y"];
 const HOUR_MS = 3_600_000;
@@ -44,8 +44,7 @@ for (const { seed, rates, pauses } of WALKS) {
   const what = rates === CALENDARS ? "by the calendar" : "all the time";
 
   test(`walk ${seed}, ${what}: buckets`, async (t) => {
-    const { buckets, send } = await clientFor(t, server);
-    await send("FLUSHALL");
+    const { buckets } = await emptiedClientFor(t, server);
     const sequence = new Sequence(seed);
     const fake = new FakeServer(server.wholeMs());
     const limits: Limit[] = rates.map((rate) => ({ capacity: sequence.of([3, 10, 0.5, 1000, "2.5"]), rate }));
@@ -81,8 +80,7 @@ for (const { seed, rates, pauses } of WALKS) {
   });
 
   test(`walk ${seed}, ${what}: holds`, async (t) => {
-    const { buckets, send } = await clientFor(t, server);
-    await send("FLUSHALL");
+    const { buckets } = await emptiedClientFor(t, server);
     const sequence = new Sequence(seed + 100);
     const fake = new FakeServer(server.wholeMs());
     const limits = { tokens: { capacity: 20, rate: sequence.of(rates) }, running: { capacity: 3, rate: 0 } };

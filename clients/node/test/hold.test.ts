@@ -7,14 +7,13 @@ import { mock, test, type TestContext } from "node:test";
 
 import { Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, patient, serverFor, sharedServer, STILL, until } from "./servers.js";
+import { clientFor, emptiedClientFor, LIBRARIES, patient, serverFor, sharedServer, STILL, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT = { capacity: 100, rate: STILL };
 
 async function setUp(t: TestContext, library = "ioredis") {
-  const { buckets, send } = await clientFor(t, server, library);
-  await send("FLUSHALL");
+  const { buckets, send } = await emptiedClientFor(t, server, library);
   const limiter = new Limiter(buckets, LIMIT);
   const left = async () => (await limiter.peek("a", 0)).remaining;
   const held = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][]).length;

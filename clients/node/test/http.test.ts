@@ -12,7 +12,7 @@ import { Limiter, type Amount, type Limit } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
-import { clientFor, serverFor, sharedServer, STILL } from "./servers.js";
+import { clientFor, emptiedClientFor, serverFor, sharedServer, STILL } from "./servers.js";
 
 const server = await sharedServer();
 
@@ -61,9 +61,14 @@ const FRAMEWORKS: Record<string, Serve> = {
   "fastify 4": byFastify(Fastify4 as never),
 };
 
+/** Of users who have their own. */
+const LIMITS: Record<string, Limit> = {
+  rich: { capacity: 500, rate: STILL },
+  suspended: { capacity: 0, rate: STILL },
+};
+
 async function limiterFor(t: TestContext, limit: Limit): Promise<Limiter> {
-  const { buckets, send } = await clientFor(t, server);
-  await send("FLUSHALL");
+  const { buckets } = await emptiedClientFor(t, server);
   return new Limiter(buckets, limit);
 }
 
@@ -99,7 +104,7 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     const url = await serve(t, limiter, {
       key: ({ headers }) => String(headers["x-user"]),
       cost: ({ headers }) => Number(headers["x-cost"] ?? 1),
-      limit: ({ headers }) => (headers["x-user"] === "rich" ? { capacity: 500, rate: STILL } : undefined),
+      limit: ({ headers }) => LIMITS[String(headers["x-user"])],
       name: "per-user",
     });
     const ask = async (user: string, cost: number) => get(url, { "x-user": user, "x-cost": String(cost) });
@@ -107,9 +112,10 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     assert.equal((await ask("a", 1)).status, 429);
     assert.equal((await ask("b", 1)).status, 200);
     assert.equal((await ask("rich", 400)).header("ratelimit-policy"), '"per-user";q=500;w=180000');
-    const never = await ask("b", 6);
-    assert.deepEqual([never.status, never.header("retry-after")], [429, null], "there is no moment to wait for");
-    assert.match(never.text, /costs more than its limit holds/);
+    for (const never of [await ask("b", 6), await ask("suspended", 1)]) {
+      assert.deepEqual([never.status, never.header("retry-after")], [429, null], "there is no moment to wait for");
+      assert.match(never.text, /costs more than its limit holds/);
+    }
   });
 
   test(`${framework}: a cost that is no number is an error, not a free pass`, async (t) => {
@@ -119,12 +125,7 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     assert.match(answer.text, /BadArgument: cost: NaN/);
   });
 
-  test(`${framework}: a suspended caller (capacity 0) is denied, without Retry-After`, async (t) => {
-    const answer = await get(await serve(t, await limiterFor(t, { capacity: 0, rate: STILL })));
-    assert.deepEqual([answer.status, answer.header("retry-after")], [429, null]);
-  });
-
-  test(`${framework}: the address is the one that the trusted proxy saw; of IPv6 the /64 counts`, async (t) => {
+  test(`${framework}: the address is the one that the trusted proxy saw`, async (t) => {
     const url = await serve(t, await limiterFor(t, { capacity: 1, rate: STILL }));
     const from = async (address: string) => (await get(url, { "x-forwarded-for": address })).status;
     assert.deepEqual(
@@ -132,10 +133,6 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
       [200, 429, 200],
     );
     assert.equal(await from("198.51.100.7, 203.0.113.2"), 429, "what the client wrote itself");
-    assert.deepEqual(
-      [await from("2001:db8::1"), await from("2001:db8::2"), await from("2001:db8:0:1::1")],
-      [200, 429, 200],
-    );
     assert.equal(await from("::ffff:203.0.113.1"), 429, "an IPv4 address is the same in IPv6 clothes");
   });
 

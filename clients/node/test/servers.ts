@@ -214,6 +214,13 @@ export async function clientFor(t: TestContext, server: Server, library = "iored
   return connected;
 }
 
+/** The same, and the server has no keys. */
+export async function emptiedClientFor(t: TestContext, server: Server, library?: string): Promise<Connected> {
+  const connected = await clientFor(t, server, library);
+  await connected.send("FLUSHALL");
+  return connected;
+}
+
 /** Waits long enough for a loaded machine, and tells nobody. */
 export function patient(client: Client, options: BucketsOptions = {}): Buckets {
   return new Buckets(client, { timeoutMs: 5000, log: () => {}, ...options });
