@@ -49,8 +49,6 @@ func TestAHoldReturnsWhatWasNotUsed(t *testing.T) {
 	held.Used(3)
 	settle(t, held)
 	expectRemaining(t, limiter, "a", 7)
-	settle(t, held)
-	expectRemaining(t, limiter, "a", 7)
 
 	more := hold(t, limiter, 1, time.Minute)
 	more.Used(9)

@@ -29,56 +29,55 @@ func must(t testing.TB) func(tokenbucket.Decision, error) tokenbucket.Decision {
 	}
 }
 
-func TestOperations(t *testing.T) {
-	server, clock := realserver.StartWithClock(t)
-	limiter := tokenbucket.NewLimiter(server.Limits(), tokenbucket.Limit{Capacity: 10, Rate: "1"})
-	for _, step := range []struct {
-		name string
-		call func() (tokenbucket.Decision, error)
-		want tokenbucket.Decision
-	}{
-		{"peek", func() (tokenbucket.Decision, error) { return limiter.Peek(ctx, "a", 0) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 10}},
-		{"take", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 4) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 6, ResetAfter: 4 * time.Second}},
-		{"take a fraction", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 0.5) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 5, ResetAfter: 4500 * time.Millisecond}},
-		{"take too much", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 7) },
-			tokenbucket.Decision{Remaining: 5, RetryAfter: 1500 * time.Millisecond, ResetAfter: 4500 * time.Millisecond}},
-		{"take more than there can be", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", 11) },
-			tokenbucket.Decision{Remaining: 5, RetryAfter: tokenbucket.Never, ResetAfter: 4500 * time.Millisecond}},
-		{"take up to", func() (tokenbucket.Decision, error) { return limiter.TakeUpTo(ctx, "a", 8) },
-			tokenbucket.Decision{Allowed: true, Granted: 5, Remaining: 0, ResetAfter: 9500 * time.Millisecond}},
-		{"take up to of nothing", func() (tokenbucket.Decision, error) { return limiter.TakeUpTo(ctx, "a", 8) },
-			tokenbucket.Decision{RetryAfter: 500 * time.Millisecond, ResetAfter: 9500 * time.Millisecond}},
-		{"reserve", func() (tokenbucket.Decision, error) { return limiter.Reserve(ctx, "a", 2, 2*time.Second) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: -2, RetryAfter: 1500 * time.Millisecond, ResetAfter: 11500 * time.Millisecond}},
-		{"reserve beyond the wait", func() (tokenbucket.Decision, error) { return limiter.Reserve(ctx, "a", 2, 2*time.Second) },
-			tokenbucket.Decision{Remaining: -2, RetryAfter: 3500 * time.Millisecond, ResetAfter: 11500 * time.Millisecond}},
-		{"charge", func() (tokenbucket.Decision, error) { return limiter.Charge(ctx, "a", 1.5) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: -3, RetryAfter: 3 * time.Second, ResetAfter: 13 * time.Second}},
-		{"give", func() (tokenbucket.Decision, error) { return limiter.Give(ctx, "a", 5) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 2, ResetAfter: 8 * time.Second}},
-		{"later", func() (tokenbucket.Decision, error) { clock.Advance(time.Second); return limiter.Peek(ctx, "a", 1) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 2, ResetAfter: 8 * time.Second}},
-		{"another limit", func() (tokenbucket.Decision, error) {
-			return limiter.With(tokenbucket.Limit{Capacity: 2, Rate: "2"}).Take(ctx, "a", 1)
-		},
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 1, ResetAfter: 500 * time.Millisecond}},
-		{"another name", func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "b", 1) },
-			tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 9, ResetAfter: time.Second}},
-	} {
-		got, err := step.call()
-		if err != nil || got != step.want {
-			t.Errorf("%s: %+v, %v; want %+v", step.name, got, err, step.want)
+// expectAllowed ends the test unless the call is allowed.
+func expectAllowed(t *testing.T) func(tokenbucket.Decision, error) {
+	return func(decision tokenbucket.Decision, err error) {
+		t.Helper()
+		if err != nil || !decision.Allowed {
+			t.Fatalf("%+v, %v", decision, err)
 		}
 	}
+}
+
+func TestOperations(t *testing.T) {
+	const ms = time.Millisecond
+	type decision = tokenbucket.Decision
+	expect := func(want decision) func(decision, error) {
+		return func(got decision, err error) {
+			t.Helper()
+			if err != nil || got != want {
+				t.Errorf("%+v, %v; want %+v", got, err, want)
+			}
+		}
+	}
+	granted := func(remaining int64, resetAfter time.Duration) decision {
+		return decision{Allowed: true, Granted: 1, Remaining: remaining, ResetAfter: resetAfter}
+	}
+	server, clock := realserver.StartWithClock(t)
+	limiter := tokenbucket.NewLimiter(server.Limits(), tokenbucket.Limit{Capacity: 10, Rate: "1"})
+	expect(granted(10, 0))(limiter.Peek(ctx, "a", 0))
+	expect(granted(6, 4*time.Second))(limiter.Take(ctx, "a", 4))
+	expect(granted(5, 4500*ms))(limiter.Take(ctx, "a", 0.5))
+	expect(decision{Remaining: 5, RetryAfter: 1500 * ms, ResetAfter: 4500 * ms})(limiter.Take(ctx, "a", 7))
+	expect(decision{Remaining: 5, RetryAfter: tokenbucket.Never, ResetAfter: 4500 * ms})(limiter.Take(ctx, "a", 11))
+	expect(decision{Allowed: true, Granted: 5, ResetAfter: 9500 * ms})(limiter.TakeUpTo(ctx, "a", 8))
+	expect(decision{RetryAfter: 500 * ms, ResetAfter: 9500 * ms})(limiter.TakeUpTo(ctx, "a", 8))
+	reserved := granted(-2, 11500*ms)
+	reserved.RetryAfter = 1500 * ms
+	expect(reserved)(limiter.Reserve(ctx, "a", 2, 2*time.Second))
+	expect(decision{Remaining: -2, RetryAfter: 3500 * ms, ResetAfter: 11500 * ms})(limiter.Reserve(ctx, "a", 2, 2*time.Second))
+	charged := granted(-3, 13*time.Second)
+	charged.RetryAfter = 3 * time.Second
+	expect(charged)(limiter.Charge(ctx, "a", 1.5))
+	expect(granted(2, 8*time.Second))(limiter.Give(ctx, "a", 5))
+	clock.Advance(time.Second)
+	expect(granted(2, 8*time.Second))(limiter.Peek(ctx, "a", 1))
+	expect(granted(1, 500*ms))(limiter.With(tokenbucket.Limit{Capacity: 2, Rate: "2"}).Take(ctx, "a", 1))
+	expect(granted(9, time.Second))(limiter.Take(ctx, "b", 1))
 	if err := limiter.Reset(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 10 {
-		t.Errorf("after Reset: %+v", got)
-	}
+	expectRemaining(t, limiter, "a", 10)
 	if key := server.Do("EXISTS", "tb:b"); key != int64(1) {
 		t.Error("the key is not the prefix and the name")
 	}
@@ -125,17 +124,18 @@ func TestACallersMistakeIsAnErrorUnderEveryPolicy(t *testing.T) {
 	server.Do("SET", "tb:text", "hello")
 	for _, policy := range []tokenbucket.Policy{tokenbucket.FailLocal, tokenbucket.FailOpen, tokenbucket.FailClosed, tokenbucket.FailWithError} {
 		limiter := tokenbucket.NewLimiter(server.Limits(), hourly, tokenbucket.OnError(policy))
-		for line, take := range map[string]func() (tokenbucket.Decision, error){
-			"ERR capacity": func() (tokenbucket.Decision, error) {
-				return limiter.With(tokenbucket.Limit{Capacity: -1, Rate: "1"}).Take(ctx, "a", 1)
-			},
-			"ERR rate": func() (tokenbucket.Decision, error) {
-				return limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "1/fortnight"}).Take(ctx, "a", 1)
-			},
-			"ERR cost":  func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "a", -1) },
-			"WRONGTYPE": func() (tokenbucket.Decision, error) { return limiter.Take(ctx, "text", 1) },
+		for line, call := range map[string]struct {
+			limit tokenbucket.Limit
+			name  string
+			cost  float64
+		}{
+			"ERR capacity": {tokenbucket.Limit{Capacity: -1, Rate: "1"}, "a", 1},
+			"ERR rate":     {tokenbucket.Limit{Capacity: 1, Rate: "1/fortnight"}, "a", 1},
+			"ERR cost":     {hourly, "a", -1},
+			"WRONGTYPE":    {hourly, "text", 1},
 		} {
-			if _, err := take(); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: "+line) || !errors.Is(err, tokenbucket.ErrTokenBucket) {
+			_, err := limiter.With(call.limit).Take(ctx, call.name, call.cost)
+			if err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: "+line) || !errors.Is(err, tokenbucket.ErrTokenBucket) {
 				t.Errorf("policy %d: want %s, got %v", policy, line, err)
 			}
 		}

@@ -52,25 +52,16 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 		fake.Advance(500 * time.Millisecond)
 	}
 	fake.expect(t, 2)
-	if got := must(t)(limiter.Take(ctx, "a", 2)); !got.Allowed {
-		t.Fatalf("refused for longer than the server said: %+v", got)
-	}
+	expectAllowed(t)(limiter.Take(ctx, "a", 2)) // refused for no longer than the server said
 }
 
-func TestADenialSaysNothingAboutASmallerCost(t *testing.T) {
+func TestADenialSaysNothingAboutASmallerCostOrAnotherLimit(t *testing.T) {
 	_, limiter := counting(t, tokenbucket.Limit{Capacity: 5, Rate: "1"}, tokenbucket.RememberDenials(10))
 	must(t)(limiter.Take(ctx, "a", 3))
 	must(t)(limiter.Take(ctx, "a", 5))
-	if got := must(t)(limiter.Take(ctx, "a", 2)); !got.Allowed {
-		t.Fatalf("%+v", got)
-	}
-}
-
-func TestADenialSaysNothingAboutAnotherLimit(t *testing.T) {
-	_, limiter := counting(t, tokenbucket.Limit{Capacity: 1, Rate: "1"}, tokenbucket.RememberDenials(10))
+	expectAllowed(t)(limiter.Take(ctx, "a", 2))
 	must(t)(limiter.Take(ctx, "a", 1))
-	must(t)(limiter.Take(ctx, "a", 1))
-	faster := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "1000"})
+	faster := limiter.With(tokenbucket.Limit{Capacity: 5, Rate: "1000"})
 	if got := must(t)(faster.Peek(ctx, "a", 1)); got.RetryAfter != time.Millisecond {
 		t.Fatalf("%+v", got)
 	}
@@ -100,9 +91,7 @@ func TestWhatIsGivenEndsADenial(t *testing.T) {
 	must(t)(limiter.Take(ctx, "a", 1))
 	must(t)(limiter.Take(ctx, "a", 1))
 	must(t)(limiter.Give(ctx, "a", 1))
-	if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed {
-		t.Fatalf("%+v", got)
-	}
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
 }
 
 func TestThePolicysDenialsAreNotRemembered(t *testing.T) {
@@ -112,9 +101,7 @@ func TestThePolicysDenialsAreNotRemembered(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	fake.Break(nil)
-	if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed {
-		t.Fatalf("%+v", got)
-	}
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
 }
 
 func TestABatchIsFetchedOnce(t *testing.T) {
@@ -134,35 +121,33 @@ func TestABatchIsFetchedOnce(t *testing.T) {
 		t.Fatalf("two more take 12 minutes: %+v", denied)
 	}
 	fake.Advance(denied.RetryAfter)
-	if got := must(t)(limiter.Take(ctx, "a", 3)); !got.Allowed {
-		t.Fatalf("%+v", got)
-	}
+	expectAllowed(t)(limiter.Take(ctx, "a", 3))
 }
 
 func TestWhatABatchHasLeftComesBack(t *testing.T) {
 	_, limiter := counting(t, hourly, tokenbucket.Batch(5))
 	must(t)(limiter.Take(ctx, "a", 1))
-	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 5 {
-		t.Fatalf("%+v", got)
-	}
+	expectRemaining(t, limiter, "a", 5)
 	if err := limiter.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 9 {
-		t.Fatalf("%+v", got)
-	}
+	expectRemaining(t, limiter, "a", 9)
 }
 
-func TestAnIdleProcessDropsItsBatch(t *testing.T) {
-	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 10, Rate: "1"}, tokenbucket.Batch(5))
-	must(t)(limiter.Take(ctx, "a", 1))
-	fake.Advance(time.Hour)
-	granted := 0
-	for must(t)(limiter.Take(ctx, "a", 1)).Allowed {
-		granted++
-	}
-	if granted != 10 {
-		t.Fatalf("%d granted at once of a bucket of 10", granted)
+func TestABatchIsDroppedWhenItsBucketIsFull(t *testing.T) {
+	// By the calendar at a full hour. The fake begins at midnight.
+	for rate, idle := range map[string]time.Duration{"1": time.Hour, "10@h": time.Minute} {
+		fake, limiter := counting(t, tokenbucket.Limit{Capacity: 10, Rate: rate}, tokenbucket.Batch(5))
+		fake.Advance(59 * time.Minute)
+		must(t)(limiter.Take(ctx, "a", 1))
+		fake.Advance(idle)
+		granted := 0
+		for must(t)(limiter.Take(ctx, "a", 1)).Allowed {
+			granted++
+		}
+		if granted != 10 {
+			t.Fatalf("rate %s: %d granted at once of a bucket of 10", rate, granted)
+		}
 	}
 }
 
@@ -192,23 +177,7 @@ func TestAnyCostThatIsNoPartOfABatchIsAskedFor(t *testing.T) {
 		must(t)(limiter.Take(ctx, "a", cost))
 		fake.expect(t, before+1)
 	}
-	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 5 {
-		t.Fatalf("%+v", got)
-	}
-}
-
-func TestABatchEndsAtTheBoundaryOfTheCalendar(t *testing.T) {
-	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 10, Rate: "10@h"}, tokenbucket.Batch(5)) // at midnight
-	fake.Advance(59 * time.Minute)
-	must(t)(limiter.Take(ctx, "a", 1))
-	fake.Advance(time.Minute)
-	granted := 0
-	for must(t)(limiter.Take(ctx, "a", 1)).Allowed {
-		granted++
-	}
-	if granted != 10 {
-		t.Fatalf("%d granted in an hour of 10", granted)
-	}
+	expectRemaining(t, limiter, "a", 5)
 }
 
 func TestResetForgetsWhatIsRemembered(t *testing.T) {
@@ -221,9 +190,7 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := must(t)(limiter.Take(ctx, "b", 9.9)); !got.Allowed {
-		t.Fatalf("%+v", got)
-	}
+	expectAllowed(t)(limiter.Take(ctx, "b", 9.9))
 	before := fake.calls
 	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
 		t.Fatalf("%+v", got)
@@ -242,9 +209,7 @@ func TestADenialOfABatchIsRememberedToo(t *testing.T) {
 	}
 	fake.expect(t, 2)
 	fake.Advance(100 * time.Millisecond)
-	if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed {
-		t.Fatalf("%+v", got)
-	}
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
 }
 
 // A denial by a batch tells when what the batch lacks has flowed in, by any rate and from any level.

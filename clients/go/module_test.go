@@ -55,9 +55,7 @@ func TestTheScriptDecidesAsTheModule(t *testing.T) {
 	if err := limiter.Reset(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := must(t)(limiter.Peek(ctx, "a", 0)); got.Remaining != 10 {
-		t.Fatalf("%+v", got)
-	}
+	expectRemaining(t, limiter, "a", 10)
 	log.Expect(t, "the script decides")
 }
 

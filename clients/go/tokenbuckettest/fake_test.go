@@ -147,14 +147,10 @@ func TestWaitingLetsTheFakesTimePass(t *testing.T) {
 
 func TestTheFakeRefusesWhatTheServerRefuses(t *testing.T) {
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), tokenbucket.Limit{Capacity: 1, Rate: "1"})
-	for names, take := range map[string]func() error{
-		"rate": func() error {
-			_, err := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "0"}).Take(context.Background(), "a", 1)
-			return err
-		},
-		"cost": func() error { _, err := limiter.Take(context.Background(), "a", -1); return err },
-	} {
-		if err := take(); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR ") || !strings.Contains(err.Error(), names) {
+	_, ofRate := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "0"}).Take(context.Background(), "a", 1)
+	_, ofCost := limiter.Take(context.Background(), "a", -1)
+	for names, err := range map[string]error{"rate": ofRate, "cost": ofCost} {
+		if err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR ") || !strings.Contains(err.Error(), names) {
 			t.Errorf("%s: %v", names, err)
 		}
 	}
