@@ -61,6 +61,7 @@ fn the_page_on_cost_quotes_instructions_and_microseconds() {
     );
     let us = |call: &str| figure("commandstats", &[call], "median µs");
     let [take, denial, script] = [ALLOWED, DENIED, SCRIPT].map(|call| us(call) / us("INCREX"));
+    assert_quotes("README.md", &[format!("INCREX is built in, and a take costs {take:.1} times as much")]);
     assert_quotes(
         "docs/explanation/cost.md",
         &[
