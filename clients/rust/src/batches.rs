@@ -170,7 +170,6 @@ impl Batch {
     fn serve(self: &Arc<Self>, answer: Result<Answer, Error>, most: u64, asked_at: Duration) -> bool {
         let mut state = self.locked();
         let replies = match answer {
-            Ok(Answer::Reply(reply)) => read(&[reply]),
             Ok(Answer::Replies(replies)) => read(&replies),
             Ok(Answer::Away(node) | Answer::Lost(node)) => {
                 state.tell_all(|_| Ok(Verdict::Away(node.clone())));

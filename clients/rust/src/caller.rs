@@ -59,8 +59,7 @@ impl Caller {
     ) -> Result<Decision, Error> {
         let request = Request::one(operation, self.key(name), limit, words);
         let decision = match self.server.ask(&request, how, began).await? {
-            Answer::Reply(reply) => read(reply)?,
-            Answer::Replies(replies) => read(replies.into_iter().next().unwrap_or(Value::Nil))?,
+            Answer::Replies(replies) => read(replies.into_first().unwrap_or(Value::Nil))?,
             Answer::Away(node) => self.without_server(&node, &request)?,
             Answer::Lost(node) => self.lost(&node)?,
         };
@@ -78,8 +77,7 @@ impl Caller {
         let began = self.server.now();
         let request = Request::joint(operation, before, &self.options.prefix, parts)?;
         let decision = match self.server.ask(&request, how, began).await? {
-            Answer::Reply(reply) => read(reply)?,
-            Answer::Replies(replies) => read(replies.into_iter().next().unwrap_or(Value::Nil))?,
+            Answer::Replies(replies) => read(replies.into_first().unwrap_or(Value::Nil))?,
             Answer::Away(node) => self.all_without_server(&node, &request)?,
             Answer::Lost(node) => JointDecision::of(self.lost(&node)?),
         };

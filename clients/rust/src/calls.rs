@@ -1,6 +1,5 @@
 //! One request: what is sent to which node, and what an error means.
 
-use std::slice;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use redis::{Cmd, RedisResult, Script, Value};
 
 use crate::detached::{Detached, Pending};
 use crate::error::{Error, Failure, Fault};
+use crate::few::Few;
 use crate::node::{Node, LOG};
 use crate::nodes::Nodes;
 use crate::options::Fallback;
@@ -45,24 +45,12 @@ pub(crate) struct How {
 
 /// What came of a request.
 pub(crate) enum Answer {
-    /// The reply to its only command.
-    Reply(Value),
     /// A reply to each of its commands.
-    Replies(Vec<Value>),
+    Replies(Few<Value>),
     /// The policy decides.
     Away(Arc<Node>),
     /// It must happen once, and nobody knows whether it did.
     Lost(Arc<Node>),
-}
-
-impl Answer {
-    pub(crate) fn replies(&self) -> Option<&[Value]> {
-        match self {
-            Self::Reply(reply) => Some(slice::from_ref(reply)),
-            Self::Replies(replies) => Some(replies),
-            Self::Away(_) | Self::Lost(_) => None,
-        }
-    }
 }
 
 /// What came of a call that was sent without what most do not need.
@@ -91,7 +79,7 @@ impl Calls {
     /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
     /// for is given back.
     ///
-    /// `now` is the clock's: whoever asks has mostly read it, and reading it is dear.
+    /// `now` is the time of the clock. Most callers have read it already, and to read it again costs.
     pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
         if !how.max_wait.is_zero() {
             return Box::pin(self.wait(request, how.max_wait)).await;
@@ -123,7 +111,7 @@ impl Calls {
         match heard {
             Ok(reply) => {
                 node.back();
-                Plainly::Answer(Ok(Answer::Reply(reply)))
+                Plainly::Answer(Ok(Answer::Replies(Few::one(reply))))
             }
             Err(Failure::Broken(_)) => Plainly::Broken,
             Err(Failure::Replied(_)) => Plainly::NotDone,
@@ -165,8 +153,8 @@ impl Calls {
 
     /// Gives back what was granted to a caller who is gone.
     fn undo(&self, request: &Request, answer: Result<Answer, Error>) {
-        if let Some(replies) = answer.as_ref().ok().and_then(Answer::replies) {
-            self.send_all(request.undo(replies));
+        if let Ok(Answer::Replies(replies)) = answer {
+            self.send_all(request.undo(&replies));
         }
     }
 
@@ -196,7 +184,7 @@ impl Calls {
         match result {
             Ok(replies) => {
                 node.back();
-                Ok(Answer::Replies(replies))
+                Ok(Answer::Replies(Few::Several(replies)))
             }
             Err(Unanswered::Error(error)) => {
                 node.back();

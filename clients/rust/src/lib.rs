@@ -15,6 +15,7 @@ mod driver;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod few;
 mod hold;
 mod joint;
 mod limit;

@@ -178,7 +178,7 @@ impl Limiter {
             answer = self.caller.server.ask(&script, How::default(), self.now()).await?;
         }
         match answer {
-            Answer::Reply(_) | Answer::Replies(_) => Ok(()),
+            Answer::Replies(_) => Ok(()),
             Answer::Away(node) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
         }
     }

@@ -117,20 +117,14 @@ impl Link {
     /// The connection of this runtime.
     pub(crate) fn live(&self) -> Option<Connection> {
         let id = Handle::current().id();
-        self.locked().iter().find_map(|(other, state)| match state {
-            State::Live(live) if *other == id && !live.is_closed() => Some(live.connection.clone()),
-            _ => None,
-        })
+        live_of(&mut self.locked(), id).map(|live| live.connection.clone())
     }
 
     /// The same for a call with such a timeout.
     pub(crate) fn live_for_call(self: &Arc<Self>, timeout: Duration) -> Option<Connection> {
         let id = Handle::current().id();
         let mut of_runtimes = self.locked();
-        let live = of_runtimes.iter_mut().find_map(|(other, state)| match state {
-            State::Live(live) if *other == id && !live.is_closed() => Some(live),
-            _ => None,
-        })?;
+        let live = live_of(&mut of_runtimes, id)?;
         live.ticker.is_needed = true;
         let connection = live.connection.clone();
         if !std::mem::replace(&mut live.ticker.is_running, true) {
@@ -257,6 +251,13 @@ async fn tick(link: Weak<Link>, connection: u64, every: Duration) {
             return;
         }
     }
+}
+
+fn live_of(of_runtimes: &mut [(Id, State)], id: Id) -> Option<&mut Live> {
+    of_runtimes.iter_mut().find_map(|(other, state)| match state {
+        State::Live(live) if *other == id && !live.is_closed() => Some(live),
+        _ => None,
+    })
 }
 
 fn set(of_runtimes: &mut Vec<(Id, State)>, id: Id, state: Option<State>) {

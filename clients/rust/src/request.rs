@@ -1,13 +1,13 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
 
 use crate::decision::{Decision, JointDecision};
 use crate::error::Error;
+use crate::few::Few;
 use crate::limit::Limit;
 
 /// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
@@ -121,36 +121,10 @@ pub(crate) struct Request {
     operation: &'static str,
     /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold.
     before: Option<Vec<String>>,
-    buckets: Buckets,
+    /// Most requests have one.
+    buckets: Few<Bucket>,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
-}
-
-/// Most requests have one.
-#[derive(Clone, Debug)]
-enum Buckets {
-    One([Bucket; 1]),
-    Several(Vec<Bucket>),
-}
-
-impl Deref for Buckets {
-    type Target = [Bucket];
-
-    fn deref(&self) -> &[Bucket] {
-        match self {
-            Self::One(bucket) => bucket,
-            Self::Several(buckets) => buckets,
-        }
-    }
-}
-
-impl DerefMut for Buckets {
-    fn deref_mut(&mut self) -> &mut [Bucket] {
-        match self {
-            Self::One(bucket) => bucket,
-            Self::Several(buckets) => buckets,
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -174,7 +148,7 @@ pub(crate) enum By<'a> {
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
         let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, buckets: Buckets::One([bucket]), with_peek: false }
+        Self { operation, before: None, buckets: Few::one(bucket), with_peek: false }
     }
 
     pub(crate) fn joint(
@@ -188,7 +162,7 @@ impl Request {
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
         let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
-        Ok(Self { operation, before: Some(before), buckets: Buckets::Several(buckets), with_peek: false })
+        Ok(Self { operation, before: Some(before), buckets: Few::Several(buckets), with_peek: false })
     }
 
     /// Takes up to so many, and tells in the same write when one more is there.
@@ -360,7 +334,7 @@ impl Request {
     fn settle_unused(&self) -> Option<Self> {
         let id = self.before.as_ref()?.last()?.clone();
         let unused = |bucket: &Bucket| Bucket { words: [Some(Word::Number(0)), None], ..bucket.clone() };
-        let buckets = Buckets::Several(self.buckets.iter().map(unused).collect());
+        let buckets = Few::Several(self.buckets.iter().map(unused).collect());
         Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
     }
 }

@@ -8,6 +8,7 @@ use redis::Value;
 use crate::calls::{Answer, Calls, How, TRIES_OF_A_SPLIT_SLOT};
 use crate::detached::{Detached, Pending};
 use crate::error::{Error, Failure};
+use crate::few::Few;
 use crate::node::Node;
 use crate::options::Fallback;
 use crate::place::Place;
@@ -60,7 +61,7 @@ impl Calls {
         match result {
             Ok(reply) => {
                 node.back();
-                Ok(Some(Answer::Reply(reply)))
+                Ok(Some(Answer::Replies(Few::one(reply))))
             }
             Err(failure) if failure.is_unknown_command() => Ok(None),
             Err(failure) => self.failed(node, failure, request).map(Some),
@@ -134,10 +135,8 @@ impl Calls {
             }
             // With its connection, if that still waits.
             drop(rest);
-            if let Some(Ok(Some(answer))) = answer {
-                if let Some(replies) = answer.replies() {
-                    return calls.send_all(request.undo(replies));
-                }
+            if let Some(Ok(Some(Answer::Replies(replies)))) = answer {
+                return calls.send_all(request.undo(&replies));
             }
             let Some(settle) = request.undo_hold() else { return };
             calls.send_all(vec![settle.clone()]);
@@ -150,7 +149,7 @@ impl Calls {
     async fn poll(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
         loop {
             let answer = self.ask(request, How::default(), self.nodes.clock().now()).await?;
-            let Some(replies) = answer.replies() else { return Ok(answer) };
+            let Answer::Replies(replies) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.nodes.clock().now());
             let denied = request.binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
             let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
