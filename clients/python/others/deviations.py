@@ -1,5 +1,11 @@
 """The tests of other libraries that fail on token buckets, and why. docs/ has the same tables."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
 REFILLS = "a bucket refills all the time: half a window after a full burst, half of it may be hit again"
 RESETS = "an empty bucket's reset time is when the next hit passes, not when a window is over"
 NO_PREVIOUS = "a bucket has one level, no previous window whose weight fades"
@@ -29,3 +35,14 @@ LANGCHAIN_DEVIATIONS = {
     "test_rate_limit_skips_cache": LOOKS,
     "test_rate_limit_skips_cache_async": LOOKS,
 }
+
+
+def expect(
+    deviations: dict[str, str], items: list[pytest.Item], name_of: Callable[[pytest.Item], str]
+) -> None:
+    """Lets these tests fail, and no others. One that passes, or is not there, is an error."""
+    if unknown := deviations.keys() - {name_of(item) for item in items}:
+        raise pytest.UsageError(f"deviations of tests that are not there: {sorted(unknown)}")
+    for item in items:
+        if reason := deviations.get(name_of(item)):
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

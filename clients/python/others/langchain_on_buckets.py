@@ -15,7 +15,7 @@ from typing import Any
 
 import langchain_core.rate_limiters
 import pytest
-from deviations import LANGCHAIN_DEVIATIONS
+from deviations import LANGCHAIN_DEVIATIONS, expect
 
 from tokenbucket import Limit
 from tokenbucket.langchain import TokenBucketRateLimiter
@@ -77,12 +77,7 @@ def now() -> Decimal:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    names = {name_of(item) for item in items}
-    if unknown := LANGCHAIN_DEVIATIONS.keys() - names:
-        raise pytest.UsageError(f"deviations of tests that are not there: {sorted(unknown)}")
-    for item in items:
-        if reason := LANGCHAIN_DEVIATIONS.get(name_of(item)):
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    expect(LANGCHAIN_DEVIATIONS, items, name_of)
 
 
 def name_of(item: pytest.Item) -> str:

@@ -18,7 +18,7 @@ import tokenbucket.limits
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 
-from deviations import DEVIATIONS
+from deviations import DEVIATIONS, expect
 
 from services import Service, redis_server
 
@@ -78,12 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     about = [item for item in about if "fixture" in item.callspec.params]  # type: ignore[attr-defined]
     config.hook.pytest_deselected(items=[item for item in items if item not in about])
     items[:] = about
-    names = {name_of(item) for item in items}
-    if unknown := DEVIATIONS.keys() - names:
-        raise pytest.UsageError(f"deviations of tests that are not there: {sorted(unknown)}")
-    for item in items:
-        if reason := DEVIATIONS.get(name_of(item)):
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    expect(DEVIATIONS, items, name_of)
 
 
 def name_of(item: pytest.Item) -> str:
