@@ -2,16 +2,16 @@
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
-import type { AddressInfo } from "node:net";
 import { test, type TestContext } from "node:test";
 
-import express, { type ErrorRequestHandler, type Request } from "express";
+import express, { type Request } from "express";
 import Fastify, { type FastifyRequest } from "fastify";
 import Fastify4 from "fastify-4";
 import { Limiter, type Amount, type Limit } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
+import { serveExpress } from "./apps.js";
 import { clientFor, emptiedClientFor, serverFor, sharedServer, STILL } from "./servers.js";
 
 const server = await sharedServer();
@@ -33,13 +33,7 @@ function byExpress(make: typeof express): Serve {
     app.get("/", rateLimitOfExpress(limiter, options), (_request, response) => {
       response.send("passed");
     });
-    app.use(((error: Error, _request, response, _next) => {
-      response.status(500).send(`${error.name}: ${error.message}`);
-    }) satisfies ErrorRequestHandler);
-    const listening = app.listen(0, "127.0.0.1");
-    await new Promise((ready) => listening.once("listening", ready));
-    t.after(() => new Promise((closed) => listening.close(closed)));
-    return `http://127.0.0.1:${(listening.address() as AddressInfo).port}/`;
+    return `${await serveExpress(t, app)}/`;
   };
 }
 

@@ -23,6 +23,7 @@ import { Redis } from "ioredis";
 import type { Policy } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
+import { countPassed } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer } from "./servers.js";
 
@@ -105,11 +106,7 @@ async function startApp(t: TestContext, throttlers: ThrottlerOptions[], storage?
   };
   return {
     get,
-    async passed(times, path) {
-      let passed = 0;
-      for (let i = 0; i < times; i++) if ((await get(path)).status === 200) passed++;
-      return passed;
-    },
+    passed: (times, path) => countPassed(times, () => get(path)),
     advance(ms) {
       if (storage) server.advance(ms);
       else mock.timers.tick(ms);

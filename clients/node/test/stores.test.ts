@@ -6,12 +6,11 @@
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
-import type { AddressInfo } from "node:net";
 import { after, test, type TestContext } from "node:test";
 
 import fastifyLimit, { type RateLimitPluginOptions } from "@fastify/rate-limit";
 import { serve } from "@hono/node-server";
-import express, { type ErrorRequestHandler } from "express";
+import express from "express";
 import { rateLimit as expressLimit, type Options as ExpressOptions } from "express-rate-limit";
 import Fastify from "fastify";
 import { Hono } from "hono";
@@ -22,6 +21,7 @@ import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket
 import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
 
+import { countPassed, serveExpress } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer, until } from "./servers.js";
 
@@ -125,13 +125,7 @@ function byExpress(limiting: typeof expressLimit): Start {
       (request, response) => void response.status(Number(request.params.status)).send("failed"),
     );
     app.get("/", (_request, response) => void response.send("passed"));
-    app.use(((error: Error, _request, response, _next) => {
-      response.status(500).send(`${error.name}: ${error.message}`);
-    }) satisfies ErrorRequestHandler);
-    const listening = app.listen(0, "127.0.0.1");
-    await new Promise((ready) => listening.once("listening", ready));
-    t.after(() => new Promise((closed) => listening.close(closed)));
-    return { url: `http://127.0.0.1:${(listening.address() as AddressInfo).port}`, undone };
+    return { url: await serveExpress(t, app), undone };
   };
 }
 
@@ -204,11 +198,7 @@ async function startApp(start: Start, t: TestContext, options: Options, ours?: O
   };
   return {
     get,
-    async passed(times, path) {
-      let passed = 0;
-      for (let i = 0; i < times; i++) if ((await get(path)).status === 200) passed++;
-      return passed;
-    },
+    passed: (times, path) => countPassed(times, () => get(path)),
     async limits(path) {
       const { status, header } = await get(path);
       return [
@@ -453,7 +443,7 @@ const OF_FASTIFY: Case[] = [
     bucket: { expected: [403, 200, 403], row: "`ban`" },
   },
   {
-    promise: "continueExceeding: whoever is denied waits for a whole window without requests",
+    promise: "continueExceeding: each denial makes the caller wait for a whole window",
     options: { own: { continueExceeding: true } },
     async run({ get, passed }) {
       await passed(3);

@@ -1,0 +1,24 @@
+/** Applications that tests send requests to. */
+
+import type { AddressInfo } from "node:net";
+import type { TestContext } from "node:test";
+
+import type { ErrorRequestHandler, Express } from "express";
+
+/** Serves it on a free port until the end of the test; errors are answered with their text. Returns its URL. */
+export async function serveExpress(t: TestContext, app: Express): Promise<string> {
+  app.use(((error: Error, _request, response, _next) => {
+    response.status(500).send(`${error.name}: ${error.message}`);
+  }) satisfies ErrorRequestHandler);
+  const listening = app.listen(0, "127.0.0.1");
+  await new Promise((ready) => listening.once("listening", ready));
+  t.after(() => new Promise((closed) => listening.close(closed)));
+  return `http://127.0.0.1:${(listening.address() as AddressInfo).port}`;
+}
+
+/** How many of so many requests, one after the other, pass. */
+export async function countPassed(times: number, get: () => Promise<{ status: number }>): Promise<number> {
+  let passed = 0;
+  for (let i = 0; i < times; i++) if ((await get()).status === 200) passed++;
+  return passed;
+}
