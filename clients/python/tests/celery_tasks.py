@@ -87,7 +87,7 @@ def other() -> None:
     soft_time_limit=60,
 )
 def told(key: str) -> None:
-    """Runs until it is told to end."""
+    """Runs until `key` is set."""
     notes.rpush("pids", os.getpid())
     with running("told"):
         while not notes.exists(key):

@@ -43,7 +43,7 @@ class Patience:
 
 
 def until_granted(patience: Patience, ask: Callable[[float], Decision]) -> Decision:
-    """The last decision of `ask`, which is told for how many ms it may wait."""
+    """Asks until granted or too late, and returns the last decision. `ask` gets the ms it may wait."""
     while True:
         decision = ask(patience.left_ms)
         pause_s = patience.pause_s(decision)

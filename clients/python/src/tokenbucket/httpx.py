@@ -328,7 +328,7 @@ def _release(hold: Hold | None) -> None:
         try:
             hold.settle()
         except TokenBucketError:
-            hold._backend.server.log.warning("a place in flight was not given back", exc_info=True)
+            _not_released(hold)
 
 
 async def _release_async(hold: _asyncio.Hold | None) -> None:
@@ -336,7 +336,11 @@ async def _release_async(hold: _asyncio.Hold | None) -> None:
         try:
             await hold.settle()
         except TokenBucketError:
-            hold._backend.server.log.warning("a place in flight was not given back", exc_info=True)
+            _not_released(hold)
+
+
+def _not_released(hold: Hold | _asyncio.Hold) -> None:
+    hold._backend.server.log.warning("a place in flight was not given back", exc_info=True)
 
 
 def _expires_with(stream: object, hold: Hold | _asyncio.Hold) -> None:
