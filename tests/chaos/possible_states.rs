@@ -1,7 +1,7 @@
 //! What the buckets of one client must hold, by the exact model, and what they may hold while a call's fate is
 //! unknown: judges what is replied and what is stored, and follows it.
 
-use super::step::{Act, Step, Want};
+use super::step::{new_limit, Act, Step, Want};
 use super::world::{Memory, Now};
 use crate::common::judged_calls::{holds_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
@@ -9,7 +9,7 @@ use crate::common::model::call::Wanted;
 use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
 use crate::common::reply::integers;
 use crate::common::stored::Stored;
-use crate::common::{decision, integer, is_before, multi_decision, reply};
+use crate::common::{decision, integer, is_before, multi_decision, reply, Random, HOUR_MS};
 use num_traits::Signed;
 use redis::Value;
 
@@ -23,6 +23,9 @@ pub struct Bucket {
     pub model: Model,
     /// Whether it had a key when it was last looked at.
     pub has_key: bool,
+    /// Whether only one state was possible whenever a call was cut off. States that are the same under one limit, say full
+    /// by what flowed in, differ under another.
+    pub is_certain: bool,
 }
 
 /// The buckets of one client.
@@ -51,7 +54,7 @@ impl PossibleStates {
     /// The server is empty: every bucket is full.
     pub fn reset(&mut self) {
         self.possible.truncate(1);
-        self.buckets().iter_mut().for_each(|bucket| bucket.model = Model::default());
+        self.buckets().iter_mut().for_each(Bucket::reset);
     }
 
     /// The steps may have been done as one, or none of them.
@@ -63,8 +66,8 @@ impl PossibleStates {
         self.possible.extend(done);
     }
 
-    /// Keeps the one state that is stored, and panics if it is none of them. Returns what became of a call that was cut
-    /// off.
+    /// Keeps the state that is stored, the first if it may be several, and panics if it is none of them. Returns what
+    /// became of a call that was cut off.
     pub fn settle(
         &mut self,
         now: &Now,
@@ -76,16 +79,21 @@ impl PossibleStates {
             let misfits = pairs.filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
             misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
-        let Some(fitting) = self.possible.iter().position(|buckets| misfits(buckets).is_empty()) else {
+        let fits = |number: &usize| misfits(&self.possible[*number]).is_empty();
+        let fitting: Vec<usize> = (0..self.possible.len()).filter(fits).collect();
+        let Some(first) = fitting.first() else {
             let all: Vec<_> = self.possible.iter().map(misfits).collect();
             panic!("what is stored at {} is none of the {} that may be: {all:#?}", now.us, all.len());
         };
-        let fate = if fitting > 0 { "cut off and done" } else { "cut off and not done" };
+        let fate = if *first > 0 { "cut off and done" } else { "cut off and not done" };
         let fate = (!self.is_settled()).then_some(fate);
-        self.possible = vec![self.possible.swap_remove(fitting)];
-        for (bucket, found) in self.possible[0].iter_mut().zip(&found) {
+        let mut buckets = self.possible[*first].clone();
+        for (place, (bucket, found)) in buckets.iter_mut().zip(&found).enumerate() {
+            let is_same = |other: &usize| self.possible[*other][place].model == bucket.model;
+            bucket.is_certain &= fitting.iter().all(is_same);
             bucket.see(now, state(found.as_ref()));
         }
+        self.possible = vec![buckets];
         fate
     }
 }
@@ -105,6 +113,10 @@ fn state(found: Option<&Stored>) -> Option<State> {
 }
 
 impl Bucket {
+    fn reset(&mut self) {
+        (self.model, self.is_certain) = (Model::default(), true);
+    }
+
     /// Whether it may be stored like this. No key goes before its bucket is full, nor much later: a hold that was made
     /// and has ended may leave no other mark.
     fn may_be(&self, now: &Now, found: Option<&Stored>) -> bool {
@@ -206,7 +218,7 @@ pub fn judge_reply(buckets: &mut Buckets, Step { places, act, .. }: &Step, now: 
             // A bucket that is full may still have its key.
             let may_have_none = bucket.model.may_be(&bucket.limit, now.us, None);
             assert!(removed == 1 || (removed == 0 && may_have_none), "removed {removed} keys of {bucket:?}");
-            bucket.model = Model::default();
+            bucket.reset();
         }
     }
 }
@@ -277,4 +289,32 @@ fn none_or_all(buckets: &Buckets, places: &[usize], takes: &[Operation], now: &N
         }
     }
     vec![buckets.clone(), after]
+}
+
+#[test]
+fn a_bucket_of_which_several_states_are_possible_keeps_its_limit() {
+    let mut random = Random::new(0);
+    let (mut now, limit) = (Now { us: 1_000_000_000, memory: Memory::Free }, Limit::new("10", "1"));
+    let mut model = Model::default();
+    let hold = HoldOperation::Set { id: "a".to_owned(), amount_micro: 1_000_000, ttl_ms: HOUR_MS };
+    model.apply(&limit, &hold, now.us, 1, false);
+    let key = "client:0:0".to_owned();
+    let bucket = Bucket { key, limit, throttle: None, model, has_key: true, is_certain: true };
+    let expires_at_ms = bucket.model.expires_ms().map(|(earliest_ms, _)| earliest_ms);
+    let mut states = PossibleStates::new(vec![bucket]);
+    let charge = Want::Operation(Operation::Charge { amount_micro: 2_000_000 });
+    states.fork(&[Step { words: String::new(), places: vec![0], act: Act::Decide(None, charge) }], &now);
+    let refilled_at_us = now.us;
+    now.us += 60_000_000;
+    // The charge was made, and what flowed in since has hidden it.
+    let fate = states.settle(&now, |bucket| {
+        let holds = holds_to_show(&bucket.model, now.us);
+        Some(Stored { level: "7".to_owned(), refilled_at_us, expires_at_ms, holds })
+    });
+    assert_eq!(fate, Some("cut off and not done"));
+    let mut draws_a_limit =
+        |states: &mut PossibleStates| (0..100).any(|_| new_limit(&mut random, states.buckets()).is_some());
+    assert!(!draws_a_limit(&mut states));
+    states.reset();
+    assert!(draws_a_limit(&mut states));
 }

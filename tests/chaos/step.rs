@@ -74,7 +74,7 @@ pub fn new_buckets(random: &mut Random, client: u64) -> Buckets {
             (judged_calls::limit(random, RATES), None)
         };
         let key = format!("client:{client}:{place}");
-        Bucket { key, limit, throttle, model: Model::default(), has_key: false }
+        Bucket { key, limit, throttle, model: Model::default(), has_key: false, is_certain: true }
     };
     (0..BUCKETS).map(bucket).collect()
 }
@@ -131,17 +131,18 @@ fn take_together(random: &mut Random, buckets: &Buckets) -> Step {
 
 /// A charge under a new limit, if there is a bucket that may have one.
 ///
-/// Only between rates at which nothing is rounded. At others a level is known to a micro-token, and whether a smaller
-/// charge that was cut off was made is not: at another rate the moment of the last write would show.
+/// Only of a bucket that is known for sure, and between rates at which nothing is rounded. At others a level is known to a
+/// micro-token, and whether a smaller charge that was cut off was made is not: at another rate the moment of the last
+/// write would show.
 pub fn new_limit(random: &mut Random, buckets: &Buckets) -> Option<Step> {
     let place = random.below(buckets.len() as u64) as usize;
-    let Bucket { key, limit, throttle, .. } = &buckets[place];
+    let Bucket { key, limit, throttle, is_certain, .. } = &buckets[place];
     let new_limit = judged_calls::limit(random, RATES);
     let amount_micro = judged_calls::amount_micro(random, &new_limit);
     let are_whole = limit.is_whole() && new_limit.is_whole();
     let charge = Operation::Charge { amount_micro };
     let words = words(charge, key, &new_limit);
     let act = Act::Decide(Some(new_limit), Want::Operation(charge));
-    let is_possible = throttle.is_none() && amount_micro > 0 && are_whole;
+    let is_possible = *is_certain && throttle.is_none() && amount_micro > 0 && are_whole;
     is_possible.then_some(Step { words, places: vec![place], act })
 }

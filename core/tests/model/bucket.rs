@@ -40,12 +40,12 @@ impl Range {
 }
 
 /// A bucket. The default is a full one, which has no key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     stored: Option<Stored>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Stored {
     level: Range,
     written_at_us: i64,
