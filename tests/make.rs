@@ -1,4 +1,4 @@
-//! What `make` refuses before it installs or builds anything.
+//! What `make` refuses before it installs or builds anything, and what it installs first.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -7,6 +7,15 @@ use std::{env, fs};
 
 /// Variables of a `make` that runs this test, which are not for the one that it runs.
 const OF_OTHERS: [&str; 5] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "SERVER"];
+
+fn make(words: &str) -> Command {
+    let mut command = Command::new("make");
+    command.args(["--no-print-directory", "-C", env!("CARGO_MANIFEST_DIR")]).args(words.split(' '));
+    for name in OF_OTHERS {
+        command.env_remove(name);
+    }
+    command
+}
 
 /// Runs `make`, which has to fail without a call of cargo or Python, and returns what it printed.
 fn refusal(words: &str) -> String {
@@ -18,12 +27,7 @@ fn refusal(words: &str) -> String {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
-    let mut command = Command::new("make");
-    command.args(["--no-print-directory", "-C", env!("CARGO_MANIFEST_DIR")]).args(words.split(' '));
-    for name in OF_OTHERS {
-        command.env_remove(name);
-    }
-    let output = command.env("PATH", path).output().unwrap();
+    let output = make(words).env("PATH", path).output().unwrap();
     let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(!output.status.success(), "make {words}: {printed}");
     assert!(!calls.exists(), "make {words} called {}", fs::read_to_string(calls).unwrap());
@@ -61,5 +65,19 @@ fn examples_and_clients_name_what_builds_the_module_that_they_lack() {
         let printed = refusal(&format!("{words} MODULE=/nope.so"));
         let line = "no module at /nope.so: run 'make build' at the top, or set MODULE";
         assert!(printed.contains(line), "make {words}: {printed}");
+    }
+}
+
+/// `redis-cli` makes clusters and runs the transcripts of the documentation.
+#[test]
+fn every_target_that_tests_servers_installs_redis_cli_first() {
+    for words in ["matrix", "cluster-test", "hostile", "test-server SERVER=redis-server", "test-musl"] {
+        let output = make(&format!("--dry-run {words}")).output().unwrap();
+        let recipe = String::from_utf8(output.stdout).unwrap();
+        let install = recipe.lines().position(|line| line.contains("install.sh") && line.contains(" redis"));
+        let test = recipe
+            .lines()
+            .position(|line| ["matrix.sh", "test-cross.sh", "cargo test"].iter().any(|it| line.contains(it)));
+        assert!(install.is_some() && test.is_some() && install <= test, "make {words}: {recipe}");
     }
 }
