@@ -111,6 +111,8 @@ for argument in "\$@"; do
         # Links the unwinder statically, because not every server image has libgcc_s.
         -lgcc_s | -lgcc_eh) argument=-lunwind ;;
         -static-pie) arguments+=(-static) argument=-pie ;;
+        # rustc asks for a fixed address in static programs for arm64. Their code needs none.
+        -no-pie) argument=-pie ;;
     esac
     arguments+=("\$argument")
 done
