@@ -101,7 +101,7 @@ impl Drop for Held {
     }
 }
 
-/// What a request is told that finds no place, or no memory.
+/// The reply to a request for which there is no place or no memory.
 pub(super) fn too_many() -> Status {
     Status::resource_exhausted("too many unfinished requests")
 }

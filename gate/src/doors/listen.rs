@@ -237,11 +237,8 @@ impl End {
 }
 
 fn next_look(idle: Duration, last: Option<Instant>) -> Sleep {
-    match (Instant::now().checked_add(idle), last) {
-        (Some(look), Some(last)) => sleep_until(look.min(last)),
-        (Some(look), None) => sleep_until(look),
-        (None, _) => sleep(idle),
-    }
+    let look = Instant::now().checked_add(idle);
+    look.into_iter().chain(last).min().map_or_else(|| sleep(idle), sleep_until)
 }
 
 #[derive(Debug)]
