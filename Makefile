@@ -124,15 +124,18 @@ test-dist: ## Build a release twice, compare, check its symbols, and install it 
 	@scripts/test-dist.sh target/dist
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
+# $(call on_each,ARGUMENTS OF CARGO TEST,SERVERS): runs tests on each server and prints a table.
+on_each = @scripts/install.sh redis && scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(1)' $(2)
+
 .PHONY: matrix
 matrix: build ## Test the module on every supported server (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
-	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server --test cluster -- --test-threads $(TEST_THREADS)' $(or $(NAMES),$(ALL_ENGINES))
+	$(call on_each,--test server --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
 
 .PHONY: cluster-test
 cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
-	@scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test cluster' $(TEST_ENGINES)
+	$(call on_each,--test cluster,$(TEST_ENGINES))
 
 # $(call cross,RUST-TARGET,SERVERS): tests that target on those servers.
 cross = @scripts/install.sh engines redis && scripts/test-cross.sh $(1) $(2) -- --test-threads $(TEST_THREADS) $(TESTS)
@@ -165,9 +168,11 @@ engines:
 	@scripts/engines.sh '$(ENGINES)' $(NAMES)
 
 .PHONY: hostile
-hostile: build ## Send 10^6 random commands and 10^5 hostile payloads to each of three servers (about 3 minutes)
+hostile: build ## Send 10^6 random commands and 10^5 hostile payloads to each of three servers (about 5 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
-	@HOSTILE_COMMANDS=1000000 HOSTILE_PAYLOADS=100000 scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '--test server -- hostile:: payloads::' $(TEST_ENGINES)
+	$(call on_each,--test server -- hostile:: payloads::,$(TEST_ENGINES))
+hostile: export HOSTILE_COMMANDS := 1000000
+hostile: export HOSTILE_PAYLOADS := 100000
 
 .PHONY: valgrind
 valgrind: build ## Run every command, file and replica under valgrind, on a server with libc's allocator
@@ -196,22 +201,31 @@ MUTANT_CASES ?= 16
 # Selects mutants: MUTANTS='--file core/src/top.rs', or --shard 0/8.
 MUTANTS ?=
 
+# For the Makefiles of examples, packages and the gate.
+SERVER_AND_MODULE = SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'
+
 .PHONY: examples
 examples: build ## Set up and test every application under examples/
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@for example in $(EXAMPLES); do \
 		printf '\n\033[1m== example %s\033[0m\n' $$example; \
-		$(MAKE) --no-print-directory -C examples/$$example test SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'; \
+		$(MAKE) --no-print-directory -C examples/$$example test $(SERVER_AND_MODULE); \
 	done
 EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
+# The scenarios come first and alone: they build what the packages' tests build too, and some compare speeds. The packages'
+# tests mostly wait, so two packages run at a time, and what one line of a recipe prints stays together.
 .PHONY: clients
-clients: build ## Set up and test every client package under clients/ (about 20 minutes)
+clients: build ## Set up and test every client package under clients/ (about 15 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
-	@for client in $(CLIENTS); do \
-		printf '\n\033[1m== client %s\033[0m\n' $$client; \
-		$(MAKE) --no-print-directory -C clients/$$client test SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'; \
-	done
+	@$(if $(filter conformance,$(CLIENTS)),$(MAKE) --no-print-directory client-conformance)
+	@$(if $(PACKAGES),$(MAKE) --no-print-directory -j2 --output-sync=line $(PACKAGES:%=client-%))
+PACKAGES = $(filter-out conformance,$(CLIENTS))
+
+client-%:
+	$(call say,'client $*')
+	@$(MAKE) --no-print-directory -C clients/$* test $(SERVER_AND_MODULE)
+
 CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
 .PHONY: gate
@@ -226,18 +240,17 @@ gate-tools:
 .PHONY: run-gate
 run-gate: gate-tools build ## Start Redis, the gate, Envoy and Caddy before a backend, and say what to try (PORT=8000)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
-	@$(MAKE) --no-print-directory -C gate run $(GATE_SERVER) $(if $(filter command line,$(origin PORT)),,PORT=8000)
+	@$(MAKE) --no-print-directory -C gate run $(SERVER_AND_MODULE) $(if $(filter command line,$(origin PORT)),,PORT=8000)
 
 .PHONY: test-gate
 test-gate: gate-tools build ## Set up and test the gate behind real proxies: Envoy, Caddy, Traefik, nginx, HAProxy
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
-	@$(MAKE) --no-print-directory -C gate test $(GATE_SERVER)
+	@$(MAKE) --no-print-directory -C gate test $(SERVER_AND_MODULE)
 
 .PHONY: bench-gate
 bench-gate: build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
-	@$(MAKE) --no-print-directory -C gate bench $(GATE_SERVER)
-GATE_SERVER = SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'
+	@$(MAKE) --no-print-directory -C gate bench $(SERVER_AND_MODULE)
 
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
