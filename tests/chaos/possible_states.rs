@@ -79,18 +79,17 @@ impl PossibleStates {
             let misfits = pairs.filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
             misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
-        let fits = |number: &usize| misfits(&self.possible[*number]).is_empty();
-        let fitting: Vec<usize> = (0..self.possible.len()).filter(fits).collect();
-        let Some(first) = fitting.first() else {
+        let numbered = self.possible.iter().enumerate();
+        let fitting: Vec<_> = numbered.filter(|(_, buckets)| misfits(buckets).is_empty()).collect();
+        let Some(&(number, first)) = fitting.first() else {
             let all: Vec<_> = self.possible.iter().map(misfits).collect();
             panic!("what is stored at {} is none of the {} that may be: {all:#?}", now.us, all.len());
         };
-        let fate = if *first > 0 { "cut off and done" } else { "cut off and not done" };
+        let fate = if number > 0 { "cut off and done" } else { "cut off and not done" };
         let fate = (!self.is_settled()).then_some(fate);
-        let mut buckets = self.possible[*first].clone();
+        let mut buckets = first.clone();
         for (place, (bucket, found)) in buckets.iter_mut().zip(&found).enumerate() {
-            let is_same = |other: &usize| self.possible[*other][place].model == bucket.model;
-            bucket.is_certain &= fitting.iter().all(is_same);
+            bucket.is_certain &= fitting.iter().all(|(_, other)| other[place].model == bucket.model);
             bucket.see(now, state(found.as_ref()));
         }
         self.possible = vec![buckets];
