@@ -4,7 +4,7 @@
 //! tampered with, so every field is checked, all of them before the first key is touched.
 
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
-use crate::redis::{replicate_verbatim, Access, Argument, BucketKey, Call};
+use crate::redis::{replicate_verbatim, waiting, Access, Argument, BucketKey, Call};
 use tokenbucket_core::effect::{self, Effect};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::request;
@@ -57,6 +57,9 @@ fn open<'call>(call: Call<'call>, name: Argument<'call>) -> Result<BucketKey<'ca
 }
 
 fn overwrite(mut key: BucketKey, effect: Effect) {
+    if waiting::is_any() {
+        waiting::mark_replaced(&key);
+    }
     let expire_at_ms = match effect {
         Effect::Stored { bucket, expire_at_ms } => {
             key.store_alone(bucket);

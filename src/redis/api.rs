@@ -96,6 +96,7 @@ required! {
     RedisModule_ReplyWithNull,
     RedisModule_ReplyWithSimpleString,
     RedisModule_ReplyWithStringBuffer,
+    RedisModule_RetainString,
     RedisModule_SaveSigned,
     RedisModule_SaveStringBuffer,
     RedisModule_SelectDb,

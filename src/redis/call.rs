@@ -3,7 +3,9 @@
 use super::api::{context_flags, server};
 use super::clock::now_us;
 use redis_module::raw;
+use std::borrow::Borrow;
 use std::ffi::{c_int, c_long, CStr, CString};
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::{ptr, slice};
 use tokenbucket_core::bucket::{Decision, Outcome};
@@ -24,6 +26,13 @@ impl Argument<'_> {
     pub(super) unsafe fn of(string: &*mut raw::RedisModuleString) -> Option<&Self> {
         // SAFETY: by the contract of this function, and `Argument` is a transparent wrapper of a pointer.
         (!string.is_null()).then(|| unsafe { &*ptr::from_ref(string).cast() })
+    }
+
+    /// Keeps the string beyond the call, without copying it.
+    pub(crate) fn retain(&self) -> OwnedString {
+        // SAFETY: the string is alive; without a context only its count of references grows.
+        unsafe { server!(RedisModule_RetainString)(ptr::null_mut(), self.string) };
+        OwnedString(self.string)
     }
 }
 
@@ -70,6 +79,7 @@ pub(crate) struct Call<'call> {
     pub(super) context: *mut raw::RedisModuleCtx,
     arguments: &'call [Argument<'call>],
     now_us: i64,
+    is_its_turn: bool,
 }
 
 impl<'call> Call<'call> {
@@ -86,7 +96,7 @@ impl<'call> Call<'call> {
     ) -> Self {
         // SAFETY: by the contract of this function: behind the name stand the others.
         let arguments = unsafe { arguments(argv.add(1), argc.wrapping_sub(1)) };
-        Self { context, arguments, now_us: now_us() }
+        Self { context, arguments, now_us: now_us(), is_its_turn: false }
     }
 
     /// A call that came before, and is decided now on behalf of a client that waits.
@@ -95,7 +105,18 @@ impl<'call> Call<'call> {
         arguments: &'call [Argument<'call>],
         now_us: i64,
     ) -> Self {
-        Self { context, arguments, now_us }
+        Self { context, arguments, now_us, is_its_turn: false }
+    }
+
+    /// The same call when its turn has come: no other is before it.
+    pub(super) fn in_turn(self) -> Self {
+        Self { is_its_turn: true, ..self }
+    }
+
+    /// Returns whether it waited, and its turn has come.
+    #[inline]
+    pub(crate) fn is_its_turn(&self) -> bool {
+        self.is_its_turn
     }
 
     /// The arguments behind the command's name.
@@ -230,14 +251,8 @@ impl<'call> Call<'call> {
     }
 }
 
-/// A string that we made, freed when it goes out of scope.
-pub(super) struct OwnedString(pub(super) *mut raw::RedisModuleString);
-
-impl OwnedString {
-    pub(super) fn argument(&self) -> Argument<'_> {
-        Argument { string: self.0, call: PhantomData }
-    }
-}
+/// A string that we own a reference to, given back when it goes out of scope. Ordered and hashed by its bytes.
+pub(crate) struct OwnedString(pub(super) *mut raw::RedisModuleString);
 
 impl OwnedString {
     pub(super) fn new(bytes: &[u8]) -> Self {
@@ -246,11 +261,73 @@ impl OwnedString {
             unsafe { server!(RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) };
         Self(string)
     }
+
+    /// Takes over a string that the server made for us.
+    ///
+    /// # Safety
+    /// It must not be null, and nothing else frees this reference.
+    pub(super) unsafe fn adopt(string: *mut raw::RedisModuleString) -> Self {
+        Self(string)
+    }
+
+    pub(super) fn argument(&self) -> Argument<'_> {
+        Argument { string: self.0, call: PhantomData }
+    }
+}
+
+impl Clone for OwnedString {
+    /// Shares the bytes.
+    fn clone(&self) -> Self {
+        self.argument().retain()
+    }
+}
+
+impl Borrow<[u8]> for OwnedString {
+    fn borrow(&self) -> &[u8] {
+        let mut len = 0;
+        // SAFETY: the string lives as long as this reference to it, and nothing changes its bytes.
+        unsafe {
+            let bytes = server!(RedisModule_StringPtrLen)(self.0, &raw mut len);
+            slice::from_raw_parts(bytes.cast(), len)
+        }
+    }
+}
+
+impl AsRef<[u8]> for OwnedString {
+    fn as_ref(&self) -> &[u8] {
+        self.borrow()
+    }
+}
+
+impl PartialEq for OwnedString {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_ref() == other.as_ref()
+    }
+}
+
+impl Eq for OwnedString {}
+
+impl PartialOrd for OwnedString {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for OwnedString {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_ref().cmp(other.as_ref())
+    }
+}
+
+impl Hash for OwnedString {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_ref().hash(state);
+    }
 }
 
 impl Drop for OwnedString {
     fn drop(&mut self) {
-        // SAFETY: made in `new` without a context, and freed only here.
+        // SAFETY: our reference, given back only here.
         unsafe { server!(RedisModule_FreeString)(ptr::null_mut(), self.0) };
     }
 }

@@ -53,13 +53,13 @@ unsafe extern "C" fn handler<C: Command>(
         ignore(&call);
         return 0;
     }
-    if C::SPEC.audience.writes() && waiting::is_anyone() {
+    if C::SPEC.audience.writes() && waiting::is_any() {
         waiting::before_command(call);
     }
     if let Err(refusal) = C::run(call) {
         refuse(&C::SPEC, &call, refusal);
     }
-    if C::SPEC.audience.writes() && waiting::is_anyone() {
+    if C::SPEC.audience.writes() && waiting::is_any() {
         waiting::after_command(context);
     }
     0

@@ -4,258 +4,268 @@
 //!
 //! A call lacks a bucket while the bucket has less than the call wants of it. What an earlier call lacks, no later one
 //! may take. A call that waits for one bucket does not keep others from its other buckets, and a part of a call that wants
-//! nothing (of cost 0, or a hold that is large enough) is kept by no other call.
+//! nothing (of cost 0, or a hold that is large enough) is kept by no other call. A call that no wait can help any more
+//! keeps no other: it is its turn, to be denied.
 //!
 //! # How the next one is found
 //!
-//! Each call is *parked* at one bucket that keeps it: one that it lacks, or that an earlier call lacks which wants it too.
-//! Whatever keeps the first of those parked at a bucket keeps all of them. So a bucket is looked at only when it has
-//! changed ([`Queue::mark`]) or when enough has flowed in for the first one parked there ([`Queue::next_look_us`]), and
-//! then only the first one is examined: it stays, is parked at another bucket that keeps it, or it is its turn.
+//! The queue stores which call waits where, and nothing of what a call lacks: that is computed when the call is examined,
+//! from what its buckets hold at that moment. Each call is *parked* at one key that keeps it: it lacks that bucket, or an
+//! earlier call does. Whatever keeps the first call parked at a key keeps the rest of them. So when a bucket changes
+//! ([`Queue::mark`]), or enough has flowed in, only the first one is examined: it stays, is parked at another key that
+//! keeps it, or it is its turn. In the last two cases the next one is the first.
 //!
-//! That holds only if all calls that are parked together want something. So parts of cost 0, which lack a bucket while it
-//! is in debt, are parked apart. A call whose hold has become large enough is parked alone, and examined.
+//! # A turn may end early
 //!
-//! The queue has no clock, no server and no thread: it asks [`Levels`] for levels and the time. Its owner marks the buckets
-//! that change, and calls [`Queue::next_served`] until nobody is left whose turn it is.
+//! A release may serve thousands, and the server has other clients. So [`Queue::next_served`] stops when the turn has no
+//! time left ([`Levels::has_time`]), and goes on in the next one. The outcome is that of one long turn, because calls are
+//! examined in order of arrival, those that have become free before any later one, and because nothing is decided against
+//! a call that is *due*, which means still to be examined: no newcomer takes what it wants ([`Queue::wanted_before`]), and
+//! its time is not over ([`Queue::overdue`]).
+//!
+//! The queue has no clock, no server and no thread: it asks [`Levels`]. Its owner marks the buckets that change, and
+//! calls [`Queue::next_served`] until no call is left whose turn it is.
 
-mod waited;
-mod wants;
+mod line;
 
 use crate::bucket::Limit;
-use smallvec::SmallVec;
+use line::{Lack, Line};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use waited::Waited;
+use std::hash::Hash;
+use std::iter::once;
 
-pub use waited::Held;
+pub use line::Seen;
 
 /// The number of a call that waits: a later call has a larger one.
 pub type Arrival = u64;
 
-/// A bucket at which calls are parked.
-type BucketId = u64;
-
-/// The same key for calls that want something of it, and for those of cost 0 under each limit.
-#[derive(Clone, Debug, Default)]
-struct Ids {
-    wanted: Option<BucketId>,
-    free: Vec<(Limit, BucketId)>,
-}
-
 /// The number of a database.
 pub type Db = i32;
 
-/// What the queue asks of the buckets, all of it at one moment.
-pub trait Levels {
-    /// Until when the bucket has less than `wanted_micro` under `limit`, in Unix microseconds, if nobody takes;
-    /// [`i64::MAX`] if that cannot be foreseen. `None` if it has as much.
-    fn lacks_until_us(&mut self, db: Db, key: &[u8], limit: &Limit, wanted_micro: i64) -> Option<i64>;
+/// A key that waiting calls name.
+type LineId = u64;
 
-    /// What is held of the bucket under `id` at that moment.
-    fn held(&mut self, db: Db, key: &[u8], id: &[u8]) -> Held;
+/// The bytes of a key or of the id of a hold, where their owner keeps them. A clone is the same bytes in the same place.
+pub trait Name: Borrow<[u8]> + Clone + Hash + Ord {}
+impl<N: Borrow<[u8]> + Clone + Hash + Ord> Name for N {}
 
-    /// The moment, in Unix microseconds.
-    fn now_us(&self) -> i64;
+/// What the queue asks of the server, all of it at one moment.
+pub trait Levels<N> {
+    /// Looks at what a key holds; `None` if that is not a bucket.
+    fn look<T>(&mut self, db: Db, key: &N, look: impl FnOnce(Option<&Seen<'_>>) -> T) -> T;
+
+    /// Returns whether the turn has time for another examination.
+    fn has_time(&mut self) -> bool;
 }
 
 /// What a call wants of one bucket.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct Part<N> {
     /// The key of the bucket.
-    pub key: Box<[u8]>,
+    pub key: N,
     /// The limit that came with the call.
     pub limit: Limit,
-    /// Micro-tokens. Of a hold it is all that is to be held.
+    /// Micro-tokens. For a hold, its whole amount.
     pub wanted_micro: i64,
-    /// The id of the hold, if it is one: then what is held under it already is not lacking.
-    pub id: Option<Box<[u8]>>,
-}
-
-/// A part of a call that waits.
-#[derive(Clone, Debug)]
-struct Want {
-    bucket: BucketId,
-    part: Part,
+    /// The id of the hold, if it is one: what is held under it already is not lacking.
+    pub id: Option<N>,
 }
 
 #[derive(Clone, Debug)]
 struct Waiter {
-    wants: Vec<Want>,
-    parked_at: BucketId,
+    /// The keys that it names.
+    lines: Box<[LineId]>,
+    parked_at: LineId,
     deadline_us: i64,
+    /// When to examine it although nothing changes, in Unix microseconds.
+    look_us: Option<i64>,
+}
+
+/// What is known of a bucket that may have more than before.
+#[derive(Clone, Debug)]
+struct Changed<N> {
+    /// The key may hold another bucket.
+    is_other: bool,
+    /// The ids of holds that may be larger.
+    ids: BTreeSet<N>,
 }
 
 /// The calls that wait in a server.
-#[derive(Clone, Debug, Default)]
-pub struct Queue {
-    names: BTreeMap<Db, HashMap<Box<[u8]>, Ids>>,
-    buckets: BTreeMap<BucketId, Waited>,
+#[derive(Clone, Debug)]
+pub struct Queue<N> {
+    names: BTreeMap<Db, HashMap<N, LineId>>,
+    lines: BTreeMap<LineId, Line<N>>,
     waiters: BTreeMap<Arrival, Waiter>,
+    /// Which calls want a hold, and of which buckets, by its id.
+    claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
     deadlines: BTreeSet<(i64, Arrival)>,
-    /// When to look at a bucket although nobody changes it, in Unix microseconds.
-    looks: BTreeSet<(i64, BucketId)>,
-    /// The buckets to look at, by the first call that is parked there.
-    marked: BTreeSet<(Arrival, BucketId)>,
+    looks: BTreeSet<(i64, Arrival)>,
+    /// Keys whose buckets may have more than before.
+    changed: BTreeMap<LineId, Changed<N>>,
+    /// Calls to examine.
+    due: BTreeSet<Arrival>,
     arrivals: Arrival,
-    bucket_ids: BucketId,
+    line_ids: LineId,
 }
 
-impl Queue {
-    /// How many wait.
+impl<N: Name> Default for Queue<N> {
+    fn default() -> Self {
+        Self {
+            names: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            claims: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            looks: BTreeSet::new(),
+            changed: BTreeMap::new(),
+            due: BTreeSet::new(),
+            arrivals: 0,
+            line_ids: 0,
+        }
+    }
+}
+
+impl<N: Name> Queue<N> {
+    /// The number of calls that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no call waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// Lets a call wait until `deadline_us` Unix microseconds, behind all others.
-    pub fn enter(&mut self, db: Db, parts: Vec<Part>, deadline_us: i64, levels: &mut impl Levels) -> Arrival {
+    /// Lets a call wait until `deadline_us` Unix microseconds, behind all others. It is due: the next turn examines it.
+    pub fn enter(&mut self, db: Db, parts: Vec<Part<N>>, deadline_us: i64) -> Arrival {
         self.arrivals = self.arrivals.wrapping_add(1);
         let arrival = self.arrivals;
-        let want = |part: Part| Want { bucket: self.name(db, &part), part };
-        let wants: Vec<Want> = parts.into_iter().map(want).collect();
-        for want in &wants {
-            if let Some(bucket) = self.buckets.get_mut(&want.bucket) {
-                bucket.add(arrival, &want.part);
-            }
-        }
-        self.waiters.insert(arrival, Waiter { wants, parked_at: 0, deadline_us });
+        let lines: Box<[LineId]> = parts.into_iter().map(|part| self.add(db, arrival, part)).collect();
+        let parked_at = lines.first().copied().unwrap_or_default();
+        self.waiters.insert(arrival, Waiter { lines, parked_at, deadline_us, look_us: None });
         self.deadlines.insert((deadline_us, arrival));
-        match self.kept_at(arrival, levels) {
-            Some((bucket, until_us)) => self.park(arrival, bucket, until_us),
-            None => self.park_alone(db, arrival),
-        }
+        self.park(arrival, parked_at, None);
+        self.due.insert(arrival);
         arrival
     }
 
     /// Takes a call out: it was served, its time is over, or its client has gone. Those that it kept may be served now.
     pub fn leave(&mut self, arrival: Arrival) {
         self.unpark(arrival);
+        self.look_at(arrival, None);
+        self.due.remove(&arrival);
         let Some(waiter) = self.waiters.remove(&arrival) else { return };
         self.deadlines.remove(&(waiter.deadline_us, arrival));
-        for want in &waiter.wants {
-            let Some(bucket) = self.buckets.get_mut(&want.bucket) else { continue };
-            bucket.remove(arrival, &want.part);
-            let db = bucket.db;
-            self.mark(db, &want.part.key);
-            self.forget_if_empty(want.bucket);
+        for line in waiter.lines {
+            let id = self.lines.get_mut(&line).and_then(|line| line.remove(arrival));
+            // It may have been granted, and others may want that hold too.
+            let id = id.filter(|id| self.unclaim(id, line, arrival));
+            self.mark_line(line, false, id);
+            self.forget_if_empty(line);
         }
     }
 
     /// Notes that a bucket may have more than before.
     pub fn mark(&mut self, db: Db, key: &[u8]) {
-        self.find(db, key).into_iter().for_each(|bucket| self.mark_bucket(bucket));
-    }
-
-    /// Notes that a key has gone or has another bucket, in one database or in one that is not known.
-    pub fn mark_gone(&mut self, db: Option<Db>, key: &[u8]) {
-        let dbs: Vec<Db> = db.map_or_else(|| self.names.keys().copied().collect(), |db| vec![db]);
-        let buckets: Vec<BucketId> = dbs.into_iter().flat_map(|db| self.find(db, key)).collect();
-        buckets.into_iter().for_each(|bucket| self.mark_with_holds(bucket));
+        self.find(db, key).into_iter().for_each(|line| self.mark_line(line, false, None));
     }
 
     /// Notes that a hold of a bucket is set or ended under `id`.
     pub fn mark_hold(&mut self, db: Db, key: &[u8], id: &[u8]) {
-        for bucket in self.find(db, key) {
-            if let Some(waited) = self.buckets.get_mut(&bucket) {
-                waited.mark_hold(id);
-            }
-            self.mark_bucket(bucket);
-        }
+        let id = self.claims.get_key_value(id).map(|(id, _)| id.clone());
+        self.find(db, key).into_iter().for_each(|line| self.mark_line(line, false, id.clone()));
+    }
+
+    /// Notes that a key has gone or has another bucket, in one database or in one that is not known.
+    pub fn mark_gone(&mut self, db: Option<Db>, key: &[u8]) {
+        let dbs = self.names.iter().filter(|(of, _)| db.is_none_or(|db| db == **of));
+        let lines: Vec<LineId> = dbs.filter_map(|(_, names)| names.get(key).copied()).collect();
+        lines.into_iter().for_each(|line| self.mark_line(line, true, None));
     }
 
     /// Notes that all keys of one database, or of all databases, may have gone.
     pub fn mark_all(&mut self, db: Option<Db>) {
-        let is_meant = |waited: &Waited| db.is_none_or(|db| waited.db == db);
-        let meant = self.buckets.iter().filter(|(_, waited)| is_meant(waited));
-        let meant: Vec<BucketId> = meant.map(|(bucket, _)| *bucket).collect();
-        meant.into_iter().for_each(|bucket| self.mark_with_holds(bucket));
+        let dbs = self.names.iter().filter(|(of, _)| db.is_none_or(|db| db == **of));
+        let lines: Vec<LineId> = dbs.flat_map(|(_, names)| names.values().copied()).collect();
+        lines.into_iter().for_each(|line| self.mark_line(line, true, None));
     }
 
-    /// Notes the buckets into which enough has flowed by `now_us` Unix microseconds.
+    /// Notes the calls for which enough has flowed in by `now_us` Unix microseconds.
     pub fn mark_due(&mut self, now_us: i64) {
-        while let Some(&(look_us, bucket)) = self.looks.first() {
-            if look_us > now_us {
-                break;
-            }
-            self.look_at(bucket, None);
-            self.mark_bucket(bucket);
+        while let Some(&(_, arrival)) = self.looks.first().filter(|(look_us, _)| *look_us <= now_us) {
+            self.look_at(arrival, None);
+            self.due.insert(arrival);
         }
     }
 
-    /// Whether there is anything to look at.
+    /// Returns whether a call is due.
     #[must_use]
     pub fn is_marked(&self, now_us: i64) -> bool {
-        !self.marked.is_empty() || self.looks.first().is_some_and(|(look_us, _)| *look_us <= now_us)
+        let is_look_due = || self.looks.first().is_some_and(|(look_us, _)| *look_us <= now_us);
+        !self.due.is_empty() || !self.changed.is_empty() || is_look_due()
     }
 
-    /// The next call whose turn it is: it lacks nothing, and no earlier one lacks what it wants. It stays here until it
-    /// [leaves](Self::leave), or is [postponed](Self::postpone).
-    pub fn next_served(&mut self, levels: &mut impl Levels) -> Option<Arrival> {
-        while let Some(&(candidate, bucket)) = self.marked.first() {
-            if let Some(until_us) = self.kept_until_us(candidate, bucket, levels) {
-                self.unmark(bucket);
-                self.look_at(bucket, Some(until_us));
+    /// The next call whose turn it is: it lacks nothing, and no earlier one lacks what it wants; or no wait can help it,
+    /// and it is to be denied. It stays here until it [leaves](Self::leave), or is [postponed](Self::postpone). `None` if
+    /// there is no such call, or if the turn has no time left; then [`is_marked`](Self::is_marked) returns true.
+    pub fn next_served(&mut self, levels: &mut impl Levels<N>) -> Option<Arrival> {
+        while levels.has_time() {
+            if let Some((line, changed)) = self.changed.pop_first() {
+                self.look_at_changed(line, &changed, levels);
                 continue;
             }
-            // Nobody tells of a bucket that was renamed to a key that was not there.
-            self.mark_claims(candidate);
+            let candidate = *self.due.first()?;
             match self.kept_at(candidate, levels) {
-                // Meanwhile an earlier one may have been found whose hold is large enough.
-                None if self.marked.first().is_some_and(|(first, _)| *first == candidate) => {
-                    return Some(candidate)
-                }
-                None => {}
-                Some((other, until_us)) => {
-                    self.unpark(candidate);
-                    self.park(candidate, other, until_us);
+                None => return Some(candidate),
+                Some((line, until_us)) => {
+                    self.due.remove(&candidate);
+                    self.park(candidate, line, Some(until_us));
                 }
             }
         }
         None
     }
 
-    /// Looks at a call whose turn it was, and which got nothing, again at `look_us`.
+    /// Examines a call whose turn it was, and which got nothing, again at `look_us`. Meanwhile it keeps those behind it.
     pub fn postpone(&mut self, arrival: Arrival, look_us: i64) {
-        if let Some(bucket) = self.waiters.get(&arrival).map(|waiter| waiter.parked_at) {
-            self.unmark(bucket);
-            self.look_at(bucket, Some(look_us));
-        }
+        self.due.remove(&arrival);
+        self.look_at(arrival, Some(look_us));
     }
 
-    /// Of a call that comes now and does not wait: what those who wait want of the bucket together, in micro-tokens, if
-    /// one of them lacks it. `None` if the call may take.
-    pub fn wanted_before(&mut self, db: Db, key: &[u8], levels: &mut impl Levels) -> Option<i64> {
-        let same_key = self.find(db, key);
-        same_key.iter().for_each(|bucket| self.refresh(*bucket, levels));
-        let waited = same_key.iter().filter_map(|bucket| self.buckets.get(bucket));
-        let is_lacked = waited.clone().any(|waited| waited.is_lacked(levels));
-        is_lacked.then(|| waited.map(Waited::wanted_micro).fold(0, i64::saturating_add))
-    }
-
-    /// A call whose time is over at `now_us` Unix microseconds.
+    /// Micro-tokens that the waiting calls want of a bucket together, if one of them lacks it or is due: then a newcomer
+    /// may not take it. `None` if it may.
     #[must_use]
-    pub fn overdue(&self, now_us: i64) -> Option<Arrival> {
-        self.deadlines.first().filter(|(deadline_us, _)| *deadline_us <= now_us).map(|(_, arrival)| *arrival)
+    pub fn wanted_before(&self, db: Db, key: &[u8], seen: &Seen<'_>) -> Option<i64> {
+        let line = self.lines.get(&self.find(db, key)?)?;
+        let is_due = || {
+            self.is_marked(seen.now_us) && line.arrivals().any(|call| self.may_be_served(call, seen.now_us))
+        };
+        (line.is_lacked(seen) || is_due()).then(|| line.wanted_micro())
     }
 
-    /// When to ask again, in Unix microseconds, if nothing changes: who is served, or whose time is over.
+    /// A call whose time is over at `now_us` Unix microseconds. While calls are being served, none that may be next.
+    #[must_use]
+    pub fn overdue(&self, now_us: i64, are_served: bool) -> Option<Arrival> {
+        let overdue = self.deadlines.iter().take_while(|(deadline_us, _)| *deadline_us <= now_us);
+        overdue
+            .map(|(_, arrival)| *arrival)
+            .find(|arrival| !are_served || !self.may_be_served(*arrival, now_us))
+    }
+
+    /// When to ask again, in Unix microseconds, if nothing changes: a call is served, or its time is over.
     #[must_use]
     pub fn next_look_us(&self) -> Option<i64> {
-        if !self.marked.is_empty() {
+        if self.is_marked(i64::MIN) {
             return Some(i64::MIN);
         }
-        let look_us = self.looks.first().map(|(look_us, _)| *look_us);
-        let deadline_us = self.deadlines.first().map(|(deadline_us, _)| *deadline_us);
-        look_us.into_iter().chain(deadline_us).min()
+        let firsts = [self.looks.first(), self.deadlines.first()];
+        firsts.into_iter().flatten().map(|(at_us, _)| *at_us).min()
     }
 
-    /// Those that wait, in order of arrival.
+    /// The calls that wait, in order of arrival.
     pub fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
         self.waiters.keys().copied()
     }
@@ -269,152 +279,150 @@ impl Queue {
         }
     }
 
-    fn find(&self, db: Db, key: &[u8]) -> SmallVec<[BucketId; 2]> {
-        let Some(ids) = self.names.get(&db).and_then(|names| names.get(key)) else { return SmallVec::new() };
-        ids.wanted.into_iter().chain(ids.free.iter().map(|(_, bucket)| *bucket)).collect()
+    fn find(&self, db: Db, key: &[u8]) -> Option<LineId> {
+        self.names.get(&db)?.get(key).copied()
     }
 
-    fn name(&mut self, db: Db, part: &Part) -> BucketId {
-        let ids = self.names.entry(db).or_default().entry(part.key.clone()).or_default();
-        let is_free = part.wanted_micro == 0 && part.id.is_none();
-        let known = match is_free {
-            false => ids.wanted,
-            true => ids.free.iter().find(|(limit, _)| *limit == part.limit).map(|(_, bucket)| *bucket),
-        };
-        if let Some(bucket) = known {
-            return bucket;
+    fn add(&mut self, db: Db, arrival: Arrival, part: Part<N>) -> LineId {
+        let line = self.find(db, part.key.borrow()).unwrap_or_else(|| {
+            self.line_ids = self.line_ids.wrapping_add(1);
+            self.names.entry(db).or_default().insert(part.key.clone(), self.line_ids);
+            self.lines.insert(self.line_ids, Line::new(db, part.key.clone()));
+            self.line_ids
+        });
+        if let Some(id) = part.id.clone() {
+            self.claims.entry(id).or_default().insert((line, arrival));
         }
-        self.bucket_ids = self.bucket_ids.wrapping_add(1);
-        let bucket = self.bucket_ids;
-        match is_free {
-            false => ids.wanted = Some(bucket),
-            true => ids.free.push((part.limit, bucket)),
-        }
-        self.buckets.insert(bucket, Waited::new(db, part.key.clone(), is_free));
-        bucket
+        self.lines.entry(line).and_modify(|line| line.add(arrival, part));
+        line
     }
 
-    fn forget_if_empty(&mut self, bucket: BucketId) {
-        if !self.buckets.get(&bucket).is_some_and(Waited::is_empty) {
+    /// Returns whether other calls want that hold of some bucket.
+    fn unclaim(&mut self, id: &N, line: LineId, arrival: Arrival) -> bool {
+        let Some(claims) = self.claims.get_mut(id.borrow()) else { return false };
+        claims.remove(&(line, arrival));
+        if claims.is_empty() {
+            self.claims.remove(id.borrow());
+            shrink(&mut self.claims);
+        }
+        self.claims.contains_key(id.borrow())
+    }
+
+    fn forget_if_empty(&mut self, id: LineId) {
+        let Some(line) = self.lines.get(&id).filter(|line| line.is_empty()) else { return };
+        if let Some(names) = self.names.get_mut(&line.db) {
+            names.remove(line.key.borrow());
+            shrink(names);
+        }
+        self.names.retain(|_, names| !names.is_empty());
+        self.lines.remove(&id);
+        self.changed.remove(&id);
+    }
+
+    /// A key that keeps a call, and until when in Unix microseconds; `None` if it is the call's turn.
+    fn kept_at(&self, arrival: Arrival, levels: &mut impl Levels<N>) -> Option<(LineId, i64)> {
+        let Waiter { lines, parked_at, .. } = self.waiters.get(&arrival)?;
+        // Most calls go on waiting where they wait.
+        let others = lines.iter().filter(|line| *line != parked_at);
+        let lacks = once(parked_at).chain(others).filter_map(|id| {
+            let line = self.lines.get(id)?;
+            // A key of another type keeps no call: it is tried, and gets its error.
+            let keeps =
+                |seen: Option<&Seen<'_>>| seen.map_or(Lack::Nothing, |seen| line.keeps(arrival, seen));
+            Some((*id, levels.look(line.db, &line.key, keeps)))
+        });
+        match lacks.into_iter().find(|(_, lack)| *lack != Lack::Nothing)? {
+            (line, Lack::Until(until_us)) => Some((line, until_us)),
+            _ => None,
+        }
+    }
+
+    /// Finds the calls that a changed bucket may keep no longer.
+    fn look_at_changed(&mut self, id: LineId, changed: &Changed<N>, levels: &mut impl Levels<N>) {
+        let Some(line) = self.lines.get(&id) else { return };
+        self.due.extend(line.parked.first());
+        let Changed { is_other, ids } = changed;
+        if line.free.is_empty() && ids.is_empty() && !is_other {
             return;
         }
-        self.unmark(bucket);
-        self.look_at(bucket, None);
-        let Some(waited) = self.buckets.remove(&bucket) else { return };
-        let Some(names) = self.names.get_mut(&waited.db) else { return };
-        if let Some(ids) = names.get_mut(&waited.key) {
-            ids.wanted = ids.wanted.filter(|wanted| *wanted != bucket);
-            ids.free.retain(|(_, free)| *free != bucket);
-            if ids.wanted.is_none() && ids.free.is_empty() {
-                names.remove(&waited.key);
+        let (due, claims) = (&mut self.due, &self.claims);
+        let lacks = levels.look(line.db, &line.key, |seen| {
+            let Some(seen) = seen else {
+                return line.free.iter().map(|call| (*call, Lack::Nothing)).collect();
+            };
+            let claims = ids.iter().filter_map(|of| claims.get(of.borrow()));
+            let claimants =
+                claims.flat_map(|claims| claims.range((id, 0)..=(id, Arrival::MAX)).map(|(_, call)| *call));
+            due.extend(claimants.filter(|call| line.waits_satisfied(*call, seen)));
+            if *is_other && seen.has_holds() {
+                due.extend(line.parked.iter().filter(|call| line.waits_satisfied(**call, seen)));
+            }
+            line.lacks_of_free(seen)
+        });
+        for (arrival, lack) in lacks {
+            match lack {
+                Lack::Until(until_us) => self.look_at(arrival, Some(until_us)),
+                Lack::Nothing | Lack::Always => drop(self.due.insert(arrival)),
             }
         }
-        if names.is_empty() {
-            self.names.remove(&waited.db);
-        }
     }
 
-    /// A bucket that keeps a call, and until when; `None` if it is the call's turn.
-    fn kept_at(&mut self, arrival: Arrival, levels: &mut impl Levels) -> Option<(BucketId, i64)> {
-        let buckets: Vec<BucketId> =
-            self.waiters.get(&arrival)?.wants.iter().map(|want| want.bucket).collect();
-        let kept = |bucket| self.kept_until_us(arrival, bucket, levels).map(|until_us| (bucket, until_us));
-        buckets.into_iter().find_map(kept)
+    /// Returns whether it may be a call's turn, or become it, before it was examined: it is due, or the first of those
+    /// parked with it is.
+    fn may_be_served(&self, arrival: Arrival, now_us: i64) -> bool {
+        let Some(Waiter { parked_at, .. }) = self.waiters.get(&arrival) else { return false };
+        let first = self.lines.get(parked_at).and_then(|line| line.parked.first());
+        self.changed.contains_key(parked_at)
+            || once(&arrival).chain(first).any(|call| self.is_due(call, now_us))
     }
 
-    fn kept_until_us(&mut self, arrival: Arrival, bucket: BucketId, levels: &mut impl Levels) -> Option<i64> {
-        self.refresh(bucket, levels);
-        let waited = self.buckets.get(&bucket).filter(|waited| waited.is_wanted_by(arrival))?;
-        let same_key = self.find(waited.db, &waited.key);
-        // A call of cost 0 is kept by its like alone.
-        let keeping = same_key.iter().filter(|id| **id == bucket || !waited.is_free);
-        let keeping = keeping.filter_map(|bucket| self.buckets.get(bucket));
-        keeping.filter_map(|waited| waited.lacked_until_us(arrival, levels)).max()
+    fn is_due(&self, arrival: &Arrival, now_us: i64) -> bool {
+        let is_look_due = |waiter: &Waiter| waiter.look_us.is_some_and(|look_us| look_us <= now_us);
+        self.due.contains(arrival) || self.waiters.get(arrival).is_some_and(is_look_due)
     }
 
-    /// Finds out what calls lack whose holds have changed. Those that a bucket no longer keeps are parked alone.
-    fn refresh(&mut self, bucket: BucketId, levels: &mut impl Levels) {
-        let Some(waited) = self.buckets.get_mut(&bucket) else { return };
-        let (db, freed) = (waited.db, waited.refresh(levels));
-        for arrival in freed {
+    /// Lets a call wait at a key that keeps it until then. Only the first one there is examined at that moment.
+    fn park(&mut self, arrival: Arrival, at: LineId, until_us: Option<i64>) {
+        if self.waiters.get(&arrival).is_some_and(|waiter| waiter.parked_at != at) {
             self.unpark(arrival);
-            self.park_alone(db, arrival);
         }
-    }
-
-    fn mark_claims(&mut self, arrival: Arrival) {
-        let wants = self.waiters.get(&arrival).into_iter().flat_map(|waiter| &waiter.wants);
-        for Want { bucket, part } in wants {
-            if let (Some(waited), Some(id)) = (self.buckets.get_mut(bucket), &part.id) {
-                waited.mark_hold(id);
-            }
-        }
-    }
-
-    /// Parks a call where it is the only one, to be examined.
-    fn park_alone(&mut self, db: Db, arrival: Arrival) {
-        self.bucket_ids = self.bucket_ids.wrapping_add(1);
-        self.buckets.insert(self.bucket_ids, Waited::new(db, Box::default(), true));
-        self.park(arrival, self.bucket_ids, i64::MAX);
-        self.mark_bucket(self.bucket_ids);
-    }
-
-    fn park(&mut self, arrival: Arrival, bucket: BucketId, until_us: i64) {
-        if let Some(waiter) = self.waiters.get_mut(&arrival) {
-            waiter.parked_at = bucket;
-        }
-        let Some(waited) = self.buckets.get_mut(&bucket) else { return };
-        waited.parked.insert(arrival);
-        if waited.parked.first() == Some(&arrival) {
-            self.look_at(bucket, Some(until_us));
-            if self.unmark(bucket) {
-                self.mark_bucket(bucket);
-            }
-        }
+        let (Some(waiter), Some(line)) = (self.waiters.get_mut(&arrival), self.lines.get_mut(&at)) else {
+            return;
+        };
+        waiter.parked_at = at;
+        line.park(arrival);
+        let is_examined = line.is_first(arrival) || line.free.contains(&arrival);
+        self.look_at(arrival, until_us.filter(|until_us| is_examined && *until_us != i64::MAX));
     }
 
     fn unpark(&mut self, arrival: Arrival) {
-        let Some(bucket) = self.waiters.get(&arrival).map(|waiter| waiter.parked_at) else { return };
-        let Some(waited) = self.buckets.get_mut(&bucket) else { return };
-        let was_first = waited.parked.first() == Some(&arrival);
-        waited.parked.remove(&arrival);
-        if was_first {
-            self.look_at(bucket, None);
-            self.unmark(bucket);
-            self.mark_bucket(bucket);
-        }
-        self.forget_if_empty(bucket);
+        let Some(waiter) = self.waiters.get(&arrival) else { return };
+        let next = self.lines.get_mut(&waiter.parked_at).and_then(|line| line.unpark(arrival));
+        self.due.extend(next);
     }
 
-    fn mark_with_holds(&mut self, bucket: BucketId) {
-        if let Some(waited) = self.buckets.get_mut(&bucket) {
-            waited.mark_holds();
-        }
-        self.mark_bucket(bucket);
-    }
-
-    fn mark_bucket(&mut self, bucket: BucketId) {
-        let Some(waited) = self.buckets.get_mut(&bucket) else { return };
-        if let (None, Some(first)) = (waited.marked, waited.parked.first()) {
-            waited.marked = Some(*first);
-            self.marked.insert((*first, bucket));
+    fn mark_line(&mut self, line: LineId, is_other: bool, id: Option<N>) {
+        let is_idle = |line: &Line<N>| line.parked.is_empty() && line.free.is_empty();
+        if self.lines.get(&line).is_some_and(|line| !is_idle(line)) {
+            let changed =
+                self.changed.entry(line).or_insert_with(|| Changed { is_other: false, ids: BTreeSet::new() });
+            changed.is_other |= is_other;
+            changed.ids.extend(id);
         }
     }
 
-    /// Whether it was marked.
-    fn unmark(&mut self, bucket: BucketId) -> bool {
-        let marked = self.buckets.get_mut(&bucket).and_then(|waited| waited.marked.take());
-        marked.is_some_and(|first| self.marked.remove(&(first, bucket)))
+    fn look_at(&mut self, arrival: Arrival, look_us: Option<i64>) {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        if let Some(before_us) = std::mem::replace(&mut waiter.look_us, look_us) {
+            self.looks.remove(&(before_us, arrival));
+        }
+        self.looks.extend(look_us.map(|look_us| (look_us, arrival)));
     }
+}
 
-    fn look_at(&mut self, bucket: BucketId, look_us: Option<i64>) {
-        let Some(waited) = self.buckets.get_mut(&bucket) else { return };
-        if let Some(before_us) = waited.look_us.take() {
-            self.looks.remove(&(before_us, bucket));
-        }
-        if let Some(look_us) = look_us.filter(|look_us| *look_us != i64::MAX) {
-            waited.look_us = Some(look_us);
-            self.looks.insert((look_us, bucket));
-        }
+/// Frees the memory of a map that was much larger: a call may name a thousand keys.
+fn shrink<N: Name, V>(map: &mut HashMap<N, V>) {
+    if map.capacity() > 64 && map.len() < map.capacity() / 4 {
+        map.shrink_to_fit();
     }
 }

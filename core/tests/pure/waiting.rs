@@ -3,9 +3,13 @@
 
 use super::model::queue::{Buckets, Call, Waiting};
 use std::collections::BTreeMap;
-use tokenbucket_core::bucket::{Bucket, Change, Limit, Operation};
+use std::sync::Arc;
+
+pub type Name = Arc<[u8]>;
+pub type Part = tokenbucket_core::queue::Part<Name>;
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Operation, NEVER_MS};
 use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
-use tokenbucket_core::queue::{Arrival, Db, Held, Levels, Part, Queue};
+use tokenbucket_core::queue::{Arrival, Db, Levels, Queue, Seen};
 
 type Stored = (Option<Bucket>, Holds);
 
@@ -14,7 +18,9 @@ pub struct World {
     pub now_us: i64,
     /// How often the queue has asked.
     pub asked: usize,
-    stored: BTreeMap<(Db, Box<[u8]>), Stored>,
+    /// How many examinations this turn has time for.
+    pub steps_left: usize,
+    stored: BTreeMap<(Db, Name), Stored>,
     none: Holds,
 }
 
@@ -24,9 +30,13 @@ impl World {
         stored.map_or((None, &self.none), |(bucket, holds)| (*bucket, holds))
     }
 
-    fn held_of(&self, db: Db, key: &[u8], id: &[u8]) -> Held {
-        let hold = self.find(db, key).1.outstanding_of(id, self.now_us);
-        hold.map_or_else(Held::default, |hold| Held { micro: hold.amount_micro, until_us: hold.ends_at_us })
+    pub fn seen(&self, db: Db, key: &[u8]) -> Seen<'_> {
+        let (bucket, holds) = self.find(db, key);
+        Seen::new(bucket, Some(holds), self.now_us)
+    }
+
+    fn held_of(&self, db: Db, part: &Part) -> Option<&Hold> {
+        self.find(db, &part.key).1.outstanding_of(part.id.as_deref()?, self.now_us)
     }
 
     fn make_so(&mut self, db: Db, key: &[u8], change: Change) {
@@ -79,34 +89,50 @@ impl World {
 
 impl Buckets for World {
     fn needs_micro(&self, db: Db, part: &Part) -> i64 {
-        let held_micro = part.id.as_ref().map_or(0, |id| self.held_of(db, &part.key, id).micro);
-        part.wanted_micro - held_micro
+        part.wanted_micro - self.held_of(db, part).map_or(0, |held| held.amount_micro)
     }
 
     fn lacks(&self, db: Db, part: &Part) -> bool {
-        let ((bucket, holds), cost_micro) = (self.find(db, &part.key), self.needs_micro(db, part));
-        let take = Operation::Take { cost_micro: cost_micro.max(0) };
-        let is_denied =
-            || part.limit.decide_with(bucket, holds, take, self.now_us).unwrap().decision.allowed == 0;
-        (part.id.is_none() || cost_micro > 0) && is_denied()
+        self.denial(db, part).is_some() && !self.is_lost(db, part)
+    }
+
+    fn is_lost(&self, db: Db, part: &Part) -> bool {
+        let Some(denied) = self.denial(db, part) else { return false };
+        let (bucket, holds) = self.find(db, &part.key);
+        let needs_micro = self.needs_micro(db, part);
+        let wait_us = part.limit.wait_after_us(bucket, holds, Change::Keep, needs_micro, self.now_us);
+        let then_us = self.now_us.saturating_add(wait_us);
+        let ends_before = self.held_of(db, part).is_some_and(|held| then_us >= held.ends_at_us);
+        let anew = || self.decide_take(db, part, part.wanted_micro);
+        denied.retry_after_ms == NEVER_MS || (ends_before && anew().retry_after_ms == NEVER_MS)
     }
 }
 
-impl Levels for World {
-    fn lacks_until_us(&mut self, db: Db, key: &[u8], limit: &Limit, wanted_micro: i64) -> Option<i64> {
-        self.asked += 1;
-        let (bucket, holds) = self.find(db, key);
-        let wait_us = limit.wait_after_us(bucket, holds, Change::Keep, wanted_micro, self.now_us);
-        (wait_us > 0).then(|| self.now_us.saturating_add(wait_us))
+impl World {
+    fn decide_take(&self, db: Db, part: &Part, cost_micro: i64) -> Decision {
+        let (bucket, holds) = self.find(db, &part.key);
+        part.limit.decide_with(bucket, holds, Operation::Take { cost_micro }, self.now_us).unwrap().decision
     }
 
-    fn held(&mut self, db: Db, key: &[u8], id: &[u8]) -> Held {
+    /// How a call that needs something is denied what it needs.
+    fn denial(&self, db: Db, part: &Part) -> Option<Decision> {
+        let needs_micro = self.needs_micro(db, part);
+        let needs_nothing = part.id.is_some() && needs_micro <= 0;
+        let decide = || self.decide_take(db, part, needs_micro);
+        (!needs_nothing).then(decide).filter(|decision| decision.allowed == 0)
+    }
+}
+
+impl Levels<Name> for World {
+    fn look<T>(&mut self, db: Db, key: &Name, look: impl FnOnce(Option<&Seen<'_>>) -> T) -> T {
         self.asked += 1;
-        self.held_of(db, key, id)
+        look(Some(&self.seen(db, key)))
     }
 
-    fn now_us(&self) -> i64 {
-        self.now_us
+    fn has_time(&mut self) -> bool {
+        let has_time = self.steps_left > 0;
+        self.steps_left = self.steps_left.saturating_sub(1);
+        has_time
     }
 }
 
@@ -114,7 +140,7 @@ impl Levels for World {
 #[derive(Clone, Default)]
 pub struct Server {
     pub world: World,
-    pub queue: Queue,
+    pub queue: Queue<Name>,
     pub waiting: Waiting,
     /// Those that were served, in this order.
     pub served: Vec<Arrival>,
@@ -142,14 +168,15 @@ impl Server {
 
     /// Whether a call that comes now is denied: it lacks, or it takes what one of those who wait lacks.
     fn is_denied(&mut self, db: Db, part: &Part) -> bool {
-        let ahead_micro = self.queue.wanted_before(db, &part.key, &mut self.world);
+        let ahead_micro = self.queue.wanted_before(db, &part.key, &self.world.seen(db, &part.key));
         assert_eq!(ahead_micro, self.waiting.wanted_before(db, &part.key, &self.world), "ahead of {part:?}");
-        self.world.lacks(db, part) || (ahead_micro.is_some() && self.world.needs_micro(db, part) > 0)
+        let is_kept = ahead_micro.is_some() && self.world.needs_micro(db, part) > 0;
+        is_kept || self.world.denial(db, part).is_some()
     }
 
     fn enter(&mut self, db: Db, parts: &[Part], max_wait_us: i64) -> Arrival {
         let deadline_us = self.world.now_us + max_wait_us;
-        let arrival = self.queue.enter(db, parts.to_vec(), deadline_us, &mut self.world);
+        let arrival = self.queue.enter(db, parts.to_vec(), deadline_us);
         self.waiting.0.push(Call { arrival, db, parts: parts.to_vec(), deadline_us });
         self.serve();
         arrival
@@ -211,21 +238,55 @@ impl Server {
         let is_marked = self.queue.is_marked(self.world.now_us);
         assert!(is_marked || self.waiting.next_served(&self.world).is_none(), "there is nothing to look at");
         self.queue.mark_due(self.world.now_us);
-        loop {
+        while let Some(arrival) = self.next_served() {
+            let is_lost = |call: &&Call| call.parts.iter().any(|part| self.world.is_lost(call.db, part));
+            let is_lost = self.waiting.0.iter().filter(is_lost).any(|call| call.arrival == arrival);
             let expected = self.waiting.next_served(&self.world);
-            let next = self.queue.next_served(&mut self.world);
-            assert_eq!(next, expected, "it is the turn of another one");
-            let Some(arrival) = next else { break };
             let call = self.leave(arrival);
+            if is_lost {
+                continue;
+            }
+            assert_eq!(Some(arrival), expected, "it is the turn of another one");
             // Nothing is marked meanwhile.
             let is_taken = call.parts.iter().all(|part| self.world.take(call.db, part, TTL_US));
             assert!(is_taken, "{call:?} lacks something");
             self.served.push(arrival);
         }
+        assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
         assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
         assert_eq!(self.queue.len(), self.waiting.0.len());
         assert_eq!(self.queue.is_empty(), self.waiting.0.is_empty());
         assert!(self.queue.arrivals().eq(self.waiting.0.iter().map(|call| call.arrival)));
+    }
+
+    /// The next call that the queue serves. Half of the turns have time for one examination each, which changes nothing.
+    fn next_served(&mut self) -> Option<Arrival> {
+        loop {
+            self.world.steps_left = if self.world.now_us % 2 == 0 { usize::MAX } else { 1 };
+            let next = self.queue.next_served(&mut self.world);
+            if next.is_some() || !self.queue.is_marked(i64::MIN) {
+                return next;
+            }
+            self.assert_none_is_passed_over();
+        }
+    }
+
+    /// While a turn is not finished, no newcomer takes what a call wants whose turn it is, and its time is not over.
+    fn assert_none_is_passed_over(&self) {
+        let Some(arrival) = self.waiting.next_served(&self.world) else { return };
+        let call = self.waiting.0.iter().find(|call| call.arrival == arrival).unwrap();
+        for part in call.parts.iter().filter(|part| self.world.needs_micro(call.db, part) > 0) {
+            let seen = self.world.seen(call.db, &part.key);
+            assert!(
+                self.queue.wanted_before(call.db, &part.key, &seen).is_some(),
+                "{part:?} of {arrival} is free"
+            );
+        }
+        assert_ne!(
+            self.queue.overdue(i64::MAX, true),
+            Some(arrival),
+            "its time is over although it is its turn"
+        );
     }
 
     /// Time passes, and the timer fires whenever the queue wants it to. Nobody could be served before.
@@ -236,7 +297,6 @@ impl Server {
             self.world.now_us = look_us;
             self.serve();
             self.end_overdue();
-            self.serve();
         }
         self.sleep_idle(until_us);
     }
@@ -249,13 +309,15 @@ impl Server {
     fn end_overdue(&mut self) {
         let now_us = self.world.now_us;
         let is_over = |call: &&Call| call.deadline_us <= now_us;
-        while let Some(call) =
-            self.waiting.0.iter().filter(is_over).min_by_key(|call| (call.deadline_us, call.arrival))
-        {
-            assert_eq!(self.queue.overdue(now_us), Some(call.arrival));
-            self.leave(call.arrival);
+        loop {
+            let overdue =
+                self.waiting.0.iter().filter(is_over).map(|call| (call.deadline_us, call.arrival)).min();
+            let overdue = overdue.map(|(_, arrival)| arrival);
+            assert_eq!(self.queue.overdue(now_us, true), overdue);
+            let Some(arrival) = overdue else { break };
+            // It may be the turn of others now, whose time is over too.
+            self.disconnect(arrival);
         }
-        assert_eq!(self.queue.overdue(now_us), None);
     }
 
     /// The clock steps back. Buckets that a waiting call lacks count on from the new time, and the waits do.
@@ -263,7 +325,7 @@ impl Server {
         let by_us = by_us.min(self.world.now_us);
         self.world.now_us -= by_us;
         for call in &self.waiting.0 {
-            let is_denied = call.parts.iter().any(|part| self.world.lacks(call.db, part));
+            let is_denied = call.parts.iter().any(|part| self.world.denial(call.db, part).is_some());
             for part in call.parts.iter().filter(|_| is_denied) {
                 let (bucket, holds) = self.world.find(call.db, &part.key);
                 let change = part.limit.denied_by_another(bucket, holds, self.world.now_us).change;
@@ -288,7 +350,7 @@ impl Server {
         assert!(
             self.queue.is_empty() && !self.queue.is_marked(i64::MAX) && self.queue.next_look_us().is_none()
         );
-        let empty = "Queue { names: {}, buckets: {}, waiters: {}, deadlines: {}, looks: {}, marked: {},";
+        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, due: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);
     }
 }

@@ -3,13 +3,13 @@
 use super::together::DecideTogether;
 use super::tokens::{denied_behind, denied_behind_others, denied_by_another, store};
 use super::{update_holds, Decide, Written};
+use crate::redis::waiting::Part;
 use crate::redis::{max_holds, on_oom, waiting, Argument, BucketKey, Call, OnOom};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Change, Decision, Operation, Outcome, MAX_TIME_US};
 use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
-use tokenbucket_core::queue::Part;
 use tokenbucket_core::request::{HoldOperation, HoldRequest};
 
 type Request<'call> = HoldRequest<'call, Argument<'call>>;
@@ -23,7 +23,7 @@ impl<'call> Decide<'call> for Request<'call> {
 
     fn decide(&self, key: &mut BucketKey<'call>) -> Result<HoldPlan, Error> {
         let plan = decide(self, key)?;
-        if waiting::is_anyone() {
+        if waiting::is_any() && !key.call().is_its_turn() {
             return Ok(beside_others(self, key, plan));
         }
         Ok(plan)
@@ -174,7 +174,7 @@ impl<'call> DecideTogether<'call> for Request<'call> {
             HoldOperation::Set { amount_micro, .. } => amount_micro,
             HoldOperation::Settle { .. } => 0,
         };
-        let (key, id) = (self.key.as_ref().into(), Some(self.id.as_ref().into()));
+        let (key, id) = (self.key.retain(), Some(self.id.retain()));
         Part { key, limit: self.limit, wanted_micro, id }
     }
 

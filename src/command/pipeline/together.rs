@@ -1,10 +1,10 @@
 //! Several buckets in one call: decide on all of them, then change all of them, or none.
 
 use super::{announce, Decide, Written};
+use crate::redis::waiting::Part;
 use crate::redis::{announce_denial, counters, replicate, Access, BucketKey, Call, Decisions, Replication};
 use tokenbucket_core::bucket::{Decision, Outcome, NEVER_MS};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::queue::Part;
 
 /// What a call over several buckets wants of one of them.
 pub(in crate::command) trait DecideTogether<'call>: Decide<'call> {

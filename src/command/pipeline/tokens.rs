@@ -2,13 +2,13 @@
 
 use super::together::DecideTogether;
 use super::{run, update_holds, Decide, Written};
+use crate::redis::waiting::Part;
 use crate::redis::{on_oom, waiting, Access, Argument, BucketKey, Call, OnOom, Replication};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, NoHolds, Operation, Outcome, NEVER_MS};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::hold::Holds;
 use tokenbucket_core::number::MICRO_PER_TOKEN;
-use tokenbucket_core::queue::Part;
 use tokenbucket_core::request::Request;
 
 /// Decides on one bucket, changes it, and returns the decision.
@@ -21,7 +21,7 @@ pub(in crate::command) fn execute<'call>(
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Write)?;
-    if key.has_holds() || waiting::is_anyone() {
+    if key.has_holds() || waiting::is_any() {
         return execute_with_others(*request, key.into_cold());
     }
     Ok(run(key, &Alone(request), Replication::CallOrEffect)?.1.decision)
@@ -47,7 +47,7 @@ pub(in crate::command) fn peek<'call>(
     request: &Request<'call, Argument<'call>>,
 ) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Read)?;
-    if waiting::is_anyone() {
+    if waiting::is_any() {
         return peek_behind_others(*request, key.into_cold());
     }
     Ok(decide(request, &key)?.decision)
@@ -74,7 +74,7 @@ impl<'call> Decide<'call> for Request<'call, Argument<'call>> {
     #[inline(always)]
     fn decide(&self, key: &mut BucketKey<'call>) -> Result<Outcome, Error> {
         let outcome = decide(self, key)?;
-        if waiting::is_anyone() {
+        if waiting::is_any() && !key.call().is_its_turn() {
             return Ok(beside_others(self, key, outcome));
         }
         Ok(outcome)
@@ -196,7 +196,7 @@ impl<'call> DecideTogether<'call> for Request<'call, Argument<'call>> {
 
     fn part(&self) -> Part {
         let wanted_micro = wanted_micro(self.operation);
-        Part { key: self.key.as_ref().into(), limit: self.limit, wanted_micro, id: None }
+        Part { key: self.key.retain(), limit: self.limit, wanted_micro, id: None }
     }
 
     fn denial(&self, key: &BucketKey<'call>, outcome: &Outcome, is_denied: bool) -> Outcome {

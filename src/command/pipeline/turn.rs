@@ -5,10 +5,9 @@
 
 use super::together::{DecideTogether, Planned};
 use crate::redis::spec::Command;
-use crate::redis::waiting::{self, Resume};
+use crate::redis::waiting::{self, Part, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::queue::Part;
 use tokenbucket_core::request::Waiting;
 
 /// A command whose calls wait instead of being denied.
@@ -48,14 +47,14 @@ pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal
 }
 
 impl<W: Wait> Resume for W {
-    fn grant(call: Call, in_turn: bool) -> Result<Option<Decisions>, Refusal> {
+    fn grant(call: Call) -> Result<Option<Decisions>, Refusal> {
         let (requests, _) = W::read(call.arguments())?;
         let mut planned = Planned::new(call, &requests, Access::Write)?;
         if planned.is_denied() && planned.is_worth_waiting() {
             planned.store(Replication::Effect);
             return Ok(None);
         }
-        Ok(in_turn.then(|| planned.commit(Replication::Effect)))
+        Ok(call.is_its_turn().then(|| planned.commit(Replication::Effect)))
     }
 
     fn deny(call: Call) -> Result<Decisions, Refusal> {

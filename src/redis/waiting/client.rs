@@ -5,13 +5,13 @@ use super::super::call::{Argument, Call, Decisions, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::info;
 use super::super::spec::{Keys, Spec};
-use super::{select_db, timer, with_door, Resume, CONTEXT};
+use super::{rights, select_db, slots, timer, with_calls, Resume, CONTEXT};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::queue::{Arrival, Db, Part};
+use tokenbucket_core::queue::{Arrival, Db};
 
 /// What its reply callback says: go on waiting.
 const NOT_SERVED: c_int = 1;
@@ -34,7 +34,10 @@ pub(super) struct Client {
     handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
     spec: Spec,
-    grant: fn(Call, bool) -> Result<Option<Decisions>, Refusal>,
+    user: Option<OwnedString>,
+    /// The client of a cluster asked a node that is importing the slot.
+    is_asking: bool,
+    grant: fn(Call) -> Result<Option<Decisions>, Refusal>,
     deny: fn(Call) -> Result<Decisions, Refusal>,
     reply: fn(&Call, &Decisions),
     answer: Option<Answer>,
@@ -42,20 +45,24 @@ pub(super) struct Client {
 
 impl Client {
     /// Blocks the client of a call; `None` if the server does not. Returns the server's handle too.
-    pub(super) fn block<R: Resume>(call: &Call, db: Db, parts: &[Part]) -> Option<(NonNull<Self>, usize)> {
-        let key = OwnedString::new(&parts.first()?.key);
-        let arguments = call.arguments().iter().map(|argument| OwnedString::new(argument.as_ref())).collect();
-        let client = NonNull::from(Box::leak(Box::new(Self {
+    pub(super) fn block<R: Resume>(call: &Call, db: Db) -> Option<(NonNull<Self>, usize)> {
+        let mut client = Box::new(Self {
             db,
             handle: std::ptr::null_mut(),
-            arguments,
+            arguments: call.arguments().iter().map(Argument::retain).collect(),
             spec: R::SPEC,
+            user: rights::current_user(call.context),
+            is_asking: false,
             grant: R::grant,
             deny: R::deny,
             reply: R::reply_decisions,
             answer: None,
-        })));
-        let mut keys = [key.0];
+        });
+        let key = client.keys().next()?.clone();
+        client.is_asking = slots::is_asked(CONTEXT.load(Ordering::Relaxed), &key);
+        let blocked_on = seldom_created(key.as_ref()).unwrap_or(key);
+        let client = NonNull::from(Box::leak(client));
+        let mut keys = [blocked_on.0];
         // SAFETY: the context is valid for the call; the server takes a reference to the key. The client stays where it
         // is until `on_free`, which comes once, and only if there is a handle.
         unsafe {
@@ -87,19 +94,28 @@ impl Client {
         self.db
     }
 
+    pub(super) fn is_asking(&self) -> bool {
+        self.is_asking
+    }
+
     pub(super) fn answer(&mut self, answer: Answer) {
         self.answer = Some(answer);
     }
 
-    /// Grants the call, or only lets its buckets count on.
-    pub(super) fn grant(
-        &self,
-        context: *mut raw::RedisModuleCtx,
-        now_us: i64,
-        in_turn: bool,
-    ) -> Option<Answer> {
-        let grant = |call: Call| (self.grant)(call, in_turn).map(|granted| granted.map(Answer::Decided));
-        self.decide(context, now_us, grant)
+    /// Grants the call, if its turn has come and its user may still call the command; `None` if it goes on waiting.
+    pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
+        let refusal = |user| rights::refusal(user, &self.spec, &self.arguments);
+        if let Some(refusal) = self.user.as_ref().and_then(refusal) {
+            return Some(Answer::Error(refusal));
+        }
+        self.decide(context, now_us, |call| {
+            (self.grant)(call.in_turn()).map(|granted| granted.map(Answer::Decided))
+        })
+    }
+
+    /// Lets the buckets of the call count on from a clock that stepped back.
+    pub(super) fn follow_clock(&self, context: *mut raw::RedisModuleCtx, now_us: i64) {
+        self.decide(context, now_us, |call| (self.grant)(call).map(|_| None));
     }
 
     /// Denies the call.
@@ -130,12 +146,32 @@ impl Client {
         })
     }
 
-    fn tell(&self, call: &Call, answer: &Answer) {
+    fn reply(&self, call: &Call, answer: &Answer) {
         match answer {
             Answer::Decided(decisions) => (self.reply)(call, decisions),
             Answer::Error(line) => call.reply_error(line),
         }
     }
+}
+
+/// The longest key for which another one is made.
+const LONGEST_KEY: usize = 1024;
+
+/// A key in the slot of `key` that no client is likely to create, if there is one.
+///
+/// When a key is created, the server walks all clients that are blocked on it, and the bucket of a mutex is created at each
+/// grant. Servers want a key that is in the slot of the call, and need not exist.
+fn seldom_created(key: &[u8]) -> Option<OwnedString> {
+    let closing =
+        |from: usize| key.iter().skip(from).position(|byte| *byte == b'}').map(|at| at.saturating_add(from));
+    let opening = key.iter().position(|byte| *byte == b'{');
+    let tag =
+        opening.and_then(|at| key.get(at.saturating_add(1)..closing(at)?)).filter(|tag| !tag.is_empty());
+    // Without a tag the slot is that of the whole key, which can be a tag if nothing in it ends one.
+    let tag = tag
+        .or(Some(key))
+        .filter(|tag| !tag.is_empty() && !tag.contains(&b'}') && tag.len() <= LONGEST_KEY)?;
+    Some(OwnedString::new(&[b"{", tag, b"} calls wait for tokens"].concat()))
 }
 
 /// Called when the key is created on which the client is blocked for the server. That is not what it waits for.
@@ -168,7 +204,7 @@ unsafe extern "C" fn on_end(
         client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
     });
     if let Some(answer) = answer {
-        client.tell(&Call::resumed(context, &[], now_us), &answer);
+        client.reply(&Call::resumed(context, &[], now_us), &answer);
     }
     0
 }
@@ -194,10 +230,10 @@ unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, data: *mut c_vo
 
 /// Takes a client out of the queue, if it is there. Those that it kept are served soon.
 fn leave(handle: *mut raw::RedisModuleBlockedClient) -> Option<Arrival> {
-    let arrival = with_door(|door| {
-        let arrival = door.blocked.remove(&(handle as usize))?;
-        door.clients.remove(&arrival);
-        door.queue.leave(arrival);
+    let arrival = with_calls(|calls| {
+        let arrival = calls.blocked.remove(&(handle as usize))?;
+        calls.clients.remove(&arrival);
+        calls.queue.leave(arrival);
         Some(arrival)
     })?;
     timer::arm(system_now_us(), 0);

@@ -3,7 +3,7 @@
 use super::super::call::Argument;
 use super::super::clock::system_now_us;
 use super::super::data_type::Unlink;
-use super::{is_any_waiting, timer, with_door, DOOR};
+use super::{is_any, timer, with_calls, CALLS};
 use redis_module::raw;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,13 +37,13 @@ unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _valu
 }
 
 fn gone(db: Option<Db>, key: &Argument) {
-    if !is_any_waiting() {
+    if !is_any() {
         return;
     }
     list().push((db, key.as_ref().into()));
     // It may be one of our own calls that removes the key, or looks it up after its time is over: it marks the key then.
-    if let Ok(door) = DOOR.try_lock() {
-        drop(door);
+    if let Ok(calls) = CALLS.try_lock() {
+        drop(calls);
         if mark_gone() {
             timer::arm(system_now_us(), 0);
         }
@@ -53,11 +53,11 @@ fn gone(db: Option<Db>, key: &Argument) {
 /// Marks the buckets that have gone. Whether there is any bucket to look at.
 pub(super) fn mark_gone() -> bool {
     let gone = std::mem::take(&mut *list());
-    with_door(|door| {
+    with_calls(|calls| {
         for (db, key) in gone {
-            door.queue.mark_gone(db, &key);
+            calls.queue.mark_gone(db, &key);
         }
-        door.queue.is_marked(i64::MIN)
+        calls.queue.is_marked(i64::MIN)
     })
 }
 

@@ -5,7 +5,7 @@
 //!
 //! # What servers need
 //!
-//! - A client is blocked on a key of its call, without a time-out of the server's, and is served by `UnblockClient`. Blocked
+//! - A client is blocked on a key in the slot of its call, without a time-out of the server's, and is served by `UnblockClient`. Blocked
 //!   otherwise, a client that is served in the turn in which its time is over gets no reply (6.0 to 7.0), or ends the
 //!   server (7.2.4); and no version sends it elsewhere when its slot moves.
 //! - Nothing is written from callbacks that tell of a key that goes: the write would stand before the `DEL` in the stream of
@@ -14,38 +14,39 @@
 
 mod client;
 mod gone;
-mod levels;
+mod rights;
 mod serve;
+mod slots;
 mod timer;
+mod turn;
 
 pub(super) use gone::UNLINK;
 pub(super) use serve::{after_command, before_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::server;
-use super::call::{Call, Decisions};
+use super::call::{Call, Decisions, OwnedString};
 use super::clock::system_now_us;
 use super::info;
 use super::key::BucketKey;
 use super::settings::max_waiters;
 use super::spec::Command;
 use client::Client;
-use levels::OpenKey;
 use redis_module::raw;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::queue::{Arrival, Db, Part, Queue};
+use tokenbucket_core::queue::{Arrival, Db, Queue};
 
 /// A command whose calls may wait.
 pub(crate) trait Resume: Command {
     /// Grants a call whose turn it is, or denies it if it cannot be granted any more; `None` if it is to go on waiting. If
-    /// it is not its turn (`in_turn` false), lets its buckets count on from a clock that stepped back, and nothing else.
+    /// it is not [its turn](Call::is_its_turn), lets its buckets count on from a clock that stepped back, and nothing else.
     ///
     /// # Errors
     /// Those that become the reply.
-    fn grant(call: Call, in_turn: bool) -> Result<Option<Decisions>, Refusal>;
+    fn grant(call: Call) -> Result<Option<Decisions>, Refusal>;
 
     /// Denies a call whose time is over, and writes nothing.
     ///
@@ -57,16 +58,19 @@ pub(crate) trait Resume: Command {
     fn reply_decisions(call: &Call, decisions: &Decisions);
 }
 
-/// Those who wait.
+/// What a waiting call wants of one bucket, by the names that its client sent.
+pub(crate) type Part = tokenbucket_core::queue::Part<OwnedString>;
+
+/// The calls that wait, and their clients.
 #[derive(Default)]
-struct Door {
-    queue: Queue,
+struct WaitingCalls {
+    queue: Queue<OwnedString>,
     clients: BTreeMap<Arrival, NonNull<Client>>,
     /// The same by the server's handle.
     blocked: HashMap<usize, Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     timer: Option<(raw::RedisModuleTimerID, i64)>,
-    /// When all buckets were last looked at because the server does not tell that keys go, in Unix microseconds.
+    /// When all buckets were last looked at because the server does not report that keys go, in Unix microseconds.
     polled_us: i64,
     /// When the clock was last looked at.
     seen_us: i64,
@@ -74,7 +78,7 @@ struct Door {
     set_back_us: i64,
 }
 
-impl Door {
+impl WaitingCalls {
     /// Notes by how much the clock was set back since it was last looked at, and returns it.
     fn look_at_clock(&mut self, now_us: i64) -> i64 {
         if self.queue.is_empty() {
@@ -87,51 +91,31 @@ impl Door {
     }
 }
 
-// SAFETY: the pointers are to clients that the server keeps for us until `on_free`; only its main thread comes here.
-unsafe impl Send for Door {}
+// SAFETY: the pointers are to clients and strings that the server keeps for us; only its main thread comes here.
+unsafe impl Send for WaitingCalls {}
 
-static DOOR: Mutex<Option<Door>> = Mutex::new(None);
-
-/// Whether somebody waits, for those who do not: false while one of them is being served.
-static IS_ANYONE: AtomicBool = AtomicBool::new(false);
-static IS_SERVING: AtomicBool = AtomicBool::new(false);
+static CALLS: Mutex<Option<WaitingCalls>> = Mutex::new(None);
 
 /// A context of the module's own, for what happens outside of commands; null until the module is loaded.
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
 /// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
-fn lock() -> MutexGuard<'static, Option<Door>> {
-    DOOR.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Option<WaitingCalls>> {
+    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with_door<T>(work: impl FnOnce(&mut Door) -> T) -> T {
-    let mut door = lock();
-    let door = door.get_or_insert_default();
-    let result = work(door);
-    info::counters().set_waiting(door.queue.len());
-    update_is_anyone();
+fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
+    let mut calls = lock();
+    let calls = calls.get_or_insert_default();
+    let result = work(calls);
+    info::counters().set_waiting(calls.queue.len());
     result
 }
 
-fn update_is_anyone() {
-    let is_anyone = is_any_waiting() && !IS_SERVING.load(Ordering::Relaxed);
-    IS_ANYONE.store(is_anyone, Ordering::Relaxed);
-}
-
-/// Decides on a call whose turn it is: nobody is before it.
-fn in_turn<T>(decide: impl FnOnce() -> T) -> T {
-    IS_SERVING.store(true, Ordering::Relaxed);
-    update_is_anyone();
-    let result = decide();
-    IS_SERVING.store(false, Ordering::Relaxed);
-    update_is_anyone();
-    result
-}
-
-/// Whether calls wait that those who do not wait have to respect.
+/// Returns whether calls wait.
 #[inline(always)]
-pub(crate) fn is_anyone() -> bool {
-    IS_ANYONE.load(Ordering::Relaxed)
+pub(crate) fn is_any() -> bool {
+    info::counters().waiting() > 0
 }
 
 /// Whether a call may wait: not in a transaction, a script, or on a replica.
@@ -155,43 +139,44 @@ pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
 /// Lets a call wait for at most `max_wait_ms`. False if the server does not block its client.
 pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) -> bool {
     let db = selected_db(call.context);
-    let Some((client, handle)) = Client::block::<R>(call, db, &parts) else {
+    let Some((client, handle)) = Client::block::<R>(call, db) else {
         return false;
     };
-    with_door(|door| {
-        door.look_at_clock(system_now_us());
+    with_calls(|calls| {
+        calls.look_at_clock(system_now_us());
         // All deadlines move by as much as the clock was set back, which this one is not to.
-        let from_us = call.now_us().saturating_add(door.set_back_us);
+        let from_us = call.now_us().saturating_add(calls.set_back_us);
         let deadline_us = from_us.saturating_add(max_wait_ms.saturating_mul(1000));
-        let levels = &mut levels::Lookup::new(call.context, call.now_us());
-        let arrival = door.queue.enter(db, parts, deadline_us, levels);
-        door.clients.insert(arrival, client);
-        door.blocked.insert(handle, arrival);
+        let arrival = calls.queue.enter(db, parts, deadline_us);
+        calls.clients.insert(arrival, client);
+        calls.blocked.insert(handle, arrival);
     });
-    timer::arm(call.now_us(), 0);
     true
 }
 
-/// What those want together who wait for the bucket, in micro-tokens, if one of them lacks it.
+/// Micro-tokens that waiting calls want of a bucket before a call may take any, which came later.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
     let db = selected_db(key.call().context);
-    with_door(|door| door.queue.wanted_before(db, key.name().as_ref(), &mut OpenKey(key)))
+    with_calls(|calls| calls.queue.wanted_before(db, key.name().as_ref(), &turn::seen(key)))
 }
 
 /// Notes that a bucket is about to change.
 pub(crate) fn mark(key: &BucketKey) {
     let db = selected_db(key.call().context);
-    with_door(|door| door.queue.mark(db, key.name().as_ref()));
+    with_calls(|calls| calls.queue.mark(db, key.name().as_ref()));
 }
 
-/// The same, and that the hold `id` does.
+/// Notes that a bucket is about to change, and its hold `id` with it.
 pub(crate) fn mark_hold(key: &BucketKey, id: &[u8]) {
     let db = selected_db(key.call().context);
-    with_door(|door| door.queue.mark_hold(db, key.name().as_ref(), id));
+    with_calls(|calls| calls.queue.mark_hold(db, key.name().as_ref(), id));
 }
 
-fn is_any_waiting() -> bool {
-    info::counters().waiting() > 0
+/// Notes that a key is about to hold another bucket, by a command that serves no calls itself: the timer does.
+pub(crate) fn mark_replaced(key: &BucketKey) {
+    let db = selected_db(key.call().context);
+    with_calls(|calls| calls.queue.mark_gone(Some(db), key.name().as_ref()));
+    timer::arm(key.call().now_us(), 0);
 }
 
 fn selected_db(context: *mut raw::RedisModuleCtx) -> Db {

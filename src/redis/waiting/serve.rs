@@ -5,15 +5,16 @@ use super::super::clock::{now_us, system_now_us};
 use super::super::info;
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
-use super::levels::Lookup;
+use super::slots::is_ours;
 use super::timer::{self, arm, tells_of_keys, POLL_US};
-use super::{in_turn, is_any_waiting, select_db, selected_db, with_door, CONTEXT};
+use super::turn::Turn;
+use super::{is_any, select_db, selected_db, with_calls, CONTEXT};
 use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use tokenbucket_core::queue::Arrival;
+use tokenbucket_core::queue::{Arrival, Levels};
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
 const PAUSED_US: i64 = 10_000;
@@ -46,7 +47,7 @@ pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
 /// Marks the buckets of a call. Their keys may have gone, and any of its arguments may be one.
 fn mark_keys(call: &Call) {
     let db = selected_db(call.context);
-    with_door(|door| call.arguments().iter().for_each(|argument| door.queue.mark(db, argument.as_ref())));
+    with_calls(|calls| call.arguments().iter().for_each(|argument| calls.queue.mark(db, argument.as_ref())));
 }
 
 /// Makes what is needed outside of commands, and asks to be told when databases are flushed or swapped.
@@ -71,7 +72,7 @@ unsafe extern "C" fn on_databases_changed(
     _subevent: u64,
     data: *mut c_void,
 ) {
-    if !is_any_waiting() {
+    if !is_any() {
         return;
     }
     // SAFETY: the server passes what belongs to the event.
@@ -84,13 +85,13 @@ unsafe extern "C" fn on_databases_changed(
             [swapped.map(|swapped| swapped.dbnum_first), swapped.map(|swapped| swapped.dbnum_second)]
         }
     };
-    with_door(|door| dbs.into_iter().for_each(|db| door.queue.mark_all(db)));
+    with_calls(|calls| dbs.into_iter().for_each(|db| calls.queue.mark_all(db)));
     arm(system_now_us(), 0);
 }
 
 /// Ends all waits on a server that has become a replica. The server has done so itself, with few exceptions.
 pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
-    if is_any_waiting() && context_flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
+    if is_any() && context_flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
         for arrival in arrivals() {
             finish(arrival, Answer::Error(NOW_A_REPLICA.to_owned()));
         }
@@ -99,12 +100,12 @@ pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
 
 /// Looks whether the clock was set: the timer would fire when as much time has passed as it was made for.
 pub(in crate::redis) fn on_cron_loop() {
-    if !is_any_waiting() {
+    if !is_any() {
         return;
     }
     let now_us = system_now_us();
-    let is_set = with_door(|door| {
-        door.look_at_clock(now_us) > 0 || door.timer.is_some_and(|(_, at_us)| at_us <= now_us)
+    let is_set = with_calls(|calls| {
+        calls.look_at_clock(now_us) > 0 || calls.timer.is_some_and(|(_, at_us)| at_us <= now_us)
     });
     if is_set {
         timer::disarm();
@@ -112,31 +113,35 @@ pub(in crate::redis) fn on_cron_loop() {
     }
 }
 
-/// Serves everyone whose turn it is.
+/// Serves the calls whose turn it is, as many as one turn of the server has time for. The timer goes on with the rest.
 fn serve(context: *mut raw::RedisModuleCtx, now_us: i64) {
     let db = selected_db(context);
+    serve_in(&mut Turn::new(context, now_us), context, now_us);
+    select_db(context, db);
+    arm(now_us, 0);
+}
+
+fn serve_in(turn: &mut Turn, context: *mut raw::RedisModuleCtx, now_us: i64) {
     mark_gone();
-    with_door(|door| door.queue.mark_due(now_us));
-    while let Some(arrival) = with_door(|door| door.queue.next_served(&mut Lookup::new(context, now_us))) {
+    with_calls(|calls| calls.queue.mark_due(now_us));
+    while let Some(arrival) = with_calls(|calls| calls.queue.next_served(turn)) {
         resume(context, arrival, now_us);
         mark_gone();
     }
-    select_db(context, db);
-    arm(now_us, 0);
 }
 
 /// Serves a call whose turn it is.
 fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     let Some(client) = client(arrival) else {
-        return with_door(|door| door.queue.leave(arrival));
+        return with_calls(|calls| calls.queue.leave(arrival));
     };
     // SAFETY: the client is kept by the server until `on_free`, which does not come while it is being served.
     let client = unsafe { client.as_ref() };
     if !is_ours(context, client) {
-        return with_door(|door| door.queue.postpone(arrival, now_us.saturating_add(POLL_US)));
+        return with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(POLL_US)));
     }
-    match in_turn(|| client.grant(context, now_us, true)) {
-        None => with_door(|door| door.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
+    match client.grant(context, now_us) {
+        None => with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
             if answer.is_granted() {
                 info::counters().served_after_waiting();
@@ -150,12 +155,12 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
 
 /// Lets a client go with its answer.
 fn finish(arrival: Arrival, answer: Answer) {
-    let client = with_door(|door| {
-        door.queue.leave(arrival);
-        let client = door.clients.remove(&arrival);
+    let client = with_calls(|calls| {
+        calls.queue.leave(arrival);
+        let client = calls.clients.remove(&arrival);
         if let Some(client) = client {
             // SAFETY: as in `resume`.
-            door.blocked.remove(&(unsafe { client.as_ref() }.handle() as usize));
+            calls.blocked.remove(&(unsafe { client.as_ref() }.handle() as usize));
         }
         client
     });
@@ -167,43 +172,32 @@ fn finish(arrival: Arrival, answer: Answer) {
     }
 }
 
-/// Whether the slot of a call is served here, and none of its keys has moved ahead of it.
-fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
-    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
-        return true;
-    }
-    select_db(context, client.db());
-    client.keys().all(|key| {
-        // SAFETY: context and key are valid for the call; the format says one string. A server has no reply to a call
-        // about a key that it does not serve.
-        unsafe {
-            let reply = server!(RedisModule_Call)(context, c"TYPE".as_ptr(), c"s".as_ptr(), key.0);
-            if !reply.is_null() {
-                server!(RedisModule_FreeCallReply)(reply);
-            }
-            !reply.is_null()
-        }
-    })
-}
-
 unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     timer::fired();
     let now_us = system_now_us();
-    let cannot_write = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
-    // SAFETY: takes nothing.
-    let is_paused = unsafe { server!(RedisModule_AvoidReplicaTraffic)() != 0 };
-    if context_flags(context) & cannot_write != 0 || is_paused || lacks_replicas(context, now_us) {
-        end_overdue(context, now_us);
+    let mut turn = Turn::new(context, now_us);
+    if cannot_write(context, now_us) {
+        while turn.has_time() && end_overdue(context, now_us, false) {}
         return arm(now_us, PAUSED_US);
     }
     follow_clock(context, now_us);
     if timer::begins_poll(now_us) {
-        with_door(|door| door.queue.mark_all(None));
+        with_calls(|calls| calls.queue.mark_all(None));
         end_moved(context);
     }
-    serve(context, now_us);
-    end_overdue(context, now_us);
-    serve(context, now_us);
+    serve_in(&mut turn, context, now_us);
+    while turn.has_time() && end_overdue(context, now_us, true) {
+        serve_in(&mut turn, context, now_us);
+    }
+    arm(now_us, 0);
+}
+
+/// Returns whether nothing may be granted now, because that writes.
+fn cannot_write(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
+    let flags = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
+    // SAFETY: takes nothing.
+    let is_paused = unsafe { server!(RedisModule_AvoidReplicaTraffic)() != 0 };
+    context_flags(context) & flags != 0 || is_paused || lacks_replicas(context, now_us)
 }
 
 /// How long the timer relies on what it has read about replicas. The server counts them once a second; to read it each
@@ -230,15 +224,14 @@ fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
     good_replicas.is_some_and(|good| least_replicas().is_some_and(|least: i64| good < least))
 }
 
-/// Denies those whose time is over.
-fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64) {
-    while let Some(arrival) = with_door(|door| door.queue.overdue(now_us)) {
-        let Some(client) = client(arrival) else {
-            with_door(|door| door.queue.leave(arrival));
-            continue;
-        };
-        // Its own wants are not to count among those of others.
-        with_door(|door| door.queue.leave(arrival));
+/// Denies a call whose time is over. Returns whether there was one. While calls are served, their time is not over if it
+/// may be their turn.
+fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool) -> bool {
+    let Some(arrival) = with_calls(|calls| calls.queue.overdue(now_us, are_served)) else { return false };
+    let client = client(arrival);
+    // What it wants is not to count among what others want.
+    with_calls(|calls| calls.queue.leave(arrival));
+    if let Some(client) = client {
         // SAFETY: as in `resume`.
         let client = unsafe { client.as_ref() };
         info::counters().gave_up_waiting();
@@ -246,6 +239,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64) {
         let answer = is_ours(context, client).then(|| client.deny(context, now_us)).flatten();
         finish(arrival, answer.unwrap_or_else(moved));
     }
+    true
 }
 
 /// Ends the waits for slots that are not served here any more, on a server that does not do so itself.
@@ -263,25 +257,25 @@ fn end_moved(context: *mut raw::RedisModuleCtx) {
 
 /// Lets all waits and their buckets count on from a clock that was set back.
 fn follow_clock(context: *mut raw::RedisModuleCtx, now_us: i64) {
-    let set_back_us = with_door(|door| std::mem::take(&mut door.set_back_us));
+    let set_back_us = with_calls(|calls| std::mem::take(&mut calls.set_back_us));
     if set_back_us == 0 {
         return;
     }
     for client in arrivals().into_iter().filter_map(client) {
         // SAFETY: as in `resume`.
-        unsafe { client.as_ref() }.grant(context, now_us, false);
+        unsafe { client.as_ref() }.follow_clock(context, now_us);
     }
-    with_door(|door| {
-        door.queue.set_back(set_back_us);
-        door.polled_us = door.polled_us.saturating_sub(set_back_us);
-        door.queue.mark_all(None);
+    with_calls(|calls| {
+        calls.queue.set_back(set_back_us);
+        calls.polled_us = calls.polled_us.saturating_sub(set_back_us);
+        calls.queue.mark_all(None);
     });
 }
 
 fn arrivals() -> Vec<Arrival> {
-    with_door(|door| door.queue.arrivals().collect())
+    with_calls(|calls| calls.queue.arrivals().collect())
 }
 
 fn client(arrival: Arrival) -> Option<NonNull<Client>> {
-    with_door(|door| door.clients.get(&arrival).copied())
+    with_calls(|calls| calls.clients.get(&arrival).copied())
 }

@@ -1,7 +1,7 @@
 //! The one timer of those who wait.
 
 use super::super::api::server;
-use super::{is_any_waiting, with_door, CONTEXT};
+use super::{is_any, with_calls, CONTEXT};
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
@@ -26,22 +26,22 @@ pub(super) fn call(on_timer: OnTimer) {
 
 /// Notes that the timer has fired.
 pub(super) fn fired() {
-    with_door(|door| door.timer = None);
+    with_calls(|calls| calls.timer = None);
 }
 
 /// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
 pub(super) fn arm(now_us: i64, not_before_us: i64) {
-    if !is_any_waiting() {
+    if !is_any() {
         return disarm();
     }
     let earliest_us = now_us.saturating_add(not_before_us);
-    let next_us = with_door(|door| match door.set_back_us {
-        0 => door.queue.next_look_us().unwrap_or(i64::MAX),
+    let next_us = with_calls(|calls| match calls.set_back_us {
+        0 => calls.queue.next_look_us().unwrap_or(i64::MAX),
         _ => now_us,
     });
     let latest_us = if tells_of_keys() { i64::MAX } else { next_poll_us() };
     let fires_us = next_us.min(latest_us).max(earliest_us);
-    if fires_us == i64::MAX || with_door(|door| door.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
+    if fires_us == i64::MAX || with_calls(|calls| calls.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
         return;
     }
     disarm();
@@ -51,11 +51,11 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
         let context = CONTEXT.load(Ordering::Relaxed);
         server!(RedisModule_CreateTimer)(context, after_us / 1000, ON_TIMER.get().copied(), ptr::null_mut())
     };
-    with_door(|door| door.timer = Some((timer, fires_us)));
+    with_calls(|calls| calls.timer = Some((timer, fires_us)));
 }
 
 pub(super) fn disarm() {
-    if let Some((timer, _)) = with_door(|door| door.timer.take()) {
+    if let Some((timer, _)) = with_calls(|calls| calls.timer.take()) {
         // SAFETY: a timer that is ours and has not fired.
         unsafe { server!(RedisModule_StopTimer)(CONTEXT.load(Ordering::Relaxed), timer, ptr::null_mut()) };
     }
@@ -63,9 +63,9 @@ pub(super) fn disarm() {
 
 /// When to look at all buckets again where the server does not tell that keys go.
 fn next_poll_us() -> i64 {
-    with_door(|door| {
-        let calls = i64::try_from(door.queue.len()).unwrap_or(i64::MAX);
-        door.polled_us.saturating_add(POLL_US.max(calls.saturating_mul(POLL_US_PER_CALL)))
+    with_calls(|calls| {
+        let count = i64::try_from(calls.queue.len()).unwrap_or(i64::MAX);
+        calls.polled_us.saturating_add(POLL_US.max(count.saturating_mul(POLL_US_PER_CALL)))
     })
 }
 
@@ -73,7 +73,7 @@ fn next_poll_us() -> i64 {
 pub(super) fn begins_poll(now_us: i64) -> bool {
     let is_due = !tells_of_keys() && next_poll_us() <= now_us;
     if is_due {
-        with_door(|door| door.polled_us = now_us);
+        with_calls(|calls| calls.polled_us = now_us);
     }
     is_due
 }

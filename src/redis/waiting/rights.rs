@@ -1,0 +1,45 @@
+//! Whether a user may still call the command for which it waits.
+
+use super::super::call::OwnedString;
+use super::super::spec::Spec;
+use redis_module::raw;
+use std::io;
+
+/// The user of a client, on servers where a module can ask for it (from 7.0 on).
+pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedString> {
+    // SAFETY: the table of functions was filled before, and the context is valid for the call. The name is ours to free.
+    unsafe {
+        let name = raw::RedisModule_GetCurrentUserName?(context);
+        (!name.is_null()).then(|| OwnedString::adopt(name))
+    }
+}
+
+/// The error of a call whose user lost the right to it while it waited; `None` if the user may call it.
+pub(super) fn refusal(user: &OwnedString, spec: &Spec, arguments: &[OwnedString]) -> Option<String> {
+    let command = OwnedString::new(spec.name.to_bytes());
+    let mut call: Vec<_> = std::iter::once(&command).chain(arguments).map(|argument| argument.0).collect();
+    let count = i32::try_from(call.len()).unwrap_or(i32::MAX);
+    // SAFETY: the table of functions was filled before; all strings live until the end of this function. The server makes
+    // the user for us, and we free it once.
+    let is_allowed = unsafe {
+        let find = raw::RedisModule_GetModuleUserFromUserName?;
+        let check = raw::RedisModule_ACLCheckCommandPermissions?;
+        let free = raw::RedisModule_FreeModuleUser?;
+        let found = find(user.0);
+        let is_allowed = !found.is_null() && (check(found, call.as_mut_ptr(), count) == 0 || is_renamed());
+        if !found.is_null() {
+            free(found);
+        }
+        is_allowed
+    };
+    let user = || String::from_utf8_lossy(user.as_ref()).into_owned();
+    let command = || spec.name.to_string_lossy().to_ascii_lowercase();
+    (!is_allowed).then(|| {
+        format!("NOPERM User {} has no permissions to run the '{}' command on its keys", user(), command())
+    })
+}
+
+/// Returns whether the server does not know the command by our name for it: then it cannot be asked.
+fn is_renamed() -> bool {
+    io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT)
+}

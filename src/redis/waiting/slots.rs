@@ -1,0 +1,49 @@
+//! Clusters: whether this node serves the slot of a call.
+
+use super::super::api::{context_flags, server};
+use super::super::call::OwnedString;
+use super::client::Client;
+use super::select_db;
+use redis_module::{raw, Context, RedisValue};
+
+/// Returns whether a call can be decided here: its slot is ours, and none of its keys has moved ahead of it.
+pub(super) fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
+    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
+        return true;
+    }
+    select_db(context, client.db());
+    client.keys().all(|key| is_served(context, key)) || (client.is_asking() && is_imported(context, client))
+}
+
+/// Returns whether a client of a cluster asks a node that does not own the slot yet (`ASKING`).
+pub(super) fn is_asked(own_context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
+    context_flags(own_context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0 && !is_served(own_context, key)
+}
+
+/// Returns whether the server answers about a key: it does not if the slot, or the key, is elsewhere.
+fn is_served(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
+    // SAFETY: context and key are valid for the call; the format says one string. The reply is freed once.
+    unsafe {
+        let reply = server!(RedisModule_Call)(context, c"TYPE".as_ptr(), c"s".as_ptr(), key.0);
+        if !reply.is_null() {
+            server!(RedisModule_FreeCallReply)(reply);
+        }
+        !reply.is_null()
+    }
+}
+
+/// Returns whether the slot of a call is still being imported here. Only a client that sent `ASKING` waits for that, so
+/// this may cost as much as a `CLUSTER NODES`.
+fn is_imported(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
+    let ask = |arguments: &[&[u8]]| Context::new(context).call("CLUSTER", arguments).ok();
+    let Some(key) = client.keys().next() else { return false };
+    let Some(RedisValue::Integer(slot)) = ask(&[b"KEYSLOT", key.as_ref()]) else { return false };
+    let nodes = match ask(&[b"NODES"]) {
+        Some(RedisValue::SimpleString(nodes) | RedisValue::BulkString(nodes)) => nodes,
+        Some(RedisValue::StringBuffer(nodes)) => String::from_utf8_lossy(&nodes).into_owned(),
+        _ => return false,
+    };
+    // `[93-<-` and the node that it comes from, on our own line.
+    let myself = nodes.lines().find(|line| line.contains("myself"));
+    myself.is_some_and(|line| line.contains(&format!("[{slot}-<-")))
+}
