@@ -4,7 +4,7 @@
 use super::hostile::assert_well;
 use super::persistence::{assert_stored, everything};
 use crate::common::calls::{Call, CALLS};
-use crate::common::stored::{is_linked, on_the_wire};
+use crate::common::stored::{buckets_alive, is_linked, on_the_wire};
 use crate::common::{wait_until, Random, Server, ServerBuilder};
 use redis::{ConnectionLike, Value};
 use std::collections::BTreeSet;
@@ -43,6 +43,8 @@ fn assert_all_is_kept(io_threads: u32) {
     let sent = from.info("replication", "master_repl_offset");
     wait_until("the replica has everything", || to.info("replication", "slave_repl_offset") == sent);
     let stored = everything(&master);
+    let is_counted = || buckets_alive(&mut master.connect()) == stored.0.len() as i64;
+    wait_until("the buckets that are counted are those that are there", is_counted);
     assert!(!stored.0.is_empty());
     assert_stored(&replica, &stored, "on the replica");
     for (server, which) in [(&mut master, "master"), (&mut replica, "replica")] {
@@ -97,6 +99,8 @@ fn send(server: &Server, salt: u64) -> BTreeSet<&'static str> {
         let all = calls.iter().zip(&replies);
         allowed.extend(all.filter(|(_, reply)| is_allowed(reply)).map(|(call, _)| call.command().name));
         let key = format!("{}{}", random.pick(&["k", "n"]), random.below(5));
+        // A thread frees what is overwritten.
+        client.run(&["SET", &key, "x"]);
         client.run(&["UNLINK", &key]);
     }
     allowed
