@@ -12,7 +12,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 const CONNECTIONS: u64 = 40;
-const BATCHES: usize = 60;
+const BATCHES: usize = 40;
 const BATCH: usize = 50;
 
 #[test]
