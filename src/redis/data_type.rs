@@ -9,7 +9,7 @@
 //!
 //! Servers call most of the module in their main thread alone. These are the exceptions:
 //!
-//! - [`free`]: in a background thread (`UNLINK`, `FLUSHALL ASYNC`, lazy freeing), and from Redis 8 on in an IO thread, which
+//! - [`free`]: in a background thread (`UNLINK`, `FLUSHALL ASYNC`, lazy freeing), and from Redis 8.2 on in an IO thread, which
 //!   frees what a client overwrites. It has the value for itself, and touches counters that are changed by
 //!   read-modify-write, the system's clock and the allocator, nothing else.
 //! - [`rdb_save`] and [`aof_rewrite`]: in a child process, where other threads' locks may be held for ever. They take no lock
