@@ -80,30 +80,28 @@ fn send_from_many(server: &Server) -> BTreeSet<&'static str> {
     })
 }
 
+/// Sends calls on one connection, many at a time, and overwrites and deletes a bucket now and then.
 fn send(server: &Server, salt: u64) -> BTreeSet<&'static str> {
     let (mut client, mut random) = (server.connect(), Random::new(salt));
     let mut allowed = BTreeSet::new();
     for _ in 0..BATCHES {
         let calls: Vec<_> = (0..BATCH).map(|_| any_call(&mut random)).collect();
-        let packed: Vec<u8> = calls
-            .iter()
-            .flat_map(|call| {
-                on_the_wire(&call.with_keys(|key| {
-                    let number = random.below(5);
-                    format!("{key}{number}")
-                }))
-            })
-            .collect();
+        let packed: Vec<u8> = calls.iter().flat_map(|call| line(call, &mut random)).collect();
         let replies = client.inner().req_packed_commands(&packed, 0, BATCH);
         let replies = replies.unwrap_or_else(|error| panic!("{error}\n{}", server.log()));
         let all = calls.iter().zip(&replies);
         allowed.extend(all.filter(|(_, reply)| is_allowed(reply)).map(|(call, _)| call.command().name));
         let key = format!("{}{}", random.pick(&["k", "n"]), random.below(5));
-        // A thread frees what is overwritten.
+        // From Redis 8.2 on such a thread frees what is overwritten.
         client.run(&["SET", &key, "x"]);
         client.run(&["UNLINK", &key]);
     }
     allowed
+}
+
+/// A call on some of a few buckets, for which all connections compete.
+fn line(call: &Call, random: &mut Random) -> Vec<u8> {
+    on_the_wire(&call.with_keys(|key| format!("{key}{}", random.below(5))))
 }
 
 /// Half of them of several buckets.
