@@ -16,8 +16,8 @@
 //! | bytes | field |
 //! |---|---|
 //! | 25..29 | how many holds were dropped because they had ended, unsigned: the first in the order of their ends and ids. Their amounts are in the level |
-//! | 29..33 | how many holds there are after all changes, unsigned |
-//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a hold that is gone. Holds are in the order of their ends and ids |
+//! | 29..33 | how many holds there are after all changes, unsigned, at most [`MAX_HOLDS`] |
+//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a hold that is gone. At most [`MAX_HOLDS`]. Holds are in the order of their ends and ids |
 //!
 //! A replica that evicts keys by itself may have lost the bucket and its holds. Then the number of holds does not
 //! agree, and the replica forgets the bucket again, because an evicted bucket is a full one: with some of its holds
@@ -31,7 +31,7 @@
 
 use crate::bucket::Bucket;
 use crate::expiry::MAX_EXPIRE_AT_MS;
-use crate::hold::{Hold, Holds, MAX_ID_LEN};
+use crate::hold::{Hold, Holds, MAX_HOLDS, MAX_ID_LEN};
 use std::ffi::CStr;
 
 /// The command that carries effects. It is in every append-only file, so it cannot change.
@@ -133,11 +133,14 @@ impl HoldChanges {
         let (len, mut rest) = rest.split_first_chunk::<4>()?;
         let mut changes = Vec::new();
         while let Some((change, behind)) = HoldChange::decode(rest)? {
+            if changes.len() >= MAX_HOLDS as usize {
+                return None;
+            }
             changes.push(change);
             rest = behind;
         }
         let (dropped, len) = (u32::from_le_bytes(*dropped), u32::from_le_bytes(*len));
-        are_in_order(&changes).then_some(Self { dropped, changes, len })
+        (len <= MAX_HOLDS && are_in_order(&changes)).then_some(Self { dropped, changes, len })
     }
 }
 

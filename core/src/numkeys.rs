@@ -5,10 +5,10 @@ use crate::number::{whole, MAX_LEN};
 /// The most buckets in one `TB.MTAKE`: a call must not keep the server busy for longer than a few milliseconds.
 pub const MAX_BUCKETS: i64 = 1024;
 
-/// The number of buckets, in plain digits only.
+/// Reads the number of buckets, in plain digits only, as servers read the `numkeys` of their own commands.
 ///
-/// The server reads this argument too, to find the keys for its ACL and for cluster routing, and it knows no
-/// other spelling. What the two read differently would be a key that nobody checked.
+/// The server does not read this one: it takes every fourth argument for a key. So a call with any other number of arguments
+/// has to be refused.
 #[must_use]
 pub fn parse(numkeys: &[u8]) -> Option<usize> {
     let is_short = numkeys.len() <= MAX_LEN;

@@ -75,6 +75,9 @@ pub struct TopRequest {
 /// The most keys that denials are counted of.
 pub const MAX_TOP_KEYS: i64 = 100_000;
 
+/// The largest value of `tokenbucket.max-waiters`. Beyond it, clients that wait take more memory than a server has to spare.
+pub const MAX_WAITERS: i64 = 10_000;
+
 /// Default `COUNT`.
 const DEFAULT_TOP_COUNT: usize = 10;
 

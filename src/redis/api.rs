@@ -73,8 +73,6 @@ required! {
     RedisModule_GetServerInfo,
     RedisModule_GetThreadSafeContext,
     RedisModule_IsIOError,
-    RedisModule_IsKeysPositionRequest,
-    RedisModule_KeyAtPos,
     RedisModule_KeyType,
     RedisModule_LoadSigned,
     RedisModule_LoadStringBuffer,

@@ -236,19 +236,6 @@ impl<'call> Call<'call> {
         // SAFETY: the context is valid for the call, and the server copies the C string.
         unsafe { server!(RedisModule_ReplyWithError)(self.context, line.as_ptr()) };
     }
-
-    /// Whether the server only asks where the keys are; the answer is given with [`key_at`](Self::key_at).
-    pub(super) fn is_keys_position_request(&self) -> bool {
-        // SAFETY: the context is valid for the call.
-        unsafe { server!(RedisModule_IsKeysPositionRequest)(self.context) != 0 }
-    }
-
-    /// Answers that argument `position` (the command's name being 0) is a key.
-    pub(super) fn key_at(&self, position: usize) {
-        let position = c_int::try_from(position).unwrap_or(c_int::MAX);
-        // SAFETY: the context is valid for the call.
-        unsafe { server!(RedisModule_KeyAtPos)(self.context, position) };
-    }
 }
 
 /// A string that we own a reference to, given back when it goes out of scope. Ordered and hashed by its bytes.

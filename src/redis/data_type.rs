@@ -4,6 +4,19 @@
 //! holds has a larger block, with the bucket in front: a bit of its time that no time reaches tells the two apart, so
 //! that most buckets pay for holds with no more than a look at what is read anyway. The callbacks below are called by
 //! the server with values that [`allocate`] or [`allocate_with_holds`] made, and with nothing else.
+//!
+//! # Outside the main thread
+//!
+//! Servers call most of the module in their main thread alone. These are the exceptions:
+//!
+//! - [`free`]: in a background thread (`UNLINK`, `FLUSHALL ASYNC`, lazy freeing), and from Redis 8.2 on in an IO thread, which
+//!   frees what a client overwrites. It has the value for itself, and touches counters that are changed by
+//!   read-modify-write, the system's clock and the allocator, nothing else.
+//! - [`rdb_save`] and [`aof_rewrite`]: in a child process, where other threads' locks may be held for ever. They take no lock
+//!   of ours.
+//! - `INFO tokenbucket` in a crash report: in whichever thread crashed. It only loads atomic counters.
+//!
+//! Commands and what registers them are no exception: see `Range` in `register.rs` for how it was avoided.
 
 use super::api::{context_flags, server};
 use super::clock::system_now_us;

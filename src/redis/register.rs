@@ -12,7 +12,6 @@ use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::numkeys;
 
 /// What the server calls when a client sends a command.
 type Handler =
@@ -45,10 +44,6 @@ unsafe extern "C" fn handler<C: Command>(
 ) -> c_int {
     // SAFETY: by the contract of this function; `call` ends with it.
     let call = unsafe { Call::new(context, argv, argc) };
-    if needs_getkeys(&C::SPEC) && call.is_keys_position_request() {
-        report_keys(&C::SPEC, &call);
-        return 0;
-    }
     if C::SPEC.from_master == FromMaster::Ignored && listeners::is_replicated(&call) {
         ignore(&call);
         return 0;
@@ -83,27 +78,6 @@ fn ignore(call: &Call) {
         "ignored a TB.* call from a master or a file: only TB.RESTORE carries decisions",
     );
     call.reply_nil();
-}
-
-/// Whether the server has to ask us where the keys of a call are.
-///
-/// From 7.0 on a key specification can say "as many as the first argument, every fourth". But Redis up to 8.2,
-/// Redict and Valkey 8 then look at the first quarter of them only, so that the others would pass by ACLs and
-/// cluster routing. Asking us is right everywhere; the specification is there for clients.
-const fn needs_getkeys(spec: &Spec) -> bool {
-    matches!(spec.keys, Keys::CountedEveryFourth { .. })
-}
-
-fn report_keys(spec: &Spec, call: &Call) {
-    let Keys::CountedEveryFourth { first } = spec.keys else {
-        return;
-    };
-    let count = call.arguments().first().and_then(|numkeys| numkeys::parse(numkeys.as_ref())).unwrap_or(0);
-    // The command's name is none of the arguments, and has position 0.
-    let groups = call.arguments().len().saturating_add(1).saturating_sub(first) / 4;
-    for group in 0..count.min(groups) {
-        call.key_at(group.saturating_mul(4).saturating_add(first));
-    }
 }
 
 /// The module's own ACL category, where the server lets modules have one (from 7.4 on).
@@ -141,17 +115,11 @@ fn complete(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool) 
 }
 
 fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> Result<(), String> {
-    let (first, last, step) = match spec.keys {
-        Keys::First => (1, 1, 1),
-        Keys::EverySecond => (1, -1, 2),
-        Keys::None | Keys::CountedEveryFourth { .. } => (0, 0, 0),
-    };
+    let Range { first, last, step } = Range::of(spec.keys);
     let flags = match spec.audience {
         Audience::Readers => c"readonly fast",
         Audience::Operators => c"readonly admin allow-stale",
         Audience::Servers => c"write admin",
-        Audience::Writers if needs_getkeys(spec) => c"write fast getkeys-api",
-        Audience::WaitingWriters if needs_getkeys(spec) => c"write getkeys-api",
         Audience::WaitingWriters => c"write",
         Audience::Writers => c"write fast",
     };
@@ -225,7 +193,41 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
     accepted(status, spec, "description")
 }
 
-/// Where the keys are.
+/// Where the keys are among all words of a call, in the terms that every server has: from the first position to the last,
+/// a negative one counted from the end, in steps.
+///
+/// As many as `numkeys` says would be the obvious description. But Redis up to 8.2, Redict and Valkey 8 read it wrongly if
+/// there is a step: three quarters of the keys would pass by ACLs and cluster routing. The flag `getkeys-api`, by which a
+/// server asks the module instead, ends Redis 8.6 and 8.10 with IO threads: they ask inside such a thread. A range to the end
+/// of the call says the same, because a call with any other number of arguments is refused.
+struct Range {
+    first: c_int,
+    last: c_int,
+    step: c_int,
+}
+
+impl Range {
+    /// All zero where there are no keys.
+    fn of(keys: Keys) -> Self {
+        let (first, last, step) = match keys {
+            Keys::None => (0, 0, 0),
+            Keys::First => (1, 1, 1),
+            Keys::EverySecond => (1, -1, 2),
+            Keys::CountedEveryFourth { first } => (c_int::try_from(first).unwrap_or(c_int::MAX), -1, 4),
+        };
+        Self { first, last, step }
+    }
+
+    /// The last position as specifications have it: relative to the first, unless it counts from the end.
+    fn last_behind_first(&self) -> c_int {
+        if self.last < 0 {
+            return self.last;
+        }
+        self.last.saturating_sub(self.first)
+    }
+}
+
+/// Says where the keys are, and what becomes of them.
 fn key_spec(spec: &Spec) -> Option<KeySpec> {
     let flags = match spec.audience {
         Audience::Readers | Audience::Operators => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
@@ -234,17 +236,9 @@ fn key_spec(spec: &Spec) -> Option<KeySpec> {
         }
         Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
-    let (flags, find) = match spec.keys {
-        Keys::None => return None,
-        Keys::First => (flags, FindKeys::new_range(0, 1, 0)),
-        Keys::EverySecond => (flags, FindKeys::new_range(-1, 2, 0)),
-        // The flag makes servers ask us rather than rely on this: see `needs_getkeys`.
-        Keys::CountedEveryFourth { first } => {
-            let behind_numkeys = i32::try_from(first).unwrap_or(i32::MAX).saturating_sub(1);
-            (flags | KeySpecFlags::VARIABLE_FLAGS, FindKeys::new_keys_num(0, behind_numkeys, 4))
-        }
-    };
-    Some(KeySpec::new(None, flags, BeginSearch::new_index(1), find))
+    let range = Range::of(spec.keys);
+    let find = FindKeys::new_range(range.last_behind_first(), range.step, 0);
+    (spec.keys != Keys::None).then(|| KeySpec::new(None, flags, BeginSearch::new_index(range.first), find))
 }
 
 /// The arguments in the server's terms, ended by an element of zeroes, with the groups that they point to.

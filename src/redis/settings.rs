@@ -4,8 +4,9 @@
 use redis_module::raw;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI64, Ordering};
+use tokenbucket_core::hold::MAX_HOLDS;
 use tokenbucket_core::number::whole;
-use tokenbucket_core::request::MAX_TOP_KEYS;
+use tokenbucket_core::request::{MAX_TOP_KEYS, MAX_WAITERS};
 
 /// What becomes of a bucket that would have to be created over `maxmemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub(super) static SETTINGS: [Setting; 5] = [
     },
     Setting {
         name: c"max-holds",
-        kind: Kind::Whole { min: 1, max: 1_000_000 },
+        kind: Kind::Whole { min: 1, max: MAX_HOLDS as i64 },
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(10_000),
     },
@@ -60,7 +61,7 @@ pub(super) static SETTINGS: [Setting; 5] = [
     },
     Setting {
         name: c"max-waiters",
-        kind: Kind::Whole { min: 0, max: 100_000 },
+        kind: Kind::Whole { min: 0, max: MAX_WAITERS },
         flags: raw::REDISMODULE_CONFIG_DEFAULT,
         current: AtomicI64::new(1000),
     },

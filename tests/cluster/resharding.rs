@@ -1,5 +1,6 @@
 //! Spreading, redirecting, resharding under load, and the loss of a master.
 
+use crate::common::calls::{Outcome, CALLS};
 use crate::common::{multi_decision, texts, wait_until, Server};
 use crate::nodes::{node_id, ownership, reshard, Cluster, ClusterClient, CAPACITY, MASTERS, REFILL};
 use crc::{Crc, CRC_16_XMODEM};
@@ -12,18 +13,25 @@ use std::thread;
 #[test]
 fn a_bucket_is_on_one_node_and_those_decided_together_must_share_a_slot() {
     let cluster = Cluster::start(0);
-    for call in ["TB.TAKE k 10 1", "TB.PEEK k 10 1", "TB.HOLDS k", "TB.MTAKE 1 k 10 1 1"] {
-        let replies = cluster.nodes.iter().map(|node| node.connect().attempt(call));
+    let mut client = cluster.client();
+    for call in
+        CALLS.iter().filter(|call| call.command().audience.are_clients() && call.outcome != Outcome::Refused)
+    {
+        let words = call.with_keys(|key| format!("{{t}}{key}"));
+        let replies = cluster.nodes.iter().map(|node| node.connect().attempt(&words));
         let refusals: Vec<_> = replies.filter_map(Result::err).collect();
         let are_redirected = refusals.iter().all(|refusal| refusal.starts_with("MOVED "));
-        assert!(are_redirected && refusals.len() == MASTERS - 1, "{call}: {refusals:?}");
+        assert!(are_redirected && refusals.len() == MASTERS - 1, "{words}: {refusals:?}");
+        if let [.., _, last] = call.keys()[..] {
+            let words =
+                call.with_keys(|key| if key == last { "other".to_owned() } else { format!("{{t}}{key}") });
+            assert!(client.attempt(&words).unwrap_err().starts_with("CROSSSLOT"), "{words}");
+        }
     }
-    let mut client = cluster.client();
     // The last of many, too: the server must know every key, not only the first few.
     let many: String = (0..7).map(|index| format!(" {{tag}}{index} 10 1 1")).collect();
-    for call in ["TB.MTAKE 2 a 10 1 1 b 10 1 1".to_owned(), format!("TB.MTAKE 8{many} other 10 1 1")] {
-        assert!(client.attempt(&call).unwrap_err().starts_with("CROSSSLOT"), "{call}");
-    }
+    let call = format!("TB.MTAKE 8{many} other 10 1 1");
+    assert!(client.attempt(&call).unwrap_err().starts_with("CROSSSLOT"), "{call}");
     let together = client.attempt("TB.MTAKE 2 {t}:requests 10 1 1 {t}:tokens 1000 100 30").unwrap();
     let (binding, own) = multi_decision(&together);
     assert_eq!((binding.allowed, own.len()), (1, 2));

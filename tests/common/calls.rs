@@ -238,7 +238,7 @@ impl Call {
     }
 
     /// The words, with other names for the keys.
-    pub fn with_keys(&self, rename: impl Fn(&str) -> String) -> String {
+    pub fn with_keys(&self, mut rename: impl FnMut(&str) -> String) -> String {
         let keys = self.keys();
         let renamed = |word: &str| if keys.contains(&word) { rename(word) } else { word.to_owned() };
         self.words.split(' ').map(renamed).collect::<Vec<_>>().join(" ")

@@ -73,6 +73,19 @@ pub fn content(level_micro: i64, refilled_at_us: i64) -> Vec<u8> {
     [integer(level_micro), integer(refilled_at_us), vec![END]].concat()
 }
 
+/// What the module writes of a bucket with holds, which are encoded already.
+pub fn content_with_holds(level_micro: i64, refilled_at_us: i64, holds: &[u8]) -> Vec<u8> {
+    const STRING_WITH_LENGTH_OF_FOUR_BYTES: [u8; 2] = [5, 0x80];
+    const WITH_HOLDS: i64 = 1 << 61;
+    let mut bytes = content(level_micro, refilled_at_us | WITH_HOLDS);
+    let end = bytes.pop();
+    bytes.extend(STRING_WITH_LENGTH_OF_FOUR_BYTES);
+    bytes.extend(u32::try_from(holds.len()).unwrap().to_be_bytes());
+    bytes.extend(holds);
+    bytes.extend(end);
+    bytes
+}
+
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
     Crc::<u64>::new(&CRC_64_REDIS).checksum(bytes).to_le_bytes()
 }

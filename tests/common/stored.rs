@@ -191,7 +191,7 @@ pub fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// Whether a replica has its master's data and hears of every change.
-fn is_linked(client: &mut Connection) -> bool {
+pub fn is_linked(client: &mut Connection) -> bool {
     let report = text(&client.run(&["INFO", "replication"]));
     report.contains("role:slave") && report.contains("master_link_status:up")
 }

@@ -8,6 +8,7 @@ use crate::common::stored::{self, append_only_bytes, with_append_only_file};
 use crate::common::{
     decided, is_before, shown, text, wait_until, Clock, Connection, Random, Server, HOUR_MS,
 };
+use tokenbucket_core::hold::MAX_HOLDS;
 
 /// What is one bucket's own, holds that are renewed, denied, settled and in debt, is judged by the walks in `decisions.rs`.
 #[test]
@@ -47,8 +48,10 @@ fn a_bucket_has_at_most_max_holds_holds() {
 /// One call finds that they have ended, and none of them takes the time or the memory for long.
 #[test]
 fn holds_that_end_together_come_back_at_once_and_their_memory_soon() {
-    const HOLDS: u32 = 100_000;
-    let server = Server::builder().controlled_clock().module_arguments(&["max-holds", "1000000"]).start();
+    // One more stays.
+    const HOLDS: u32 = MAX_HOLDS - 1;
+    let most = MAX_HOLDS.to_string();
+    let server = Server::builder().controlled_clock().module_arguments(&["max-holds", &most]).start();
     let mut client = server.connect();
     let count = |client: &mut Connection, field| client.count("tokenbucket", &format!("tokenbucket_{field}"));
     let bytes = |client: &mut Connection| count(client, "bucket_bytes");

@@ -20,6 +20,7 @@ mod fallback;
 mod holds;
 mod hostile;
 mod info;
+mod io_threads;
 mod keyspace;
 mod listeners;
 mod memory;

@@ -93,8 +93,8 @@ fn as_many_buckets_as_there_may_be_are_found_checked_and_taken_from_together() {
     assert_eq!(refused, format!("{}, not '1025'", Error::NumKeys));
 }
 
-/// The server finds the keys by this argument, for its ACL and for cluster routing, and reads plain digits only. What
-/// the two read differently would be a key that nobody checked.
+/// The server finds the keys by their places, for its ACL and for cluster routing. If the module took another number of them,
+/// there would be a key that nobody checked.
 #[test]
 fn whatever_numkeys_says_no_key_slips_past_the_acl() {
     let server = Server::start();

@@ -2,13 +2,15 @@
 //! can bear, or it is refused; the server goes on. `HOSTILE_PAYLOADS` says how many random ones to send.
 
 use super::hostile::{assert_nothing_leaked, assert_well, effect};
-use crate::common::payload::{content, Payload, ENCODING};
+use crate::common::payload::{content, content_with_holds, Payload, ENCODING};
 use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash};
 use crate::common::{array, environment, is_before, shown, texts, Connection, Random, Server};
 use std::fs;
 use tempfile::TempDir;
-use tokenbucket_core::bucket::MAX_TIME_US;
-use tokenbucket_core::effect::Effect;
+use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
+use tokenbucket_core::error::Error;
+use tokenbucket_core::hold::{Hold, MAX_HOLDS};
 use tokenbucket_core::number::MAX_MICRO;
 
 const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];
@@ -118,6 +120,48 @@ fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
         assert_eq!(target.client.count("tokenbucket", "tokenbucket_holds"), 0);
         assert_nothing_leaked(&mut target.client, memory_before);
         assert_well(&target.server, &mut target.client);
+    }
+}
+
+/// More holds than `tokenbucket.max-holds` can allow would keep the server busy whenever they are listed or freed.
+#[test]
+fn no_payload_and_no_effect_brings_more_holds_than_a_bucket_may_have() {
+    let mut target = Target::start(BUCKET);
+    let now_us = target.server.clock().now_us();
+    let hold = |number: u32| Hold {
+        id: number.to_be_bytes().into(),
+        amount_micro: 1,
+        ends_at_us: now_us + 60_000_000 + i64::from(number),
+    };
+    for (holds, is_within) in [(MAX_HOLDS + 1, false), (MAX_HOLDS, true)] {
+        let mut bytes = Vec::new();
+        (0..holds).for_each(|number| hold(number).encode(&mut bytes));
+        let sealed = target.payload.with(ENCODING, &content_with_holds(5_000_000, now_us, &bytes));
+        let changes = (0..holds).map(|number| HoldChange::Set(hold(number))).collect();
+        let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: now_us };
+        let holds = HoldChanges { dropped: 0, changes, len: holds };
+        let effect = Effect::Changed { bucket, expire_at_ms: None, holds }.encode();
+        let client = &mut target.client;
+        let replies = [
+            client.try_run(&[b"TB.RESTORE".as_slice(), b"by:effect", effect.as_ref()]),
+            client.restore("by:payload", &sealed),
+        ];
+        if is_within {
+            assert!(replies.iter().all(Result::is_ok), "{replies:?}");
+            let held = |client: &mut Connection, key| array(client.run(&["TB.HOLDS", key])).len();
+            assert_eq!(["by:effect", "by:payload"].map(|key| held(client, key)), [MAX_HOLDS as usize; 2]);
+            assert_well(&target.server, client);
+        } else {
+            assert_eq!(replies[0].as_ref().unwrap_err(), Error::Effect.rule());
+            assert!(replies[1].is_err(), "{replies:?}");
+            if is_before(6, 2) {
+                // It ends itself, in good order, when any module refuses a payload.
+                target.server.wait_for_exit();
+                target.server.start_again();
+                target.client = target.server.connect();
+            }
+            assert_eq!(buckets_alive(&mut target.client), 0);
+        }
     }
 }
 

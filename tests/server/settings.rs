@@ -5,6 +5,9 @@ use crate::common::server::module;
 use crate::common::stored::{is_writing_files, tells_of_a_crash};
 use crate::common::{is_before, shown, texts, wait_until, Connection, Server};
 use std::fs;
+use std::path::Path;
+use tokenbucket_core::hold::MAX_HOLDS;
+use tokenbucket_core::request::{MAX_TOP_KEYS, MAX_WAITERS};
 
 /// Whether a bucket can be taken from that would have to be created over `maxmemory`.
 fn allows_on_oom(client: &mut Connection) -> bool {
@@ -116,7 +119,7 @@ fn a_bad_argument_or_option_refuses_to_start_and_the_log_names_it() {
         (&["on-oom", "maybe"], "argument 'on-oom' must be deny or allow, not 'maybe'"),
         (&["ON-OOM", "no"], "argument 'ON-OOM' must be deny or allow, not 'no'"),
         (&["cl-throttle", "maybe"], "argument 'cl-throttle' must be yes or no, not 'maybe'"),
-        (&["max-holds", "many"], "argument 'max-holds' must be a whole number from 1 to 1000000, not 'many'"),
+        (&["max-holds", "many"], "argument 'max-holds' must be a whole number from 1 to 100000, not 'many'"),
         (&["on-oom", "allow", "speed", "fast"], "unknown argument 'speed'"),
         (&["\u{1b}[31m", "x"], "unknown argument '\\x1b[31m'"),
     ] {
@@ -134,6 +137,35 @@ fn a_bad_argument_or_option_refuses_to_start_and_the_log_names_it() {
     ] {
         let log = Server::builder().option(option, value).start_expecting_refusal();
         assert!(log.contains(message), "{option}: no '{message}' in\n{log}");
+    }
+}
+
+/// The pages say what the module takes.
+#[test]
+fn the_pages_have_the_bounds_of_each_number_and_no_other_is_taken() {
+    for (name, min, max) in
+        [("max-holds", 1, MAX_HOLDS.into()), ("max-waiters", 0, MAX_WAITERS), ("top-keys", 0, MAX_TOP_KEYS)]
+    {
+        let bounds = format!("{min} to {max}");
+        for (page, place) in [("docs/reference/settings.md", 0), ("redis.conf.example", 5)] {
+            let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+            let lines: Vec<_> = text.lines().collect();
+            let row = lines.iter().position(|line| line.contains(&format!("tokenbucket.{name}"))).unwrap();
+            let says = lines[row.saturating_sub(place)..=row].iter().any(|line| line.contains(&bounds));
+            assert!(says, "{page} does not say {bounds} of {name}");
+        }
+        for outside in [min - 1, max + 1] {
+            let log =
+                Server::builder().module_arguments(&[name, &outside.to_string()]).start_expecting_refusal();
+            assert!(log.contains(&format!("must be a whole number from {bounds}, not '{outside}'")), "{log}");
+        }
+        let server = Server::builder().module_arguments(&[name, &max.to_string()]).start();
+        if !is_before(7, 0) {
+            let mut client = server.connect();
+            let refused = client.refusal(&format!("CONFIG SET tokenbucket.{name} {}", max + 1));
+            assert!(refused.contains(&format!("between {min} and {max} inclusive")), "{refused}");
+            client.say(&format!("CONFIG SET tokenbucket.{name} {min}"));
+        }
     }
 }
 

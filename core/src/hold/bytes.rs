@@ -2,6 +2,7 @@
 
 use super::item::Hold;
 use super::list::Holds;
+use super::MAX_HOLDS;
 
 /// Bytes of an encoded hold in front of its name: end, amount, length of the name.
 const HEADER: usize = 17;
@@ -39,12 +40,16 @@ impl Holds {
     }
 
     /// Reads what [`encode`](Self::encode) wrote: the holds that there can be, and whether that is all of them. Holds
-    /// that are not in the order of their ends and ids are left out: sorting them could take quadratic time.
+    /// that are not in the order of their ends and ids are left out: sorting them could take quadratic time. So are those
+    /// beyond [`MAX_HOLDS`].
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> (Self, bool) {
         let mut holds = Self::default();
         let mut is_whole = true;
         while !bytes.is_empty() {
+            if holds.len() >= MAX_HOLDS as usize {
+                return (holds, false);
+            }
             let Some((hold, rest)) = Hold::decode(bytes) else {
                 return (holds, false);
             };

@@ -21,7 +21,7 @@
 //!
 //! # Why no call takes long
 //!
-//! A million holds may end at once, and freeing them all takes a few hundred milliseconds. So a hold that has ended is
+//! [`MAX_HOLDS`] may end at once, and freeing them all takes tens of milliseconds. So a hold that has ended is
 //! dropped in two steps. [`Holds::drop_first`] moves whole chunks out of the order: from then on the hold does not
 //! exist for anybody. [`Holds::free_dropped`] frees a bounded number of them, in this call and the next ones. Nothing
 //! grows or shrinks in one go either: holds are stored in pages, and the hash table grows and shrinks by one chain at
@@ -38,3 +38,7 @@ mod slots;
 pub use decide::HoldPlan;
 pub use item::{Hold, MAX_ID_LEN};
 pub use list::{Holds, FREED_A_CALL};
+
+/// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects are refused
+/// beyond it, because reading, listing and freeing holds takes time for each.
+pub const MAX_HOLDS: u32 = 100_000;

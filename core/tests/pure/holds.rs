@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tokenbucket_core::bucket::{Bucket, Expiring, MAX_TIME_US};
 use tokenbucket_core::effect::{HoldChange, HoldChanges};
-use tokenbucket_core::hold::{Hold, Holds, MAX_ID_LEN};
+use tokenbucket_core::hold::{Hold, Holds, MAX_HOLDS, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::rate::Rate;
 
@@ -216,6 +216,19 @@ proptest! {
         let saved = holds.encode();
         prop_assert_eq!(is_whole, saved.len() == bytes.len());
         prop_assert_eq!(Holds::decode(&saved).0.encode(), saved);
+    }
+}
+
+#[test]
+fn a_bucket_has_no_more_holds_than_there_may_be_whatever_bytes_say() {
+    let mut bytes = Vec::new();
+    for (number, is_within) in (0..=MAX_HOLDS).map(|number| (number, number < MAX_HOLDS)) {
+        let hold = Hold { id: number.to_be_bytes().into(), amount_micro: 1, ends_at_us: number.into() };
+        hold.encode(&mut bytes);
+        if number + 1 >= MAX_HOLDS {
+            let (holds, is_whole) = Holds::decode(&bytes);
+            assert_eq!((holds.len(), is_whole), (MAX_HOLDS as usize, is_within));
+        }
     }
 }
 

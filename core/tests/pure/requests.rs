@@ -9,7 +9,7 @@ use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
-use tokenbucket_core::hold::{Hold, MAX_ID_LEN};
+use tokenbucket_core::hold::{Hold, MAX_HOLDS, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::request::{self, HoldOperation, HoldRequest, Request, MAX_TURN_WAIT_MS};
 
@@ -257,7 +257,7 @@ proptest! {
     #[test]
     fn an_effect_is_read_back_as_it_was_sent(
         (level_micro, refilled_at_us, expires_at) in (fields(), fields(), fields()),
-        holds in prop::option::of((any::<u32>(), prop::collection::vec(hold_changes(), 0..4), any::<u32>())),
+        holds in prop::option::of((any::<u32>(), prop::collection::vec(hold_changes(), 0..4), 0..=MAX_HOLDS)),
         version in any::<u8>(),
     ) {
         const WITH_HOLDS: u8 = 3;
@@ -326,6 +326,24 @@ fn what_no_hold_can_be_is_in_no_effect() {
     }
     let unknown = [sent(&changed(&[set(b"a", 1, 1)])), vec![3, 1, b'z']].concat();
     assert_eq!(Effect::decode(&unknown), None);
+}
+
+/// Of so many that a bucket may have, and of one more.
+#[test]
+fn an_effect_has_at_most_as_many_holds_as_a_bucket() {
+    let set =
+        |end: u32| HoldChange::Set(Hold { id: (*b"id").into(), amount_micro: 1, ends_at_us: end.into() });
+    for (changes, len, is_one) in [
+        (MAX_HOLDS, MAX_HOLDS, true),
+        (MAX_HOLDS + 1, MAX_HOLDS, false),
+        (1, MAX_HOLDS + 1, false),
+        (1, u32::MAX, false),
+    ] {
+        let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
+        let holds = HoldChanges { dropped: 0, changes: (0..changes).map(set).collect(), len };
+        let effect = Effect::Changed { bucket, expire_at_ms: None, holds };
+        assert_eq!(Effect::decode(&sent(&effect)).is_some(), is_one, "{changes} changes, {len} holds");
+    }
 }
 
 /// Replicas of another version read them, and files that are years old hold them.
