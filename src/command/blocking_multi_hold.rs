@@ -19,7 +19,7 @@ impl Command for BlockingMultiHold {
         since: c"0.1.0",
         audience: Audience::WaitingWriters,
         from_master: FromMaster::Ignored,
-        keys: Keys::CountedEveryFourth { first: 5 },
+        keys: Keys::EveryFourth { first: 5 },
         arguments: &[
             NUMKEYS,
             TTL_MS,

@@ -19,7 +19,7 @@ impl Command for BlockingMultiTake {
         since: c"0.1.0",
         audience: Audience::WaitingWriters,
         from_master: FromMaster::Ignored,
-        keys: Keys::CountedEveryFourth { first: 3 },
+        keys: Keys::EveryFourth { first: 3 },
         arguments: &[
             NUMKEYS,
             MAX_WAIT_MS,

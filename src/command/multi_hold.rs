@@ -19,7 +19,7 @@ impl Command for MultiHold {
         since: c"0.1.0",
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
-        keys: Keys::CountedEveryFourth { first: 4 },
+        keys: Keys::EveryFourth { first: 4 },
         arguments: &[
             NUMKEYS,
             TTL_MS,

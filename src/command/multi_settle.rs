@@ -13,7 +13,7 @@ impl Command for MultiSettle {
     const SPEC: Spec = Spec {
         name: c"TB.MSETTLE",
         summary: c"Ends the holds of one id in several buckets, wherever there is one",
-        keys: Keys::CountedEveryFourth { first: 3 },
+        keys: Keys::EveryFourth { first: 3 },
         arguments: &[
             NUMKEYS,
             ID,

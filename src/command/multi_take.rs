@@ -21,7 +21,7 @@ impl Command for MultiTake {
         since: c"0.1.0",
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
-        keys: Keys::CountedEveryFourth { first: 2 },
+        keys: Keys::EveryFourth { first: 2 },
         arguments: &[NUMKEYS, ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST]))],
     };
 

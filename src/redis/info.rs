@@ -135,14 +135,9 @@ impl Counters {
         self.waiting.store(calls, Ordering::Relaxed);
     }
 
-    /// A call was served that had to wait.
-    pub(super) fn served_after_waiting(&self) {
-        add(&self.served_after_waiting, 1);
-    }
-
-    /// A call ended that waited in vain.
-    pub(super) fn gave_up_waiting(&self) {
-        add(&self.gave_up_waiting, 1);
+    /// Counts a call that waited: it was served, or gave up.
+    pub(super) fn wait_ended(&self, is_served: bool) {
+        add(if is_served { &self.served_after_waiting } else { &self.gave_up_waiting }, 1);
     }
 
     fn fields(&self) -> [(&'static str, u64); 12] {

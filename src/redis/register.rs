@@ -213,7 +213,7 @@ impl Range {
             Keys::None => (0, 0, 0),
             Keys::First => (1, 1, 1),
             Keys::EverySecond => (1, -1, 2),
-            Keys::CountedEveryFourth { first } => (c_int::try_from(first).unwrap_or(c_int::MAX), -1, 4),
+            Keys::EveryFourth { first } => (c_int::try_from(first).unwrap_or(c_int::MAX), -1, 4),
         };
         Self { first, last, step }
     }

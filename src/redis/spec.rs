@@ -117,7 +117,7 @@ pub(crate) enum Keys {
     /// Every second argument.
     EverySecond,
     /// As many as the first argument says, every fourth.
-    CountedEveryFourth {
+    EveryFourth {
         /// The position of the first of them; the command's name has position 0.
         first: usize,
     },

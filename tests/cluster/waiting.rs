@@ -83,6 +83,40 @@ fn a_call_of_which_one_bucket_has_moved_gets_nothing() {
     assert_eq!(client.keys(), 0, "left on the old node");
 }
 
+/// Clients come with `ASKING` to the node that a slot is moving to: nothing is different there, for buckets that have moved.
+#[test]
+fn a_call_that_waits_where_its_slot_is_imported_is_served_in_its_turn() {
+    const REFILLED: &str = "{t10790}refilled";
+    let cluster = Cluster::start(0);
+    let (old, new) = (&cluster.nodes[0], &cluster.nodes[1]);
+    new.connect().say(&format!("CLUSTER SETSLOT 0 IMPORTING {}", node_id(old)));
+    old.connect().say(&format!("CLUSTER SETSLOT 0 MIGRATING {}", node_id(new)));
+    let asking = |client: &mut Connection, call: &str| {
+        client.say("ASKING");
+        client.inner().send_packed_command(&on_the_wire(call)).unwrap();
+    };
+    let mut client = new.connect();
+    let mut ask = |call: &str| {
+        asking(&mut client, call);
+        told(&mut client)
+    };
+    let mut waiters = [(); 3].map(|()| new.connect());
+    let mut waiting = new.connect();
+    // When it flows in, a hold is settled, or the time is over.
+    assert!(ask(&format!("TB.TAKE {REFILLED} 1 5 1")).starts_with("[1 "));
+    assert!(ask(&format!("TB.HOLD {KEY} 1 0 1 86400000 a")).starts_with("[1 "));
+    asking(&mut waiters[0], &format!("TB.BTAKE {REFILLED} 1 5 1 86400000"));
+    asking(&mut waiters[1], &format!("TB.BHOLD {KEY} 1 0 1 86400000 b 86400000"));
+    asking(&mut waiters[2], &format!("TB.BHOLD {KEY} 1 0 1 86400000 c 100"));
+    assert!(told(&mut waiters[0]).starts_with("[1 "));
+    assert!(told(&mut waiters[2]).starts_with("[0 "));
+    assert_eq!(self::waiting(&mut waiting), 1);
+    assert!(ask(&format!("TB.HOLD {KEY} 1 0 1 86400000 late")).starts_with("[0 "));
+    assert!(ask(&format!("TB.SETTLE {KEY} 1 0 a 0")).starts_with("[1 "));
+    assert!(told(&mut waiters[1]).starts_with("[1 "));
+    assert!(ask(&format!("TB.HOLD {KEY} 1 0 1 86400000 late")).starts_with("[0 "));
+}
+
 #[test]
 fn a_cluster_failover_ends_the_waits_of_the_old_master() {
     let cluster = Cluster::start(1);

@@ -18,6 +18,7 @@ use crate::common::stored::{append_only_bytes, follow, on_the_wire, quiet, with_
 use crate::common::{integer, is_before, shown, text, wait_until, Connection, Server, HOUR_MS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use tokenbucket_core::effect::Effect;
 
 /// The clients of a server that wait, by their names in a story.
 struct Clients<'server> {
@@ -196,6 +197,15 @@ fn calls_are_served_in_the_order_in_which_they_came() {
         TB.GIVE p 3 0 1 => [1 2 0 55000]
         x => [1 0 0 60000]
 
+        # no wait can help a call once the pool is smaller: it is denied, and keeps no other
+        TB.HOLD p 10 0 1 60000 x => [1 9 0 60000]
+        TB.HOLD p 10 0 8 60000 a => [1 1 0 60000]
+        b: TB.BHOLD p 10 0 9 60000 b 60000
+        c: TB.BHOLD p 10 0 2 60000 c 60000
+        TB.SETTLE p 5 0 a 0 => [1 5 0 0]
+        b => [0 5 -1 -1]
+        c => [1 3 0 -1]
+
         # one that another client ends meanwhile, or makes large enough
         TB.HOLD p 3 0 2 60000 x => [1 1 0 60000]
         TB.HOLD p 3 0 1 60000 a => [1 0 0 60000]
@@ -359,16 +369,19 @@ fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
         "PEXPIREAT p 1",
         "RENAME half p",
         "restore",
+        "restore as a replica does",
     ] {
         clients.main.say("FLUSHALL");
         clients.play_line("TB.HOLD half 3 0 1 60000 x => [1 2 0 60000]");
         let half = clients.main.dump("half");
         clients.play_line("TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]");
         clients.play_line("b: TB.BHOLD p 2 0 2 60000 b 60000");
-        if freeing == "restore" {
-            clients.main.restore("p", &half).unwrap();
-        } else {
-            clients.main.say(freeing);
+        match freeing {
+            "restore" => drop(clients.main.restore("p", &half).unwrap()),
+            "restore as a replica does" => {
+                drop(clients.main.run(&[b"TB.RESTORE".as_slice(), b"p", Effect::Cleared.encode().as_ref()]))
+            }
+            _ => drop(clients.main.say(freeing)),
         }
         assert_eq!(clients.main.decide(OTHER).allowed, 0, "after {freeing}");
         let told = clients.read("b");
@@ -716,6 +729,31 @@ fn a_user_who_loses_the_permission_goes_away_and_takes_nothing() {
     wait_until("it is gone", || waiting(&mut clients.main) == 0);
     clients.play("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
     assert_eq!(clients.main.keys(), 0);
+}
+
+/// As the server's own blocking commands, where a module can ask.
+#[test]
+fn a_user_whose_rights_are_taken_while_it_waits_is_granted_nothing() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    let hold = "TB.BHOLD p 1 0 1 60000 b 60000";
+    let of_two = "TB.BMHOLD 2 60000 b 60000 q 1 0 1 p 1 0 1";
+    for (call, taken) in [(hold, "-@all"), (hold, "resetkeys"), (of_two, "resetkeys ~q"), (hold, "reset")] {
+        clients.main.say("TB.HOLD p 1 0 1 60000 a");
+        let mut user = limited(&server, "+tb.bhold +tb.bmhold ~p ~q");
+        send(&mut user, call);
+        wait_until("it waits", || waiting(&mut clients.main) == 1);
+        clients.main.say(&format!("ACL SETUSER limited {taken}"));
+        clients.main.say("TB.SETTLE p 1 0 a 0");
+        let told = receive(&mut user);
+        if is_before(7, 0) {
+            assert!(told.starts_with("[1 "), "{told}");
+            clients.main.say("DEL p q");
+        } else {
+            assert!(told.starts_with("NOPERM User limited "), "{told}");
+            assert_eq!(clients.main.keys(), 0, "after {taken}");
+        }
+    }
 }
 
 /// Reloading flushes, loads, and tells of both.

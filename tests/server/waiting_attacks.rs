@@ -233,6 +233,39 @@ fn many_waiters_are_killed_or_served_at_once() {
     assert_eq!(waiting(&mut client), 0);
 }
 
+/// The server keeps two inner clients for each, and the arguments. A name is kept once.
+#[test]
+fn a_call_that_waits_keeps_its_arguments_once() {
+    const BUCKETS: usize = 1024;
+    const LONG: usize = 64 << 20;
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut grown = |key: &[u8], call: &[Vec<u8>]| {
+        client.run(&[b"TB.HOLD".as_slice(), key, b"1", b"0", b"1", b"86400000", b"a"]);
+        let mut waiter = server.connect();
+        waiter.say("PING");
+        let before = client.used_memory();
+        let packed = call.iter().fold(redis::Cmd::new(), |packed, word| packed.clone().arg(word).to_owned());
+        waiter.inner().send_packed_command(&packed.get_packed_command()).unwrap();
+        wait_until("it waits", || waiting(&mut client) == 1);
+        let grown = client.used_memory() - before;
+        drop(waiter);
+        wait_until("it is gone", || waiting(&mut client) == 0);
+        grown
+    };
+    let head = |words: &str| words.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+    let buckets = (0..BUCKETS).flat_map(|number| head(&format!("bucket:{number:08} 1 0 1")));
+    let wide: Vec<_> =
+        head(&format!("TB.BMHOLD {BUCKETS} 86400000 b 86400000")).into_iter().chain(buckets).collect();
+    let bytes = grown(b"bucket:00000000", &wide);
+    assert!(bytes <= 700_000, "{bytes} bytes for {BUCKETS} buckets");
+    let key = vec![b'k'; LONG];
+    let mut long = head("TB.BHOLD key 1 0 1 86400000 b 86400000");
+    long[1].clone_from(&key);
+    let bytes = grown(&key, &long);
+    assert!(bytes <= 170_000_000, "{bytes} bytes for a key of {LONG}");
+}
+
 /// What a waiting client is sent of its caching, and does not read, may become too much.
 #[test]
 fn a_waiter_over_its_output_buffer_limit_goes_away_and_takes_nothing() {

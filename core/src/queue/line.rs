@@ -70,11 +70,6 @@ struct Want<N> {
 }
 
 impl<N: Name> Want<N> {
-    /// Returns whether no other call can ever keep it: it has cost 0.
-    fn is_free(&self) -> bool {
-        self.wanted_micro == 0 && self.id.is_none()
-    }
-
     /// Micro-tokens that it wants in addition to its hold, and when that hold ends.
     fn needs(&self, seen: &Seen<'_>) -> (i64, i64) {
         let held = || seen.holds?.outstanding_of(self.id.as_ref()?.borrow(), seen.now_us);
@@ -156,7 +151,7 @@ impl<N: Name> Line<N> {
 
     /// Lets a call wait here.
     pub(super) fn park(&mut self, arrival: Arrival) {
-        match self.want(arrival).is_some_and(Want::is_free) {
+        match self.want(arrival).is_some_and(|want| want.wanted_micro == 0 && want.id.is_none()) {
             true => self.free.insert(arrival),
             false => self.parked.insert(arrival),
         };
@@ -168,6 +163,11 @@ impl<N: Name> Line<N> {
         self.parked.remove(&arrival);
         self.free.remove(&arrival);
         self.parked.first().copied().filter(|_| was_first)
+    }
+
+    /// Returns whether no call waits here: then it does not matter what the bucket holds.
+    pub(super) fn is_idle(&self) -> bool {
+        self.parked.is_empty() && self.free.is_empty()
     }
 
     /// Returns whether a call is the first of those that wait here.

@@ -9,22 +9,20 @@
 //!
 //! # How the next one is found
 //!
-//! The queue stores which call waits where, and nothing of what a call lacks: that is computed when the call is examined,
-//! from what its buckets hold at that moment. Each call is *parked* at one key that keeps it: it lacks that bucket, or an
-//! earlier call does. Whatever keeps the first call parked at a key keeps the rest of them. So when a bucket changes
-//! ([`Queue::mark`]), or enough has flowed in, only the first one is examined: it stays, is parked at another key that
-//! keeps it, or it is its turn. In the last two cases the next one is the first.
+//! Only who waits where is stored. What a call lacks is computed when the call is examined, from what its buckets hold
+//! then. Each call is *parked* at one key that keeps it: it lacks that bucket, or an earlier call does. Whatever keeps the
+//! first call parked at a key keeps the rest. So when a bucket changes ([`Queue::mark`]), or enough has flowed in, only the
+//! first one is examined: it stays; or it is parked at another key, or served, and the next one is the first.
 //!
 //! # A turn may end early
 //!
-//! A release may serve thousands, and the server has other clients. So [`Queue::next_served`] stops when the turn has no
-//! time left ([`Levels::has_time`]), and goes on in the next one. The outcome is that of one long turn, because calls are
-//! examined in order of arrival, those that have become free before any later one, and because nothing is decided against
-//! a call that is *due*, which means still to be examined: no newcomer takes what it wants ([`Queue::wanted_before`]), and
-//! its time is not over ([`Queue::overdue`]).
+//! A release may serve thousands, and the server has other clients. So a turn stops when it has no time left
+//! ([`Levels::has_time`]), and the next one goes on. The outcome is that of one long turn: calls are examined in order of
+//! arrival, those that become free before any later one, and nothing is decided against a call that is *due*, which means
+//! still to be examined. No newcomer takes what it wants ([`Queue::wanted_before`]), and its time is not over
+//! ([`Queue::overdue`]).
 //!
-//! The queue has no clock, no server and no thread: it asks [`Levels`]. Its owner marks the buckets that change, and
-//! calls [`Queue::next_served`] until no call is left whose turn it is.
+//! The queue has no clock, no server and no thread: it asks [`Levels`].
 
 mod line;
 
@@ -95,7 +93,8 @@ struct Changed<N> {
 #[derive(Clone, Debug)]
 pub struct Queue<N> {
     names: BTreeMap<Db, HashMap<N, LineId>>,
-    lines: BTreeMap<LineId, Line<N>>,
+    /// In boxes: half of a tree's places are empty.
+    lines: BTreeMap<LineId, Box<Line<N>>>,
     waiters: BTreeMap<Arrival, Waiter>,
     /// Which calls want a hold, and of which buckets, by its id.
     claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
@@ -129,14 +128,8 @@ impl<N: Name> Default for Queue<N> {
 impl<N: Name> Queue<N> {
     /// The number of calls that wait.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.waiters.len()
-    }
-
-    /// Returns whether no call waits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
     }
 
     /// Lets a call wait until `deadline_us` Unix microseconds, behind all others. It is due: the next turn examines it.
@@ -179,18 +172,14 @@ impl<N: Name> Queue<N> {
         self.find(db, key).into_iter().for_each(|line| self.mark_line(line, false, id.clone()));
     }
 
-    /// Notes that a key has gone or has another bucket, in one database or in one that is not known.
-    pub fn mark_gone(&mut self, db: Option<Db>, key: &[u8]) {
+    /// Notes that a key (or every key) of one database (or of any) has gone, or holds another bucket.
+    pub fn mark_gone(&mut self, db: Option<Db>, key: Option<&[u8]>) {
         let dbs = self.names.iter().filter(|(of, _)| db.is_none_or(|db| db == **of));
-        let lines: Vec<LineId> = dbs.filter_map(|(_, names)| names.get(key).copied()).collect();
-        lines.into_iter().for_each(|line| self.mark_line(line, true, None));
-    }
-
-    /// Notes that all keys of one database, or of all databases, may have gone.
-    pub fn mark_all(&mut self, db: Option<Db>) {
-        let dbs = self.names.iter().filter(|(of, _)| db.is_none_or(|db| db == **of));
-        let lines: Vec<LineId> = dbs.flat_map(|(_, names)| names.values().copied()).collect();
-        lines.into_iter().for_each(|line| self.mark_line(line, true, None));
+        let lines = dbs.flat_map(|(_, names)| match key {
+            Some(key) => names.get(key).copied().into_iter().collect(),
+            None => names.values().copied().collect::<Vec<_>>(),
+        });
+        lines.collect::<Vec<_>>().into_iter().for_each(|line| self.mark_line(line, true, None));
     }
 
     /// Notes the calls for which enough has flowed in by `now_us` Unix microseconds.
@@ -272,11 +261,11 @@ impl<N: Name> Queue<N> {
 
     /// Moves all deadlines by as many microseconds as a clock was set back.
     pub fn set_back(&mut self, by_us: i64) {
-        self.deadlines = BTreeSet::new();
-        for (arrival, waiter) in &mut self.waiters {
+        let moved = self.waiters.iter_mut().map(|(arrival, waiter)| {
             waiter.deadline_us = waiter.deadline_us.saturating_sub(by_us);
-            self.deadlines.insert((waiter.deadline_us, *arrival));
-        }
+            (waiter.deadline_us, *arrival)
+        });
+        self.deadlines = moved.collect();
     }
 
     fn find(&self, db: Db, key: &[u8]) -> Option<LineId> {
@@ -287,7 +276,7 @@ impl<N: Name> Queue<N> {
         let line = self.find(db, part.key.borrow()).unwrap_or_else(|| {
             self.line_ids = self.line_ids.wrapping_add(1);
             self.names.entry(db).or_default().insert(part.key.clone(), self.line_ids);
-            self.lines.insert(self.line_ids, Line::new(db, part.key.clone()));
+            self.lines.insert(self.line_ids, Box::new(Line::new(db, part.key.clone())));
             self.line_ids
         });
         if let Some(id) = part.id.clone() {
@@ -402,8 +391,7 @@ impl<N: Name> Queue<N> {
     }
 
     fn mark_line(&mut self, line: LineId, is_other: bool, id: Option<N>) {
-        let is_idle = |line: &Line<N>| line.parked.is_empty() && line.free.is_empty();
-        if self.lines.get(&line).is_some_and(|line| !is_idle(line)) {
+        if self.lines.get(&line).is_some_and(|line| !line.is_idle()) {
             let changed =
                 self.changed.entry(line).or_insert_with(|| Changed { is_other: false, ids: BTreeSet::new() });
             changed.is_other |= is_other;

@@ -212,13 +212,13 @@ impl Server {
     /// A key goes; of all databases, if it is not known which.
     pub fn vanish(&mut self, db: Option<Db>, key: &[u8]) {
         self.world.stored.retain(|(of, name), _| db.is_some_and(|db| db != *of) || **name != *key);
-        self.queue.mark_gone(db, key);
+        self.queue.mark_gone(db, Some(key));
         self.serve();
     }
 
     pub fn flush(&mut self, db: Option<Db>) {
         self.world.stored.retain(|(of, _), _| db.is_some_and(|db| db != *of));
-        self.queue.mark_all(db);
+        self.queue.mark_gone(db, None);
         self.serve();
     }
 
@@ -254,8 +254,8 @@ impl Server {
         }
         assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
         assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
-        assert_eq!(self.queue.len(), self.waiting.0.len());
-        assert_eq!(self.queue.is_empty(), self.waiting.0.is_empty());
+        assert_eq!(self.queue.count(), self.waiting.0.len());
+        assert_eq!((self.queue.count() == 0), self.waiting.0.is_empty());
         assert!(self.queue.arrivals().eq(self.waiting.0.iter().map(|call| call.arrival)));
     }
 
@@ -333,7 +333,7 @@ impl Server {
             }
         }
         self.queue.set_back(by_us);
-        self.queue.mark_all(None);
+        self.queue.mark_gone(None, None);
         self.waiting.0.iter_mut().for_each(|call| call.deadline_us -= by_us);
         self.serve();
     }
@@ -348,7 +348,9 @@ impl Server {
 
     pub fn assert_empty(&self) {
         assert!(
-            self.queue.is_empty() && !self.queue.is_marked(i64::MAX) && self.queue.next_look_us().is_none()
+            (self.queue.count() == 0)
+                && !self.queue.is_marked(i64::MAX)
+                && self.queue.next_look_us().is_none()
         );
         let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, due: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);

@@ -30,17 +30,17 @@ impl Answer {
 
 /// A client whose call waits. It belongs to the server, which gives it back to [`on_free`].
 pub(super) struct Client {
-    db: Db,
-    handle: *mut raw::RedisModuleBlockedClient,
+    pub(super) db: Db,
+    pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
     spec: Spec,
     user: Option<OwnedString>,
     /// The client of a cluster asked a node that is importing the slot.
-    is_asking: bool,
+    pub(super) is_asking: bool,
     grant: fn(Call) -> Result<Option<Decisions>, Refusal>,
     deny: fn(Call) -> Result<Decisions, Refusal>,
     reply: fn(&Call, &Decisions),
-    answer: Option<Answer>,
+    pub(super) answer: Option<Answer>,
 }
 
 impl Client {
@@ -86,22 +86,6 @@ impl Client {
         }
     }
 
-    pub(super) fn handle(&self) -> *mut raw::RedisModuleBlockedClient {
-        self.handle
-    }
-
-    pub(super) fn db(&self) -> Db {
-        self.db
-    }
-
-    pub(super) fn is_asking(&self) -> bool {
-        self.is_asking
-    }
-
-    pub(super) fn answer(&mut self, answer: Answer) {
-        self.answer = Some(answer);
-    }
-
     /// Grants the call, if its turn has come and its user may still call the command; `None` if it goes on waiting.
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
         let refusal = |user| rights::refusal(user, &self.spec, &self.arguments);
@@ -126,7 +110,7 @@ impl Client {
     /// The keys of the call.
     pub(super) fn keys(&self) -> impl Iterator<Item = &OwnedString> {
         let (first, count) = match self.spec.keys {
-            Keys::CountedEveryFourth { first } => (first, usize::MAX),
+            Keys::EveryFourth { first } => (first, usize::MAX),
             Keys::First | Keys::EverySecond | Keys::None => (1, 1),
         };
         self.arguments.iter().skip(first.saturating_sub(1)).step_by(4).take(count)
@@ -144,13 +128,6 @@ impl Client {
             info::counters().error();
             Some(Answer::Error(refusal.line(&self.spec.syntax(), &arguments)))
         })
-    }
-
-    fn reply(&self, call: &Call, answer: &Answer) {
-        match answer {
-            Answer::Decided(decisions) => (self.reply)(call, decisions),
-            Answer::Error(line) => call.reply_error(line),
-        }
     }
 }
 
@@ -200,11 +177,14 @@ unsafe extern "C" fn on_end(
     let now_us = system_now_us();
     let answer = client.answer.take().or_else(|| {
         leave(client.handle);
-        info::counters().gave_up_waiting();
+        info::counters().wait_ended(false);
         client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
     });
-    if let Some(answer) = answer {
-        client.reply(&Call::resumed(context, &[], now_us), &answer);
+    let call = Call::resumed(context, &[], now_us);
+    match answer {
+        Some(Answer::Decided(decisions)) => (client.reply)(&call, &decisions),
+        Some(Answer::Error(line)) => call.reply_error(&line),
+        None => {}
     }
     0
 }
@@ -215,7 +195,7 @@ unsafe extern "C" fn on_disconnect(
     handle: *mut raw::RedisModuleBlockedClient,
 ) {
     if leave(handle).is_some() {
-        info::counters().gave_up_waiting();
+        info::counters().wait_ended(false);
     }
 }
 

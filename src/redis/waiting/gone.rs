@@ -55,7 +55,7 @@ pub(super) fn mark_gone() -> bool {
     let gone = std::mem::take(&mut *list());
     with_calls(|calls| {
         for (db, key) in gone {
-            calls.queue.mark_gone(db, &key);
+            calls.queue.mark_gone(db, Some(&key));
         }
         calls.queue.is_marked(i64::MIN)
     })

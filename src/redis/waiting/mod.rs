@@ -35,7 +35,7 @@ use redis_module::raw;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicPtr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::queue::{Arrival, Db, Queue};
 
@@ -81,7 +81,7 @@ struct WaitingCalls {
 impl WaitingCalls {
     /// Notes by how much the clock was set back since it was last looked at, and returns it.
     fn look_at_clock(&mut self, now_us: i64) -> i64 {
-        if self.queue.is_empty() {
+        if self.queue.count() == 0 {
             (self.seen_us, self.set_back_us) = (now_us, 0);
         }
         let back_us = self.seen_us.saturating_sub(now_us).max(0);
@@ -100,15 +100,11 @@ static CALLS: Mutex<Option<WaitingCalls>> = Mutex::new(None);
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
 /// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
-fn lock() -> MutexGuard<'static, Option<WaitingCalls>> {
-    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
-    let mut calls = lock();
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let calls = calls.get_or_insert_default();
     let result = work(calls);
-    info::counters().set_waiting(calls.queue.len());
+    info::counters().set_waiting(calls.queue.count());
     result
 }
 
@@ -156,27 +152,28 @@ pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) 
 
 /// Micro-tokens that waiting calls want of a bucket before a call may take any, which came later.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
-    let db = selected_db(key.call().context);
-    with_calls(|calls| calls.queue.wanted_before(db, key.name().as_ref(), &turn::seen(key)))
+    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
 }
 
 /// Notes that a bucket is about to change.
 pub(crate) fn mark(key: &BucketKey) {
-    let db = selected_db(key.call().context);
-    with_calls(|calls| calls.queue.mark(db, key.name().as_ref()));
+    with_queue(key, Queue::mark);
 }
 
 /// Notes that a bucket is about to change, and its hold `id` with it.
 pub(crate) fn mark_hold(key: &BucketKey, id: &[u8]) {
-    let db = selected_db(key.call().context);
-    with_calls(|calls| calls.queue.mark_hold(db, key.name().as_ref(), id));
+    with_queue(key, |queue, db, name| queue.mark_hold(db, name, id));
 }
 
 /// Notes that a key is about to hold another bucket, by a command that serves no calls itself: the timer does.
 pub(crate) fn mark_replaced(key: &BucketKey) {
-    let db = selected_db(key.call().context);
-    with_calls(|calls| calls.queue.mark_gone(Some(db), key.name().as_ref()));
+    with_queue(key, |queue, db, name| queue.mark_gone(Some(db), Some(name)));
     timer::arm(key.call().now_us(), 0);
+}
+
+fn with_queue<T>(key: &BucketKey, work: impl FnOnce(&mut Queue<OwnedString>, Db, &[u8]) -> T) -> T {
+    let db = selected_db(key.call().context);
+    with_calls(|calls| work(&mut calls.queue, db, key.name().as_ref()))
 }
 
 fn selected_db(context: *mut raw::RedisModuleCtx) -> Db {

@@ -26,20 +26,16 @@ pub(super) fn refusal(user: &OwnedString, spec: &Spec, arguments: &[OwnedString]
         let check = raw::RedisModule_ACLCheckCommandPermissions?;
         let free = raw::RedisModule_FreeModuleUser?;
         let found = find(user.0);
+        // A server that has renamed the command does not know it by our name, and cannot be asked.
+        let is_renamed = || io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
         let is_allowed = !found.is_null() && (check(found, call.as_mut_ptr(), count) == 0 || is_renamed());
         if !found.is_null() {
             free(found);
         }
         is_allowed
     };
-    let user = || String::from_utf8_lossy(user.as_ref()).into_owned();
-    let command = || spec.name.to_string_lossy().to_ascii_lowercase();
-    (!is_allowed).then(|| {
-        format!("NOPERM User {} has no permissions to run the '{}' command on its keys", user(), command())
-    })
-}
-
-/// Returns whether the server does not know the command by our name for it: then it cannot be asked.
-fn is_renamed() -> bool {
-    io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT)
+    let (user, command) =
+        (String::from_utf8_lossy(user.as_ref()), spec.name.to_string_lossy().to_lowercase());
+    (!is_allowed)
+        .then(|| format!("NOPERM User {user} has no permissions to run the '{command}' command on its keys"))
 }

@@ -12,7 +12,7 @@ use super::{is_any, select_db, selected_db, with_calls, CONTEXT};
 use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokenbucket_core::queue::{Arrival, Levels};
 
@@ -85,7 +85,7 @@ unsafe extern "C" fn on_databases_changed(
             [swapped.map(|swapped| swapped.dbnum_first), swapped.map(|swapped| swapped.dbnum_second)]
         }
     };
-    with_calls(|calls| dbs.into_iter().for_each(|db| calls.queue.mark_all(db)));
+    with_calls(|calls| dbs.into_iter().for_each(|db| calls.queue.mark_gone(db, None)));
     arm(system_now_us(), 0);
 }
 
@@ -135,19 +135,13 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     let Some(client) = client(arrival) else {
         return with_calls(|calls| calls.queue.leave(arrival));
     };
-    // SAFETY: the client is kept by the server until `on_free`, which does not come while it is being served.
-    let client = unsafe { client.as_ref() };
     if !is_ours(context, client) {
         return with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(POLL_US)));
     }
     match client.grant(context, now_us) {
         None => with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
-            if answer.is_granted() {
-                info::counters().served_after_waiting();
-            } else {
-                info::counters().gave_up_waiting();
-            }
+            info::counters().wait_ended(answer.is_granted());
             finish(arrival, answer);
         }
     }
@@ -159,16 +153,16 @@ fn finish(arrival: Arrival, answer: Answer) {
         calls.queue.leave(arrival);
         let client = calls.clients.remove(&arrival);
         if let Some(client) = client {
-            // SAFETY: as in `resume`.
-            calls.blocked.remove(&(unsafe { client.as_ref() }.handle() as usize));
+            // SAFETY: as below.
+            calls.blocked.remove(&(unsafe { client.as_ref() }.handle as usize));
         }
         client
     });
     let Some(mut client) = client else { return };
-    // SAFETY: as above. The server calls `on_end`, which tells the answer, and at some time after this `on_free`.
+    // SAFETY: the client is the server's until `on_free`. It calls `on_end`, which replies the answer, and then that.
     unsafe {
-        client.as_mut().answer(answer);
-        server!(RedisModule_UnblockClient)(client.as_ref().handle(), client.as_ptr().cast());
+        client.as_mut().answer = Some(answer);
+        server!(RedisModule_UnblockClient)(client.as_ref().handle, client.as_ptr().cast());
     }
 }
 
@@ -182,7 +176,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     }
     follow_clock(context, now_us);
     if timer::begins_poll(now_us) {
-        with_calls(|calls| calls.queue.mark_all(None));
+        with_calls(|calls| calls.queue.mark_gone(None, None));
         end_moved(context);
     }
     serve_in(&mut turn, context, now_us);
@@ -232,9 +226,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
     // What it wants is not to count among what others want.
     with_calls(|calls| calls.queue.leave(arrival));
     if let Some(client) = client {
-        // SAFETY: as in `resume`.
-        let client = unsafe { client.as_ref() };
-        info::counters().gave_up_waiting();
+        info::counters().wait_ended(false);
         let moved = || Answer::Error(SLOT_MOVED.to_owned());
         let answer = is_ours(context, client).then(|| client.deny(context, now_us)).flatten();
         finish(arrival, answer.unwrap_or_else(moved));
@@ -244,12 +236,8 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
 
 /// Ends the waits for slots that are not served here any more, on a server that does not do so itself.
 fn end_moved(context: *mut raw::RedisModuleCtx) {
-    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
-        return;
-    }
     for arrival in arrivals() {
-        // SAFETY: as in `resume`.
-        if client(arrival).is_some_and(|client| !is_ours(context, unsafe { client.as_ref() })) {
+        if client(arrival).is_some_and(|client| !is_ours(context, client)) {
             finish(arrival, Answer::Error(SLOT_MOVED.to_owned()));
         }
     }
@@ -262,13 +250,12 @@ fn follow_clock(context: *mut raw::RedisModuleCtx, now_us: i64) {
         return;
     }
     for client in arrivals().into_iter().filter_map(client) {
-        // SAFETY: as in `resume`.
-        unsafe { client.as_ref() }.follow_clock(context, now_us);
+        client.follow_clock(context, now_us);
     }
     with_calls(|calls| {
         calls.queue.set_back(set_back_us);
         calls.polled_us = calls.polled_us.saturating_sub(set_back_us);
-        calls.queue.mark_all(None);
+        calls.queue.mark_gone(None, None);
     });
 }
 
@@ -276,6 +263,9 @@ fn arrivals() -> Vec<Arrival> {
     with_calls(|calls| calls.queue.arrivals().collect())
 }
 
-fn client(arrival: Arrival) -> Option<NonNull<Client>> {
-    with_calls(|calls| calls.clients.get(&arrival).copied())
+/// The client of a call that waits. Not to be used any more once its call has left.
+fn client<'turn>(arrival: Arrival) -> Option<&'turn Client> {
+    let client = with_calls(|calls| calls.clients.get(&arrival).copied());
+    // SAFETY: the server keeps it until `on_free`, which does not come while we serve.
+    client.map(|client| unsafe { client.as_ref() })
 }

@@ -11,8 +11,8 @@ pub(super) fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> boo
     if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
         return true;
     }
-    select_db(context, client.db());
-    client.keys().all(|key| is_served(context, key)) || (client.is_asking() && is_imported(context, client))
+    select_db(context, client.db);
+    client.keys().all(|key| is_served(context, key)) || (client.is_asking && is_imported(context, client))
 }
 
 /// Returns whether a client of a cluster asks a node that does not own the slot yet (`ASKING`).
@@ -38,11 +38,7 @@ fn is_imported(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
     let ask = |arguments: &[&[u8]]| Context::new(context).call("CLUSTER", arguments).ok();
     let Some(key) = client.keys().next() else { return false };
     let Some(RedisValue::Integer(slot)) = ask(&[b"KEYSLOT", key.as_ref()]) else { return false };
-    let nodes = match ask(&[b"NODES"]) {
-        Some(RedisValue::SimpleString(nodes) | RedisValue::BulkString(nodes)) => nodes,
-        Some(RedisValue::StringBuffer(nodes)) => String::from_utf8_lossy(&nodes).into_owned(),
-        _ => return false,
-    };
+    let Some(RedisValue::SimpleString(nodes)) = ask(&[b"NODES"]) else { return false };
     // `[93-<-` and the node that it comes from, on our own line.
     let myself = nodes.lines().find(|line| line.contains("myself"));
     myself.is_some_and(|line| line.contains(&format!("[{slot}-<-")))

@@ -64,7 +64,7 @@ pub(super) fn disarm() {
 /// When to look at all buckets again where the server does not tell that keys go.
 fn next_poll_us() -> i64 {
     with_calls(|calls| {
-        let count = i64::try_from(calls.queue.len()).unwrap_or(i64::MAX);
+        let count = i64::try_from(calls.queue.count()).unwrap_or(i64::MAX);
         calls.polled_us.saturating_add(POLL_US.max(count.saturating_mul(POLL_US_PER_CALL)))
     })
 }
