@@ -18,6 +18,7 @@ use crate::common::stored::{append_only_bytes, follow, on_the_wire, quiet, with_
 use crate::common::{integer, is_before, shown, text, wait_until, Connection, Server, HOUR_MS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::effect::Effect;
 
 /// The clients of a server that wait, by their names in a story.
@@ -379,7 +380,9 @@ fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
         match freeing {
             "restore" => drop(clients.main.restore("p", &half).unwrap()),
             "restore as a replica does" => {
-                drop(clients.main.run(&[b"TB.RESTORE".as_slice(), b"p", Effect::Cleared.encode().as_ref()]))
+                let bucket = Bucket { level_micro: 2_000_000, refilled_at_us: START_US };
+                let full = Effect::Stored { bucket, expire_at_ms: None };
+                drop(clients.main.run(&[b"TB.RESTORE".as_slice(), b"p", full.encode().as_ref()]))
             }
             _ => drop(clients.main.say(freeing)),
         }
