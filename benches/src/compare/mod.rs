@@ -42,7 +42,7 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
     let approaches = approaches::all();
     let rivals = [&approaches[..], &[approaches::throttlecrab()]].concat();
     type Measure<'a> = (&'static str, &'a dyn Fn(&mut Bench) -> Table);
-    let measures: [Measure; 11] = [
+    let measures: [Measure; 12] = [
         ("decisions", &|bench| contest::decisions(bench, &rivals)),
         ("over-grant", &|bench| contest::over_grant(bench, &rivals)),
         ("local", &|bench| contest::local(bench)),
@@ -54,6 +54,7 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
         ("holding", &|bench| holding::measure(bench)),
         ("waiting", &|bench| waiting::measure(bench)),
         ("waiters", &|bench| waiting::cost(bench)),
+        ("release", &|bench| waiting::release(bench)),
     ];
     let wanted = measures.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
     let tables: Vec<Table> = wanted.map(|(_, measure)| measure(&mut bench)).collect();

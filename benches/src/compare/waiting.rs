@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const CLIENTS: usize = 1000;
 const PLACES: u64 = 10;
@@ -67,6 +68,94 @@ pub fn cost(bench: &mut Bench) -> Table {
     let mut table = Table::new("waiters", Plot::None, columns);
     table.row(&[&whole(many as f64)], [whole(bytes), format!("{percent:.1}"), format!("{alone_percent:.1}")]);
     table
+}
+
+/// How many buckets a call names, each under a limit of its own.
+const BUCKETS: usize = 100;
+/// Releases that are timed while calls with limits of their own wait.
+const RELEASES: usize = 20;
+
+/// What one release costs a server, by how many calls wait.
+pub fn release(bench: &mut Bench) -> Table {
+    let columns =
+        "calls that wait | mutex: CPU us a grant | limits of their own: slowest release ms | slowest PING ms";
+    let mut table = Table::new("release", Plot::None, columns);
+    for waiters in bench.pick(vec![1000, 4000, 10_000], vec![1000]) {
+        note(format_args!("release: {waiters} calls wait"));
+        let mutex_us = mutex_cpu_us(waiters);
+        let [release_ms, ping_ms] = own_limits_ms(waiters);
+        let figures = [format!("{mutex_us:.0}"), format!("{release_ms:.1}"), format!("{ping_ms:.1}")];
+        table.row(&[&whole(waiters as f64)], figures);
+    }
+    table
+}
+
+/// A server on which calls wait, in this order, and their clients.
+async fn with_waiting(calls: impl Iterator<Item = String>, setup: &[&str]) -> (Server, Vec<Client>) {
+    let server = start_apart(Module::Own.server().option("maxclients", 11_000));
+    let mut control = server.connect();
+    control.say("CONFIG SET tokenbucket.max-waiters 10000");
+    setup.iter().for_each(|call| drop(control.say(call)));
+    let limit = Limit { capacity: 1, count: 1, period_s: 1 };
+    let mut clients = Vec::new();
+    for (number, call) in calls.enumerate() {
+        let mut client = Client::open(server.port(), number, limit).await;
+        client.send(&call, "").await;
+        clients.push(client);
+    }
+    wait("all wait", || control.info("tokenbucket", "tokenbucket_waiting") == clients.len().to_string());
+    (server, clients)
+}
+
+/// Processor time of a settlement and the grant that follows, where all wait for one slot.
+fn mutex_cpu_us(waiters: usize) -> f64 {
+    let calls = (0..waiters).map(|number| format!("TB.BHOLD m 1 0 1 86400000 {number} 86400000"));
+    block_on(async {
+        let (server, clients) = with_waiting(calls, &["TB.HOLD m 1 0 1 86400000 first"]).await;
+        let (mut control, target) = (server.connect(), Target::from(&server));
+        let before_s = target.cpu_s();
+        control.say("TB.SETTLE m 1 0 first 0");
+        (1..waiters).for_each(|number| drop(control.say(&format!("TB.SETTLE m 1 0 {} 0", number - 1))));
+        drop(clients);
+        (target.cpu_s() - before_s) * 1e6 / waiters as f64
+    })
+}
+
+/// The slowest reply to a release, and the slowest PING of another client meanwhile.
+fn own_limits_ms(waiters: usize) -> [f64; 2] {
+    let calls = (0..waiters).map(|number| {
+        let buckets: String =
+            (0..BUCKETS).map(|bucket| format!(" k{bucket} {} 1000/d 1", 10_000 + number)).collect();
+        let (lacked, named) = (["a", "z"][number % 2], BUCKETS + 1);
+        format!("TB.BMHOLD {named} 86400000 {number} 86400000 {lacked} 1 0 1{buckets}")
+    });
+    let holds = ["TB.HOLD a 1 0 1 86400000 first", "TB.HOLD z 1 0 1 86400000 first"];
+    block_on(async {
+        let (server, clients) = with_waiting(calls, &holds).await;
+        let (mut control, mut other) = (server.connect(), server.connect());
+        let is_over = AtomicBool::new(false);
+        let times = std::thread::scope(|scope| {
+            let pings = scope.spawn(|| {
+                let ping = || (!is_over.load(Ordering::Relaxed)).then(|| timed(|| drop(other.say("PING"))));
+                std::iter::from_fn(ping).max()
+            });
+            let holders =
+                std::iter::once("first".to_owned()).chain((0..).step_by(2).map(|number| number.to_string()));
+            let releases = holders.take(RELEASES);
+            let slowest =
+                releases.map(|id| timed(|| drop(control.say(&format!("TB.SETTLE a 1 0 {id} 0"))))).max();
+            is_over.store(true, Ordering::Relaxed);
+            [slowest, pings.join().unwrap()]
+        });
+        drop(clients);
+        times.map(|time| time.unwrap_or_default().as_secs_f64() * 1000.0)
+    })
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let since = Instant::now();
+    work();
+    since.elapsed()
 }
 
 /// How much of a core a server takes while nothing happens.
