@@ -60,16 +60,7 @@ impl<'bucket> Seen<'bucket> {
     }
 }
 
-/// What one call wants of the bucket.
-#[derive(Clone, Debug)]
-struct Want<N> {
-    arrival: Arrival,
-    limit: Limit,
-    wanted_micro: i64,
-    id: Option<N>,
-}
-
-impl<N: Name> Want<N> {
+impl<N: Name> Part<N> {
     /// Micro-tokens that it wants in addition to its hold, and when that hold ends.
     fn needs(&self, seen: &Seen<'_>) -> (i64, i64) {
         let held = || seen.holds?.outstanding_of(self.id.as_ref()?.borrow(), seen.now_us);
@@ -104,7 +95,7 @@ pub(super) struct Line<N> {
     pub(super) db: Db,
     pub(super) key: N,
     /// In order of arrival. A deque, because most calls leave at the front, and a call may name a thousand keys of its own.
-    wants: VecDeque<Want<N>>,
+    parts: VecDeque<(Arrival, Part<N>)>,
     /// What all of them want, whatever they hold.
     sum_micro: i128,
     /// The most that one of them wants.
@@ -118,11 +109,11 @@ pub(super) struct Line<N> {
 impl<N: Name> Line<N> {
     pub(super) fn new(db: Db, key: N) -> Self {
         let (parked, free) = (BTreeSet::new(), BTreeSet::new());
-        Self { db, key, wants: VecDeque::with_capacity(1), sum_micro: 0, most_micro: 0, parked, free }
+        Self { db, key, parts: VecDeque::with_capacity(1), sum_micro: 0, most_micro: 0, parked, free }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.wants.is_empty()
+        self.parts.is_empty()
     }
 
     /// What all calls want together, in micro-tokens.
@@ -132,17 +123,16 @@ impl<N: Name> Line<N> {
 
     /// Adds a call that came later than all others.
     pub(super) fn add(&mut self, arrival: Arrival, part: Part<N>) {
-        let Part { limit, wanted_micro, id, .. } = part;
-        self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
-        self.most_micro = self.most_micro.max(wanted_micro);
-        self.wants.push_back(Want { arrival, limit, wanted_micro, id });
+        self.sum_micro = self.sum_micro.saturating_add(part.wanted_micro.into());
+        self.most_micro = self.most_micro.max(part.wanted_micro);
+        self.parts.push_back((arrival, part));
     }
 
     /// Removes a call. Returns the id of its hold.
     pub(super) fn remove(&mut self, arrival: Arrival) -> Option<N> {
-        let Want { wanted_micro, id, .. } = self.wants.remove(self.place(arrival)?)?;
+        let (_, Part { wanted_micro, id, .. }) = self.parts.remove(self.place(arrival)?)?;
         self.sum_micro = self.sum_micro.saturating_sub(wanted_micro.into());
-        let mut others = self.wants.iter().map(|want| want.wanted_micro);
+        let mut others = self.parts.iter().map(|(_, part)| part.wanted_micro);
         if wanted_micro == self.most_micro && !others.clone().any(|other| other == wanted_micro) {
             self.most_micro = others.by_ref().max().unwrap_or(0);
         }
@@ -151,7 +141,7 @@ impl<N: Name> Line<N> {
 
     /// Lets a call wait here.
     pub(super) fn park(&mut self, arrival: Arrival) {
-        match self.want(arrival).is_some_and(|want| want.wanted_micro == 0 && want.id.is_none()) {
+        match self.part(arrival).is_some_and(|part| part.wanted_micro == 0 && part.id.is_none()) {
             true => self.free.insert(arrival),
             false => self.parked.insert(arrival),
         };
@@ -178,19 +168,20 @@ impl<N: Name> Line<N> {
     /// What keeps a call here: what it lacks, or what an earlier call lacks if it wants something too. A call that lacks
     /// something for ever keeps no other.
     pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
-        let Some(want) = self.want(arrival) else { return Lack::Nothing };
-        let own = want.lack(seen);
-        if own != Lack::Nothing || !self.may_be_lacked(seen) || want.needs(seen).0 <= 0 {
+        let Some(part) = self.part(arrival) else { return Lack::Nothing };
+        let own = part.lack(seen);
+        if own != Lack::Nothing || !self.may_be_lacked(seen) || part.needs(seen).0 <= 0 {
             return own;
         }
-        let earlier = self.wants.iter().take_while(|earlier| earlier.arrival < arrival);
-        let lacks = earlier.map(|earlier| earlier.lack(seen));
+        let earlier = self.parts.iter().take_while(|(earlier, _)| *earlier < arrival);
+        let lacks = earlier.map(|(_, part)| part.lack(seen));
         lacks.into_iter().find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
     }
 
     /// Returns whether a call lacks the bucket, and waiting helps it.
     pub(super) fn is_lacked(&self, seen: &Seen<'_>) -> bool {
-        self.may_be_lacked(seen) && self.wants.iter().any(|want| matches!(want.lack(seen), Lack::Until(_)))
+        self.may_be_lacked(seen)
+            && self.parts.iter().any(|(_, part)| matches!(part.lack(seen), Lack::Until(_)))
     }
 
     /// Returns false for most buckets that waiting calls name but none of them lacks.
@@ -200,25 +191,25 @@ impl<N: Name> Line<N> {
 
     /// What each of the calls of cost 0 lacks that wait here.
     pub(super) fn lacks_of_free(&self, seen: &Seen<'_>) -> Vec<(Arrival, Lack)> {
-        let lack = |arrival: &Arrival| Some((*arrival, self.want(*arrival)?.lack(seen)));
+        let lack = |arrival: &Arrival| Some((*arrival, self.part(*arrival)?.lack(seen)));
         self.free.iter().filter_map(lack).collect()
     }
 
     /// Returns whether a call waits here whose hold is as large as wanted, so that nothing keeps it.
     pub(super) fn waits_satisfied(&self, arrival: Arrival, seen: &Seen<'_>) -> bool {
-        self.parked.contains(&arrival) && self.want(arrival).is_some_and(|want| want.is_satisfied(seen))
+        self.parked.contains(&arrival) && self.part(arrival).is_some_and(|part| part.is_satisfied(seen))
     }
 
     /// The calls that name the key.
     pub(super) fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
-        self.wants.iter().map(|want| want.arrival)
+        self.parts.iter().map(|(arrival, _)| *arrival)
     }
 
     fn place(&self, arrival: Arrival) -> Option<usize> {
-        self.wants.binary_search_by_key(&arrival, |want| want.arrival).ok()
+        self.parts.binary_search_by_key(&arrival, |(of, _)| *of).ok()
     }
 
-    fn want(&self, arrival: Arrival) -> Option<&Want<N>> {
-        self.wants.get(self.place(arrival)?)
+    fn part(&self, arrival: Arrival) -> Option<&Part<N>> {
+        self.parts.get(self.place(arrival)?).map(|(_, part)| part)
     }
 }

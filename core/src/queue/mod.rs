@@ -80,15 +80,6 @@ struct Waiter {
     look_us: Option<i64>,
 }
 
-/// What is known of a bucket that may have more than before.
-#[derive(Clone, Debug)]
-struct Changed<N> {
-    /// The key may hold another bucket.
-    is_other: bool,
-    /// The ids of holds that may be larger.
-    ids: BTreeSet<N>,
-}
-
 /// The calls that wait in a server.
 #[derive(Clone, Debug)]
 pub struct Queue<N> {
@@ -100,8 +91,10 @@ pub struct Queue<N> {
     claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
     deadlines: BTreeSet<(i64, Arrival)>,
     looks: BTreeSet<(i64, Arrival)>,
-    /// Keys whose buckets may have more than before.
-    changed: BTreeMap<LineId, Changed<N>>,
+    /// Keys whose buckets may have more than before, with the ids of holds that may be larger.
+    changed: BTreeMap<LineId, BTreeSet<N>>,
+    /// Those of them that may hold another bucket.
+    replaced: BTreeSet<LineId>,
     /// Calls to examine.
     due: BTreeSet<Arrival>,
     arrivals: Arrival,
@@ -118,6 +111,7 @@ impl<N: Name> Default for Queue<N> {
             deadlines: BTreeSet::new(),
             looks: BTreeSet::new(),
             changed: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             due: BTreeSet::new(),
             arrivals: 0,
             line_ids: 0,
@@ -202,8 +196,8 @@ impl<N: Name> Queue<N> {
     /// there is no such call, or if the turn has no time left; then [`is_marked`](Self::is_marked) returns true.
     pub fn next_served(&mut self, levels: &mut impl Levels<N>) -> Option<Arrival> {
         while levels.has_time() {
-            if let Some((line, changed)) = self.changed.pop_first() {
-                self.look_at_changed(line, &changed, levels);
+            if let Some((line, ids)) = self.changed.pop_first() {
+                self.look_at_changed(line, &ids, levels);
                 continue;
             }
             let candidate = *self.due.first()?;
@@ -306,6 +300,7 @@ impl<N: Name> Queue<N> {
         self.names.retain(|_, names| !names.is_empty());
         self.lines.remove(&id);
         self.changed.remove(&id);
+        self.replaced.remove(&id);
     }
 
     /// A key that keeps a call, and until when in Unix microseconds; `None` if it is the call's turn.
@@ -327,11 +322,11 @@ impl<N: Name> Queue<N> {
     }
 
     /// Finds the calls that a changed bucket may keep no longer.
-    fn look_at_changed(&mut self, id: LineId, changed: &Changed<N>, levels: &mut impl Levels<N>) {
+    fn look_at_changed(&mut self, id: LineId, ids: &BTreeSet<N>, levels: &mut impl Levels<N>) {
+        let is_replaced = self.replaced.remove(&id);
         let Some(line) = self.lines.get(&id) else { return };
         self.due.extend(line.parked.first());
-        let Changed { is_other, ids } = changed;
-        if line.free.is_empty() && ids.is_empty() && !is_other {
+        if line.free.is_empty() && ids.is_empty() && !is_replaced {
             return;
         }
         let (due, claims) = (&mut self.due, &self.claims);
@@ -343,7 +338,7 @@ impl<N: Name> Queue<N> {
             let claimants =
                 claims.flat_map(|claims| claims.range((id, 0)..=(id, Arrival::MAX)).map(|(_, call)| *call));
             due.extend(claimants.filter(|call| line.waits_satisfied(*call, seen)));
-            if *is_other && seen.has_holds() {
+            if is_replaced && seen.has_holds() {
                 due.extend(line.parked.iter().filter(|call| line.waits_satisfied(**call, seen)));
             }
             line.lacks_of_free(seen)
@@ -390,12 +385,10 @@ impl<N: Name> Queue<N> {
         self.due.extend(next);
     }
 
-    fn mark_line(&mut self, line: LineId, is_other: bool, id: Option<N>) {
+    fn mark_line(&mut self, line: LineId, is_replaced: bool, id: Option<N>) {
         if self.lines.get(&line).is_some_and(|line| !line.is_idle()) {
-            let changed =
-                self.changed.entry(line).or_insert_with(|| Changed { is_other: false, ids: BTreeSet::new() });
-            changed.is_other |= is_other;
-            changed.ids.extend(id);
+            self.changed.entry(line).or_default().extend(id);
+            self.replaced.extend(is_replaced.then_some(line));
         }
     }
 

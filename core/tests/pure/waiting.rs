@@ -352,7 +352,7 @@ impl Server {
                 && !self.queue.is_marked(i64::MAX)
                 && self.queue.next_look_us().is_none()
         );
-        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, due: {},";
+        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);
     }
 }
