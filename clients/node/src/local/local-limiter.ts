@@ -1,9 +1,11 @@
-/** Buckets in memory, with the decisions and the integers of the module: millionths of tokens, microseconds. */
+/** LocalLimiter in memory, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
-import { BadArgument } from "./errors.js";
-import { checkLimit, rateParts } from "./limit.js";
+import { BadArgument } from "../values/errors.js";
+import { checkLimit, rateParts } from "../values/limit.js";
 import { calendar, continuous, floorDiv, type Refill } from "./refill.js";
 
+/** How many buckets a process keeps while its server is away. */
+const MOST_BUCKETS = 10_000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
 /** No bucket takes longer to fill: 100 years. */
@@ -20,7 +22,17 @@ interface Stored {
   holds: ReadonlyMap<string, Held>;
 }
 
-export class Buckets {
+/** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
+export function localLimiter(): LocalLimiter {
+  return new LocalLimiter(nowUs, MOST_BUCKETS);
+}
+
+/** Reads a clock that never steps back. */
+function nowUs(): bigint {
+  return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
+}
+
+export class LocalLimiter {
   readonly #buckets = new Map<string, Stored>();
   #now = 0n;
 

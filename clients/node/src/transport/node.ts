@@ -7,7 +7,7 @@
  */
 
 import { Circuit, Script, type Log } from "./circuit.js";
-import { faultOf, isAnswer, isReply, textOf } from "./errors.js";
+import { faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
 import { CONNECT_MS, type Line, type Route } from "./lines.js";
 import type { Message } from "./message.js";
 import { clearInterval, setImmediate, setInterval, setTimeout } from "./timers.js";

@@ -8,14 +8,14 @@
 
 import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 
-import type { Bucket } from "./backend.js";
+import type { Bucket } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import type { Decision } from "./decision.js";
-import { BadArgument } from "./errors.js";
-import type { Limit } from "./limit.js";
-import { Limiter, type LimiterOptions } from "./limiter.js";
-import type { Client } from "./lines.js";
-import { serverOf, type Server } from "./server.js";
+import type { Decision } from "../values/decision.js";
+import { BadArgument } from "../values/errors.js";
+import type { Limit } from "../values/limit.js";
+import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import type { Client } from "../transport/lines.js";
+import { serverOf, type Server } from "../transport/server.js";
 import { NO_LIMIT, windowLimit } from "./window-store.js";
 
 /** What a store reads of the library's options. */

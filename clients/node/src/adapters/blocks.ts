@@ -6,12 +6,12 @@
  * bucket whose neighbour is in debt.
  */
 
-import { Backend, type Bucket, type Options } from "./backend.js";
-import { hashTag, scriptKey } from "./command.js";
-import type { Decision } from "./decision.js";
-import { type Amount, type Limit } from "./limit.js";
-import type { Client } from "./lines.js";
-import type { Server } from "./server.js";
+import { Decider, type Bucket, type Options } from "../api/decider.js";
+import { hashTag, scriptKey } from "../transport/command.js";
+import type { Decision } from "../values/decision.js";
+import { type Amount, type Limit } from "../values/limit.js";
+import type { Client } from "../transport/lines.js";
+import type { Server } from "../transport/server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
 
@@ -33,24 +33,24 @@ export interface Outcome {
 }
 
 export class BlockableBuckets {
-  readonly #backend: Backend;
+  readonly #decider: Decider;
 
   constructor(client: Client | Server, options: Options) {
-    this.#backend = new Backend(client, { ...options, prefix: "tb:" });
+    this.#decider = new Decider(client, { ...options, prefix: "tb:" });
   }
 
   /** Takes `cost`, unless there is too little or the bucket is blocked. */
   async take({ name, limit }: Bucket, cost: Amount, { countDenials = false } = {}): Promise<Outcome> {
-    const began = this.#backend.clock.now();
+    const began = this.#decider.clock.now();
     const parts = [
       { which: "bucket", name: hashTag(name), limit, amount: cost },
       { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
     ];
     if (countDenials) parts.push({ which: "denials", name: denialsKey(name), limit: DENIALS, amount: 0 });
-    const joint = await this.#backend.decideAllQuietly(parts, ["TB.MTAKE", String(parts.length)]);
+    const joint = await this.#decider.decideAllQuietly(parts, ["TB.MTAKE", String(parts.length)]);
     const { bucket = joint, block, denials } = joint.each;
     const { allowed, degraded } = joint;
-    this.#backend.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
+    this.#decider.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
     return {
       allowed,
       degraded,
@@ -77,8 +77,8 @@ export class BlockableBuckets {
   /** What the operation decides, and whether the bucket is blocked. */
   async #withBlock({ name, limit }: Bucket, operation: string, amount: Amount): Promise<Outcome> {
     const [bucket, block] = await Promise.all([
-      this.#backend.decide(operation, { name: hashTag(name), limit }, [amount]),
-      this.#backend.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
+      this.#decider.decide(operation, { name: hashTag(name), limit }, [amount]),
+      this.#decider.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
     ]);
     const degraded = bucket.degraded || block.degraded;
     const blockedMs = block.allowed ? 0 : block.retryAfterMs;
@@ -115,20 +115,20 @@ export class BlockableBuckets {
   }
 
   async #delete(name: string): Promise<boolean> {
-    const key = this.#backend.prefix + name;
-    const keys = this.#backend.server.canScript ? [key, scriptKey(key)] : [key];
-    const deleted = await Promise.all(keys.map((one) => this.#backend.ask(["DEL", one])));
+    const key = this.#decider.prefix + name;
+    const keys = this.#decider.server.canScript ? [key, scriptKey(key)] : [key];
+    const deleted = await Promise.all(keys.map((one) => this.#decider.ask(["DEL", one])));
     return deleted.some((count) => Number(count) > 0);
   }
 
   /** In one transaction, so that blocks of several callers do not add up. */
   async #set(bucket: Bucket, amount: Amount): Promise<boolean> {
     // Finds out whether the module decides, or the script: a transaction can only fail.
-    const peek = this.#backend.command("TB.PEEK", bucket, [0]);
-    await this.#backend.ask(peek);
-    const charge = this.#backend.command("TB.CHARGE", bucket, [amount]);
-    const together = [["DEL", this.#backend.prefix + bucket.name], charge];
-    return (await this.#backend.ask(peek, { together })) !== undefined;
+    const peek = this.#decider.command("TB.PEEK", bucket, [0]);
+    await this.#decider.ask(peek);
+    const charge = this.#decider.command("TB.CHARGE", bucket, [amount]);
+    const together = [["DEL", this.#decider.prefix + bucket.name], charge];
+    return (await this.#decider.ask(peek, { together })) !== undefined;
   }
 }
 

@@ -2,12 +2,12 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 
-import type { Decision } from "./decision.js";
-import { BadArgument, BadArgumentType } from "./errors.js";
-import type { Limit } from "./limit.js";
-import { Limiter, type LimiterOptions } from "./limiter.js";
-import type { Client } from "./lines.js";
-import type { Server } from "./server.js";
+import type { Decision } from "../values/decision.js";
+import { BadArgument, BadArgumentType } from "../values/errors.js";
+import type { Limit } from "../values/limit.js";
+import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import type { Client } from "../transport/lines.js";
+import type { Server } from "../transport/server.js";
 
 export interface StoreOptions extends LimiterOptions {
   /**

@@ -12,14 +12,14 @@
 import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
-import type { Options } from "./backend.js";
+import type { Options } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import type { Decision } from "./decision.js";
-import { Denials } from "./denials.js";
-import { BadArgument } from "./errors.js";
-import type { Limit } from "./limit.js";
-import type { Client, Clock } from "./lines.js";
-import { serverOf, type Server } from "./server.js";
+import type { Decision } from "../values/decision.js";
+import { Denials } from "../api/denials.js";
+import { BadArgument } from "../values/errors.js";
+import type { Limit } from "../values/limit.js";
+import type { Client, Clock } from "../transport/lines.js";
+import { serverOf, type Server } from "../transport/server.js";
 
 export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | "onError"> {
   storeClient: Client | Server;

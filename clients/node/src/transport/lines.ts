@@ -8,7 +8,7 @@
 import slotOf from "cluster-key-slot";
 
 import type { Command } from "./command.js";
-import { BadArgumentType } from "./errors.js";
+import { BadArgumentType } from "../values/errors.js";
 import { clearTimeout, setTimeout } from "./timers.js";
 
 /** The deadline for connecting, and the shortest silence after which a connection is dropped. */

@@ -12,8 +12,8 @@
  * `new FakeServer(new Date("2026-12-31T23:59Z"))`.
  */
 
-import { Buckets } from "./buckets.js";
-import type { Clock, InProcess } from "./lines.js";
+import { LocalLimiter } from "./local-limiter.js";
+import type { Clock, InProcess } from "../transport/lines.js";
 
 export class FakeServer implements InProcess {
   readonly clock: Clock = {
@@ -26,7 +26,7 @@ export class FakeServer implements InProcess {
   };
   readonly #began: bigint;
   #now: bigint;
-  readonly #buckets = new Buckets(() => this.#now);
+  readonly #buckets = new LocalLimiter(() => this.#now);
 
   constructor(now = new Date("2026-01-01T00:00:00Z")) {
     this.#began = this.#now = BigInt(now.getTime()) * 1000n;

@@ -1,6 +1,6 @@
 /** The state of one server: whether it is away, and whether it has the module. */
 
-import { textOf } from "./errors.js";
+import { textOf } from "../values/errors.js";
 
 /** Gets a line when the server goes, and when it returns. */
 export type Log = (line: string) => void;

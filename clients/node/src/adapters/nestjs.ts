@@ -8,11 +8,11 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import type { Options } from "./backend.js";
+import type { Options } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import { BadArgument } from "./errors.js";
-import type { Client } from "./lines.js";
-import type { Server } from "./server.js";
+import { BadArgument } from "../values/errors.js";
+import type { Client } from "../transport/lines.js";
+import type { Server } from "../transport/server.js";
 
 /** What a guard is told; in it times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;

@@ -8,8 +8,8 @@
 
 import type { Store } from "express-rate-limit";
 
-import type { Client } from "./lines.js";
-import type { Server } from "./server.js";
+import type { Client } from "../transport/lines.js";
+import type { Server } from "../transport/server.js";
 import { WindowStore, type StoreOptions } from "./window-store.js";
 
 export type { Hits, StoreOptions, WindowOptions } from "./window-store.js";

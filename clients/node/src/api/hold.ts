@@ -2,11 +2,11 @@
 
 import { randomUUID } from "node:crypto";
 
-import { checkWait, type Backend, type Caller, type Part, type WaitOptions } from "./backend.js";
-import { Denied, JointDecision } from "./decision.js";
-import { BadArgument, textOf } from "./errors.js";
-import { checkAmount, type Amount } from "./limit.js";
-import type { How } from "./server.js";
+import { checkWait, type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
+import { Denied, JointDecision } from "../values/decision.js";
+import { BadArgument, textOf } from "../values/errors.js";
+import { checkAmount, type Amount } from "../values/limit.js";
+import type { How } from "../transport/server.js";
 
 /** What the work used; of several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
@@ -28,7 +28,7 @@ export class Hold implements AsyncDisposable {
   readonly id = randomUUID();
   /** What the work used, for the end of the block: nothing unless set. */
   used: Used = 0;
-  readonly #backend: Backend;
+  readonly #decider: Decider;
   readonly #parts: readonly Part[];
   readonly #ttlMs: number;
   #decision = new JointDecision({ allowed: false });
@@ -36,18 +36,18 @@ export class Hold implements AsyncDisposable {
   #renewing: Promise<unknown> | undefined;
   #settled: Promise<JointDecision> | undefined;
 
-  private constructor(backend: Backend, parts: readonly Part[], ttlMs: number) {
+  private constructor(decider: Decider, parts: readonly Part[], ttlMs: number) {
     if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
-    this.#backend = backend;
+    this.#decider = decider;
     this.#parts = parts;
     this.#ttlMs = Math.round(ttlMs);
   }
 
-  static async of(backend: Backend, parts: readonly Part[], options: HoldOptions): Promise<Hold> {
+  static async of(decider: Decider, parts: readonly Part[], options: HoldOptions): Promise<Hold> {
     const { ttlMs = 30_000, signal, maxWaitMs } = options;
     signal?.throwIfAborted();
     checkWait(options);
-    const hold = new Hold(backend, parts, ttlMs);
+    const hold = new Hold(decider, parts, ttlMs);
     await hold.#set({ signal, maxWaitMs });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
     if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
@@ -101,7 +101,7 @@ export class Hold implements AsyncDisposable {
 
   async #set(how: Caller & How): Promise<JointDecision> {
     const words = ["TB.MHOLD", String(this.#parts.length), String(this.#ttlMs), this.id];
-    this.#decision = await this.#backend.decideAll(this.#parts, words, how);
+    this.#decision = await this.#decider.decideAll(this.#parts, words, how);
     return this.#decision;
   }
 
@@ -110,10 +110,10 @@ export class Hold implements AsyncDisposable {
     // A renewal on its way could arrive after the settlement.
     await this.#renewing;
     const how = { always: true };
-    const settled = await this.#backend.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
+    const settled = await this.#decider.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
     // If it is not known whether it happened, to charge could be the second time.
     const missing = settled.lost ? [] : parts.filter((part) => isMissing(part, settled));
-    const charges = missing.map((part) => this.#backend.decide("TB.CHARGE", part, [part.amount], undefined, how));
+    const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount], undefined, how));
     const lost = (await Promise.all(charges)).some((charged) => charged.lost);
     return lost ? settled.asDegraded(true) : settled;
   }
@@ -130,7 +130,7 @@ export class Hold implements AsyncDisposable {
 
   #keep(): void {
     this.#renewing ??= this.renew()
-      .catch((error: unknown) => this.#backend.server.log(`tokenbucket: a hold was not renewed: ${textOf(error)}`))
+      .catch((error: unknown) => this.#decider.server.log(`tokenbucket: a hold was not renewed: ${textOf(error)}`))
       .finally(() => (this.#renewing = undefined));
   }
 }

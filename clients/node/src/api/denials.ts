@@ -1,9 +1,9 @@
 /** Denials remembered, so that a flood is refused without asking. */
 
-import { dropOldest } from "./buckets.js";
-import type { Decision } from "./decision.js";
-import type { Amount, Limit } from "./limit.js";
-import type { Clock } from "./lines.js";
+import { dropOldest } from "../local/local-limiter.js";
+import type { Decision } from "../values/decision.js";
+import type { Amount, Limit } from "../values/limit.js";
+import type { Clock } from "../transport/lines.js";
 
 interface Denial {
   cost: number;

@@ -1,6 +1,6 @@
 /** How tokens come to buckets in memory: continuously or by the calendar. In millionths of tokens and microseconds. */
 
-import { rateParts, type Amount } from "./limit.js";
+import { rateParts, type Amount } from "../values/limit.js";
 
 const MS_US = 1000n;
 const MINUTE_MS = 60_000;

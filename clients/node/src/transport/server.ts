@@ -2,7 +2,6 @@
 
 import { createHash } from "node:crypto";
 
-import type { Buckets } from "./buckets.js";
 import type { Log } from "./circuit.js";
 import {
   isOfModule,
@@ -33,10 +32,10 @@ import {
   textOf,
   TokenBucketError,
   TooManyWait,
-} from "./errors.js";
+} from "../values/errors.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf, type Client, type Clock, type Line, type Route } from "./lines.js";
-import { localBuckets } from "./local.js";
+import { localLimiter } from "../local/local-limiter.js";
 import type { Message } from "./message.js";
 import { Node } from "./node.js";
 import { setTimeout } from "./timers.js";
@@ -92,7 +91,7 @@ export class Server {
   readonly retryEveryMs: number;
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
-  readonly local: Buckets = localBuckets();
+  readonly local = localLimiter();
   readonly #route: Route;
   readonly #nodes = new Map<string, Node>();
   readonly timeoutMs: number;

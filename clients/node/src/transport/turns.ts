@@ -4,7 +4,7 @@
  */
 
 import type { Command } from "./command.js";
-import { faultOf, isAnswer, isReply } from "./errors.js";
+import { faultOf, isAnswer, isReply } from "../values/errors.js";
 import { CONNECT_MS, type Line, type Route } from "./lines.js";
 import type { Message } from "./message.js";
 import { clearTimeout, setImmediate, setTimeout } from "./timers.js";

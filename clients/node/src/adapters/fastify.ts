@@ -3,7 +3,7 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 
 import { checkOptions, decide, type RateLimitOptions } from "./http.js";
-import type { Limiter } from "./limiter.js";
+import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
 export type { RateLimitOptions } from "./http.js";

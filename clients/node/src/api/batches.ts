@@ -1,12 +1,12 @@
 /** Fetches tokens in batches and spends them here, so that most takes need no round trip. */
 
-import type { Backend, Bucket, Caller } from "./backend.js";
-import { dropOldest } from "./buckets.js";
-import { Decision } from "./decision.js";
+import type { Decider, Bucket, Caller } from "./decider.js";
+import { dropOldest } from "../local/local-limiter.js";
+import { Decision } from "../values/decision.js";
 import { bucketId, type Denials } from "./denials.js";
-import { flowMs, rateParts, type Limit } from "./limit.js";
-import type { Clock } from "./lines.js";
-import type { Listener } from "./server.js";
+import { flowMs, rateParts, type Limit } from "../values/limit.js";
+import type { Clock } from "../transport/lines.js";
+import type { Listener } from "../transport/server.js";
 
 const MOST_BATCHES = 10_000;
 
@@ -120,7 +120,7 @@ export class Batches {
 
   constructor(
     readonly size: number,
-    readonly backend: Backend,
+    readonly decider: Decider,
     readonly denials: Denials | undefined,
   ) {}
 
@@ -154,12 +154,12 @@ export class Batches {
     await batch.fetching;
     const { left } = batch;
     batch.empty();
-    if (left > 0) await this.backend.decideQuietly("TB.GIVE", batch, [left]);
+    if (left > 0) await this.decider.decideQuietly("TB.GIVE", batch, [left]);
   }
 
   #of(name: string, limit: Limit): Batch {
     const id = bucketId(name, limit);
-    const batch = this.#batches.get(id) ?? new Batch(name, limit, this.backend.clock);
+    const batch = this.#batches.get(id) ?? new Batch(name, limit, this.decider.clock);
     this.#batches.delete(id); // so that it is put behind all others
     this.#batches.set(id, batch);
     if (this.#batches.size > MOST_BATCHES) this.#drop(dropOldest(this.#batches)!);
@@ -173,7 +173,7 @@ export class Batches {
 
   #giveBack(batch: Batch): void {
     const tokens = batch.empty();
-    if (tokens > 0) this.backend.send(this.backend.command("TB.GIVE", batch, [tokens]));
+    if (tokens > 0) this.decider.send(this.decider.command("TB.GIVE", batch, [tokens]));
   }
 
   async #fetchForAll(batch: Batch): Promise<void> {
@@ -196,7 +196,7 @@ export class Batches {
     const waiting = batch.waiters.length;
     const cost = batch.waiters.reduce((sum, waiter) => sum + waiter.cost, 0);
     const wanted = Math.max(this.size, cost - batch.left);
-    const askedAt = this.backend.clock.now();
+    const askedAt = this.decider.clock.now();
     const fetched = await this.#ask(batch, wanted, askedAt);
     if (!fetched) return this.#decideByPolicy(batch);
     const hasMore = fetched.took.granted === wanted;
@@ -231,13 +231,13 @@ export class Batches {
         failed,
         undecided: () => resolve(undefined),
       };
-      this.backend.server.ask(this.backend.command(operation, batch, [amount]), listener);
+      this.decider.server.ask(this.decider.command(operation, batch, [amount]), listener);
     });
   }
 
   #decideByPolicy(batch: Batch): void {
     for (const waiter of batch.waiters.splice(0)) {
-      waiter.end(() => this.backend.decideAlone("TB.TAKE", batch, [waiter.cost]));
+      waiter.end(() => this.decider.decideAlone("TB.TAKE", batch, [waiter.cost]));
     }
   }
 }

@@ -2,10 +2,10 @@
 
 import ipaddr from "ipaddr.js";
 
-import type { HeaderOptions } from "./decision.js";
-import { BadArgument, BadArgumentType } from "./errors.js";
-import type { Amount, Limit } from "./limit.js";
-import type { Limiter } from "./limiter.js";
+import type { HeaderOptions } from "../values/decision.js";
+import { BadArgument, BadArgumentType } from "../values/errors.js";
+import type { Amount, Limit } from "../values/limit.js";
+import type { Limiter } from "../api/limiter.js";
 
 export interface RateLimitOptions<Request> extends HeaderOptions {
   /** Whose bucket it is; the client's address by default. Two limiters keep apart by their prefixes. */

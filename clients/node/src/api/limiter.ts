@@ -1,15 +1,13 @@
-/** One limit for many names, and several limits together. */
+/** One limit for many names. */
 
-import { Backend, checkWait, type Caller, type Options, type Part, type Policy, type WaitOptions } from "./backend.js";
+import { Decider, checkWait, type Caller, type Options, type Part, type Policy, type WaitOptions } from "./decider.js";
 import { Batches } from "./batches.js";
-import { hashTag, scriptKey } from "./command.js";
-import type { Decision, HeaderOptions, JointDecision } from "./decision.js";
+import type { Decision, HeaderOptions } from "../values/decision.js";
 import { Denials } from "./denials.js";
-import { BadArgument } from "./errors.js";
 import { Hold, type HoldOptions } from "./hold.js";
-import { checkAmount, checkCount, checkLimit, type Amount, type Limit } from "./limit.js";
-import type { Client } from "./lines.js";
-import type { Server } from "./server.js";
+import { checkAmount, checkCount, checkLimit, type Amount, type Limit } from "../values/limit.js";
+import type { Client } from "../transport/lines.js";
+import type { Server } from "../transport/server.js";
 
 export interface LimiterOptions extends Options {
   /** So many denied names are refused here until their time has come; 0, none, by default. */
@@ -35,7 +33,7 @@ const NO_OPTIONS: CallOptions = {};
 /** One limit for many names; each name has a bucket of its own, at `prefix` + name. */
 export class Limiter {
   readonly limit: Limit;
-  readonly #backend: Backend;
+  readonly #decider: Decider;
   readonly #denials: Denials | undefined;
   readonly #batches: Batches | undefined;
 
@@ -45,13 +43,13 @@ export class Limiter {
     checkCount("rememberDenials", rememberDenials);
     checkCount("batch", batch);
     this.limit = { ...limit };
-    this.#backend = new Backend(client, options);
-    if (rememberDenials > 0) this.#denials = new Denials(rememberDenials, this.#backend.clock);
-    if (batch > 1) this.#batches = new Batches(batch, this.#backend, this.#denials);
+    this.#decider = new Decider(client, options);
+    if (rememberDenials > 0) this.#denials = new Denials(rememberDenials, this.#decider.clock);
+    if (batch > 1) this.#batches = new Batches(batch, this.#decider, this.#denials);
   }
 
   get onError(): Policy {
-    return this.#backend.onError;
+    return this.#decider.onError;
   }
 
   /** Takes `cost` tokens if the bucket holds them, else nothing. */
@@ -62,10 +60,10 @@ export class Limiter {
       const { maxWaitMs } = options;
       if (maxWaitMs !== undefined && maxWaitMs !== 0) {
         checkWait(options);
-        return this.#backend.decide("TB.TAKE", { name, limit }, [cost], options, { maxWaitMs });
+        return this.#decider.decide("TB.TAKE", { name, limit }, [cost], options, { maxWaitMs });
       }
       if (this.#batches || this.#denials) return this.#takeSparingly(name, cost, limit, options);
-      return this.#backend.decide("TB.TAKE", { name, limit }, [cost], options);
+      return this.#decider.decide("TB.TAKE", { name, limit }, [cost], options);
     } catch (error) {
       return Promise.reject(error as Error);
     }
@@ -74,13 +72,13 @@ export class Limiter {
   /** What `take` would decide; `remaining` is as after it. Of cost 0, what there is. */
   async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("cost", cost);
-    return this.#backend.decide("TB.PEEK", { name, limit: this.#limitOf(options) }, [cost], options);
+    return this.#decider.decide("TB.PEEK", { name, limit: this.#limitOf(options) }, [cost], options);
   }
 
   /** Takes as many whole tokens as there are, at most `most`: see `granted`. */
   async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkCount("most", most);
-    return this.#backend.decide("TB.TAKEUPTO", { name, limit: this.#limitOf(options) }, [most], options);
+    return this.#decider.decide("TB.TAKEUPTO", { name, limit: this.#limitOf(options) }, [most], options);
   }
 
   /**
@@ -91,7 +89,7 @@ export class Limiter {
     checkAmount("cost", cost);
     checkCount("maxWaitMs", options.maxWaitMs);
     const bucket = { name, limit: this.#limitOf(options) };
-    return this.#backend.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
+    return this.#decider.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
   }
 
   /** Reserves, and sleeps until it is this caller's turn. A `signal` breaks that off, and the tokens are given back. */
@@ -99,7 +97,7 @@ export class Limiter {
     const decision = await this.reserve(name, cost, options);
     if (!decision.allowed || decision.retryAfterMs === 0) return decision;
     try {
-      await this.#backend.clock.sleep(decision.retryAfterMs, options.signal);
+      await this.#decider.clock.sleep(decision.retryAfterMs, options.signal);
     } catch (aborted) {
       await this.give(name, cost, { limit: options.limit });
       throw aborted;
@@ -110,14 +108,14 @@ export class Limiter {
   /** Takes `amount` in any case, into debt if need be. */
   async charge(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
-    return this.#backend.decide("TB.CHARGE", { name, limit: this.#limitOf(options) }, [amount], options);
+    return this.#decider.decide("TB.CHARGE", { name, limit: this.#limitOf(options) }, [amount], options);
   }
 
   /** Puts `amount` back, never above the capacity. */
   async give(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
     const limit = this.#limitOf(options);
-    const given = this.#backend.decide("TB.GIVE", { name, limit }, [amount], options);
+    const given = this.#decider.decide("TB.GIVE", { name, limit }, [amount], options);
     return given.finally(() => this.#denials?.forget(name, limit));
   }
 
@@ -126,13 +124,13 @@ export class Limiter {
     const limit = this.#limitOf(options);
     this.#batches?.forget(name, limit);
     this.#denials?.forget(name, limit);
-    await deleteAll(this.#backend, [name]);
+    await this.#decider.deleteAll([name]);
   }
 
   /** Takes `amount` until it is settled, or for `ttlMs` if its holder is gone. */
   async hold(name: string, amount: Amount, options: HoldOptions & CallOptions = {}): Promise<Hold> {
     const part: Part = { which: "", name, limit: this.#limitOf(options), amount };
-    return Hold.of(this.#backend, [part], options);
+    return Hold.of(this.#decider, [part], options);
   }
 
   /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
@@ -166,9 +164,9 @@ export class Limiter {
 
   async #takeSparingly(name: string, cost: Amount, limit: Limit, options: CallOptions): Promise<Decision> {
     options.signal?.throwIfAborted();
-    const began = this.#backend.clock.now();
+    const began = this.#decider.clock.now();
     const decision = await this.#takeByBatch(name, cost, limit, options);
-    this.#backend.tell(name, limit, decision, began);
+    this.#decider.tell(name, limit, decision, began);
     return decision;
   }
 
@@ -179,76 +177,11 @@ export class Limiter {
     if (batches && Number.isInteger(tokens) && tokens > 0 && tokens <= batches.size) {
       return batches.take(name, limit, tokens, options);
     }
-    const began = this.#backend.clock.now();
+    const began = this.#decider.clock.now();
     const refusal = this.#denials?.recall(name, limit, cost);
     if (refusal) return refusal;
-    const decision = await this.#backend.decideQuietly("TB.TAKE", { name, limit }, [cost], options);
+    const decision = await this.#decider.decideQuietly("TB.TAKE", { name, limit }, [cost], options);
     this.#denials?.remember(name, limit, cost, decision, began);
     return decision;
   }
-}
-
-/** A bucket of each of several limits, taken all together or not at all. */
-export class JointLimiter {
-  readonly limits: Readonly<Record<string, Limit>>;
-  readonly #backend: Backend;
-
-  /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
-  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
-    for (const limit of Object.values(limits)) checkLimit(limit);
-    this.limits = { ...limits };
-    this.#backend = new Backend(client, options);
-  }
-
-  /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
-  async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
-    checkWait(options);
-    const parts = this.#parts(name, costs);
-    return this.#backend.decideAll(parts, ["TB.MTAKE", String(parts.length)], options);
-  }
-
-  /** Holds every amount or none, until they are settled, or for `ttlMs` if their holder is gone. */
-  async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
-    return Hold.of(this.#backend, this.#parts(name, amounts), options);
-  }
-
-  /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
-  withHold<T>(
-    name: Names,
-    amounts: Amounts,
-    work: (hold: Hold) => T | Promise<T>,
-    options: HoldOptions = {},
-  ): Promise<T> {
-    return Hold.during(this.hold(name, amounts, options), work);
-  }
-
-  /** Makes all buckets of the name full, and forgets their holds. */
-  async reset(name: Names): Promise<void> {
-    const none = Object.keys(this.limits).map((which) => [which, 0] as const);
-    await deleteAll(
-      this.#backend,
-      this.#parts(name, Object.fromEntries(none)).map((part) => part.name),
-    );
-  }
-
-  #parts(name: Names, amounts: Amounts): Part[] {
-    return Object.entries(amounts).map(([which, amount]) => {
-      const limit = this.limits[which];
-      if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
-      const of = typeof name === "string" ? hashTag(name) : name[which];
-      if (of === undefined) throw new BadArgument(`name: there is none for limit '${which}'`);
-      return { which, name: `${of}:${which}`, limit, amount };
-    });
-  }
-}
-
-/** One name for all limits, or one for each. */
-export type Names = string | Readonly<Record<string, string>>;
-export type Amounts = Readonly<Record<string, Amount>>;
-
-async function deleteAll(backend: Backend, names: readonly string[]): Promise<void> {
-  const keys = names.map((name) => backend.prefix + name);
-  await backend.ask(["DEL", ...keys]);
-  // Which may be on another node.
-  if (backend.server.canScript) await backend.ask(["DEL", ...keys.map(scriptKey)]);
 }

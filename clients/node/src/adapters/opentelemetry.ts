@@ -2,7 +2,7 @@
 
 import type { Meter } from "@opentelemetry/api";
 
-import type { OnDecision } from "./backend.js";
+import type { OnDecision } from "../api/decider.js";
 
 /** Names are left out: there are as many as callers. */
 export function metricsOf(meter: Meter, attributes: Record<string, string> = {}): OnDecision {

@@ -1,11 +1,11 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
-import type { Command } from "./command.js";
-import { Decision, JointDecision } from "./decision.js";
-import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "./errors.js";
-import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "./limit.js";
-import type { Client, Clock } from "./lines.js";
-import { serverOf, type How, type Listener, type Server } from "./server.js";
+import { scriptKey, type Command } from "../transport/command.js";
+import { Decision, JointDecision } from "../values/decision.js";
+import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "../values/errors.js";
+import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
+import type { Client, Clock } from "../transport/lines.js";
+import { serverOf, type How, type Listener, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 
@@ -63,7 +63,7 @@ export function checkWait({ maxWaitMs = 0 }: WaitOptions): void {
 
 const POLICIES = new Set(["local", "open", "closed", "throw"]);
 
-export class Backend {
+export class Decider {
   readonly prefix: string;
   readonly onError: Policy;
   readonly server: Server;
@@ -225,6 +225,14 @@ export class Backend {
     this.server.ask(command, NOBODY);
   }
 
+  /** Deletes the buckets of these names. */
+  async deleteAll(names: readonly string[]): Promise<void> {
+    const keys = names.map((name) => this.prefix + name);
+    await this.ask(["DEL", ...keys]);
+    // Which may be on another node.
+    if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
+  }
+
   /** Undoes a grant, in the background. */
   giveBack(command: Command, decision: Decision): void {
     for (const words of undoing(command, decision)) this.send(words);
@@ -243,7 +251,7 @@ class Question<D extends Decision> implements Listener {
   #stopListening: (() => void) | undefined;
 
   constructor(
-    readonly backend: Backend,
+    readonly decider: Decider,
     readonly command: Command,
     readonly read: (reply: unknown) => D,
     /** Keeps a late grant: the caller goes on, or was let through already. */
@@ -265,7 +273,7 @@ class Question<D extends Decision> implements Listener {
     try {
       const decision = this.read(reply);
       if (this.#isWaiting) this.#resolve(decision);
-      else if (!this.keeps && decision.allowed) this.backend.giveBack(this.command, decision);
+      else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
     } catch (error) {
       this.failed(error); // The reply is no decision.
     }
@@ -280,15 +288,15 @@ class Question<D extends Decision> implements Listener {
   /** Whether it was granted is unknown. To settle a hold that was not does no harm. */
   ended(): void {
     const isHold = this.command[0] === "TB.MHOLD";
-    if (isHold && !this.keeps) this.backend.giveBack(this.command, this.read([1, 0, 0, 0, []]));
+    if (isHold && !this.keeps) this.decider.giveBack(this.command, this.read([1, 0, 0, 0, []]));
   }
 
   undecided(lost: boolean, why: string, cause: unknown): void {
     if (!this.#isWaiting) return;
     this.#end();
     try {
-      this.backend.countDegraded(lost, why, cause);
-      const decision = this.backend.byPolicy(this.command, this.read, lost);
+      this.decider.countDegraded(lost, why, cause);
+      const decision = this.decider.byPolicy(this.command, this.read, lost);
       this.keeps ||= decision.allowed;
       this.resolve(decision);
     } catch (error) {
@@ -310,7 +318,7 @@ class Question<D extends Decision> implements Listener {
 /** A call without a decision. */
 class Errand implements Listener {
   constructor(
-    readonly backend: Backend,
+    readonly decider: Decider,
     readonly commands: readonly Command[],
     readonly replied: (reply: unknown) => void,
     readonly failed: (error: unknown) => void,
@@ -318,9 +326,9 @@ class Errand implements Listener {
 
   undecided(lost: boolean, why: string, cause: unknown): void {
     try {
-      this.backend.countDegraded(lost, why, cause);
-      const isLocal = this.backend.onError === "local";
-      const replies = isLocal ? this.commands.map((words) => this.backend.server.local.run(words)) : [];
+      this.decider.countDegraded(lost, why, cause);
+      const isLocal = this.decider.onError === "local";
+      const replies = isLocal ? this.commands.map((words) => this.decider.server.local.run(words)) : [];
       this.replied(replies.at(-1));
     } catch (error) {
       this.failed(error);
