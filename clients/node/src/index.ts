@@ -36,5 +36,5 @@ export type {
   NodeRedisCluster,
   NodeRedisPool,
   NodeRedisSentinel,
-} from "./transport/lines.js";
+} from "./transport/driver.js";
 export { Server, type ServerOptions } from "./transport/server.js";

@@ -14,7 +14,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
 import { Limiter, type LimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/lines.js";
+import type { Client } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 import { NO_LIMIT, windowLimit } from "./window-store.js";
 

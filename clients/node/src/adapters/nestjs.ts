@@ -11,7 +11,7 @@ import type { ThrottlerStorage } from "@nestjs/throttler";
 import type { Options } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
 import { BadArgument } from "../values/errors.js";
-import type { Client } from "../transport/lines.js";
+import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
 /** What a guard is told; in it times are seconds. */

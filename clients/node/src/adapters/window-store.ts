@@ -6,7 +6,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument, BadArgumentType } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
 import { Limiter, type LimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/lines.js";
+import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
 export interface StoreOptions extends LimiterOptions {

@@ -5,7 +5,7 @@ import { dropOldest } from "../local/local-limiter.js";
 import { Decision } from "../values/decision.js";
 import { bucketId, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
-import type { Clock } from "../transport/lines.js";
+import type { Clock } from "../transport/driver.js";
 import type { Listener } from "../transport/server.js";
 
 const MOST_BATCHES = 10_000;

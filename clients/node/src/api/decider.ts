@@ -4,7 +4,7 @@ import { scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
-import type { Client, Clock } from "../transport/lines.js";
+import type { Client, Clock } from "../transport/driver.js";
 import { serverOf, type How, type Listener, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
@@ -207,8 +207,8 @@ export class Decider {
 
   /** Decides by `onError` without asking the server. */
   decideAlone(operation: string, bucket: Bucket, words: readonly Amount[]): Decision {
-    const node = this.server.nodeOf(this.prefix + bucket.name);
-    this.countDegraded(false, node.reason, node.circuit.lastError);
+    const { reason, circuit } = this.server.transportOf(this.prefix + bucket.name);
+    this.countDegraded(false, reason, circuit.lastError);
     return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
   }
 

@@ -3,7 +3,7 @@
 import { dropOldest } from "../local/local-limiter.js";
 import type { Decision } from "../values/decision.js";
 import type { Amount, Limit } from "../values/limit.js";
-import type { Clock } from "../transport/lines.js";
+import type { Clock } from "../transport/driver.js";
 
 interface Denial {
   cost: number;

@@ -4,7 +4,7 @@ import type { JointDecision } from "../values/decision.js";
 import { BadArgument } from "../values/errors.js";
 import { checkLimit, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
-import type { Client } from "../transport/lines.js";
+import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 import { checkWait, Decider, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";

@@ -6,7 +6,7 @@ import type { Decision, HeaderOptions } from "../values/decision.js";
 import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
 import { checkAmount, checkCount, checkLimit, type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/lines.js";
+import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
 export interface LimiterOptions extends Options {

@@ -13,7 +13,7 @@
  */
 
 import { LocalLimiter } from "./local-limiter.js";
-import type { Clock, InProcess } from "../transport/lines.js";
+import type { Clock, InProcess } from "../transport/driver.js";
 
 export class FakeServer implements InProcess {
   readonly clock: Clock = {

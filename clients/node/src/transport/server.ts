@@ -2,6 +2,7 @@
 
 import { createHash } from "node:crypto";
 
+import { BackgroundCall, type WaitingCall } from "./call.js";
 import type { Log } from "./circuit.js";
 import {
   isOfModule,
@@ -34,12 +35,11 @@ import {
   TooManyWait,
 } from "../values/errors.js";
 import { FALLBACK } from "./fallback.js";
-import { routeOf, type Client, type Clock, type Line, type Route } from "./lines.js";
+import { routeOf } from "./clients.js";
+import type { Client, Clock, Connection, Route } from "./driver.js";
 import { localLimiter } from "../local/local-limiter.js";
-import type { Message } from "./message.js";
-import { Node } from "./node.js";
+import { Transport } from "./transport.js";
 import { setTimeout } from "./timers.js";
-import type { Turn } from "./turns.js";
 
 export interface ServerOptions {
   /** A call times out when nothing came from the server for this long; 100 by default. */
@@ -93,7 +93,7 @@ export class Server {
   degradedCount = 0;
   readonly local = localLimiter();
   readonly #route: Route;
-  readonly #nodes = new Map<string, Node>();
+  readonly #transports = new Map<string, Transport>();
   readonly timeoutMs: number;
   #nextRefresh = 0;
 
@@ -118,7 +118,7 @@ export class Server {
   }
 
   ask(command: Command, listener: Listener, how?: How): { leave(): void } {
-    const call = new Call(this, command, listener, how);
+    const call = new RoutedCall(this, command, listener, how);
     call.begin();
     return call;
   }
@@ -126,26 +126,26 @@ export class Server {
   /** Whether the call can wait in the server. With the script, and in a fake, nobody can. */
   canWaitFor(command: Command): boolean {
     if (this.#route.isInProcess) return false;
-    return !(this.canScript && this.nodeOf(keyOf(command)).script.isInUse);
+    return !(this.canScript && this.transportOf(keyOf(command)).script.isInUse);
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
-    for (const node of this.#nodes.values()) node.close();
+    for (const transport of this.#transports.values()) transport.close();
   }
 
-  nodeOf(key: string): Node {
-    return this.nodeAt(this.#route.addressOf(key));
+  transportOf(key: string): Transport {
+    return this.transportAt(this.#route.addressOf(key));
   }
 
-  nodeAt(address: string): Node {
-    const known = this.#nodes.get(address);
+  transportAt(address: string): Transport {
+    const known = this.#transports.get(address);
     if (known) return known;
     const { timeoutMs, retryEveryMs, log } = this;
-    const node = new Node(address, this.#route, { timeoutMs, retryEveryMs, log });
-    if (this.#route.isCluster) node.onAway = () => this.#lookForSlots(node);
-    this.#nodes.set(address, node);
-    return node;
+    const transport = new Transport(address, this.#route, { timeoutMs, retryEveryMs, log });
+    if (this.#route.isCluster) transport.onAway = () => this.#lookForSlots(transport);
+    this.#transports.set(address, transport);
+    return transport;
   }
 
   moved(slot: number, address: string): void {
@@ -153,37 +153,26 @@ export class Server {
   }
 
   /** Asks another node which node has the slots of one that is away. */
-  #lookForSlots(away: Node): void {
+  #lookForSlots(away: Transport): void {
     const now = performance.now();
     if (now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
     const others = [...this.#route.addresses!()].filter((address) => address !== away.address);
-    const nodes = others.map((address) => this.nodeAt(address)).filter(({ circuit }) => !circuit.isAway);
-    const other = nodes.find(({ isConnected }) => isConnected) ?? nodes[0];
-    other?.send(new LookForSlots((slots) => this.#route.learnAll?.(slots, other.address)));
+    const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
+    const other = known.find(({ isConnected }) => isConnected) ?? known[0];
+    const replied = (slots: unknown) => this.#route.learnAll?.(slots, other!.address);
+    other?.send(new BackgroundCall(["CLUSTER", "SLOTS"], { replied }));
   }
-}
-
-class LookForSlots implements Message {
-  readonly once = false;
-
-  constructor(readonly replied: (slots: unknown) => void) {}
-
-  transmit(line: Line): Promise<unknown> {
-    return line.send(["CLUSTER", "SLOTS"]);
-  }
-  failed(): void {}
-  undecided(): void {}
 }
 
 /** A command that follows redirections, and uses the script on servers without the module. */
-class Call implements Turn {
+class RoutedCall implements WaitingCall {
   readonly once: boolean;
   readonly #server: Server;
   readonly #command: Command;
   readonly #listener: Listener;
   readonly #how: How | undefined;
-  #node: Node;
+  #transport: Transport;
   #isByScript = false;
   #loadsScript = false;
   #isAsking = false;
@@ -192,7 +181,7 @@ class Call implements Turn {
   #hasLeft = false;
   /** When its wait in the server ends; undefined if it does not wait there. */
   readonly #untilMs: number | undefined;
-  #leaveTurn: (() => void) | undefined;
+  #leaveWait: (() => void) | undefined;
   /** Whether nobody waits for it any more. */
   #isLeft = false;
 
@@ -202,15 +191,15 @@ class Call implements Turn {
     this.#command = command;
     this.#listener = listener;
     this.#how = how;
-    this.#node = server.nodeOf(keyOf(command));
+    this.#transport = server.transportOf(keyOf(command));
     if (how?.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
-    if (this.#canScript && this.#node.script.isInUse) this.#useScript();
+    if (this.#canScript && this.#transport.script.isInUse) this.#useScript();
   }
 
   begin(): void {
-    const node = this.#node;
-    if (!node.circuit.isAway || this.#how?.always) return this.#send();
-    node.probeNow();
+    const transport = this.#transport;
+    if (!transport.circuit.isAway || this.#how?.always) return this.#send();
+    transport.probeNow();
     this.undecided(false);
   }
 
@@ -225,7 +214,7 @@ class Call implements Turn {
   /** The caller does not wait any longer. */
   leave(): void {
     this.#isLeft = true;
-    this.#leaveTurn?.();
+    this.#leaveWait?.();
   }
 
   ended(): void {
@@ -233,29 +222,29 @@ class Call implements Turn {
   }
 
   #send(): void {
-    if (this.#untilMs === undefined) this.#node.send(this);
-    else if (!this.#isLeft) this.#leaveTurn = this.#node.turns.wait(this);
+    if (this.#untilMs === undefined) this.#transport.send(this);
+    else if (!this.#isLeft) this.#leaveWait = this.#transport.waits.wait(this);
   }
 
-  transmit(line: Line): Promise<unknown> {
+  transmit(connection: Connection): Promise<unknown> {
     if (this.#how?.together) {
       const commands = this.#how.together;
-      return line.transaction(this.#isByScript ? commands.map(standIn) : commands);
+      return connection.transaction(this.#isByScript ? commands.map(standIn) : commands);
     }
-    if (this.#isAsking) this.#isAsking = precede(line, ["ASKING"]);
-    if (this.#untilMs !== undefined) return line.send(waiting(this.#command, Math.ceil(this.leftMs)));
-    if (this.#loadsScript) this.#loadsScript = precede(line, ["SCRIPT", "LOAD", FALLBACK]);
-    return line.send(this.#isByScript ? evalsha(this.#command) : this.#command);
+    if (this.#isAsking) this.#isAsking = precede(connection, ["ASKING"]);
+    if (this.#untilMs !== undefined) return connection.send(waiting(this.#command, Math.ceil(this.leftMs)));
+    if (this.#loadsScript) this.#loadsScript = precede(connection, ["SCRIPT", "LOAD", FALLBACK]);
+    return connection.send(this.#isByScript ? evalsha(this.#command) : this.#command);
   }
 
   replied(reply: unknown): void {
-    if (!this.#isByScript) this.#node.script.end();
+    if (!this.#isByScript) this.#transport.script.end();
     this.#listener.replied(reply);
   }
 
   undecided(lost: boolean): void {
     this.#isLeft = true;
-    this.#listener.undecided(lost, this.#node.reason, this.#node.circuit.lastError);
+    this.#listener.undecided(lost, this.#transport.reason, this.#transport.circuit.lastError);
   }
 
   failed(error: unknown): void {
@@ -263,7 +252,7 @@ class Call implements Turn {
     if (this.#isRepeatable(error)) return this.#send();
     const fault = faultOf(error);
     if (fault === "caller") return this.#listener.failed(this.#asOurs(error));
-    if (fault === "refusing") this.#node.circuit.refused(error);
+    if (fault === "refusing") this.#transport.circuit.refused(error);
     this.undecided(false);
   }
 
@@ -275,7 +264,7 @@ class Call implements Turn {
   /** Nothing was done, and soon it is known which node does it. */
   #tryAgain(): void {
     const key = keyOf(this.#command);
-    this.#node = this.#server.nodeOf(this.#isByScript ? scriptKey(key) : key);
+    this.#transport = this.#server.transportOf(this.#isByScript ? scriptKey(key) : key);
     this.#redirections = 0;
     setTimeout(() => this.#send(), this.#server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
   }
@@ -283,7 +272,7 @@ class Call implements Turn {
   #useScript(): void {
     this.#isByScript = true;
     // Its keys have other names, perhaps on another node.
-    this.#node = this.#server.nodeOf(scriptKey(keyOf(this.#command)));
+    this.#transport = this.#server.transportOf(scriptKey(keyOf(this.#command)));
   }
 
   /** Whether to try again, after an error which says that nothing happened. Also decides where and how. */
@@ -291,14 +280,14 @@ class Call implements Turn {
     if (isReadOnly(error)) {
       if (this.#hasLeft) return false;
       this.#hasLeft = true;
-      return this.#node.leave();
+      return this.#transport.leave();
     }
     if (isUnknownScript(error) && this.#isByScript && this.#redirections++ < MOST_REDIRECTIONS) {
       this.#loadsScript = true;
       return true;
     }
     if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
-      this.#node.script.begin();
+      this.#transport.script.begin();
       this.#useScript();
       return true;
     }
@@ -310,17 +299,19 @@ class Call implements Turn {
     if (!to || !this.#server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
     if (to.isMoved) {
       this.#server.moved(to.slot, to.address);
-      this.#node = this.#server.nodeOf(this.#isByScript ? scriptKey(keyOf(this.#command)) : keyOf(this.#command));
+      this.#transport = this.#server.transportOf(
+        this.#isByScript ? scriptKey(keyOf(this.#command)) : keyOf(this.#command),
+      );
     } else {
       this.#isAsking = true;
-      this.#node = this.#server.nodeAt(to.address);
+      this.#transport = this.#server.transportAt(to.address);
     }
     return true;
   }
 
   /** The error for the caller, which says what to do where that is known. */
   #asOurs(error: unknown): unknown {
-    const { who } = this.#node;
+    const { who } = this.#transport;
     if (error instanceof TokenBucketError) return error;
     if (isTooManyWait(error)) return new TooManyWait(textOf(error));
     if (isUnknownCommand(error) && this.#untilMs !== undefined && this.#server.canScript) {
@@ -345,8 +336,8 @@ class Call implements Turn {
 }
 
 /** Sends the words right before the next command. If they fail, that command fails too, and tells. */
-function precede(line: Line, words: Command): false {
-  line.send(words).catch(() => {});
+function precede(connection: Connection, words: Command): false {
+  connection.send(words).catch(() => {});
   return false;
 }
 

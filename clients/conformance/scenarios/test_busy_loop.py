@@ -1,0 +1,91 @@
+"""A loop that is busy hears nobody: that is no outage. A decision without the server is logged, whatever the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import Package, StartProxy, eventually
+from services import Service
+
+pytestmark = pytest.mark.only("node")
+
+BUSY_MS = 1200
+LOST = "cannot ask"
+
+
+def begin_busy(package: Package) -> None:
+    """Keeps the loop from hearing anything for longer than connecting may take."""
+    package.driver.begin("busy", ms=BUSY_MS)
+
+
+def logged(package: Package) -> int:
+    return package.driver.log.read_text().count(LOST)
+
+
+
+@pytest.mark.also_in_clusters
+def test_a_semaphore_lets_nobody_in_while_a_busy_loop_connects(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    slow = start_proxy(server, delay_s=0.01)
+    package.server(server if package.client.in_cluster else slow)
+    package.limiter(capacity=10, rate="10/h", prefix="other:")
+    package.limiter("slots", capacity=2, rate="0", connect=False)
+    words = {"on": "slots", "name": "user", "amount": 1, "ttl_ms": 60_000}
+    assert all(package.driver.do("hold", **{"as": f"h{at}"}, **words)["allowed"] for at in range(2))
+    waits = [
+        package.driver.begin("hold", **{"as": f"w{at}"}, **words, max_wait_ms=2000 + BUSY_MS)
+        for at in range(2)
+    ]
+    begin_busy(package)
+    decisions = [one.result() for one in waits]
+    assert [(one["allowed"], one["degraded"]) for one in decisions] == [(False, False)] * 2
+    assert package.many(name="next", count=5)["degraded"] == 0
+    assert logged(package) == 0
+
+
+def test_a_loop_that_is_busy_while_it_first_connects_is_no_outage(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    package.server(start_proxy(server, delay_s=0.01))
+    package.limiter(capacity=10, rate="10/h", connect=False)
+    takes = package.driver.begin("many", op="take", on="l", name="user", count=20, concurrency=20)
+    begin_busy(package)
+    done = takes.result()
+    assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
+
+
+def test_a_loop_that_is_busy_while_calls_are_under_way_is_no_outage(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    package.server(start_proxy(server, delay_s=0.01))
+    package.limiter(capacity=10, rate="10/h")
+    takes = package.driver.begin("many", op="take", on="l", name="user", count=20, concurrency=20)
+    begin_busy(package)
+    done = takes.result()
+    assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
+
+
+def test_a_cold_start_under_load_asks_the_server(package: Package, server: Service) -> None:
+    package.server(server)
+    package.limiter(capacity=10, rate="10/h", connect=False)
+    done = package.many(count=10_000, concurrency=10_000)
+    assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})
+
+
+@pytest.mark.only("node")
+def test_decisions_for_want_of_a_connection_are_logged_once(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    proxy = start_proxy(server)
+    proxy.stall()
+    package.server(proxy)
+    package.limiter(capacity=10, rate="10/h", connect=False)
+    done = package.many(count=10_000, concurrency=10_000)
+    assert (done["allowed"], done["degraded"]) == (10, 10_000)
+    eventually(lambda: logged(package) == 1)
+    assert package.driver.do("degraded", server="s")["count"] == 10_000
+    proxy.resume()
+    eventually(lambda: not package.take("later")["degraded"])
+    assert logged(package) == 1
+    assert package.driver.log.read_text().count("is back") == 1
