@@ -1,4 +1,4 @@
-"""A loop that is busy hears nobody: that is no outage. A decision without the server is logged, whatever the cause."""
+"""A loop that is busy hears nobody: that is no outage. A decision without the server is always logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from services import Service
 pytestmark = pytest.mark.only("node")
 
 BUSY_MS = 1200
-LOST = "cannot ask"
 
 
 def begin_busy(package: Package) -> None:
@@ -19,8 +18,7 @@ def begin_busy(package: Package) -> None:
 
 
 def logged(package: Package) -> int:
-    return package.driver.log.read_text().count(LOST)
-
+    return package.driver.log.read_text().count("cannot ask")
 
 
 @pytest.mark.also_in_clusters
@@ -73,19 +71,13 @@ def test_a_cold_start_under_load_asks_the_server(package: Package, server: Servi
     assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})
 
 
-@pytest.mark.only("node")
-def test_decisions_for_want_of_a_connection_are_logged_once(
+def test_calls_that_outlast_a_slow_start_are_logged_once(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
-    proxy = start_proxy(server)
-    proxy.stall()
-    package.server(proxy)
+    # It connects, but not within the timeout.
+    package.server(start_proxy(server, delay_s=0.1))
     package.limiter(capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert (done["allowed"], done["degraded"]) == (10, 10_000)
-    eventually(lambda: logged(package) == 1)
     assert package.driver.do("degraded", server="s")["count"] == 10_000
-    proxy.resume()
-    eventually(lambda: not package.take("later")["degraded"])
-    assert logged(package) == 1
-    assert package.driver.log.read_text().count("is back") == 1
+    eventually(lambda: logged(package) == 1)

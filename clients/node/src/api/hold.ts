@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { checkWait, type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, textOf } from "../values/errors.js";
-import { checkAmount, type Amount } from "../values/limit.js";
+import { checkAmount, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 
 /** What the work used; of several limits, by their names. */
@@ -26,14 +26,14 @@ const MAX_TTL_MS = 30 * 86_400_000;
  */
 export class Hold implements AsyncDisposable {
   readonly id = randomUUID();
-  /** What the work used, for the end of the block: nothing unless set. */
-  used: Used = 0;
+  /** What the work used, for the end of the block; what it does not report counts as `settle` says. */
+  used: Used | undefined;
   readonly #decider: Decider;
   readonly #parts: readonly Part[];
   readonly #ttlMs: number;
   #decision = new JointDecision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
-  #renewing: Promise<unknown> | undefined;
+  #renewing: Promise<JointDecision> | undefined;
   #settled: Promise<JointDecision> | undefined;
 
   private constructor(decider: Decider, parts: readonly Part[], ttlMs: number) {
@@ -59,11 +59,16 @@ export class Hold implements AsyncDisposable {
   static async during<T>(holding: Promise<Hold>, work: (hold: Hold) => T | Promise<T>): Promise<T> {
     const hold = await holding;
     if (!hold.allowed) throw new Denied(hold.decision);
+    let result;
     try {
-      return await work(hold);
-    } finally {
-      await hold.settle();
+      result = await work(hold);
+    } catch (error) {
+      // The error of the work is the one to throw.
+      await hold.#end().catch((failed: unknown) => hold.#log("settled", failed));
+      throw error;
     }
+    await hold.#end();
+    return result;
   }
 
   /** The first decision, then that of the last renewal. */
@@ -75,28 +80,42 @@ export class Hold implements AsyncDisposable {
     return this.#decision.allowed;
   }
 
-  /** Makes the hold last its ttl from now; one that has expired is taken anew, given room. */
+  /**
+   * Makes the hold last its ttl from now; one that has expired is taken anew, given room. A hold that is settled stays
+   * so: resolves to that outcome.
+   */
   renew(): Promise<JointDecision> {
-    return this.#set({ keeps: true });
+    if (this.#settled) return this.#settled;
+    return (this.#renewing ??= this.#set({ keeps: true }).finally(() => (this.#renewing = undefined)));
   }
 
   /**
-   * Ends the hold: what was not used comes back, what was used beyond it is charged. If it is not
-   * there any more (it expired, or the server was away when the work began), what was used is charged.
+   * Ends the hold: what was not used comes back, what was used beyond it is charged. What is not reported, neither here
+   * nor in `used`, counts as used; the slots of a pool (rate 0) come back. If the hold is not there any more (it
+   * expired, or the server was away when the work began), what was used is charged.
    *
    * Happens once: later calls get the first outcome. It is sent even while the server is thought to be away:
    * what a settlement does not tell is lost.
    */
-  async settle(used: Used = this.used): Promise<JointDecision> {
-    if (!this.#settled) {
-      const parts = this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }));
-      this.#settled = this.#settle(parts);
-    }
-    return this.#settled;
+  async settle(used: Used | undefined = this.used): Promise<JointDecision> {
+    return (this.#settled ??= this.#settle(this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }))));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.settle();
+    await this.#end();
+  }
+
+  /** Settles with `used`; if that is wrong, settles as if nothing was reported, and throws. */
+  async #end(): Promise<void> {
+    try {
+      await this.settle();
+    } catch (error) {
+      if (!this.#settled) {
+        this.used = undefined;
+        await this.settle();
+      }
+      throw error;
+    }
   }
 
   async #set(how: Caller & How): Promise<JointDecision> {
@@ -108,7 +127,7 @@ export class Hold implements AsyncDisposable {
   async #settle(parts: readonly Part[]): Promise<JointDecision> {
     clearInterval(this.#timer);
     // A renewal on its way could arrive after the settlement.
-    await this.#renewing;
+    await this.#renewing?.catch(() => {});
     const how = { always: true };
     const settled = await this.#decider.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
     // If it is not known whether it happened, to charge could be the second time.
@@ -118,20 +137,32 @@ export class Hold implements AsyncDisposable {
     return lost ? settled.asDegraded(true) : settled;
   }
 
-  #usedOf({ which }: Part, used: Used): Amount {
-    if (typeof used !== "object") {
-      if (this.#parts.length === 1 || Number(used) === 0) return used;
-      throw new BadArgument(`used: ${used} does not say of which limit`);
-    }
-    const amount = used[which] ?? 0;
-    checkAmount("used", amount);
-    return amount;
+  #usedOf({ which, limit, amount }: Part, used: Used | undefined): Amount {
+    const reported = typeof used === "object" ? this.#named(used)[which] : this.#unnamed(used);
+    if (reported === undefined) return isPool(limit) ? 0 : amount;
+    checkAmount("used", reported);
+    return reported;
+  }
+
+  #named(used: Readonly<Record<string, Amount>>): Readonly<Record<string, Amount>> {
+    const names = this.#parts.map(({ which }) => which);
+    if (names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
+    const strange = Object.keys(used).find((name) => !names.includes(name));
+    if (strange === undefined) return used;
+    throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
+  }
+
+  #unnamed(used: Amount | undefined): Amount | undefined {
+    if (used === undefined || this.#parts.length === 1 || Number(used) === 0) return used;
+    throw new BadArgument(`used: ${used} does not say of which limit`);
   }
 
   #keep(): void {
-    this.#renewing ??= this.renew()
-      .catch((error: unknown) => this.#decider.server.log(`tokenbucket: a hold was not renewed: ${textOf(error)}`))
-      .finally(() => (this.#renewing = undefined));
+    this.renew().catch((error: unknown) => this.#log("renewed", error));
+  }
+
+  #log(what: string, error: unknown): void {
+    this.#decider.server.log(`tokenbucket: a hold was not ${what}: ${textOf(error)}`);
   }
 }
 

@@ -78,6 +78,8 @@ const MOST_REDIRECTIONS = 5;
 /** How often a call is sent again within the timeout while its slot is on two nodes. */
 const TRIES_OF_A_SPLIT_SLOT = 10;
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
+/** `import` and `require` each load the class, and either's servers are for both. */
+const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
 const defaultLog: Log = (line) => console.warn(line);
 
 /**
@@ -85,6 +87,7 @@ const defaultLog: Log = (line) => console.warn(line);
  * module. Limiters that get the client itself share one with the defaults.
  */
 export class Server {
+  readonly [MARK] = true;
   readonly log: Log;
   readonly clock: Clock;
   readonly canScript: boolean;
@@ -111,6 +114,10 @@ export class Server {
     this.canScript = fallback === "script";
     this.clock = this.#route.clock;
     this.#route.onEnd(() => this.close());
+  }
+
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === "object" && value !== null && MARK in value;
   }
 
   get isCluster(): boolean {

@@ -7,13 +7,20 @@ function has(value: unknown, mark: symbol): boolean {
   return typeof value === "object" && value !== null && mark in value;
 }
 
+function nameOf(error: unknown): string {
+  return (error as Error).name;
+}
+
 /** The base of every error of this package: `error instanceof TokenBucketError`. */
 export class TokenBucketError extends Error {
   readonly [OURS] = true;
 
-  // By a mark: BadArgument extends RangeError instead, and `import` and `require` each load the classes.
+  // By marks and names: BadArgument extends RangeError instead, and `import` and `require` each load the classes.
   static override [Symbol.hasInstance](value: unknown): boolean {
-    return this === TokenBucketError ? has(value, OURS) : Function.prototype[Symbol.hasInstance].call(this, value);
+    if (this === TokenBucketError) return has(value, OURS);
+    return (
+      Function.prototype[Symbol.hasInstance].call(this, value) || (has(value, OURS) && nameOf(value) === this.name)
+    );
   }
 }
 
@@ -60,10 +67,14 @@ export class ServerError extends TokenBucketError {
 }
 
 /** Nobody can wait in this server: it has no module, or an older one. */
-export class CannotWait extends TokenBucketError {}
+export class CannotWait extends TokenBucketError {
+  override readonly name: string = "CannotWait";
+}
 
 /** As many calls wait in the server as it lets. */
-export class TooManyWait extends TokenBucketError {}
+export class TooManyWait extends TokenBucketError {
+  override readonly name: string = "TooManyWait";
+}
 
 export type Fault =
   /** The call is wrong, or may not be made: it would be the next time as well. */

@@ -92,6 +92,11 @@ export function rateParts(rate: Amount): RateParts {
   };
 }
 
+/** Returns whether nothing flows in: tokens come back only from holds. */
+export function isPool({ rate }: Limit): boolean {
+  return Number(rateParts(rate).count) === 0;
+}
+
 /** In how many milliseconds `tokens` flow in; of a calendar's rate on average, with months of 30 days. */
 export function flowMs({ rate }: Limit, tokens: number): number {
   const { count, period, periodMs } = rateParts(rate);
