@@ -55,7 +55,7 @@ export class BlockableBuckets {
       allowed,
       degraded,
       bucket,
-      blockedMs: block?.allowed === false ? block.retryAfterMs : 0,
+      blockedMs: block ? blockedMs(block) : 0,
       denials: denials ? MOST_DENIALS - denials.remaining : 0,
     };
   }
@@ -81,8 +81,7 @@ export class BlockableBuckets {
       this.#decider.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
     ]);
     const degraded = bucket.degraded || block.degraded;
-    const blockedMs = block.allowed ? 0 : block.retryAfterMs;
-    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs, denials: 0 };
+    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs: blockedMs(block), denials: 0 };
   }
 
   /** Nobody passes for `ms` from now, whatever there was before; for 31 years if infinite. */
@@ -130,6 +129,15 @@ export class BlockableBuckets {
     const together = [["DEL", this.#decider.prefix + bucket.name], charge];
     return (await this.#decider.ask(peek, { together })) !== undefined;
   }
+}
+
+function blockedMs({ allowed, retryAfterMs }: Decision): number {
+  return allowed ? 0 : retryAfterMs;
+}
+
+/** Returns whether a block was to last for ever. */
+export function isForever(blockedMs: number): boolean {
+  return blockedMs > FOREVER_MS / 2;
 }
 
 /** Beside the bucket, in the slot of a cluster that it has. */

@@ -2,7 +2,7 @@
 
 import type { Request, RequestHandler } from "express";
 
-import { checkOptions, decide, type RateLimitOptions } from "./http.js";
+import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -16,7 +16,9 @@ export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> =
   checkOptions(options);
   return (request, response, next) => {
     const answered = decide(limiter, options, request).then(({ headers, refusal }) => {
-      response.set(headers);
+      for (const [name, value] of Object.entries(headers)) {
+        response.set(name, headerValue(name, value, response.get(name)));
+      }
       if (!refusal) return next();
       response.status(refusal.status).json(refusal.body);
     });

@@ -2,7 +2,7 @@
 
 import type { FastifyReply, FastifyRequest } from "fastify";
 
-import { checkOptions, decide, type RateLimitOptions } from "./http.js";
+import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -16,7 +16,9 @@ export function rateLimit(limiter: Limiter, options: RateLimitOptions<FastifyReq
   checkOptions(options);
   return async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
     const { headers, refusal } = await decide(limiter, options, request);
-    reply.headers(headers);
+    for (const [name, value] of Object.entries(headers)) {
+      reply.header(name, headerValue(name, value, reply.getHeader(name)));
+    }
     if (refusal) await reply.code(refusal.status).send(refusal.body);
   };
 }

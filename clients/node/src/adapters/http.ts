@@ -4,13 +4,13 @@ import ipaddr from "ipaddr.js";
 
 import type { HeaderOptions } from "../values/decision.js";
 import { BadArgument, BadArgumentType } from "../values/errors.js";
-import type { Amount, Limit } from "../values/limit.js";
+import { isAmount, type Amount, type Limit } from "../values/limit.js";
 import type { Limiter } from "../api/limiter.js";
 
 export interface RateLimitOptions<Request> extends HeaderOptions {
   /** Whose bucket it is; the client's address by default. Two limiters keep apart by their prefixes. */
   key?: (request: Request) => string;
-  /** Tokens that a request takes; 1 by default. */
+  /** Tokens that a request takes; 1 by default. If the function returns no number, the request is answered with 400. */
   cost?: Amount | ((request: Request) => Amount);
   /** The limit of this request, where that is not the limiter's own; it depends on who asks. */
   limit?: (request: Request) => Limit | undefined;
@@ -22,6 +22,15 @@ export interface Answer {
   refusal: { status: number; body: object } | undefined;
 }
 
+const NO_COST = { error: "the cost of this request is not a number of at least 0" };
+/** Limiters on one route each add a member to these lists. */
+const LISTS = new Set(["RateLimit", "RateLimit-Policy"]);
+
+/** Returns the value of a header that may have been set by another limiter before. */
+export function headerValue(name: string, value: string, before: unknown): string {
+  return before !== undefined && LISTS.has(name) ? `${String(before)}, ${value}` : value;
+}
+
 export async function decide<Request extends { ip?: string | undefined }>(
   limiter: Limiter,
   options: RateLimitOptions<Request>,
@@ -29,6 +38,7 @@ export async function decide<Request extends { ip?: string | undefined }>(
 ): Promise<Answer> {
   const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
   const tokens = typeof cost === "function" ? cost(request) : cost;
+  if (!isAmount(tokens)) return { headers: {}, refusal: { status: 400, body: NO_COST } };
   const limit = options.limit?.(request);
   const decision = await limiter.take(key(request), tokens, { limit });
   const headers = limiter.headers(decision, { ...options, limit });

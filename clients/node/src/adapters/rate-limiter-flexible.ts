@@ -13,11 +13,11 @@ import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
 import type { Options } from "../api/decider.js";
-import { BlockableBuckets, type Outcome } from "./blocks.js";
+import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
-import type { Limit } from "../values/limit.js";
+import { flowMs, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 
@@ -143,12 +143,14 @@ export class RateLimiterTokenBucket extends Base {
     });
   }
 
-  /** What a key has left; null if that is everything. */
+  /**
+   * Returns what a key has left; null if that is everything. Without a point left, more than `points` count as consumed:
+   * by that, callers who ask first are refused, as after a refusal by the original.
+   */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
     return this.#insured("get", [key, options], async () => {
-      const outcome = await this.#buckets.look(this.#bucket(key, options));
-      const isFull = outcome.blockedMs === 0 && outcome.bucket.resetAfterMs === 0;
-      return isFull ? null : this.#changed(outcome, 0);
+      const bucket = this.#bucket(key, options);
+      return this.#known(bucket.limit, await this.#buckets.look(bucket));
     });
   }
 
@@ -195,7 +197,20 @@ export class RateLimiterTokenBucket extends Base {
 
   /** What is left after points were put or taken, which no block keeps from happening. */
   #changed({ bucket, blockedMs }: Outcome, points: number): RateLimiterRes {
-    return blockedMs > 0 ? new RateLimiterRes(0, blockedMs, this.points + 1) : this.#passed(bucket, points);
+    return blockedMs > 0 ? new RateLimiterRes(0, this.#told(blockedMs), this.points + 1) : this.#passed(bucket, points);
+  }
+
+  #known(limit: Limit, outcome: Outcome): RateLimiterRes | null {
+    const { remaining, resetAfterMs } = outcome.bucket;
+    if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
+    if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
+    const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(limit, this.points - 1)), 1);
+    return new RateLimiterRes(0, msBeforeNext, Math.max(this.points - remaining, this.points + 1));
+  }
+
+  /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
+  #told(blockedMs: number): number {
+    return isForever(blockedMs) ? this.msDuration : blockedMs;
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
@@ -210,7 +225,7 @@ export class RateLimiterTokenBucket extends Base {
     askedAt: number,
   ): Promise<RateLimiterRes> {
     // After a block it is the bucket's turn, which may still lack points.
-    let msBeforeNext = Math.max(blockedMs, decision.retryAfterMs);
+    let msBeforeNext = Math.max(this.#told(blockedMs), decision.retryAfterMs);
     if (blockedMs === 0 && this.blockDuration > 0) {
       msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
       await this.#buckets.block(bucket, this.msBlockDuration);

@@ -1,9 +1,8 @@
 /** Fetches tokens in batches and spends them here, so that most takes need no round trip. */
 
 import type { Decider, Bucket, Caller } from "./decider.js";
-import { dropOldest } from "../local/local-limiter.js";
 import { Decision } from "../values/decision.js";
-import { bucketId, type Denials } from "./denials.js";
+import { bucketId, dropOldest, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import type { Listener } from "../transport/server.js";

@@ -5,7 +5,7 @@ import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
-import { serverOf, type How, type Listener, type Server } from "../transport/server.js";
+import { outside, serverOf, type How, type Listener, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 
@@ -183,7 +183,8 @@ export class Decider {
   }
 
   tell(name: string, limit: Limit, decision: Decision, began: number): void {
-    this.#onDecision?.(name, limit, decision, this.clock.now() - began);
+    const durationMs = this.clock.now() - began;
+    outside(() => this.#onDecision?.(name, limit, decision, durationMs));
   }
 
   async #told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>): Promise<D> {

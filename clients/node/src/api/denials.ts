@@ -1,6 +1,5 @@
 /** Denials remembered, so that a flood is refused without asking. */
 
-import { dropOldest } from "../local/local-limiter.js";
 import type { Decision } from "../values/decision.js";
 import type { Amount, Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
@@ -61,4 +60,12 @@ export class Denials {
 
 export function bucketId(name: string, { capacity, rate }: Limit): string {
   return `${capacity} ${rate} ${name}`;
+}
+
+export function dropOldest<K, V>(map: Map<K, V>): V | undefined {
+  for (const [oldest, value] of map) {
+    map.delete(oldest);
+    return value;
+  }
+  return undefined;
 }

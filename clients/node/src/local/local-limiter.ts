@@ -20,6 +20,8 @@ interface Stored {
   level: bigint;
   at: bigint;
   holds: ReadonlyMap<string, Held>;
+  /** When it is full and without holds, by the limit of its last call; then it is as good as none. */
+  fullAt: number;
 }
 
 /** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
@@ -36,7 +38,7 @@ export class LocalLimiter {
   readonly #buckets = new Map<string, Stored>();
   #now = 0n;
 
-  /** `nowUs`: the time in Unix microseconds. `most`: keeps this many buckets, those used last. */
+  /** `nowUs`: the time in Unix microseconds. `most`: how many buckets it keeps. */
   constructor(
     readonly nowUs: () => bigint,
     readonly most = Infinity,
@@ -84,17 +86,20 @@ export class LocalLimiter {
     const flow = flowOf(rate);
     if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
     const stored = this.#buckets.get(key);
-    if (stored && this.most < Infinity) {
-      this.#buckets.delete(key); // so that it is put behind all others
-      this.#buckets.set(key, stored);
-    }
-    return new View(key, down(capacity), flow, this.#now, stored);
+    const isFull = stored !== undefined && stored.fullAt <= Number(this.#now);
+    return new View(key, down(capacity), flow, this.#now, isFull ? undefined : stored);
   }
 
   #keep(view: View): void {
     if (view.isFull) this.#buckets.delete(view.key);
     else this.#buckets.set(view.key, view.stored);
-    if (this.#buckets.size > this.most) dropOldest(this.#buckets);
+    if (this.#buckets.size > this.most) this.#forgetSome();
+  }
+
+  /** Forgets a tenth: those that are full the soonest. Else names that rotate would make a spent bucket full. */
+  #forgetSome(): void {
+    const soonest = [...this.#buckets].toSorted(([, a], [, b]) => a.fullAt - b.fullAt);
+    for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
   }
 
   #peek(words: readonly string[]): number[] {
@@ -210,7 +215,9 @@ class View {
   }
 
   get stored(): Stored {
-    return { level: this.level, at: this.#at, holds: this.holds };
+    const ends = [...this.holds.values()].map(({ endsAt }) => Number(endsAt));
+    const fullAt = Math.max(Number(this.#reachesAt(this.capacity) ?? Infinity), ...ends);
+    return { level: this.level, at: this.#at, holds: this.holds, fullAt };
   }
 
   get isFull(): boolean {
@@ -354,12 +361,4 @@ function min(a: bigint, b: bigint): bigint {
 
 function later(a: bigint | undefined, b: bigint): bigint | undefined {
   return a === undefined || a > b ? a : b;
-}
-
-export function dropOldest<K, V>(map: Map<K, V>): V | undefined {
-  for (const [oldest, value] of map) {
-    map.delete(oldest);
-    return value;
-  }
-  return undefined;
 }

@@ -110,7 +110,7 @@ export class Server {
     this.#route = routeOf(client);
     this.timeoutMs = timeoutMs;
     this.retryEveryMs = retryEveryMs;
-    this.log = log;
+    this.log = (line) => outside(() => log(line));
     this.canScript = fallback === "script";
     this.clock = this.#route.clock;
     this.#route.onEnd(() => this.close());
@@ -356,6 +356,17 @@ function evalsha(command: Command): Command {
 function standIn(command: Command): Command {
   const [name = "", ...keys] = command;
   return name === "DEL" ? [name, ...keys.map(scriptKey)] : evalsha(command);
+}
+
+/** Calls a hook of the application outside of everything: it may throw, or ask a limiter. */
+export function outside(hook: () => void): void {
+  queueMicrotask(() => {
+    try {
+      hook();
+    } catch (error) {
+      process.emitWarning(`a hook of tokenbucket has failed: ${textOf(error)}`);
+    }
+  });
 }
 
 const servers = new WeakMap<Client, Server>();

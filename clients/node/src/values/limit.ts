@@ -42,9 +42,12 @@ export function checkLimit({ capacity, rate }: Limit): void {
   }
 }
 
+export function isAmount(amount: Amount): boolean {
+  return typeof amount === "number" ? amount >= 0 && amount < Infinity : AMOUNT.test(amount);
+}
+
 export function checkAmount(name: string, amount: Amount): void {
-  const isGood = typeof amount === "number" ? amount >= 0 && amount < Infinity : AMOUNT.test(amount);
-  if (!isGood) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
+  if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
 }
 
 export function checkCount(name: string, count: number): void {
