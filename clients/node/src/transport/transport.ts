@@ -223,7 +223,7 @@ export class Transport {
       return this.#dispatch(attempt);
     }
     attempt.isOver = true;
-    if (isTold) return;
+    if (isTold) return call.ended();
     if (call.once) this.circuit.lastError = error;
     else this.failed(error);
     call.undecided(call.once);
