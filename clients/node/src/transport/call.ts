@@ -24,27 +24,10 @@ export interface WaitingCall extends Call {
   readonly nothing: Command;
 }
 
-type Outcomes = Partial<Pick<Call, "replied" | "failed" | "undecided">>;
-
-/** A call of the transport itself. */
-export class BackgroundCall implements Call {
-  readonly once = false;
-  readonly replied: Call["replied"];
-  readonly failed: Call["failed"];
-  readonly undecided: Call["undecided"];
-
-  constructor(
-    readonly words: Command,
-    { replied = () => {}, failed = () => {}, undecided = () => {} }: Outcomes = {},
-  ) {
-    this.replied = replied;
-    this.failed = failed;
-    this.undecided = undecided;
-  }
-
-  transmit(connection: Connection): Promise<unknown> {
-    return connection.send(this.words);
-  }
-
-  ended(): void {}
+/** Returns a call of the transport itself, that no caller waits for. */
+export function backgroundCall(call: Pick<Call, "transmit"> & Partial<Call>): Call {
+  const nothing = () => {};
+  return { once: false, replied: nothing, failed: nothing, undecided: nothing, ended: nothing, ...call };
 }
+
+export const PING = (connection: Connection) => connection.send(["PING"]);

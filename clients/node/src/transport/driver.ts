@@ -46,8 +46,12 @@ export interface InProcess {
   readonly clock: Clock;
 }
 
+interface Emitter {
+  on(event: string, listener: (error?: unknown) => void): unknown;
+}
+
 /** `Redis` of ioredis, or of iovalkey, which is made from it. */
-export interface IoredisClient {
+export interface IoredisClient extends Emitter {
   readonly status: string;
   readonly options?: object;
   call(command: string, ...args: string[]): Promise<unknown>;
@@ -55,11 +59,10 @@ export interface IoredisClient {
   connect(): Promise<unknown>;
   disconnect(): void;
   duplicate(options?: object): IoredisClient;
-  on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 /** `Cluster` of either. */
-export interface IoredisCluster {
+export interface IoredisCluster extends Emitter {
   readonly isCluster: boolean;
   readonly status: string;
   /** Of each slot the names of its nodes, the master's first. */
@@ -67,11 +70,10 @@ export interface IoredisCluster {
   nodes(): IoredisClient[];
   connect(): Promise<unknown>;
   once(event: string, listener: (error?: unknown) => void): unknown;
-  on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 /** What `createClient` of node-redis makes. */
-export interface NodeRedisClient {
+export interface NodeRedisClient extends Emitter {
   readonly isReady: boolean;
   readonly options?: object | undefined;
   sendCommand(words: string[]): Promise<unknown>;
@@ -80,29 +82,25 @@ export interface NodeRedisClient {
   disconnect(): Promise<unknown>;
   unref(): void;
   duplicate(options?: object): NodeRedisClient;
-  on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 /** What `createCluster` of node-redis makes. */
-export interface NodeRedisCluster {
+export interface NodeRedisCluster extends Emitter {
   readonly slots: readonly unknown[];
   readonly masters: readonly unknown[];
   nodeClient(node: never): unknown;
-  on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 /** What `createClientPool` of node-redis makes. */
-export interface NodeRedisPool {
+export interface NodeRedisPool extends Emitter {
   readonly totalClients: number;
   execute(work: never): Promise<unknown>;
-  on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 /** What `createSentinel` of node-redis makes. */
-export interface NodeRedisSentinel {
+export interface NodeRedisSentinel extends Emitter {
   readonly isReady: boolean;
   _execute(isReadonly: never, work: never): Promise<unknown>;
-  on(event: string, listener: (error?: unknown) => void): unknown;
 }
 
 export type Client =

@@ -1,9 +1,10 @@
 /** Routes to one server, and to the nodes of a cluster: its slot map, over single connections. */
 
+import { setTimeout } from "node:timers/promises";
+
 import slotOf from "cluster-key-slot";
 
 import type { Clock, Connection, IoredisClient, Route } from "./driver.js";
-import { clearTimeout, setTimeout } from "./timers.js";
 
 const SLOTS = 16_384;
 
@@ -85,16 +86,7 @@ export function hostAndPort(address: string): { host: string; port: number } {
 export const MACHINES_CLOCK: Clock = {
   now: () => performance.now(),
   sleep: (ms, signal) =>
-    new Promise((done, aborted) => {
-      signal?.throwIfAborted();
-      const timer = setTimeout(() => {
-        signal?.removeEventListener("abort", abort);
-        done();
-      }, ms);
-      function abort() {
-        clearTimeout(timer);
-        aborted(signal?.reason as Error);
-      }
-      signal?.addEventListener("abort", abort, { once: true });
+    setTimeout(ms, undefined, { signal }).catch(() => {
+      throw signal?.reason;
     }),
 };

@@ -2,7 +2,7 @@
 
 import { createHash } from "node:crypto";
 
-import { BackgroundCall, type WaitingCall } from "./call.js";
+import { backgroundCall, type WaitingCall } from "./call.js";
 import type { Log } from "./circuit.js";
 import {
   isOfModule,
@@ -18,21 +18,13 @@ import {
 import {
   BadArgument,
   BadArgumentType,
-  CannotWait,
-  CrossSlot,
+  codeOf,
+  explained,
   faultOf,
-  isCrossSlot,
-  isReadOnly,
-  isNotHereNow,
-  isTooManyWait,
   isUnknownCommand,
-  isUnknownScript,
-  ModuleMissing,
   redirectionOf,
-  ServerError,
   textOf,
-  TokenBucketError,
-  TooManyWait,
+  type Situation,
 } from "../values/errors.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
@@ -77,6 +69,8 @@ export interface How {
 const MOST_REDIRECTIONS = 5;
 /** How often a call is sent again within the timeout while its slot is on two nodes. */
 const TRIES_OF_A_SPLIT_SLOT = 10;
+/** The keys of a call are on two nodes, because their slot moves, or it waited at a node that no longer decides it. */
+const NOT_HERE_NOW = new Set(["TRYAGAIN", "UNBLOCKED"]);
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 /** `import` and `require` each load the class, and either's servers are for both. */
 const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
@@ -168,17 +162,13 @@ export class Server {
     const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
     const other = known.find(({ isConnected }) => isConnected) ?? known[0];
     const replied = (slots: unknown) => this.#route.learnAll?.(slots, other!.address);
-    other?.send(new BackgroundCall(["CLUSTER", "SLOTS"], { replied }));
+    other?.send(backgroundCall({ transmit: (connection) => connection.send(["CLUSTER", "SLOTS"]), replied }));
   }
 }
 
 /** A command that follows redirections, and uses the script on servers without the module. */
 class RoutedCall implements WaitingCall {
   readonly once: boolean;
-  readonly #server: Server;
-  readonly #command: Command;
-  readonly #listener: Listener;
-  readonly #how: How | undefined;
   #transport: Transport;
   #isByScript = false;
   #loadsScript = false;
@@ -192,12 +182,13 @@ class RoutedCall implements WaitingCall {
   /** Whether nobody waits for it any more. */
   #isLeft = false;
 
-  constructor(server: Server, command: Command, listener: Listener, how: How | undefined) {
+  constructor(
+    readonly server: Server,
+    readonly command: Command,
+    readonly listener: Listener,
+    readonly how: How | undefined,
+  ) {
     this.once = mustHappenOnce(command);
-    this.#server = server;
-    this.#command = command;
-    this.#listener = listener;
-    this.#how = how;
     this.#transport = server.transportOf(keyOf(command));
     if (how?.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
     if (this.#canScript && this.#transport.script.isInUse) this.#useScript();
@@ -205,13 +196,13 @@ class RoutedCall implements WaitingCall {
 
   begin(): void {
     const transport = this.#transport;
-    if (!transport.circuit.isAway || this.#how?.always) return this.#send();
+    if (!transport.circuit.isAway || this.how?.always) return this.#send();
     transport.probeNow();
     this.undecided(false);
   }
 
   get nothing(): Command {
-    return writesNothing(waiting(this.#command, 0));
+    return writesNothing(waiting(this.command, 0));
   }
 
   get leftMs(): number {
@@ -225,7 +216,7 @@ class RoutedCall implements WaitingCall {
   }
 
   ended(): void {
-    this.#listener.ended?.();
+    this.listener.ended?.();
   }
 
   #send(): void {
@@ -234,52 +225,57 @@ class RoutedCall implements WaitingCall {
   }
 
   transmit(connection: Connection): Promise<unknown> {
-    if (this.#how?.together) {
-      const commands = this.#how.together;
+    if (this.how?.together) {
+      const commands = this.how.together;
       return connection.transaction(this.#isByScript ? commands.map(standIn) : commands);
     }
     if (this.#isAsking) this.#isAsking = precede(connection, ["ASKING"]);
-    if (this.#untilMs !== undefined) return connection.send(waiting(this.#command, Math.ceil(this.leftMs)));
+    if (this.#untilMs !== undefined) return connection.send(waiting(this.command, Math.ceil(this.leftMs)));
     if (this.#loadsScript) this.#loadsScript = precede(connection, ["SCRIPT", "LOAD", FALLBACK]);
-    return connection.send(this.#isByScript ? evalsha(this.#command) : this.#command);
+    return connection.send(this.#isByScript ? evalsha(this.command) : this.command);
   }
 
   replied(reply: unknown): void {
     if (!this.#isByScript) this.#transport.script.end();
-    this.#listener.replied(reply);
+    this.listener.replied(reply);
   }
 
   undecided(lost: boolean): void {
     this.#isLeft = true;
-    this.#listener.undecided(lost, this.#transport.reason, this.#transport.circuit.lastError);
+    this.listener.undecided(lost, this.#transport.reason, this.#transport.circuit.lastError);
   }
 
   failed(error: unknown): void {
     if (this.#isLeft) return;
-    if (isNotHereNow(error) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
+    if (NOT_HERE_NOW.has(codeOf(error)!) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
     if (this.#isRepeatable(error)) return this.#send();
     const fault = faultOf(error);
-    if (fault === "caller") return this.#listener.failed(this.#asOurs(error));
+    if (fault === "caller") return this.listener.failed(explained(error, this.#situation));
     if (fault === "refusing") this.#transport.circuit.refused(error);
     this.undecided(false);
   }
 
+  get #situation(): Situation {
+    const isHold = needsModule(this.command);
+    return { who: this.#transport.who, isHold, waits: this.#untilMs !== undefined, canScript: this.server.canScript };
+  }
+
   get #canScript(): boolean {
-    if (!this.#server.canScript || this.#untilMs !== undefined) return false;
-    return isOfModule(this.#command) && !needsModule(this.#command);
+    if (!this.server.canScript || this.#untilMs !== undefined) return false;
+    return isOfModule(this.command) && !needsModule(this.command);
   }
 
   /** Finds the node anew. The script's keys have other names, perhaps on another node. */
   #route(): void {
-    const key = keyOf(this.#command);
-    this.#transport = this.#server.transportOf(this.#isByScript ? scriptKey(key) : key);
+    const key = keyOf(this.command);
+    this.#transport = this.server.transportOf(this.#isByScript ? scriptKey(key) : key);
   }
 
   /** Nothing was done, and soon it is known which node does it. */
   #tryAgain(): void {
     this.#route();
     this.#redirections = 0;
-    setTimeout(() => this.#send(), this.#server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
+    setTimeout(() => this.#send(), this.server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
   }
 
   #useScript(): void {
@@ -289,12 +285,12 @@ class RoutedCall implements WaitingCall {
 
   /** Whether to try again, after an error which says that nothing happened. Also decides where and how. */
   #isRepeatable(error: unknown): boolean {
-    if (isReadOnly(error)) {
+    if (codeOf(error) === "READONLY") {
       if (this.#hasLeft) return false;
       this.#hasLeft = true;
       return this.#transport.leave();
     }
-    if (isUnknownScript(error) && this.#isByScript && this.#redirections++ < MOST_REDIRECTIONS) {
+    if (codeOf(error) === "NOSCRIPT" && this.#isByScript && this.#redirections++ < MOST_REDIRECTIONS) {
       this.#loadsScript = true;
       return true;
     }
@@ -308,40 +304,15 @@ class RoutedCall implements WaitingCall {
 
   #isRedirected(error: unknown): boolean {
     const to = redirectionOf(error);
-    if (!to || !this.#server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
+    if (!to || !this.server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
     if (to.isMoved) {
-      this.#server.moved(to.slot, to.address);
+      this.server.moved(to.slot, to.address);
       this.#route();
     } else {
       this.#isAsking = true;
-      this.#transport = this.#server.transportAt(to.address);
+      this.#transport = this.server.transportAt(to.address);
     }
     return true;
-  }
-
-  /** The error for the caller, which says what to do where that is known. */
-  #asOurs(error: unknown): unknown {
-    const { who } = this.#transport;
-    if (error instanceof TokenBucketError) return error;
-    if (isTooManyWait(error)) return new TooManyWait(textOf(error));
-    if (isUnknownCommand(error) && this.#untilMs !== undefined && this.#server.canScript) {
-      return new CannotWait(textOf(error));
-    }
-    if (isUnknownCommand(error)) return new ModuleMissing(this.#helpWithModule(who), { cause: error });
-    if (isCrossSlot(error)) {
-      const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
-      return new CrossSlot(help, { cause: error });
-    }
-    if (redirectionOf(error)) {
-      return new ServerError(`${who} is a node of a cluster: use the cluster client`, { cause: error });
-    }
-    return new ServerError(`${textOf(error)} (${who})`, { cause: error });
-  }
-
-  #helpWithModule(who: string): string {
-    if (this.#untilMs !== undefined) return `maxWaitMs needs a module with TB.BTAKE, which ${who} has not loaded`;
-    if (needsModule(this.#command)) return `holds need the tokenbucket module, which ${who} has not loaded`;
-    return `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
   }
 }
 

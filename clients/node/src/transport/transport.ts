@@ -2,7 +2,7 @@
 
 import { faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
 import { Circuit, Script, type Log } from "./circuit.js";
-import { BackgroundCall, type Call } from "./call.js";
+import { backgroundCall, PING, type Call } from "./call.js";
 import type { Connection, Route } from "./driver.js";
 import { setImmediate, setTimeout } from "./timers.js";
 import { Waits } from "./waits.js";
@@ -76,7 +76,7 @@ export class Transport {
   /** Sends a PING in the background, at most every `retryEveryMs`. */
   probeNow(): void {
     if (!this.circuit.isTimeToProbe()) return;
-    this.send(new BackgroundCall(["PING"]));
+    this.send(backgroundCall({ transmit: PING }));
     this.onAway();
   }
 
@@ -90,7 +90,7 @@ export class Transport {
       };
       const tooLate = () => fail(new Error(`not connected within ${CONNECT_MS} ms`));
       const due = this.watch.add(new Due(undefined, tooLate, this.watch.ticks(CONNECT_MS)));
-      const greeted = connection.connect().then(() => connection.send(["PING"]));
+      const greeted = connection.connect().then(() => PING(connection));
       const connected = () => {
         due.isOver = true;
         if (due.isTold) return connection.close();
@@ -137,6 +137,11 @@ export class Transport {
   failed(error: unknown): void {
     this.circuit.failed(error);
     this.onAway();
+  }
+
+  /** Notes that the server is silent. */
+  silent(what: string): void {
+    this.failed(new Error(`${what} within ${this.options.timeoutMs} ms`));
   }
 
   #dispatch(attempt: Attempt): void {
@@ -186,7 +191,7 @@ export class Transport {
       this.#sendUnsent();
     };
     const undecided = () => (this.#isProving = false);
-    this.send(new BackgroundCall(["PING"], { replied: proven, failed: proven, undecided }));
+    this.send(backgroundCall({ transmit: PING, replied: proven, failed: proven, undecided }));
   }
 
   #sendUnsent(): void {
@@ -231,8 +236,7 @@ export class Transport {
 
   #silent(attempt: Attempt, isAway: boolean): void {
     const { call, connection } = attempt;
-    const what = connection ? "no reply" : "not connected";
-    if (isAway) this.failed(new Error(`${what} within ${this.options.timeoutMs} ms`));
+    if (isAway) this.silent(connection ? "no reply" : "not connected");
     if (!connection) attempt.isOver = true;
     call.undecided(call.once && connection !== undefined);
   }

@@ -4,8 +4,7 @@
  */
 
 import { faultOf, isAnswer, isReply } from "../values/errors.js";
-import { BackgroundCall, type WaitingCall } from "./call.js";
-import type { Command } from "./command.js";
+import { backgroundCall, type WaitingCall } from "./call.js";
 import type { Connection } from "./driver.js";
 import { clearTimeout, setTimeout } from "./timers.js";
 import type { Transport } from "./transport.js";
@@ -13,12 +12,13 @@ import { Due } from "./watch.js";
 
 const MOST_CONNECTING = 8;
 const MOST_SENDS = 2;
-/** How long an idle connection stays open. */
+/** How long idle connections stay open. */
 const IDLE_MS = 5000;
 /** `CLIENT UNBLOCK` may overtake the call that it ends, so it is repeated. */
 const UNBLOCK_EVERY_MS = 20;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
+/** A call on its way through one or two connections. */
 class Wait {
   connection: Connection | undefined;
   /** The connection's client id: undefined until it is known, "" where it may not be asked. */
@@ -31,26 +31,22 @@ class Wait {
 
   constructor(readonly call: WaitingCall) {}
 
-  end(): void {
-    this.isOver = true;
-    this.rest();
-  }
-
   /** Ends what is due, and what was to happen later. */
   rest(): void {
     if (this.due) this.due.isOver = true;
     clearTimeout(this.timer);
   }
-}
 
-interface Idle {
-  readonly connection: Connection;
-  readonly closing: NodeJS.Timeout;
+  end(): void {
+    this.isOver = true;
+    this.rest();
+  }
 }
 
 /** The connections to one server by which calls wait. */
 export class Waits {
-  #idle: Idle[] = [];
+  #idle: Connection[] = [];
+  #closing: NodeJS.Timeout | undefined;
   #queued: Wait[] = [];
   #connecting = 0;
 
@@ -65,37 +61,16 @@ export class Waits {
 
   /** Closes the idle connections. */
   close(): void {
-    for (const { connection, closing } of this.#idle.splice(0)) {
-      clearTimeout(closing);
-      connection.close();
-    }
+    for (const connection of this.#idle.splice(0)) connection.close();
   }
 
   #begin(wait: Wait): void {
+    for (let connection = this.#idle.pop(); connection; connection = this.#idle.pop()) {
+      if (connection.isOpen) return this.#send(wait, connection);
+    }
     wait.connection = undefined;
-    const connection = this.#reused();
-    if (connection) return this.#send(wait, connection);
     this.#queued.push(wait);
     this.#connectAsNeeded();
-  }
-
-  #reused(): Connection | undefined {
-    for (let idle = this.#idle.pop(); idle; idle = this.#idle.pop()) {
-      clearTimeout(idle.closing);
-      if (idle.connection.isOpen) return idle.connection;
-      idle.connection.close();
-    }
-    return undefined;
-  }
-
-  #keep(connection: Connection): void {
-    const next = this.#queued.shift();
-    if (next) return this.#send(next, connection);
-    const closing = setTimeout(() => {
-      this.#idle = this.#idle.filter((one) => one.connection !== connection);
-      connection.close();
-    }, IDLE_MS).unref();
-    this.#idle.push({ connection, closing });
   }
 
   #connectAsNeeded(): void {
@@ -122,18 +97,27 @@ export class Waits {
     }
   }
 
+  #keep(connection: Connection): void {
+    const next = this.#queued.shift();
+    if (next) return this.#send(next, connection);
+    this.#idle.push(connection);
+    clearTimeout(this.#closing);
+    this.#closing = setTimeout(() => this.close(), IDLE_MS).unref();
+  }
+
   #send(wait: Wait, connection: Connection): void {
+    const { transport } = this;
     const { call } = wait;
     wait.connection = connection;
-    wait.sends++;
     wait.id = undefined;
+    wait.sends++;
     this.#expect(wait, connection);
-    const { leftMs } = call;
-    // Asked before it, so that a server that is away is told from one that lets the call wait.
+    const untilMs = performance.now() + call.leftMs;
+    // Asked before it: a server that is away does not tell its id, one that lets the call wait does.
     const known = (id: string) => {
-      this.transport.heard(connection);
+      transport.heard(connection);
       wait.id = id;
-      if (!wait.isOver && !wait.hasLeft) this.#rest(wait, connection, performance.now() + leftMs);
+      if (!wait.isOver && !wait.hasLeft) this.#rest(wait, connection, untilMs);
     };
     connection.send(["CLIENT", "ID"]).then(
       (id) => known(String(id)),
@@ -142,14 +126,14 @@ export class Waits {
     call.transmit(connection).then(
       (reply) => {
         this.#over(wait, connection);
-        this.transport.heard(connection);
+        transport.heard(connection);
         call.replied(reply);
       },
       (error: unknown) => {
         if (!isReply(error) && faultOf(error) === "away") return this.#cutOff(wait, connection, error);
         this.#over(wait, connection);
-        if (isAnswer(error)) this.transport.heard(connection);
-        else this.transport.failed(error);
+        if (isAnswer(error)) transport.heard(connection);
+        else transport.failed(error);
         call.failed(error);
       },
     );
@@ -157,22 +141,20 @@ export class Waits {
 
   /** From now on, silence means that the server is away. */
   #expect(wait: Wait, connection: Connection): void {
-    const due = new Due(connection, (isAway) => {
-      const { timeoutMs } = this.transport.options;
-      if (isAway) this.transport.failed(new Error(`no reply within ${timeoutMs} ms`));
+    const onSilence = (isAway: boolean) => {
+      if (isAway) this.transport.silent("no reply");
       wait.call.undecided(false);
       this.#leave(wait);
-    });
-    wait.due = this.transport.watch.add(due);
+    };
+    wait.due = this.transport.watch.add(new Due(connection, onSilence));
   }
 
   /** Until then, silence means nothing. */
   #rest(wait: Wait, connection: Connection, untilMs: number): void {
     wait.rest();
     const leftMs = Math.max(untilMs - performance.now(), 0);
-    const isLong = leftMs > LONGEST_TIMER_MS;
-    const next = () => (isLong ? this.#rest(wait, connection, untilMs) : this.#expect(wait, connection));
-    wait.timer = setTimeout(next, isLong ? LONGEST_TIMER_MS : leftMs);
+    const next = leftMs > LONGEST_TIMER_MS ? this.#rest : this.#expect;
+    wait.timer = setTimeout(() => next.call(this, wait, connection, untilMs), Math.min(leftMs, LONGEST_TIMER_MS));
   }
 
   #over(wait: Wait, connection: Connection): void {
@@ -203,27 +185,21 @@ export class Waits {
     this.#queued = this.#queued.filter((one) => one !== wait);
   }
 
-  /** Repeats until the reply has come; if that must not be or takes too long, closes the connection. */
+  /**
+   * Ends the wait as if its time were over: the reply says whether it was granted before. Repeats that until the reply
+   * has come; if it must not be or takes too long, closes the connection.
+   */
   #unblock(wait: Wait, connection: Connection, times: number): void {
+    const { id, call } = wait;
     if (wait.isOver) return;
-    if (wait.id === "" || times <= 0) return connection.close();
-    if (wait.id !== undefined) this.transport.send(new Unblock(wait.id, wait.call.nothing, () => connection.close()));
+    if (id === "" || times <= 0) return connection.close();
+    if (id !== undefined) {
+      const transmit = (by: Connection) => {
+        by.send(call.nothing).catch(() => {});
+        return by.send(["CLIENT", "UNBLOCK", id]);
+      };
+      this.transport.send(backgroundCall({ transmit, failed: () => connection.close() }));
+    }
     wait.timer = setTimeout(() => this.#unblock(wait, connection, times - 1), UNBLOCK_EVERY_MS);
-  }
-}
-
-/** Ends the wait of another connection, as if its time were over: the reply says whether it was granted before. */
-class Unblock extends BackgroundCall {
-  constructor(
-    id: string,
-    readonly first: Command,
-    failed: (error: unknown) => void,
-  ) {
-    super(["CLIENT", "UNBLOCK", id], { failed });
-  }
-
-  override transmit(connection: Connection): Promise<unknown> {
-    connection.send(this.first).catch(() => {});
-    return super.transmit(connection);
   }
 }

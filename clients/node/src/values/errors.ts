@@ -105,39 +105,18 @@ export function isReply(error: unknown): boolean {
   return codeOf(error) !== undefined;
 }
 
-export function isCrossSlot(error: unknown): boolean {
-  return codeOf(error) === "CROSSSLOT";
-}
-
-export function isReadOnly(error: unknown): boolean {
-  return codeOf(error) === "READONLY";
-}
-
-/**
- * Whether the keys of a call are on two nodes, because their slot moves, or the call waited at a node that no longer
- * decides it.
- */
-export function isNotHereNow(error: unknown): boolean {
-  const code = codeOf(error);
-  return code === "TRYAGAIN" || code === "UNBLOCKED";
-}
-
-export function isTooManyWait(error: unknown): boolean {
-  return codeOf(error) === "ERR" && textOf(error).includes("tokenbucket.max-waiters");
-}
-
 /** Where the node says that the slot is. */
 export function redirectionOf(error: unknown): { isMoved: boolean; slot: number; address: string } | undefined {
   const [, kind, slot, address = ""] = /^(MOVED|ASK) (\d+) (\S+)/.exec(textOf(error)) ?? [];
   return kind === undefined ? undefined : { isMoved: kind === "MOVED", slot: Number(slot), address };
 }
 
-export function isUnknownCommand(error: unknown): boolean {
-  return codeOf(error) === "ERR" && /unknown command/i.test(textOf(error));
+export function isTooManyWait(error: unknown): boolean {
+  return codeOf(error) === "ERR" && textOf(error).includes("tokenbucket.max-waiters");
 }
 
-export function isUnknownScript(error: unknown): boolean {
-  return codeOf(error) === "NOSCRIPT";
+export function isUnknownCommand(error: unknown): boolean {
+  return codeOf(error) === "ERR" && /unknown command/i.test(textOf(error));
 }
 
 export function textOf(error: unknown): string {
@@ -149,6 +128,36 @@ export function textOf(error: unknown): string {
  *
  * The libraries share no class for the server's errors, but the server has a convention.
  */
-function codeOf(error: unknown): string | undefined {
+export function codeOf(error: unknown): string | undefined {
   return /^[A-Z]{2,}(?= |$)/.exec(textOf(error))?.[0];
+}
+
+/** What an error is about, as far as its text does not say. */
+export interface Situation {
+  /** The server, for people. */
+  who: string;
+  isHold: boolean;
+  /** Whether the call was to wait in the server. */
+  waits: boolean;
+  canScript: boolean;
+}
+
+/** Returns the error for the caller, which says what to do where that is known. */
+export function explained(error: unknown, { who, isHold, waits, canScript }: Situation): unknown {
+  if (error instanceof TokenBucketError) return error;
+  if (isTooManyWait(error)) return new TooManyWait(textOf(error));
+  if (isUnknownCommand(error)) {
+    if (waits && canScript) return new CannotWait(textOf(error));
+    const missing = `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
+    const forHolds = `holds need the tokenbucket module, which ${who} has not loaded`;
+    const forWaits = `maxWaitMs needs a module with TB.BTAKE, which ${who} has not loaded`;
+    return new ModuleMissing(waits ? forWaits : isHold ? forHolds : missing, { cause: error });
+  }
+  if (codeOf(error) === "CROSSSLOT") {
+    const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
+    return new CrossSlot(help, { cause: error });
+  }
+  const isNode = redirectionOf(error) !== undefined;
+  const text = isNode ? `${who} is a node of a cluster: use the cluster client` : `${textOf(error)} (${who})`;
+  return new ServerError(text, { cause: error });
 }
