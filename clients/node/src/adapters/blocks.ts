@@ -1,9 +1,8 @@
 /**
  * Buckets that can be blocked for a time, whatever they hold: what the limiters of others promise.
  *
- * Beside each bucket stands one that is never more than in debt: one token flows in a second, none fits
- * in, so who is charged N is out of debt after N seconds. One TB.MTAKE asks both, and takes nothing of a
- * bucket whose neighbour is in debt.
+ * Beside each bucket is one of capacity 0 into which one token flows a second: a charge of N puts it into debt for N
+ * seconds. One TB.MTAKE asks both, and takes nothing while the second is in debt.
  */
 
 import { Decider, type Bucket, type Options } from "../api/decider.js";
@@ -19,7 +18,7 @@ const BLOCKS: Limit = { capacity: 0, rate: 1 };
 const MOST_DENIALS = 10_000;
 const DENIALS: Limit = { capacity: MOST_DENIALS, rate: "100/365d" };
 
-/** As long as a debt may last without the module: 31 years. */
+/** The longest debt without the module: 31 years. */
 const FOREVER_MS = 999_999_999_000;
 
 export interface Outcome {
@@ -28,7 +27,7 @@ export interface Outcome {
   bucket: Decision;
   /** How long it is blocked, 0 if it is not. */
   blockedMs: number;
-  /** As `setDenials` has set them; 0 if they were not asked for. */
+  /** The count of `setDenials`; 0 if it was not asked for. */
   denials: number;
 }
 
@@ -60,7 +59,7 @@ export class BlockableBuckets {
     };
   }
 
-  /** What there is; takes nothing. */
+  /** Returns the level; takes nothing. */
   look(bucket: Bucket): Promise<Outcome> {
     return this.#withBlock(bucket, "TB.PEEK", 0);
   }
@@ -74,7 +73,7 @@ export class BlockableBuckets {
     return this.#withBlock(bucket, "TB.GIVE", amount);
   }
 
-  /** What the operation decides, and whether the bucket is blocked. */
+  /** Decides on the bucket, and reads its block. */
   async #withBlock({ name, limit }: Bucket, operation: string, amount: Amount): Promise<Outcome> {
     const [bucket, block] = await Promise.all([
       this.#decider.decide(operation, { name: hashTag(name), limit }, [amount]),
@@ -84,7 +83,7 @@ export class BlockableBuckets {
     return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs: blockedMs(block), denials: 0 };
   }
 
-  /** Nobody passes for `ms` from now, whatever there was before; for 31 years if infinite. */
+  /** Denies every call for `ms` from now, whatever block there was; for 31 years if infinite. */
   block({ name }: Bucket, ms: number): Promise<boolean> {
     return this.#set({ name: blockKey(name), limit: BLOCKS }, Math.min(ms, FOREVER_MS) / 1000);
   }

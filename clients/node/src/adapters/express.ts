@@ -9,7 +9,7 @@ export { clientAddress } from "./http.js";
 export type { RateLimitOptions } from "./http.js";
 
 /**
- * Answers 429 to who is denied, 503 if the server is away and the limiter's `onError` is "closed".
+ * Answers 429 to denied requests, 503 if the server is away and the limiter's `onError` is "closed".
  * What is thrown goes to Express's error handler: the caller's mistakes, and `ServerAway`.
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {

@@ -18,7 +18,7 @@ import type { Client } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 import { NO_LIMIT, windowLimit } from "./window-store.js";
 
-/** What a store reads of the library's options. */
+/** The library's options that a store reads. */
 interface RouteLimit {
   timeWindow?: unknown;
   continueExceeding?: boolean;
@@ -37,7 +37,7 @@ export type Callback = (error: Error | null, count?: Count) => void;
 
 export interface Store extends FastifyRateLimitStore {
   incr(key: string, callback: Callback, timeWindow: number, max: number): void;
-  /** What `incr` has counted; takes nothing. */
+  /** Returns what `incr` has counted; takes nothing. */
   read(key: string, callback: Callback, timeWindow: number, max: number): void;
   child(route: object): Store;
 }
@@ -97,7 +97,7 @@ function tell(callback: Callback, count: () => Promise<Count>): void {
     .then((counted) => callback(null, counted), callback);
 }
 
-/** Before version 10 the library told a store other numbers. */
+/** Before version 10 the library gave stores other numbers. */
 function checked(route: RouteLimit, timeWindow: number, max: number): Window {
   const isOld = typeof route.timeWindow === "number" && route.timeWindow !== timeWindow;
   if (isOld || !(timeWindow >= 0) || typeof max !== "number") {

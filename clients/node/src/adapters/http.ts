@@ -1,4 +1,4 @@
-/** What the middleware of Express and of Fastify have in common. */
+/** Common code of the middleware for Express and Fastify. */
 
 import ipaddr from "ipaddr.js";
 
@@ -8,11 +8,11 @@ import { isAmount, type Amount, type Limit } from "../values/limit.js";
 import type { Limiter } from "../api/limiter.js";
 
 export interface RateLimitOptions<Request> extends HeaderOptions {
-  /** Whose bucket it is; the client's address by default. Two limiters keep apart by their prefixes. */
+  /** Returns the name of the bucket; the client's address by default. Two limiters keep apart by their prefixes. */
   key?: (request: Request) => string;
   /** Tokens that a request takes; 1 by default. If the function returns no number, the request is answered with 400. */
   cost?: Amount | ((request: Request) => Amount);
-  /** The limit of this request, where that is not the limiter's own; it depends on who asks. */
+  /** Returns the limit of this request, if it has one of its own, as for a paying user. */
   limit?: (request: Request) => Limit | undefined;
 }
 

@@ -14,7 +14,7 @@ import { BadArgument } from "../values/errors.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
-/** What a guard is told; in it times are seconds. */
+/** What a guard gets; its times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
 
 export class TokenBucketStorage implements ThrottlerStorage {

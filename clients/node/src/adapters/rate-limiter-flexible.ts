@@ -25,7 +25,7 @@ export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | 
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
-  /** In how many seconds as many flow in. */
+  /** How many seconds `points` take to flow in. */
   duration: number;
   /** "rlflx" by default; "" for none. */
   keyPrefix?: string;
@@ -115,7 +115,7 @@ export class RateLimiterTokenBucket extends Base {
     return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
   }
 
-  /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error when nobody knows. */
+  /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error when the store fails. */
   override async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("consume", [key, points, options], async () => {
       const bucket = this.#bucket(key, options);
@@ -145,7 +145,7 @@ export class RateLimiterTokenBucket extends Base {
 
   /**
    * Returns what a key has left; null if that is everything. Without a point left, more than `points` count as consumed:
-   * by that, callers who ask first are refused, as after a refusal by the original.
+   * by that, callers that ask first are refused, as after a refusal by the original.
    */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
     return this.#insured("get", [key, options], async () => {
@@ -154,7 +154,7 @@ export class RateLimiterTokenBucket extends Base {
     });
   }
 
-  /** As if so many points had been consumed just now. More than there are: blocked for `secDuration`. */
+  /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
   override async set(
     key: string | number,
     points: number,
@@ -170,14 +170,14 @@ export class RateLimiterTokenBucket extends Base {
     });
   }
 
-  /** Nobody passes for so many seconds; 0: until it is deleted. */
+  /** Denies every call for that many seconds; 0: until it is deleted. */
   override async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("block", [key, secDuration, options], () =>
       this.#block(this.#bucket(key, options), this.points + 1, secDuration),
     );
   }
 
-  /** Whether there was anything to forget. */
+  /** Returns whether there was a key. */
   override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
     return this.#insured("delete", [key, options], async () => {
       const bucket = this.#bucket(key, options);
@@ -195,9 +195,9 @@ export class RateLimiterTokenBucket extends Base {
     return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${customDuration}s` } };
   }
 
-  /** What is left after points were put or taken, which no block keeps from happening. */
+  /** Returns what is left after points were put or taken, which no block keeps from happening. */
   #changed({ bucket, blockedMs }: Outcome, points: number): RateLimiterRes {
-    return blockedMs > 0 ? new RateLimiterRes(0, this.#told(blockedMs), this.points + 1) : this.#passed(bucket, points);
+    return blockedMs > 0 ? new RateLimiterRes(0, this.#msOf(blockedMs), this.points + 1) : this.#passed(bucket, points);
   }
 
   #known(limit: Limit, outcome: Outcome): RateLimiterRes | null {
@@ -209,7 +209,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
-  #told(blockedMs: number): number {
+  #msOf(blockedMs: number): number {
     return isForever(blockedMs) ? this.msDuration : blockedMs;
   }
 
@@ -225,7 +225,7 @@ export class RateLimiterTokenBucket extends Base {
     askedAt: number,
   ): Promise<RateLimiterRes> {
     // After a block it is the bucket's turn, which may still lack points.
-    let msBeforeNext = Math.max(this.#told(blockedMs), decision.retryAfterMs);
+    let msBeforeNext = Math.max(this.#msOf(blockedMs), decision.retryAfterMs);
     if (blockedMs === 0 && this.blockDuration > 0) {
       msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
       await this.#buckets.block(bucket, this.msBlockDuration);

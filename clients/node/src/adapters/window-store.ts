@@ -17,7 +17,7 @@ export interface StoreOptions extends LimiterOptions {
   limitOf?: (key: string) => number | Promise<number>;
 }
 
-/** What a store reads of the library's options. */
+/** The library's options that a store reads. */
 export interface WindowOptions {
   windowMs: number;
   limit: number | ((...request: never[]) => unknown);
@@ -28,11 +28,11 @@ export interface WindowOptions {
 export interface Hits {
   /** More than the limit exactly if the request is denied. */
   totalHits: number;
-  /** Of a denial when the next request passes, of all else when the bucket is full. */
+  /** When the next request passes after a denial; otherwise when the bucket is full. */
   resetTime: Date;
 }
 
-/** What a request has taken, and not got back. */
+/** The tokens of a request that it has taken and not given back. */
 interface Taken {
   key: string;
   tokens: number;

@@ -9,7 +9,7 @@ import type { Listener } from "../transport/server.js";
 
 const MOST_BATCHES = 10_000;
 
-/** A caller who waits for a fetch. */
+/** A caller that waits for a fetch. */
 class Waiter {
   hasGone = false;
 
@@ -188,7 +188,7 @@ export class Batches {
     batch.fetching = undefined;
   }
 
-  /** Serves all callers who wait. If the bucket has more, the next fetch serves those who came meanwhile. */
+  /** Serves all waiting callers. If the bucket has more, the next fetch serves those that came meanwhile. */
   async #fetch(batch: Batch): Promise<void> {
     // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
     if (batch.left === 0) this.#giveBack(batch);

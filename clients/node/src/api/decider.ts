@@ -11,14 +11,14 @@ import { outside, serverOf, type How, type Listener, type Server } from "../tran
 export type Policy = "local" | "open" | "closed" | "throw";
 
 export interface Options {
-  /** What stands before each name to make its key; "tb:" by default. */
+  /** Precedes each name in its key; "tb:" by default. */
   prefix?: string;
   /**
    * Decides while the server is away. "local", the default, enforces the same limit in the memory of this process;
    * "open" lets every call pass, "closed" none; "throw" rejects calls with `ServerAway`.
    */
   onError?: Policy;
-  /** Hears every decision, and how long it took. */
+  /** Called with every decision, and how long it took. What it throws becomes a warning. */
   onDecision?: OnDecision | undefined;
 }
 
@@ -26,7 +26,7 @@ export type OnDecision = (name: string, limit: Limit, decision: Decision, durati
 
 /** One of several buckets that a command is about. */
 export interface Part {
-  /** What the caller calls its limit. */
+  /** The name of its limit. */
   which: string;
   name: string;
   limit: Limit;
@@ -85,13 +85,13 @@ export class Decider {
     this.#onDecision = onDecision;
   }
 
-  /** The decision about one bucket. */
+  /** Decides on one bucket. */
   decide(operation: string, bucket: Bucket, words: readonly Amount[], caller?: Caller, how?: How): Promise<Decision> {
     const decided = this.decideQuietly(operation, bucket, words, caller, how);
     return this.#onDecision ? this.#told([bucket], decided) : decided;
   }
 
-  /** The same, and `onDecision` hears nothing. */
+  /** Does not call `onDecision`. */
   decideQuietly(
     operation: string,
     bucket: Bucket,
@@ -113,13 +113,13 @@ export class Decider {
     return [operation, key, capacity, rate, ...words.map(String)];
   }
 
-  /** The decision about several: `command` is what comes before the arguments of each. */
+  /** Decides on several buckets: `command` precedes the arguments of each. */
   decideAll(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
     const decided = this.decideAllQuietly(parts, command, how);
     return this.#onDecision ? this.#told(parts, decided) : decided;
   }
 
-  /** The same, and `onDecision` hears nothing. */
+  /** Does not call `onDecision`. */
   async decideAllQuietly(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
     const words = parts.flatMap(({ name, limit, amount }) => {
       checkLimit(limit);
@@ -155,7 +155,7 @@ export class Decider {
     });
   }
 
-  /** Waits in the server. Where nobody can, the call is sent again when it may be granted. */
+  /** Waits in the server. Where that is impossible, sends the call again when it may be granted. */
   async #decideInTurn<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
@@ -203,7 +203,7 @@ export class Decider {
     return decision;
   }
 
-  /** The decision of `onError` in place of the server's. */
+  /** Returns the decision of `onError` in place of the server's. */
   byPolicy<D extends Decision>(command: Command, read: (reply: unknown) => D, lost: boolean): D {
     if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
     const isOpen = this.onError === "open";
@@ -241,7 +241,7 @@ export class Decider {
   }
 
   /**
-   * Settles a hold once the server can be asked: it is not known whether it was granted, and nobody holds it. To settle
+   * Settles a hold once the server can be asked: it is unknown whether it was granted, and no caller holds it. To settle
    * one that was not does no harm.
    */
   settleUnknown(command: Command, untilMs = performance.now() + Number(command[2])): void {
@@ -263,7 +263,7 @@ const readDecision = (reply: unknown) => Decision.read(reply);
 
 const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
 
-/** A call for a decision, whose caller may leave before it comes. */
+/** Hears the decision for a caller, which may leave before it comes. */
 class DecisionListener<D extends Decision> implements Listener {
   #isWaiting = true;
   /** Told when the caller leaves. */
@@ -333,7 +333,7 @@ class DecisionListener<D extends Decision> implements Listener {
   }
 }
 
-/** A call without a decision. */
+/** Hears the reply to a command that decides nothing. */
 class ReplyListener implements Listener {
   constructor(
     readonly decider: Decider,

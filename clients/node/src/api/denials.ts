@@ -1,4 +1,4 @@
-/** Denials remembered, so that a flood is refused without asking. */
+/** Remembered denials: refuse a flood without asking the server. */
 
 import type { Decision } from "../values/decision.js";
 import type { Amount, Limit } from "../values/limit.js";
@@ -14,8 +14,8 @@ interface Denial {
 /**
  * The last denial of each of at most `size` buckets.
  *
- * The server decided some time between the question and its reply. Nobody is refused for longer than
- * if it was at the question; what the refused are told counts from the reply, so that it is enough.
+ * The server decided at some time between the call and its reply. Calls are refused no longer than if it was at the
+ * call; `retryAfterMs` counts from the reply, so that it is enough.
  */
 export class Denials {
   readonly #denials = new Map<string, Denial>();

@@ -1,4 +1,4 @@
-/** What is held for one piece of work until it is settled, or its holder is gone. */
+/** Holds: tokens reserved for one piece of work until it is settled, or its holder is gone. */
 
 import { randomUUID } from "node:crypto";
 
@@ -8,7 +8,7 @@ import { BadArgument, textOf } from "../values/errors.js";
 import { checkAmount, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 
-/** What the work used; of several limits, by their names. */
+/** The actual use; for several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
 export interface HoldOptions extends Caller, WaitOptions {
@@ -21,12 +21,12 @@ const MAX_TTL_MS = 30 * 86_400_000;
 /**
  * Renews itself until it is settled; `await using` settles it at the end of its block, with `used`.
  *
- * Work that was let through because the server was away has one too, which the first renewal after
- * its return takes, if there is room, and the settlement charges in any case.
+ * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
+ * server, if there is room, and the settlement charges in any case.
  */
 export class Hold implements AsyncDisposable {
   readonly id = randomUUID();
-  /** What the work used, for the end of the block; what it does not report counts as `settle` says. */
+  /** The actual use, for the end of the block. `settle` says what counts if it is not set. */
   used: Used | undefined;
   readonly #decider: Decider;
   readonly #parts: readonly Part[];
@@ -166,7 +166,7 @@ export class Hold implements AsyncDisposable {
   }
 }
 
-/** Whether something was used that no hold stands for. */
+/** Returns whether something was used without a hold. */
 function isMissing({ which, amount }: Part, settled: JointDecision): boolean {
   return settled.each[which]?.allowed === false && Number(amount) > 0;
 }

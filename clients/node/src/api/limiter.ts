@@ -10,9 +10,9 @@ import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
 export interface LimiterOptions extends Options {
-  /** So many denied names are refused here until their time has come; 0, none, by default. */
+  /** How many denied names this process refuses itself until they may retry; 0 by default. */
   rememberDenials?: number;
-  /** So many tokens are fetched at a time and spent here; 0, none, by default. */
+  /** How many tokens to fetch at a time and spend in this process; 0 by default. */
   batch?: number;
 }
 
@@ -69,7 +69,7 @@ export class Limiter {
     }
   }
 
-  /** What `take` would decide; `remaining` is as after it. Of cost 0, what there is. */
+  /** Returns what `take` would decide, with `remaining` as after it; for cost 0, the level. */
   async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("cost", cost);
     return this.#decider.decide("TB.PEEK", { name, limit: this.#limitOf(options) }, [cost], options);
@@ -99,7 +99,8 @@ export class Limiter {
     try {
       await this.#decider.clock.sleep(decision.retryAfterMs, options.signal);
     } catch (aborted) {
-      await this.give(name, cost, { limit: options.limit });
+      // The reason to abort is the error to throw.
+      await this.give(name, cost, { limit: options.limit }).catch(() => {});
       throw aborted;
     }
     return decision;
@@ -170,7 +171,7 @@ export class Limiter {
     return decision;
   }
 
-  /** Whole tokens from a batch, if there are batches; where there are none, what was denied is refused here. */
+  /** Takes whole tokens from a batch, if there are batches; otherwise applies remembered denials first. */
   async #takeByBatch(name: string, cost: Amount, limit: Limit, options: CallOptions): Promise<Decision> {
     const tokens = Number(cost);
     const batches = this.#batches;

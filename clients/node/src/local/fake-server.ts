@@ -1,5 +1,5 @@
 /**
- * A server in memory, whose time stands still until it is told otherwise: for tests of your own.
+ * A server in memory, whose clock moves only when you advance it: for your tests.
  *
  *     const server = new FakeServer();
  *     const limiter = new Limiter(server, { capacity: 1, rate: "1/s" });
@@ -18,7 +18,7 @@ import type { Clock, InProcess } from "../transport/driver.js";
 export class FakeServer implements InProcess {
   readonly clock: Clock = {
     now: () => Number(this.#now - this.#began) / 1000,
-    // Whoever waits is told at once that the time has passed.
+    // Waits end at once, because the time has passed.
     sleep: async (ms, signal) => {
       signal?.throwIfAborted();
       this.advance(ms);

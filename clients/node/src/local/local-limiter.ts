@@ -1,4 +1,4 @@
-/** LocalLimiter in memory, with the decisions and the integers of the module: millionths of tokens, microseconds. */
+/** Limits in this process, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
 import { BadArgument } from "../values/errors.js";
 import { checkLimit, rateParts } from "../values/limit.js";
@@ -22,16 +22,6 @@ interface Stored {
   holds: ReadonlyMap<string, Held>;
   /** When it is full and without holds, by the limit of its last call; then it is as good as none. */
   fullAt: number;
-}
-
-/** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
-export function localLimiter(): LocalLimiter {
-  return new LocalLimiter(nowUs, MOST_BUCKETS);
-}
-
-/** Reads a clock that never steps back. */
-function nowUs(): bigint {
-  return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
 }
 
 export class LocalLimiter {
@@ -185,6 +175,16 @@ export class LocalLimiter {
   }
 }
 
+/** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
+export function localLimiter(): LocalLimiter {
+  return new LocalLimiter(nowUs, MOST_BUCKETS);
+}
+
+/** Reads a clock that never steps back. */
+function nowUs(): bigint {
+  return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
+}
+
 /** A bucket as it is now under the limit of one call. */
 class View {
   /** Before anything flowed in: where waits are counted from, until something is moved. */
@@ -256,7 +256,7 @@ class View {
     return comesTooLate ? NEVER : waitMs;
   }
 
-  /** How long until `cost` may be taken if nobody else acts; never if it is above the capacity. */
+  /** Returns how long until `cost` may be taken if no other call acts; never if it is above the capacity. */
   waitMs(cost: bigint): bigint {
     return cost > this.capacity ? NEVER : this.#msUntil(cost);
   }

@@ -10,15 +10,15 @@ const FIRST_MONDAY_MS = 4 * DAY_MS;
 const MONTHS: Record<string, number> = { mo: 1, y: 12 };
 
 export interface Refill {
-  /** Whether nothing ever comes. */
+  /** True if nothing ever flows in. */
   readonly isPool: boolean;
-  /** What comes between, and since when what comes next is to be counted. */
+  /** Returns what flows in between, and the time from which the next refill counts. */
   between(since: bigint, until: bigint): { amount: bigint; at: bigint };
-  /** When so much has come. */
+  /** Returns when that amount has flowed in. */
   reaches(since: bigint, amount: bigint): bigint | undefined;
 }
 
-/** So many millionths in so many microseconds. A refill seldom ends on a whole one: the rest is dated back. */
+/** Refills `gain` millionths in `us` microseconds. A refill seldom ends on a whole one: the rest is dated back. */
 export function continuous(gain: bigint, us: bigint): Refill {
   return {
     isPool: gain === 0n,
@@ -30,7 +30,7 @@ export function continuous(gain: bigint, us: bigint): Refill {
   };
 }
 
-/** So many millionths at each boundary. */
+/** Refills `gain` millionths at each boundary. */
 export function calendar(gain: bigint, rate: Amount): Refill {
   const { number, begin } = periodsOf(rate);
   return {
@@ -41,7 +41,7 @@ export function calendar(gain: bigint, rate: Amount): Refill {
 }
 
 interface Periods {
-  /** Of the period in which a moment lies, counted without a gap. */
+  /** Returns the number of the period in which a moment lies. */
   number(at: bigint): number;
   /** When the period of that number begins. */
   begin(number: number): bigint;
@@ -50,7 +50,7 @@ interface Periods {
 function periodsOf(rate: Amount): Periods {
   const { unit, period, periodMs, offset } = rateParts(rate);
   const aheadMs = offsetMs(offset);
-  /** Of local time, as if it were UTC. */
+  /** Returns local time as if it were UTC. */
   const localMs = (at: bigint) => Number(floorDiv(at, MS_US)) + aheadMs;
   const utc = (ms: number) => BigInt(ms - aheadMs) * MS_US;
   const months = MONTHS[unit];

@@ -26,7 +26,7 @@ export class Circuit {
     return this.#isAway;
   }
 
-  /** Whether to check if the server is back; true once in each interval. */
+  /** Returns whether to check if the server is back; true once in each interval. */
   isTimeToProbe(): boolean {
     const now = performance.now();
     if (now < this.#nextProbe) return false;
@@ -58,7 +58,7 @@ export class Circuit {
   }
 }
 
-/** Whether the Lua script replaces the commands, on a server without the module. */
+/** Remembers that a server has no module, so that the Lua script replaces the commands. */
 export class Script {
   #until = 0;
   #isNeeded = false;

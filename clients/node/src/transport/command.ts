@@ -1,4 +1,4 @@
-/** The words that are sent, for the module and for the script. */
+/** The words of commands, for the module and for the script. */
 
 export type Command = readonly string[];
 
@@ -13,7 +13,7 @@ export function mustHappenOnce(command: Command): boolean {
   return ONCE.has(command[0] ?? "");
 }
 
-/** The same command, which waits its turn in the server. */
+/** Returns the form of a command that waits its turn in the server. */
 export function waiting([name = "", ...words]: Command, maxWaitMs: number): Command {
   const at = name === "TB.MTAKE" ? 1 : name === "TB.MHOLD" ? 3 : words.length;
   return [name.replace("TB.", "TB.B"), ...words.slice(0, at), String(maxWaitMs), ...words.slice(at)];

@@ -17,7 +17,7 @@ export interface Connection {
 /** Finds the node of a key, and makes connections to it. */
 export interface Route {
   readonly isCluster: boolean;
-  /** Whether there is no server that calls could wait in. */
+  /** True if there is no server that calls could wait in. */
   readonly isInProcess?: boolean;
   readonly clock: Clock;
   /** Returns `host:port` of the node that has the key; "" while that is unknown. */
@@ -65,7 +65,7 @@ export interface IoredisClient extends Emitter {
 export interface IoredisCluster extends Emitter {
   readonly isCluster: boolean;
   readonly status: string;
-  /** Of each slot the names of its nodes, the master's first. */
+  /** The names of each slot's nodes, the master's first. */
   readonly slots: readonly (readonly string[])[];
   nodes(): IoredisClient[];
   connect(): Promise<unknown>;

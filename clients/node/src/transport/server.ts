@@ -124,7 +124,7 @@ export class Server {
     return call;
   }
 
-  /** Whether the call can wait in the server. With the script, and in a fake, nobody can. */
+  /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
   canWaitFor(command: Command): boolean {
     if (this.#route.isInProcess) return false;
     return !(this.canScript && this.transportOf(keyOf(command)).script.isInUse);
@@ -179,7 +179,7 @@ class RoutedCall implements WaitingCall {
   /** When its wait in the server ends; undefined if it does not wait there. */
   readonly #untilMs: number | undefined;
   #leaveWait: (() => void) | undefined;
-  /** Whether nobody waits for it any more. */
+  /** True once its caller has left, or was told. */
   #isLeft = false;
 
   constructor(
@@ -209,7 +209,7 @@ class RoutedCall implements WaitingCall {
     return Math.max(this.#untilMs! - performance.now(), 0);
   }
 
-  /** The caller does not wait any longer. */
+  /** Takes the call out of the queue: its caller has left. */
   leave(): void {
     this.#isLeft = true;
     this.#leaveWait?.();
@@ -283,7 +283,7 @@ class RoutedCall implements WaitingCall {
     this.#route();
   }
 
-  /** Whether to try again, after an error which says that nothing happened. Also decides where and how. */
+  /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
   #isRepeatable(error: unknown): boolean {
     if (codeOf(error) === "READONLY") {
       if (this.#hasLeft) return false;
@@ -316,7 +316,7 @@ class RoutedCall implements WaitingCall {
   }
 }
 
-/** Sends the words right before the next command. If they fail, that command fails too, and tells. */
+/** Sends the words right before the next command. If they fail, that command fails too, and reports it. */
 function precede(connection: Connection, words: Command): false {
   connection.send(words).catch(() => {});
   return false;
@@ -345,7 +345,7 @@ export function outside(hook: () => void): void {
 
 const servers = new WeakMap<Client, Server>();
 
-/** The given server, or the one that all limiters on this client share. */
+/** Returns the given server, or the one that all limiters on this client share. */
 export function serverOf(client: Client | Server): Server {
   if (client instanceof Server) return client;
   const known = servers.get(client);

@@ -17,9 +17,9 @@ const LONGEST_TICK_MS = 100;
 export class Due {
   /** The tick in which it began. */
   since = 0;
-  /** Whether it came. */
+  /** True once it came. */
   isOver = false;
-  /** Whether the watch has said that the server is silent. */
+  /** True once `onSilence` was called. */
   isTold = false;
 
   constructor(

@@ -1,10 +1,10 @@
-/** What the server, or the policy in its place, has decided. */
+/** Decisions of the server, or of `onError` in its place. */
 
 import { TokenBucketError } from "./errors.js";
 import { flowMs, type Limit } from "./limit.js";
 
 export interface HeaderOptions {
-  /** What the policy is called; "default" by default. */
+  /** The name of the policy in the headers; "default" by default. */
   name?: string;
   /** By how much of itself Retry-After may be longer, so that the denied do not come back together. */
   jitter?: number;
@@ -31,9 +31,9 @@ export class Decision {
   readonly retryAfterMs: number;
   /** Until the bucket is full. */
   readonly resetAfterMs: number;
-  /** Whether `onError` decided in place of the server. */
+  /** True if `onError` decided in place of the server. */
   readonly degraded: boolean;
-  /** Whether the call was sent and its reply lost: it is not known whether it happened. */
+  /** True if the call was sent and its reply lost: the server may or may not have executed it. */
   readonly lost: boolean;
   /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
@@ -52,24 +52,24 @@ export class Decision {
     return new Decision(readFields(reply));
   }
 
-  /** The same, but for some of its fields. */
+  /** Returns a copy with these fields. */
   with(fields: Partial<Fields>): Decision {
     return new Decision({ ...this, ...fields });
   }
 
-  /** The same, as `onError` has decided it. */
+  /** Returns a copy that is marked as decided by `onError`. */
   asDegraded(lost: boolean): this {
     return this.with({ degraded: true, lost }) as this;
   }
 
-  /** For the Retry-After header: rounded up, so that nobody comes back too early. */
+  /** Whole seconds for the Retry-After header, rounded up so that clients do not come back too early. */
   get retryAfterS(): number {
     return Math.ceil(this.retryAfterMs / 1000);
   }
 
   /**
    * RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
-   * is left out where waiting does not help. Nothing is said about a bucket that nobody looked at.
+   * is left out where waiting does not help. Degraded decisions carry no RateLimit headers, because the bucket was not read.
    */
   headers(limit: Limit, { name = "default", jitter = 0 }: HeaderOptions = {}): Record<string, string> {
     const headers: Record<string, string> = {};

@@ -66,12 +66,12 @@ export class ServerError extends TokenBucketError {
   override readonly name: string = "ServerError";
 }
 
-/** Nobody can wait in this server: it has no module, or an older one. */
+/** Calls cannot wait in this server: it has no module, or an older one. */
 export class CannotWait extends TokenBucketError {
   override readonly name: string = "CannotWait";
 }
 
-/** As many calls wait in the server as it lets. */
+/** The server has `tokenbucket.max-waiters` waiting calls already. */
 export class TooManyWait extends TokenBucketError {
   override readonly name: string = "TooManyWait";
 }
@@ -79,7 +79,7 @@ export class TooManyWait extends TokenBucketError {
 export type Fault =
   /** The call is wrong, or may not be made: it would be the next time as well. */
   | "caller"
-  /** Nobody answers, or nobody who decides. */
+  /** The server does not answer, or does not decide. */
   | "away"
   /** The server is there and refuses this write, which says nothing about the next. */
   | "refusing";
@@ -88,19 +88,19 @@ const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "U
 const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED", "EXECABORT"]);
 
 export function faultOf(error: unknown): Fault {
-  // A TypeError is a client library's word for arguments, or a mistake of ours: nothing that passes by waiting.
+  // A TypeError is a driver's word for arguments, or a mistake of ours: nothing that passes by waiting.
   if (error instanceof TokenBucketError || error instanceof TypeError) return "caller";
   const code = codeOf(error);
   if (code === undefined || NOT_DECIDING.has(code)) return "away";
   return REFUSING.has(code) ? "refusing" : "caller";
 }
 
-/** Whether the error is an answer of a server that decides calls. */
+/** Returns whether the error comes from a server that decides calls. */
 export function isAnswer(error: unknown): boolean {
   return faultOf(error) !== "away";
 }
 
-/** Whether the server said so, and not the client library. */
+/** Returns whether the server sent the error, rather than the driver. */
 export function isReply(error: unknown): boolean {
   return codeOf(error) !== undefined;
 }
@@ -124,7 +124,7 @@ export function textOf(error: unknown): string {
 }
 
 /**
- * The first word of what the server replied; undefined of what the client library says itself.
+ * The first word of what the server replied; undefined of what the driver says itself.
  *
  * The libraries share no class for the server's errors, but the server has a convention.
  */
@@ -132,12 +132,12 @@ export function codeOf(error: unknown): string | undefined {
   return /^[A-Z]{2,}(?= |$)/.exec(textOf(error))?.[0];
 }
 
-/** What an error is about, as far as its text does not say. */
+/** The context of an error, for its text. */
 export interface Situation {
   /** The server, for people. */
   who: string;
   isHold: boolean;
-  /** Whether the call was to wait in the server. */
+  /** True if the call was to wait in the server. */
   waits: boolean;
   canScript: boolean;
 }

@@ -1,9 +1,9 @@
-/** What a bucket holds, and how fast it fills. */
+/** Limits: capacity and rate. */
 
 import { BadArgument } from "./errors.js";
 
 export interface Limit {
-  /** The most tokens a bucket holds; 0 lets nobody through. */
+  /** The most tokens a bucket holds; 0 denies every call. */
   readonly capacity: Amount;
   /**
    * Tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count at each
@@ -100,7 +100,7 @@ export function isPool({ rate }: Limit): boolean {
   return Number(rateParts(rate).count) === 0;
 }
 
-/** In how many milliseconds `tokens` flow in; of a calendar's rate on average, with months of 30 days. */
+/** Returns how many milliseconds `tokens` take to flow in; for calendar rates an average, with months of 30 days. */
 export function flowMs({ rate }: Limit, tokens: number): number {
   const { count, period, periodMs } = rateParts(rate);
   return Number(count) === 0 ? Infinity : (tokens * Number(period) * periodMs) / Number(count);
