@@ -160,14 +160,14 @@ export class Transport {
     this.#isConnecting = true;
     try {
       this.#connection = await this.connect();
-      this.#isConnecting = false;
-      this.#connectedAtMs = performance.now();
-      this.script.lookForModule();
-      this.#sendUnsent();
     } catch (error) {
       this.#isConnecting = false;
-      this.#notConnected(error);
+      return this.#notConnected(error);
     }
+    this.#isConnecting = false;
+    this.#connectedAtMs = performance.now();
+    this.script.lookForModule();
+    this.#sendUnsent();
   }
 
   #notConnected(error: unknown): void {

@@ -12,7 +12,7 @@ import { Due } from "./watch.js";
 
 const MOST_CONNECTING = 8;
 const MOST_SENDS = 2;
-/** How long idle connections stay open. */
+/** How long an idle connection stays open. */
 const IDLE_MS = 5000;
 /** `CLIENT UNBLOCK` may overtake the call that it ends, so it is repeated. */
 const UNBLOCK_EVERY_MS = 20;
@@ -45,8 +45,7 @@ class Wait {
 
 /** The connections to one server by which calls wait. */
 export class Waits {
-  #idle: Connection[] = [];
-  #closing: NodeJS.Timeout | undefined;
+  #idle: { connection: Connection; closing: NodeJS.Timeout }[] = [];
   #queued: Wait[] = [];
   #connecting = 0;
 
@@ -61,12 +60,13 @@ export class Waits {
 
   /** Closes the idle connections. */
   close(): void {
-    for (const connection of this.#idle.splice(0)) connection.close();
+    for (const { connection } of this.#idle.splice(0)) connection.close();
   }
 
   #begin(wait: Wait): void {
-    for (let connection = this.#idle.pop(); connection; connection = this.#idle.pop()) {
-      if (connection.isOpen) return this.#send(wait, connection);
+    for (let idle = this.#idle.pop(); idle; idle = this.#idle.pop()) {
+      clearTimeout(idle.closing);
+      if (idle.connection.isOpen) return this.#send(wait, idle.connection);
     }
     wait.connection = undefined;
     this.#queued.push(wait);
@@ -100,9 +100,11 @@ export class Waits {
   #keep(connection: Connection): void {
     const next = this.#queued.shift();
     if (next) return this.#send(next, connection);
-    this.#idle.push(connection);
-    clearTimeout(this.#closing);
-    this.#closing = setTimeout(() => this.close(), IDLE_MS).unref();
+    const close = () => {
+      this.#idle = this.#idle.filter((one) => one.connection !== connection);
+      connection.close();
+    };
+    this.#idle.push({ connection, closing: setTimeout(close, IDLE_MS).unref() });
   }
 
   #send(wait: Wait, connection: Connection): void {
