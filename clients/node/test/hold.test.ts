@@ -75,6 +75,9 @@ test("of several limits, the slots of a pool come back, and what is not named co
   const { each } = await joint.takeAll("ada", { requests: 0, tokens: 0 });
   assert.deepEqual([each.requests?.remaining, each.tokens?.remaining], [99, 80]);
   assert.equal(await send("EXISTS", "tb:{ada}:running"), 0);
+  const wrong = joint.withHold("ada", amounts, (hold) => void (hold.used = { running: 1 }));
+  await assert.rejects(wrong, /BadArgument: used: 1 of a pool/);
+  assert.equal(await send("EXISTS", "tb:{ada}:running"), 0);
 });
 
 test("`used` with a name that the hold lacks is an error, and loses nothing", async (t) => {
@@ -223,6 +226,27 @@ test("work let through without the server is charged when it is back", async (t)
   await own.start();
   await until(async () => !(await limiter.peek("a", 0)).degraded);
   await hold.settle(30);
+  assert.equal((await limiter.peek("a", 0)).remaining, 70);
+});
+
+test("a settlement that could not be sent can be tried again", async (t) => {
+  const own = await serverFor(t);
+  const { client } = await clientFor(t, own);
+  const limiter = new Limiter(patient(client, { retryEveryMs: 0 }), LIMIT, { onError: "throw" });
+  await limiter.take("a", 10);
+  const hold = await limiter.hold("a", 50);
+  await own.stop();
+  await until(() =>
+    limiter.peek("a").then(
+      () => false,
+      () => true,
+    ),
+  );
+  await assert.rejects(hold.settle(30), /ServerAway/);
+  await own.start();
+  await until(() => limiter.peek("a").then(Boolean, () => false));
+  // The server kept nothing: what was used is charged.
+  assert.equal((await hold.settle(30)).allowed, false);
   assert.equal((await limiter.peek("a", 0)).remaining, 70);
 });
 

@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 
 import { checkWait, type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
-import { BadArgument, textOf } from "../values/errors.js";
+import { BadArgument, ReplyLost, textOf } from "../values/errors.js";
 import { checkAmount, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 
@@ -94,11 +94,17 @@ export class Hold implements AsyncDisposable {
    * nor in `used`, counts as used; the slots of a pool (rate 0) come back. If the hold is not there any more (it
    * expired, or the server was away when the work began), what was used is charged.
    *
-   * Happens once: later calls get the first outcome. It is sent even while the server is thought to be away:
-   * what a settlement does not tell is lost.
+   * Happens once: later calls get the first outcome, unless it could not be sent. It is sent even while the server is
+   * thought to be away: what a settlement does not tell is lost.
    */
   async settle(used: Used | undefined = this.used): Promise<JointDecision> {
-    return (this.#settled ??= this.#settle(this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }))));
+    return (this.#settled ??= this.#settle(
+      this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) })),
+    ).catch((error: unknown) => {
+      // It was not sent, so it can be tried again.
+      if (!(error instanceof ReplyLost)) this.#settled = undefined;
+      throw error;
+    }));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -110,7 +116,7 @@ export class Hold implements AsyncDisposable {
     try {
       await this.settle();
     } catch (error) {
-      if (!this.#settled) {
+      if (error instanceof BadArgument && !this.#settled) {
         this.used = undefined;
         await this.settle();
       }
@@ -141,6 +147,8 @@ export class Hold implements AsyncDisposable {
     const reported = typeof used === "object" ? this.#named(used)[which] : this.#unnamed(used);
     if (reported === undefined) return isPool(limit) ? 0 : amount;
     checkAmount("used", reported);
+    if (isPool(limit) && Number(reported) > 0)
+      throw new BadArgument(`used: ${reported} of a pool, whose slots all come back`);
     return reported;
   }
 

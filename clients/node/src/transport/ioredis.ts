@@ -48,6 +48,7 @@ function readiness(client: IoredisCluster): Promise<void> {
 }
 
 interface Stream {
+  readonly writable: boolean;
   unref(): void;
   destroy(): void;
   cork(): void;
@@ -63,7 +64,9 @@ class IoredisConnection implements Connection {
   constructor(readonly make: () => IoredisClient | Promise<IoredisClient>) {}
 
   get isOpen(): boolean {
-    return this.#client?.status === "ready" && !this.#isClosed;
+    const { status, stream } = this.#client ?? {};
+    // The driver says "ready" until it has closed a connection that the server has ended.
+    return status === "ready" && stream?.writable !== false && !this.#isClosed;
   }
 
   async connect(): Promise<void> {
