@@ -8,7 +8,7 @@ process.chdir(new URL("..", import.meta.url).pathname);
 // As a module, because there is no way to find a file beside a module that both kinds share.
 const source = readFileSync("../fallback.lua", "utf8");
 writeFileSync(
-  "src/fallback.ts",
+  "src/transport/fallback.ts",
   `/** clients/fallback.lua, copied by scripts/build.mjs. */\nexport const FALLBACK = ${JSON.stringify(source)};\n`,
 );
 

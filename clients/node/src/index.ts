@@ -5,8 +5,8 @@
  *     const { allowed } = await limiter.take("user:42");
  */
 
-export type { Caller, OnDecision, Options, Policy, WaitOptions } from "./backend.js";
-export { Decision, Denied, JointDecision, type HeaderOptions } from "./decision.js";
+export type { Caller, OnDecision, Options, Policy, WaitOptions } from "./api/decider.js";
+export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/decision.js";
 export {
   BadArgument,
   CrossSlot,
@@ -15,19 +15,17 @@ export {
   ServerAway,
   ServerError,
   TokenBucketError,
-} from "./errors.js";
-export type { Hold, HoldOptions, Used } from "./hold.js";
-export { checkLimit, parseLimit, type Amount, type Limit } from "./limit.js";
+} from "./values/errors.js";
+export type { Hold, HoldOptions, Used } from "./api/hold.js";
+export { checkLimit, parseLimit, type Amount, type Limit } from "./values/limit.js";
+export { JointLimiter, type Amounts, type Names } from "./api/joint.js";
 export {
-  JointLimiter,
   Limiter,
-  type Amounts,
   type CallOptions,
   type LimiterOptions,
-  type Names,
   type ReserveOptions,
   type TakeOptions,
-} from "./limiter.js";
+} from "./api/limiter.js";
 export type {
   Client,
   Clock,
@@ -38,5 +36,5 @@ export type {
   NodeRedisCluster,
   NodeRedisPool,
   NodeRedisSentinel,
-} from "./lines.js";
-export { Server, type ServerOptions } from "./server.js";
+} from "./transport/driver.js";
+export { Server, type ServerOptions } from "./transport/server.js";

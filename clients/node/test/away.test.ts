@@ -116,6 +116,35 @@ test("a server that refuses writes is there: the policy decides such calls, told
   assert.match(lines[0]!, /the server .* refuses, onError decides such calls: READONLY/);
 });
 
+test("names that rotate do not make a spent bucket of this process full", async (t) => {
+  const server = await serverFor(t);
+  const { buckets } = await serverAndLog(t, server);
+  const limiter = new Limiter(buckets, LIMIT);
+  await server.stop();
+  assert.equal((await limiter.take("spent", 3)).degraded, true);
+  for (let i = 0; i < 10_001; i++) await limiter.take(`name${i}`);
+  assert.equal((await limiter.take("spent")).allowed, false);
+});
+
+test("hooks that throw change no decision", async (t) => {
+  const server = await serverFor(t);
+  const thrower = (): never => {
+    throw new Error("of the application");
+  };
+  const warnings: string[] = [];
+  const listener = ({ message }: Error) => void warnings.push(message);
+  process.on("warning", listener);
+  t.after(() => process.off("warning", listener));
+  const { client } = await clientFor(t, server);
+  const limiter = new Limiter(patient(client, { log: thrower, retryEveryMs: 50 }), LIMIT, { onDecision: thrower });
+  assert.equal((await limiter.take("a")).remaining, 2);
+  await server.stop();
+  assert.equal((await limiter.take("a")).degraded, true);
+  await server.start();
+  await until(async () => !(await limiter.peek("a")).degraded);
+  await until(() => warnings.filter((text) => /hook.*of the application/.test(text)).length >= 3);
+});
+
 for (const [what, url, error] of [
   ["without a password", (port: number) => `redis://127.0.0.1:${port}`, /NOAUTH/],
   ["with a wrong password", (port: number) => `redis://:wrong@127.0.0.1:${port}`, /WRONGPASS/],

@@ -50,6 +50,73 @@ test("work that fails settles what it used so far", async (t) => {
   assert.deepEqual([await left(), await held()], [95, 0]);
 });
 
+test("what is not reported counts as used", async (t) => {
+  const { limiter, left, held } = await setUp(t);
+  await assert.rejects(
+    limiter.withHold("a", 10, () => Promise.reject(new Error("hung up"))),
+    /hung up/,
+  );
+  assert.equal(await limiter.withHold("a", 10, () => "forgotten"), "forgotten");
+  {
+    await using _ = await limiter.hold("a", 10);
+  }
+  await (await limiter.hold("a", 10)).settle();
+  assert.deepEqual([await left(), await held()], [60, 0]);
+  await (await limiter.hold("a", 10)).settle(0);
+  assert.deepEqual([await left(), await held()], [60, 0]);
+});
+
+test("of several limits, the slots of a pool come back, and what is not named counts as used", async (t) => {
+  const { buckets, send } = await setUp(t);
+  const limits = { requests: LIMIT, tokens: LIMIT, running: { capacity: 1, rate: "0" } };
+  const joint = new JointLimiter(buckets, limits);
+  const amounts = { requests: 1, tokens: 60, running: 1 };
+  await joint.withHold("ada", amounts, (hold) => void (hold.used = { tokens: 20 }));
+  const { each } = await joint.takeAll("ada", { requests: 0, tokens: 0 });
+  assert.deepEqual([each.requests?.remaining, each.tokens?.remaining], [99, 80]);
+  assert.equal(await send("EXISTS", "tb:{ada}:running"), 0);
+  const wrong = joint.withHold("ada", amounts, (hold) => void (hold.used = { running: 1 }));
+  await assert.rejects(wrong, /BadArgument: used: 1 of a pool/);
+  assert.equal(await send("EXISTS", "tb:{ada}:running"), 0);
+});
+
+test("`used` with a name that the hold lacks is an error, and loses nothing", async (t) => {
+  const { buckets, limiter, left, held } = await setUp(t);
+  const hold = await limiter.hold("a", 50);
+  await assert.rejects(hold.settle({ tokens: 5 }), /BadArgument: used: the hold has one limit/);
+  assert.equal(await held(), 1);
+  await hold.settle(5);
+  assert.deepEqual([await left(), await held()], [95, 0]);
+
+  const joint = new JointLimiter(buckets, { tokens: LIMIT });
+  const first = await joint.hold("ada", { tokens: 60 });
+  await assert.rejects(first.settle({ token: 5 }), /BadArgument: used: 'token' is none of the limits tokens/);
+  await first.settle({ tokens: 5 });
+  assert.equal((await joint.takeAll("ada", { tokens: 0 })).remaining, 95);
+});
+
+test("a wrong `used` masks no error of the work, and the hold is charged", async (t) => {
+  const { limiter, left, held } = await setUp(t);
+  const failing = limiter.withHold("a", 10, (hold) => {
+    hold.used = -1;
+    throw new Error("the work failed");
+  });
+  await assert.rejects(failing, /the work failed/);
+  assert.deepEqual([await left(), await held()], [90, 0]);
+  const wrong = limiter.withHold("a", 10, (hold) => void (hold.used = { tokens: 1 }));
+  await assert.rejects(wrong, /BadArgument: used/);
+  assert.deepEqual([await left(), await held()], [80, 0]);
+});
+
+test("a hold that is settled stays so, whoever renews it", async (t) => {
+  const { limiter, left, held } = await setUp(t);
+  const hold = await limiter.hold("a", 50);
+  const [settled, renewed] = await Promise.all([hold.settle(5), hold.renew()]);
+  assert.deepEqual(renewed, settled);
+  assert.deepEqual(await hold.renew(), settled);
+  assert.deepEqual([await left(), await held()], [95, 0]);
+});
+
 test("await using settles at the end of the block", async (t) => {
   const { limiter, left } = await setUp(t);
   {
@@ -159,6 +226,27 @@ test("work let through without the server is charged when it is back", async (t)
   await own.start();
   await until(async () => !(await limiter.peek("a", 0)).degraded);
   await hold.settle(30);
+  assert.equal((await limiter.peek("a", 0)).remaining, 70);
+});
+
+test("a settlement that could not be sent can be tried again", async (t) => {
+  const own = await serverFor(t);
+  const { client } = await clientFor(t, own);
+  const limiter = new Limiter(patient(client, { retryEveryMs: 0 }), LIMIT, { onError: "throw" });
+  await limiter.take("a", 10);
+  const hold = await limiter.hold("a", 50);
+  await own.stop();
+  await until(() =>
+    limiter.peek("a").then(
+      () => false,
+      () => true,
+    ),
+  );
+  await assert.rejects(hold.settle(30), /ServerAway/);
+  await own.start();
+  await until(() => limiter.peek("a").then(Boolean, () => false));
+  // The server kept nothing: what was used is charged.
+  assert.equal((await hold.settle(30)).allowed, false);
   assert.equal((await limiter.peek("a", 0)).remaining, 70);
 });
 

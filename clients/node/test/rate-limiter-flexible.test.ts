@@ -183,7 +183,22 @@ const CASES: Case[] = [
       return (await limiter.get("a"))?.consumedPoints;
     },
     expected: 9,
-    bucket: { expected: 6, row: "Refused points" },
+    bucket: { expected: 7, row: "Refused points" },
+  },
+  {
+    promise: "the login recipe: a password is checked while get() tells of at most points that were consumed",
+    async run(limiter) {
+      let checked = 0;
+      for (let guess = 0; guess < 100; guess++) {
+        const known = await limiter.get("a");
+        if (known !== null && known.consumedPoints > limiter.points) continue;
+        checked++;
+        await passes(limiter.consume("a"));
+      }
+      return checked;
+    },
+    expected: 7,
+    bucket: { expected: 6, row: "`get` of a key without a point left" },
   },
   {
     promise: "msBeforeNext of a cost above points",
@@ -290,6 +305,14 @@ const CASES: Case[] = [
       return [told, blocked, await limiter.delete("a"), await passes(limiter.consume("a"))];
     },
     expected: [{ remainingPoints: 0, msBeforeNext: -1, consumedPoints: 7, isFirstInDuration: false }, true, true, true],
+  },
+  {
+    promise: "block for 0 seconds: what a rejection says",
+    async run(limiter) {
+      await limiter.block("a", 0);
+      return [await rejectedFor(limiter.consume("a")), (await limiter.get("a"))?.msBeforeNext];
+    },
+    expected: [3000, 3000],
   },
   {
     promise: "get of a blocked key: more consumed than points, and how long",

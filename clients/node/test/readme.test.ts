@@ -103,7 +103,7 @@ test("the package holds what it needs, and the script of all clients", async () 
   const cargo = readFileSync(join(PACKAGE, "../../Cargo.toml"), "utf8");
   assert.equal(packed!.version, /^version = "(.*)"/m.exec(cargo)?.[1]);
   for (const kind of ["esm", "cjs"]) {
-    const { FALLBACK } = (await import(join(PACKAGE, `dist/${kind}/fallback.js`))) as { FALLBACK: string };
+    const { FALLBACK } = (await import(join(PACKAGE, `dist/${kind}/transport/fallback.js`))) as { FALLBACK: string };
     assert.equal(FALLBACK, readFileSync(join(PACKAGE, "../fallback.lua"), "utf8"));
   }
 });

@@ -17,6 +17,24 @@ test("compilers that do not know `exports` find the types of every entry", () =>
   assert.deepEqual(Object.keys(typesVersions["*"]), names.filter(Boolean));
 });
 
+test("import and require share servers, decisions and errors", async () => {
+  const ours = require("tokenbucket-redis");
+  const theirs = await import("tokenbucket-redis");
+  const { FakeServer } = await import("tokenbucket-redis/testing");
+  for (const [one, other] of [
+    [ours, theirs],
+    [theirs, ours],
+  ]) {
+    const server = new one.Server(new FakeServer());
+    assert.ok(server instanceof other.Server);
+    const limiter = new other.Limiter(server, { capacity: 1, rate: 1 });
+    assert.deepEqual([(await limiter.take("a")).allowed, (await limiter.take("a")).allowed], [true, false]);
+    const denied = await limiter.withHold("a", 1, () => {}).catch((error) => error);
+    assert.ok(denied instanceof one.Denied && denied instanceof one.TokenBucketError);
+    assert.ok(!(denied instanceof one.ServerAway));
+  }
+});
+
 test("it works", async () => {
   const { Limiter } = require("tokenbucket-redis");
   const { FakeServer } = require("tokenbucket-redis/testing");

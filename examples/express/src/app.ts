@@ -33,8 +33,8 @@ export function createApp(redis: Redis, settings: AppSettings): Express {
     res.json({ hello: "world" });
   });
 
-  // A limit of its own.
-  app.get("/search", rateLimit(limiter(settings.searchLimit, "tb:search:")), (req, res) => {
+  // A limit of its own, whose name tells it from the first one in the headers.
+  app.get("/search", rateLimit(limiter(settings.searchLimit, "tb:search:"), { name: "search" }), (req, res) => {
     res.json({ q: req.query.q ?? "" });
   });
 
@@ -45,7 +45,7 @@ export function createApp(redis: Redis, settings: AppSettings): Express {
       if (/^[1-9]\d{0,8}$/.test(String(req.query.rows))) return next();
       res.status(400).json({ error: "rows: is not a whole number of at least 1" });
     },
-    rateLimit(limiter(settings.exportLimit, "tb:export:"), { cost: (req) => Number(req.query.rows) }),
+    rateLimit(limiter(settings.exportLimit, "tb:export:"), { name: "export", cost: (req) => Number(req.query.rows) }),
     (req, res) => {
       res.json({ rows: Number(req.query.rows) });
     },

@@ -89,7 +89,13 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     return told((await hold).decision);
   },
   async settle({ hold, used }) {
-    return told(await find(holds, hold).settle(used ?? 0));
+    return told(await find(holds, hold).settle(used ?? undefined));
+  },
+  /** Keeps the event loop from hearing anything. */
+  busy({ ms }) {
+    const end = performance.now() + ms;
+    while (performance.now() < end);
+    return {};
   },
   async settle_inside({ on, name, amount, ttl_ms, used }) {
     const settled: Decision[] = [];

@@ -1,0 +1,112 @@
+"""A loop that is busy hears nobody: that is no outage. A decision without the server is always logged."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import redis
+
+from conftest import Package, StartProxy, ask, eventually, executed, level
+from services import Service
+
+pytestmark = pytest.mark.only("node")
+
+BUSY_MS = 2500
+# For a starved machine; it is shorter than the loop is busy.
+TIMEOUT_MS = 1000
+
+
+def begin_busy(package: Package) -> None:
+    """Keeps the loop from hearing anything for longer than connecting may take."""
+    package.driver.begin("busy", ms=BUSY_MS)
+
+
+def logged(package: Package) -> int:
+    return package.driver.log.read_text().count("cannot ask")
+
+
+@pytest.mark.also_in_clusters
+def test_a_semaphore_lets_nobody_in_while_a_busy_loop_connects(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    slow = start_proxy(server, delay_s=0.01)
+    package.server(server if package.client.in_cluster else slow, timeout_ms=TIMEOUT_MS)
+    package.limiter(capacity=10, rate="10/h", prefix="other:")
+    package.limiter("slots", capacity=2, rate="0", connect=False)
+    words = {"on": "slots", "name": "user", "amount": 1, "ttl_ms": 60_000}
+    assert all(package.driver.do("hold", **{"as": f"h{at}"}, **words)["allowed"] for at in range(2))
+    waits = [
+        package.driver.begin("hold", **{"as": f"w{at}"}, **words, max_wait_ms=2000 + BUSY_MS)
+        for at in range(2)
+    ]
+    begin_busy(package)
+    decisions = [one.result() for one in waits]
+    assert [(one["allowed"], one["degraded"]) for one in decisions] == [(False, False)] * 2
+    assert package.many(name="next", count=5)["degraded"] == 0
+    assert logged(package) == 0
+
+
+def test_a_loop_that_is_busy_while_it_first_connects_is_no_outage(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    package.server(start_proxy(server, delay_s=0.01), timeout_ms=TIMEOUT_MS)
+    package.limiter(capacity=10, rate="10/h", connect=False)
+    takes = package.driver.begin("many", op="take", on="l", name="user", count=20, concurrency=20)
+    begin_busy(package)
+    done = takes.result()
+    assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
+
+
+def test_a_loop_that_is_busy_while_calls_are_under_way_is_no_outage(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    package.server(start_proxy(server, delay_s=0.01), timeout_ms=TIMEOUT_MS)
+    package.limiter(capacity=10, rate="10/h")
+    takes = package.driver.begin("many", op="take", on="l", name="user", count=20, concurrency=20)
+    begin_busy(package)
+    done = takes.result()
+    assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
+
+
+def test_a_cold_start_under_load_asks_the_server_or_says_why_not(package: Package, server: Service) -> None:
+    package.server(server)
+    package.limiter(capacity=10, rate="10/h", connect=False)
+    done = package.many(count=10_000, concurrency=10_000)
+    assert done["errors"] == {}
+    if done["degraded"] == 0:
+        assert (done["allowed"], logged(package)) == (10, 0)
+    else:
+        # On a starved machine connecting can outlast the timeout.
+        assert (done["allowed"] <= 20, logged(package)) == (True, 1)
+
+
+def test_calls_that_outlast_a_slow_start_are_logged_once(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    # It connects, but not within the timeout.
+    package.server(start_proxy(server, delay_s=0.1))
+    package.limiter(capacity=10, rate="10/h", connect=False)
+    done = package.many(count=10_000, concurrency=10_000)
+    assert (done["allowed"], done["degraded"]) == (10, 10_000)
+    assert package.driver.do("degraded", server="s")["count"] == 10_000
+    eventually(lambda: logged(package) == 1)
+
+
+def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, retry_every_ms=100)
+    package.limiter(capacity=1000, rate="1/h")
+    package.limiter("closed", capacity=1000, rate="1/h", on_error="closed")
+    server.signal(signal.SIGSTOP)
+    try:
+        words = {"on": "closed", "name": "user", "amount": 10, "ttl_ms": 60_000}
+        held = package.driver.do("hold", **{"as": "h"}, **words)
+        assert (held["allowed"], held["degraded"]) == (False, True)
+        # Until its connection is closed.
+        package.many(name="meanwhile", for_ms=2000, concurrency=1, per_second=100)
+    finally:
+        server.signal(signal.SIGCONT)
+    eventually(lambda: executed(admin, "tb.mhold") == 1)
+    eventually(lambda: ask(admin, "TB.HOLDS", "tb:user") == [] and level(admin, "tb:user") == 1000)

@@ -1,0 +1,22 @@
+/**
+ * A store for express-rate-limit, whose options and headers stay as they are.
+ *
+ *     app.use(rateLimit({ windowMs: 60_000, limit: 100, store: new TokenBucketStore(redis) }));
+ *
+ * `limit` is the capacity, and so many flow in over `windowMs`.
+ */
+
+import type { Store } from "express-rate-limit";
+
+import type { Client } from "../transport/driver.js";
+import type { Server } from "../transport/server.js";
+import { WindowStore, type StoreOptions } from "./window-store.js";
+
+export type { Hits, StoreOptions, WindowOptions } from "./window-store.js";
+
+export class TokenBucketStore extends WindowStore implements Store {
+  /** `prefix` is "rl:" by default; each limiter of an app needs its own. */
+  constructor(client: Client | Server, { prefix = "rl:", ...options }: StoreOptions = {}) {
+    super(client, prefix, options);
+  }
+}

@@ -1,0 +1,27 @@
+/** Middleware for Express: `app.use(rateLimit(limiter))`. */
+
+import type { Request, RequestHandler } from "express";
+
+import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
+import type { Limiter } from "../api/limiter.js";
+
+export { clientAddress } from "./http.js";
+export type { RateLimitOptions } from "./http.js";
+
+/**
+ * Answers 429 to denied requests, 503 if the server is away and the limiter's `onError` is "closed".
+ * What is thrown goes to Express's error handler: the caller's mistakes, and `ServerAway`.
+ */
+export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {
+  checkOptions(options);
+  return (request, response, next) => {
+    const answered = decide(limiter, options, request).then(({ headers, refusal }) => {
+      for (const [name, value] of Object.entries(headers)) {
+        response.set(name, headerValue(name, value, response.get(name)));
+      }
+      if (!refusal) return next();
+      response.status(refusal.status).json(refusal.body);
+    });
+    answered.catch(next); // Express 4 does not look at promises.
+  };
+}

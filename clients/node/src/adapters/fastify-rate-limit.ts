@@ -1,0 +1,204 @@
+/**
+ * A store for @fastify/rate-limit, whose options and headers stay as they are.
+ *
+ *     await app.register(rateLimit, { max: 100, timeWindow: "1 minute", store: tokenBucketStore(redis) });
+ *
+ * `max` is the capacity, and so many flow in over `timeWindow`.
+ */
+
+import type { FastifyRateLimitStore } from "@fastify/rate-limit";
+
+import type { Bucket } from "../api/decider.js";
+import { BlockableBuckets, type Outcome } from "./blocks.js";
+import type { Decision } from "../values/decision.js";
+import { BadArgument } from "../values/errors.js";
+import type { Limit } from "../values/limit.js";
+import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import type { Client } from "../transport/driver.js";
+import { serverOf, type Server } from "../transport/server.js";
+import { NO_LIMIT, windowLimit } from "./window-store.js";
+
+/** The library's options that a store reads. */
+interface RouteLimit {
+  timeWindow?: unknown;
+  continueExceeding?: boolean;
+  exponentialBackoff?: boolean;
+  ban?: number;
+  routeInfo?: { method?: string | string[]; url?: string };
+}
+
+/** `current` is more than `max` exactly if the request is denied; `ttl` is in milliseconds. */
+export interface Count {
+  current: number;
+  ttl: number;
+}
+
+export type Callback = (error: Error | null, count?: Count) => void;
+
+export interface Store extends FastifyRateLimitStore {
+  incr(key: string, callback: Callback, timeWindow: number, max: number): void;
+  /** Returns what `incr` has counted; takes nothing. */
+  read(key: string, callback: Callback, timeWindow: number, max: number): void;
+  child(route: object): Store;
+}
+
+/** A store class over the server. `prefix` is "fastify-rate-limit-" by default; the library appends routes to it. */
+export function tokenBucketStore(
+  client: Client | Server,
+  { prefix = "fastify-rate-limit-", ...options }: LimiterOptions = {},
+): new (route: object) => Store {
+  const server = serverOf(client);
+
+  class TokenBucketStore implements Store {
+    readonly #counter: Counter;
+
+    constructor(
+      readonly route: RouteLimit,
+      readonly prefix: string,
+    ) {
+      const own = { ...options, prefix };
+      this.#counter = isStrict(route) ? new StrictCounter(server, own, route) : new PlainCounter(server, own);
+    }
+
+    incr(key: string, callback: Callback, timeWindow: number, max: number): void {
+      tell(callback, () => this.#counter.count(key, checked(this.route, timeWindow, max)));
+    }
+
+    read(key: string, callback: Callback, timeWindow: number, max: number): void {
+      tell(callback, () => this.#counter.read(key, checked(this.route, timeWindow, max)));
+    }
+
+    child(route: RouteLimit & object): Store {
+      const { method = "", url = "" } = route.routeInfo ?? {};
+      return new TokenBucketStore(route, `${this.prefix}${String(method)}${url}-`);
+    }
+  }
+
+  return class extends TokenBucketStore {
+    constructor(route: object) {
+      super(route, prefix);
+    }
+  };
+}
+
+interface Window {
+  timeWindow: number;
+  max: number;
+}
+
+interface Counter {
+  count(key: string, window: Window): Promise<Count>;
+  read(key: string, window: Window): Promise<Count>;
+}
+
+function tell(callback: Callback, count: () => Promise<Count>): void {
+  Promise.resolve()
+    .then(count)
+    .then((counted) => callback(null, counted), callback);
+}
+
+/** Before version 10 the library gave stores other numbers. */
+function checked(route: RouteLimit, timeWindow: number, max: number): Window {
+  const isOld = typeof route.timeWindow === "number" && route.timeWindow !== timeWindow;
+  if (isOld || !(timeWindow >= 0) || typeof max !== "number") {
+    throw new BadArgument("max: the library does not tell it; the store needs @fastify/rate-limit 10 or later");
+  }
+  return { timeWindow, max };
+}
+
+/** A bucket a key. */
+class PlainCounter implements Counter {
+  readonly #limiter: Limiter;
+  /** Most calls have the same. */
+  #last = { max: NaN, timeWindow: NaN, limit: NO_LIMIT };
+
+  constructor(server: Server, { prefix, ...options }: LimiterOptions) {
+    this.#limiter = new Limiter(server, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
+  }
+
+  async count(key: string, window: Window): Promise<Count> {
+    const decision = await this.#limiter.take(key, 1, { limit: this.#limit(window) });
+    if (!decision.allowed) return { current: window.max + 1, ttl: untilPass(decision, window) };
+    if (decision.degraded && this.#limiter.onError === "open") return { current: 1, ttl: window.timeWindow };
+    return counted(decision, window);
+  }
+
+  async read(key: string, window: Window): Promise<Count> {
+    return counted(await this.#limiter.peek(key, 0, { limit: this.#limit(window) }), window);
+  }
+
+  #limit({ max, timeWindow }: Window): Limit {
+    if (this.#last.max !== max || this.#last.timeWindow !== timeWindow) {
+      this.#last = { max, timeWindow, limit: windowLimit(max, timeWindow) };
+    }
+    return this.#last.limit;
+  }
+}
+
+/** A bucket a key that is blocked for its denials, or counts them. */
+class StrictCounter implements Counter {
+  readonly #buckets: BlockableBuckets;
+  readonly #route: RouteLimit;
+  readonly #prefix: string;
+  readonly #canMark: (outcome: Outcome) => boolean;
+
+  constructor(server: Server, { prefix, ...options }: LimiterOptions, route: RouteLimit) {
+    this.#buckets = new BlockableBuckets(server, options);
+    this.#route = route;
+    this.#prefix = prefix ?? "";
+    const { onError = "local" } = options;
+    this.#canMark = ({ degraded }) => !degraded || onError === "local";
+  }
+
+  async count(key: string, window: Window): Promise<Count> {
+    const bucket = this.#bucket(key, window);
+    const outcome = await this.#buckets.take(bucket, 1, { countDenials: true });
+    const { allowed, denials } = outcome;
+    if (!this.#canMark(outcome)) {
+      return allowed
+        ? { current: 1, ttl: window.timeWindow }
+        : { current: window.max + 1, ttl: untilPass(outcome.bucket, window) };
+    }
+    if (allowed) {
+      if (denials > 0) await this.#buckets.forgetDenials(bucket);
+      return counted(outcome.bucket, window);
+    }
+    return this.#deny(bucket, outcome, window);
+  }
+
+  async read(key: string, window: Window): Promise<Count> {
+    const { blockedMs, bucket } = await this.#buckets.look(this.#bucket(key, window));
+    return blockedMs > 0 ? { current: window.max + 1, ttl: blockedMs } : counted(bucket, window);
+  }
+
+  /** Counts the denials since the last request that passed, and blocks for as long as the route's options say. */
+  async #deny(bucket: Bucket, outcome: Outcome, window: Window): Promise<Count> {
+    const { continueExceeding, exponentialBackoff } = this.#route;
+    const { timeWindow, max } = window;
+    const blocks = continueExceeding || exponentialBackoff;
+    const denials = (blocks && outcome.blockedMs === 0 ? 0 : outcome.denials) + 1;
+    const blockMs = continueExceeding ? timeWindow : timeWindow * 2 ** (denials - 1);
+    await Promise.all([
+      this.#buckets.setDenials(bucket, denials, blocks ? blockMs : timeWindow),
+      blocks && this.#buckets.block(bucket, blockMs),
+    ]);
+    return { current: max + denials, ttl: blocks ? blockMs : untilPass(outcome.bucket, window) };
+  }
+
+  #bucket(key: string, { max, timeWindow }: Window): Bucket {
+    return { name: this.#prefix + key, limit: windowLimit(max, timeWindow) };
+  }
+}
+
+function isStrict({ continueExceeding, exponentialBackoff, ban = -1 }: RouteLimit): boolean {
+  return continueExceeding === true || exponentialBackoff === true || ban >= 0;
+}
+
+function counted({ remaining, resetAfterMs }: Decision, { max }: Window): Count {
+  return { current: Math.min(Math.max(max - remaining, 0), max), ttl: resetAfterMs };
+}
+
+/** The library has no word for "never", as of a `max` of 0: until then, the whole window. */
+function untilPass({ retryAfterMs }: Decision, { timeWindow }: Window): number {
+  return retryAfterMs < 0 ? timeWindow : retryAfterMs;
+}

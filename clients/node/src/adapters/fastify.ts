@@ -1,0 +1,24 @@
+/** A hook for Fastify, of all routes or of one: `app.addHook("onRequest", rateLimit(limiter))`. */
+
+import type { FastifyReply, FastifyRequest } from "fastify";
+
+import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
+import type { Limiter } from "../api/limiter.js";
+
+export { clientAddress } from "./http.js";
+export type { RateLimitOptions } from "./http.js";
+
+/**
+ * Answers 429 to denied requests, 503 if the server is away and the limiter's `onError` is "closed".
+ * What is thrown goes to Fastify's error handler: the caller's mistakes, and `ServerAway`.
+ */
+export function rateLimit(limiter: Limiter, options: RateLimitOptions<FastifyRequest> = {}) {
+  checkOptions(options);
+  return async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    const { headers, refusal } = await decide(limiter, options, request);
+    for (const [name, value] of Object.entries(headers)) {
+      reply.header(name, headerValue(name, value, reply.getHeader(name)));
+    }
+    if (refusal) await reply.code(refusal.status).send(refusal.body);
+  };
+}

@@ -1,0 +1,78 @@
+/** Common code of the middleware for Express and Fastify. */
+
+import ipaddr from "ipaddr.js";
+
+import type { HeaderOptions } from "../values/decision.js";
+import { BadArgument, BadArgumentType } from "../values/errors.js";
+import { isAmount, type Amount, type Limit } from "../values/limit.js";
+import type { Limiter } from "../api/limiter.js";
+
+export interface RateLimitOptions<Request> extends HeaderOptions {
+  /** Returns the name of the bucket; the client's address by default. Two limiters keep apart by their prefixes. */
+  key?: (request: Request) => string;
+  /** Tokens that a request takes; 1 by default. If the function returns no number, the request is answered with 400. */
+  cost?: Amount | ((request: Request) => Amount);
+  /** Returns the limit of this request, if it has one of its own, as for a paying user. */
+  limit?: (request: Request) => Limit | undefined;
+}
+
+export interface Answer {
+  headers: Record<string, string>;
+  /** Undefined if the request may pass. */
+  refusal: { status: number; body: object } | undefined;
+}
+
+const NO_COST = { error: "the cost of this request is not a number of at least 0" };
+/** Limiters on one route each add a member to these lists. */
+const LISTS = new Set(["RateLimit", "RateLimit-Policy"]);
+
+/** Returns the value of a header that may have been set by another limiter before. */
+export function headerValue(name: string, value: string, before: unknown): string {
+  return before !== undefined && LISTS.has(name) ? `${String(before)}, ${value}` : value;
+}
+
+export async function decide<Request extends { ip?: string | undefined }>(
+  limiter: Limiter,
+  options: RateLimitOptions<Request>,
+  request: Request,
+): Promise<Answer> {
+  const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
+  const tokens = typeof cost === "function" ? cost(request) : cost;
+  if (!isAmount(tokens)) return { headers: {}, refusal: { status: 400, body: NO_COST } };
+  const limit = options.limit?.(request);
+  const decision = await limiter.take(key(request), tokens, { limit });
+  const headers = limiter.headers(decision, { ...options, limit });
+  if (decision.allowed) return { headers, refusal: undefined };
+  const { degraded, retryAfterMs } = decision;
+  if (degraded && limiter.onError === "closed")
+    return { headers, refusal: { status: 503, body: { error: "the rate limiter is not available" } } };
+  // Without Retry-After: there is no moment at which this request would pass.
+  const never = { error: "the request costs more than its limit holds" };
+  return {
+    headers,
+    refusal: { status: 429, body: retryAfterMs < 0 ? never : { error: "rate limit exceeded", retryAfterMs } },
+  };
+}
+
+export function checkOptions({ key, cost, limit }: RateLimitOptions<never>): void {
+  if (key !== undefined && typeof key !== "function")
+    throw new BadArgumentType("key: is not a function of the request");
+  if (limit !== undefined && typeof limit !== "function")
+    throw new BadArgumentType("limit: is not a function of the request");
+  if (cost !== undefined && typeof cost !== "function" && !(Number(cost) >= 0)) {
+    throw new BadArgument(`cost: ${cost} is not a number of at least 0`);
+  }
+}
+
+/**
+ * A caller's address; of IPv6 the /64, because one host has all of it to choose from.
+ *
+ * `ip` is as true as the framework's `trust proxy` setting: name the proxies, never set it to `true`.
+ */
+export function clientAddress(ip: string | undefined): string {
+  if (!ip || !ipaddr.isValid(ip)) return ip ?? ""; // a Unix socket, or what a trusted proxy wrote instead
+  const address = ipaddr.process(ip); // ::ffff:192.0.2.1 is 192.0.2.1
+  if (address.kind() === "ipv4") return address.toString();
+  const network = (address as ipaddr.IPv6).parts.slice(0, 4);
+  return `${network.map((part) => part.toString(16)).join(":")}::/64`;
+}

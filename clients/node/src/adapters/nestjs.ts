@@ -1,0 +1,66 @@
+/**
+ * The storage of @nestjs/throttler: its guard, decorators and options stay as they are.
+ *
+ *     ThrottlerModule.forRoot({ throttlers: [{ ttl: 60_000, limit: 10 }], storage: new TokenBucketStorage(redis) });
+ *
+ * `limit` is the capacity, and so many flow in over `ttl`.
+ */
+
+import type { ThrottlerStorage } from "@nestjs/throttler";
+
+import type { Options } from "../api/decider.js";
+import { BlockableBuckets, type Outcome } from "./blocks.js";
+import { BadArgument } from "../values/errors.js";
+import type { Client } from "../transport/driver.js";
+import type { Server } from "../transport/server.js";
+
+/** What a guard gets; its times are seconds. */
+export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
+
+export class TokenBucketStorage implements ThrottlerStorage {
+  readonly #buckets: BlockableBuckets;
+  readonly #prefix: string;
+
+  constructor(client: Client | Server, options: Options = {}) {
+    this.#buckets = new BlockableBuckets(client, options);
+    this.#prefix = options.prefix ?? "throttler:";
+  }
+
+  /** Takes a token. Times are milliseconds. Who finds none is blocked for `blockDuration`, or not at all if it is 0. */
+  async increment(
+    key: string,
+    ttl: number,
+    limit: number,
+    blockDuration: number,
+    throttlerName: string,
+  ): Promise<ThrottlerRecord> {
+    if (limit === undefined) throw new BadArgument("limit: is missing: @nestjs/throttler tells it from version 6 on");
+    const capacity = Math.max(limit, 0);
+    const bucket = {
+      name: `${this.#prefix}${key}:${throttlerName}`,
+      limit: { capacity, rate: `${capacity || 1}/${ttl}ms` },
+    };
+    const outcome = await this.#buckets.take(bucket, 1);
+    if (outcome.allowed || outcome.degraded || outcome.blockedMs > 0 || blockDuration <= 0) {
+      return record(outcome, limit, ttl);
+    }
+    await this.#buckets.block(bucket, blockDuration);
+    return record({ ...outcome, blockedMs: blockDuration }, limit, ttl);
+  }
+}
+
+function record({ allowed, degraded, bucket, blockedMs }: Outcome, limit: number, ttl: number): ThrottlerRecord {
+  // The guard has no word for "never", as in a limit of 0: until then, what would be the whole ttl.
+  const retryAfterMs = bucket.retryAfterMs < 0 ? ttl : bucket.retryAfterMs;
+  const totalHits = degraded ? 0 : limit - bucket.remaining + (allowed ? 0 : 1);
+  return {
+    totalHits,
+    timeToExpire: seconds(bucket.resetAfterMs),
+    isBlocked: !allowed,
+    timeToBlockExpire: allowed ? 0 : seconds(Math.max(blockedMs, retryAfterMs)),
+  };
+}
+
+function seconds(ms: number): number {
+  return Math.ceil(ms / 1000);
+}

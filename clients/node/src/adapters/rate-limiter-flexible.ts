@@ -1,0 +1,262 @@
+/**
+ * `RateLimiterTokenBucket` where `RateLimiterRedis` of rate-limiter-flexible stands.
+ *
+ *     const limiter = new RateLimiterTokenBucket({ storeClient: new Redis(), points: 6, duration: 1 });
+ *     limiter.consume(ip, 2).then(passed, refused);
+ *
+ * `points` is the capacity, and so many flow in over `duration`. Results are its own RateLimiterRes, and the
+ * limiter is one to its wrappers. `msBeforeNext` is, of a refusal, until the same call would pass (-1: never),
+ * of all else until every point is there again.
+ */
+
+import * as flexible from "rate-limiter-flexible";
+import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
+
+import type { Options } from "../api/decider.js";
+import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
+import type { Decision } from "../values/decision.js";
+import { Denials } from "../api/denials.js";
+import { BadArgument } from "../values/errors.js";
+import { flowMs, type Limit } from "../values/limit.js";
+import type { Client, Clock } from "../transport/driver.js";
+import { serverOf, type Server } from "../transport/server.js";
+
+export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | "onError"> {
+  storeClient: Client | Server;
+  /** The most that can be consumed at once. */
+  points: number;
+  /** How many seconds `points` take to flow in. */
+  duration: number;
+  /** "rlflx" by default; "" for none. */
+  keyPrefix?: string;
+  /** For how many seconds a key is blocked whose points did not suffice; 0 by default. */
+  blockDuration?: number;
+  /** At least `points`: refused keys are refused here, without asking, until their time has come. */
+  inMemoryBlockOnConsumed?: number;
+  /** For so many seconds instead; 0 by default. */
+  inMemoryBlockDuration?: number;
+  /** Decides when the server cannot be asked; without one, calls are rejected with an Error. */
+  insuranceLimiter?: RateLimiterLike | undefined;
+  /** Not offered: `reserve` of `Limiter` spreads calls evenly. */
+  execEvenly?: false;
+  /** Not offered: what is refused is not counted. */
+  blockOnConsumed?: 0;
+}
+
+export interface CallOptions {
+  /** Seconds, for this call, instead of `duration`. */
+  customDuration?: number;
+}
+
+type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
+
+const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
+
+/** The class that RateLimiterUnion accepts: exported from version 11 on, before that only the base of all limiters. */
+const Base: typeof flexible.RateLimiterCompatibleAbstract =
+  (flexible as Partial<typeof flexible>).RateLimiterCompatibleAbstract ??
+  Object.getPrototypeOf(flexible.RateLimiterMemory);
+
+export class RateLimiterTokenBucket extends Base {
+  points: number;
+  duration: number;
+  override blockDuration: number;
+  override keyPrefix: string;
+  override execEvenly = false;
+  insuranceLimiter: RateLimiterLike | undefined;
+  readonly inMemoryBlockOnConsumed: number;
+  readonly inMemoryBlockDuration: number;
+  readonly #buckets: BlockableBuckets;
+  readonly #clock: Clock;
+  #denials: Denials;
+
+  constructor(options: RateLimiterTokenBucketOptions) {
+    super();
+    const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
+    const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0, execEvenly, blockOnConsumed } = options;
+    if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
+    if (!(duration > 0 && duration < Infinity)) {
+      throw new Error("duration must be set and above 0: points of a bucket always come back");
+    }
+    if (execEvenly) throw new Error("execEvenly is not offered: use reserve() of Limiter");
+    if (blockOnConsumed) throw new Error("blockOnConsumed is not offered: what is refused is not counted");
+    if (typeof keyPrefix !== "string") throw new Error("keyPrefix must be string");
+    if (inMemoryBlockOnConsumed > 0 && points > inMemoryBlockOnConsumed) {
+      throw new Error('inMemoryBlockOnConsumed option must be greater or equal "points" option');
+    }
+    if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
+      throw new Error("inMemoryBlockOnConsumed option must be set up");
+    }
+    this.points = points;
+    this.duration = duration;
+    this.keyPrefix = keyPrefix;
+    this.blockDuration = blockDuration;
+    this.insuranceLimiter = insuranceLimiter;
+    this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
+    this.inMemoryBlockDuration = inMemoryBlockDuration;
+    this.#buckets = new BlockableBuckets(storeClient, { ...options, onError: "throw" });
+    this.#clock = serverOf(storeClient).clock;
+    this.#denials = this.#noDenials();
+  }
+
+  get msDuration(): number {
+    return this.duration * 1000;
+  }
+
+  get msBlockDuration(): number {
+    return this.blockDuration * 1000;
+  }
+
+  getKey(key: string | number): string {
+    return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
+  }
+
+  parseKey(rlKey: string): string {
+    return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
+  }
+
+  /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error when the store fails. */
+  override async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("consume", [key, points, options], async () => {
+      const bucket = this.#bucket(key, options);
+      const remembered = this.#denials.recall(bucket.name, bucket.limit, points);
+      if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
+      const askedAt = this.#clock.now();
+      const outcome = await this.#buckets.take(bucket, points);
+      if (outcome.allowed) return this.#passed(outcome.bucket, points);
+      throw await this.#refused(bucket, points, outcome, askedAt);
+    });
+  }
+
+  /** Takes points in any case. */
+  override async penalty(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("penalty", [key, points, options], async () =>
+      this.#changed(await this.#buckets.charge(this.#bucket(key, options), points), points),
+    );
+  }
+
+  /** Puts points back, never more than were taken. */
+  override async reward(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("reward", [key, points, options], async () => {
+      const bucket = this.#bucket(key, options);
+      return this.#changed(await this.#buckets.give(bucket, points), -points);
+    });
+  }
+
+  /**
+   * Returns what a key has left; null if that is everything. Without a point left, more than `points` count as consumed:
+   * by that, callers that ask first are refused, as after a refusal by the original.
+   */
+  override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
+    return this.#insured("get", [key, options], async () => {
+      const bucket = this.#bucket(key, options);
+      return this.#known(bucket.limit, await this.#buckets.look(bucket));
+    });
+  }
+
+  /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
+  override async set(
+    key: string | number,
+    points: number,
+    secDuration: number,
+    options: CallOptions = {},
+  ): Promise<RateLimiterRes> {
+    return this.#insured("set", [key, points, secDuration, options], async () => {
+      const bucket = this.#bucket(key, options);
+      this.#denials.forget(bucket.name, bucket.limit);
+      if (points > this.points) return this.#block(bucket, points, secDuration);
+      await this.#buckets.set(bucket, Math.max(points, 0));
+      return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
+    });
+  }
+
+  /** Denies every call for that many seconds; 0: until it is deleted. */
+  override async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("block", [key, secDuration, options], () =>
+      this.#block(this.#bucket(key, options), this.points + 1, secDuration),
+    );
+  }
+
+  /** Returns whether there was a key. */
+  override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
+    return this.#insured("delete", [key, options], async () => {
+      const bucket = this.#bucket(key, options);
+      this.#denials.forget(bucket.name, bucket.limit);
+      return this.#buckets.delete(bucket);
+    });
+  }
+
+  deleteInMemoryBlockedAll(): void {
+    this.#denials = this.#noDenials();
+  }
+
+  #bucket(key: string | number, { customDuration = this.duration }: CallOptions): { name: string; limit: Limit } {
+    const capacity = Math.max(this.points, 0);
+    return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${customDuration}s` } };
+  }
+
+  /** Returns what is left after points were put or taken, which no block keeps from happening. */
+  #changed({ bucket, blockedMs }: Outcome, points: number): RateLimiterRes {
+    return blockedMs > 0 ? new RateLimiterRes(0, this.#msOf(blockedMs), this.points + 1) : this.#passed(bucket, points);
+  }
+
+  #known(limit: Limit, outcome: Outcome): RateLimiterRes | null {
+    const { remaining, resetAfterMs } = outcome.bucket;
+    if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
+    if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
+    const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(limit, this.points - 1)), 1);
+    return new RateLimiterRes(0, msBeforeNext, Math.max(this.points - remaining, this.points + 1));
+  }
+
+  /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
+  #msOf(blockedMs: number): number {
+    return isForever(blockedMs) ? this.msDuration : blockedMs;
+  }
+
+  #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
+    const consumed = this.points - remaining;
+    return new RateLimiterRes(Math.max(remaining, 0), resetAfterMs, consumed, consumed === points);
+  }
+
+  async #refused(
+    bucket: { name: string; limit: Limit },
+    points: number,
+    { bucket: decision, blockedMs }: Outcome,
+    askedAt: number,
+  ): Promise<RateLimiterRes> {
+    // After a block it is the bucket's turn, which may still lack points.
+    let msBeforeNext = Math.max(this.#msOf(blockedMs), decision.retryAfterMs);
+    if (blockedMs === 0 && this.blockDuration > 0) {
+      msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
+      await this.#buckets.block(bucket, this.msBlockDuration);
+    }
+    if (decision.retryAfterMs < 0) msBeforeNext = -1;
+    if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
+    // Of a block it does not matter how many points are asked for.
+    const cost = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0 ? 0 : points;
+    const { name, limit } = bucket;
+    this.#denials.remember(name, limit, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
+    return new RateLimiterRes(0, msBeforeNext, this.points - decision.remaining + points);
+  }
+
+  async #block(bucket: { name: string; limit: Limit }, points: number, secDuration: number): Promise<RateLimiterRes> {
+    await this.#buckets.block(bucket, secDuration > 0 ? secDuration * 1000 : Infinity);
+    return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
+  }
+
+  #noDenials(): Denials {
+    const size = this.inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
+    return new Denials(size, this.#clock);
+  }
+
+  /** Does `work`; at any error of the store, lets the insurance do the same. */
+  async #insured<T>(method: Method, args: unknown[], work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (failed) {
+      const insurance = this.insuranceLimiter;
+      if (!insurance || !(failed instanceof Error) || failed instanceof BadArgument) throw failed;
+      return (insurance[method] as (...args: unknown[]) => Promise<T>)(...args);
+    }
+  }
+}

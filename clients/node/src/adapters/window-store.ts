@@ -1,0 +1,157 @@
+/** The stores of express-rate-limit and hono-rate-limiter, which count hits in windows: a hit is a token taken. */
+
+import { AsyncLocalStorage } from "node:async_hooks";
+
+import type { Decision } from "../values/decision.js";
+import { BadArgument, BadArgumentType } from "../values/errors.js";
+import type { Limit } from "../values/limit.js";
+import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import type { Client } from "../transport/driver.js";
+import type { Server } from "../transport/server.js";
+
+export interface StoreOptions extends LimiterOptions {
+  /**
+   * The limit of a key. Needed where the library's `limit` is a function of the request, which a store does not see:
+   * the two functions have to agree.
+   */
+  limitOf?: (key: string) => number | Promise<number>;
+}
+
+/** The library's options that a store reads. */
+export interface WindowOptions {
+  windowMs: number;
+  limit: number | ((...request: never[]) => unknown);
+  skipFailedRequests?: boolean;
+  skipSuccessfulRequests?: boolean;
+}
+
+export interface Hits {
+  /** More than the limit exactly if the request is denied. */
+  totalHits: number;
+  /** When the next request passes after a denial; otherwise when the bucket is full. */
+  resetTime: Date;
+}
+
+/** The tokens of a request that it has taken and not given back. */
+interface Taken {
+  key: string;
+  tokens: number;
+}
+
+/** The limit comes with each call. */
+export const NO_LIMIT: Limit = { capacity: 0, rate: 1 };
+
+export class WindowStore {
+  /** A bucket is at the key "tb:" + prefix + the library's key. */
+  readonly prefix: string;
+  readonly localKeys = false;
+  readonly #limiter: Limiter;
+  readonly #limitOf: StoreOptions["limitOf"];
+  #window: WindowOptions | undefined;
+  /** Unless it depends on the key. */
+  #fixed: Limit | undefined;
+  #mistake: BadArgument | undefined;
+  /** Set if requests can get their tokens back: a denied one is skipped as well, and has taken none. */
+  #taken: AsyncLocalStorage<Taken> | undefined;
+
+  constructor(client: Client | Server, prefix: string, { limitOf, ...options }: StoreOptions) {
+    if (limitOf !== undefined && typeof limitOf !== "function") {
+      throw new BadArgumentType("limitOf: is not a function of the key");
+    }
+    this.prefix = prefix;
+    this.#limiter = new Limiter(client, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
+    this.#limitOf = limitOf;
+  }
+
+  /** Called by the library. A mistake also fails every later call, because newer libraries log what this throws. */
+  init(options: WindowOptions): void {
+    this.#mistake = this.#mistakeIn(options);
+    if (this.#mistake) throw this.#mistake;
+    const { windowMs, limit, skipFailedRequests, skipSuccessfulRequests } = options;
+    this.#window = { windowMs, limit };
+    if (typeof limit === "number") this.#fixed = windowLimit(limit, windowMs);
+    if (skipFailedRequests || skipSuccessfulRequests) this.#taken = new AsyncLocalStorage();
+  }
+
+  async increment(key: string): Promise<Hits> {
+    const taken = { key, tokens: 0 };
+    this.#taken?.enterWith(taken); // Before the first await, so that it is the caller's context.
+    const limit = this.#mistake || !this.#fixed ? await this.#limit(key) : this.#fixed;
+    const decision = await this.#limiter.take(key, 1, { limit });
+    taken.tokens = Number(decision.allowed);
+    return this.#hits(decision, Number(limit.capacity));
+  }
+
+  /** Gives back the token that the request took, if it took one. */
+  async decrement(key: string): Promise<void> {
+    const taken = this.#taken?.getStore();
+    if (taken?.key === key) {
+      if (taken.tokens === 0) return;
+      taken.tokens = 0;
+    }
+    await this.#limiter.give(key, 1, { limit: await this.#limit(key) });
+  }
+
+  /** Undefined of a full bucket. */
+  async get(key: string): Promise<Hits | undefined> {
+    const limit = await this.#limit(key);
+    const { remaining, resetAfterMs } = await this.#limiter.peek(key, 0, { limit });
+    if (resetAfterMs === 0) return undefined;
+    return { totalHits: Number(limit.capacity) - remaining, resetTime: inMs(resetAfterMs) };
+  }
+
+  async resetKey(key: string): Promise<void> {
+    await this.#limiter.reset(key, { limit: await this.#limit(key) });
+  }
+
+  /** Gives back what batches have left. The client stays open. */
+  async shutdown(): Promise<void> {
+    await this.#limiter.close();
+  }
+
+  #mistakeIn({ windowMs, limit }: WindowOptions): BadArgument | undefined {
+    if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument(`windowMs: ${windowMs} is not above 0`);
+    if (typeof limit === "function") {
+      if (this.#limitOf) return undefined;
+      return new BadArgumentType("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
+    }
+    if (this.#limitOf) return new BadArgumentType("limitOf: is for a `limit` that is a function");
+    if (typeof limit !== "number" || Number.isNaN(limit)) {
+      return new BadArgumentType(`limit: ${String(limit)} is not a number`);
+    }
+    const other = this.#window;
+    if (other && (other.windowMs !== windowMs || other.limit !== limit)) {
+      return new BadArgument("store: two limiters with different limits share it, so neither would hold");
+    }
+    return undefined;
+  }
+
+  async #limit(key: string): Promise<Limit> {
+    if (this.#mistake) throw this.#mistake;
+    if (!this.#window) throw new BadArgument("store: no limiter has called its init()");
+    return this.#fixed ?? windowLimit(await this.#limitOf!(key), this.#window.windowMs);
+  }
+
+  #hits(decision: Decision, capacity: number): Hits {
+    const { allowed, degraded, remaining, resetAfterMs, retryAfterMs } = decision;
+    const { windowMs, limit } = this.#window!;
+    if (!allowed) {
+      // The library's own function cannot turn a denial into a pass.
+      const totalHits = typeof limit === "function" ? Number.MAX_SAFE_INTEGER : capacity + 1;
+      return { totalHits, resetTime: inMs(retryAfterMs < 0 ? windowMs : retryAfterMs) };
+    }
+    const isUnknown = degraded && this.#limiter.onError === "open";
+    const totalHits = isUnknown ? 1 : Math.min(Math.max(capacity - remaining, 1), capacity);
+    return { totalHits, resetTime: inMs(isUnknown ? windowMs : resetAfterMs) };
+  }
+}
+
+/** A bucket of the limit's size, into which as many tokens flow in a window. */
+export function windowLimit(limit: number, windowMs: number): Limit {
+  const capacity = Math.max(Math.floor(limit), 0);
+  return { capacity, rate: `${capacity || 1}/${windowMs}ms` };
+}
+
+function inMs(ms: number): Date {
+  return new Date(Date.now() + ms);
+}

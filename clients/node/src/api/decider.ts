@@ -1,0 +1,382 @@
+/** The common part of all limiters: asks the server, and applies `onError` without it. */
+
+import { scriptKey, type Command } from "../transport/command.js";
+import { Decision, JointDecision } from "../values/decision.js";
+import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "../values/errors.js";
+import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
+import type { Client, Clock } from "../transport/driver.js";
+import { setTimeout } from "../transport/timers.js";
+import { outside, serverOf, type How, type Listener, type Server } from "../transport/server.js";
+
+export type Policy = "local" | "open" | "closed" | "throw";
+
+export interface Options {
+  /** Precedes each name in its key; "tb:" by default. */
+  prefix?: string;
+  /**
+   * Decides while the server is away. "local", the default, enforces the same limit in the memory of this process;
+   * "open" lets every call pass, "closed" none; "throw" rejects calls with `ServerAway`.
+   */
+  onError?: Policy;
+  /** Called with every decision, and how long it took. What it throws becomes a warning. */
+  onDecision?: OnDecision | undefined;
+}
+
+export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
+
+/** One of several buckets that a command is about. */
+export interface Part {
+  /** The name of its limit. */
+  which: string;
+  name: string;
+  limit: Limit;
+  amount: Amount;
+}
+
+export interface Bucket {
+  name: string;
+  limit: Limit;
+}
+
+/** How long the caller takes part in a call. */
+export interface Caller {
+  /** Ends the caller's wait. The call itself goes on, and a later grant is given back. */
+  signal?: AbortSignal | undefined;
+}
+
+/** How long a call waits its turn in the server. */
+export interface WaitOptions {
+  /**
+   * The longest wait; 0, none, by default. Calls that wait for the same bucket are served in order. A `signal` ends
+   * the wait at once.
+   */
+  maxWaitMs?: number | undefined;
+}
+
+const MAX_WAIT_MS = 30 * 86_400_000;
+/** A timer of Node has a limit. */
+const LONGEST_PAUSE_MS = 86_400_000;
+
+export function checkWait({ maxWaitMs = 0 }: WaitOptions): void {
+  if (maxWaitMs >= 0 && maxWaitMs <= MAX_WAIT_MS) return;
+  throw new BadArgument(`maxWaitMs: ${maxWaitMs} is not from 0 to 30 days`);
+}
+
+const POLICIES = new Set(["local", "open", "closed", "throw"]);
+
+export class Decider {
+  readonly prefix: string;
+  readonly onError: Policy;
+  readonly server: Server;
+  readonly clock: Clock;
+  readonly #onDecision: OnDecision | undefined;
+  /** Caches the words of the limit, which most calls share. */
+  #lastLimit: Limit | undefined;
+  #lastWords: readonly [string, string] = ["", ""];
+
+  constructor(client: Client | Server, { prefix = "tb:", onError = "local", onDecision }: Options) {
+    if (!POLICIES.has(onError)) {
+      throw new BadArgumentType(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
+    }
+    this.prefix = prefix;
+    this.onError = onError;
+    this.server = serverOf(client);
+    this.clock = this.server.clock;
+    this.#onDecision = onDecision;
+  }
+
+  /** Decides on one bucket. */
+  decide(operation: string, bucket: Bucket, words: readonly Amount[], caller?: Caller, how?: How): Promise<Decision> {
+    const decided = this.decideQuietly(operation, bucket, words, caller, how);
+    return this.#onDecision ? this.#told([bucket], decided) : decided;
+  }
+
+  /** Does not call `onDecision`. */
+  decideQuietly(
+    operation: string,
+    bucket: Bucket,
+    words: readonly Amount[],
+    caller?: Caller,
+    how?: How,
+  ): Promise<Decision> {
+    return this.decisionOf(this.command(operation, bucket, words), readDecision, caller, how);
+  }
+
+  command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
+    if (limit !== this.#lastLimit) {
+      this.#lastLimit = limit;
+      this.#lastWords = limitWords(limit);
+    }
+    const [capacity, rate] = this.#lastWords;
+    const key = this.prefix + name;
+    if (words.length === 1) return [operation, key, capacity, rate, String(words[0])];
+    return [operation, key, capacity, rate, ...words.map(String)];
+  }
+
+  /** Decides on several buckets: `command` precedes the arguments of each. */
+  decideAll(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
+    const decided = this.decideAllQuietly(parts, command, how);
+    return this.#onDecision ? this.#told(parts, decided) : decided;
+  }
+
+  /** Does not call `onDecision`. */
+  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
+    const words = parts.flatMap(({ name, limit, amount }) => {
+      checkLimit(limit);
+      checkAmount("amount", amount);
+      return [this.prefix + name, ...limitWords(limit), String(amount)];
+    });
+    const names = parts.map((part) => part.which);
+    return this.decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
+  }
+
+  decisionOf<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller?: Caller,
+    how?: How,
+  ): Promise<D> {
+    if (how?.maxWaitMs) return this.#decideInTurn(command, read, caller, how, how.maxWaitMs);
+    return this.#decisionOf(command, read, caller, how);
+  }
+
+  #decisionOf<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller: Caller | undefined,
+    how: How | undefined,
+  ): Promise<D> {
+    if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
+    return new Promise((resolve, reject) => {
+      const listener = new DecisionListener(this, command, read, how?.keeps === true, resolve, reject);
+      if (caller?.signal) listener.listenTo(caller.signal);
+      const call = this.server.ask(command, listener, how);
+      if (how?.maxWaitMs) listener.onLeft = () => call.leave();
+    });
+  }
+
+  /** Waits in the server. Where that is impossible, sends the call again when it may be granted. */
+  async #decideInTurn<D extends Decision>(
+    command: Command,
+    read: (reply: unknown) => D,
+    caller: Caller | undefined,
+    how: How,
+    maxWaitMs: number,
+  ): Promise<D> {
+    const untilMs = this.clock.now() + maxWaitMs;
+    const atOnce = { ...how, maxWaitMs: 0 };
+    if (this.server.canWaitFor(command)) {
+      try {
+        return await this.#decisionOf(command, read, caller, how);
+      } catch (error) {
+        if (error instanceof TooManyWait) return this.#decisionOf(command, read, caller, atOnce);
+        if (!(error instanceof CannotWait)) throw error;
+      }
+    }
+    for (;;) {
+      const decision = await this.#decisionOf(command, read, caller, atOnce);
+      const { allowed, degraded, retryAfterMs } = decision;
+      if (allowed || degraded || retryAfterMs < 0 || this.clock.now() + retryAfterMs > untilMs) return decision;
+      await this.clock.sleep(Math.min(Math.max(retryAfterMs, 1), LONGEST_PAUSE_MS), caller?.signal);
+    }
+  }
+
+  /** Sends a command that decides nothing, such as DEL. */
+  ask(command: Command, how?: How): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.server.ask(command, new ReplyListener(this, how?.together ?? [command], resolve, reject), how);
+    });
+  }
+
+  tell(name: string, limit: Limit, decision: Decision, began: number): void {
+    const durationMs = this.clock.now() - began;
+    outside(() => this.#onDecision?.(name, limit, decision, durationMs));
+  }
+
+  async #told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>): Promise<D> {
+    const began = this.clock.now();
+    const decision = await decided;
+    for (const { which = "", name, limit } of buckets) {
+      const own = decision instanceof JointDecision ? (decision.each[which] ?? decision) : decision;
+      this.tell(name, limit, own, began);
+    }
+    return decision;
+  }
+
+  /** Returns the decision of `onError` in place of the server's. */
+  byPolicy<D extends Decision>(command: Command, read: (reply: unknown) => D, lost: boolean): D {
+    if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
+    const isOpen = this.onError === "open";
+    const granted = command[0] === "TB.TAKEUPTO" ? Number(command[4]) : 1;
+    const numbers = isOpen ? [granted, 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
+    return read([...numbers, []]).asDegraded(lost);
+  }
+
+  /** Decides by `onError` without asking the server. */
+  decideAlone(operation: string, bucket: Bucket, words: readonly Amount[]): Decision {
+    const { reason, circuit } = this.server.transportOf(this.prefix + bucket.name);
+    this.countDegraded(false, reason, circuit.lastError);
+    return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
+  }
+
+  /** Counts the decision; throws if `onError` is "throw". */
+  countDegraded(lost: boolean, why: string, cause: unknown): void {
+    this.server.degradedCount++;
+    if (this.onError !== "throw") return;
+    if (!lost) throw new ServerAway(why, { cause });
+    throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${why}`, { cause });
+  }
+
+  /** Sends a command in the background. */
+  send(command: Command): void {
+    this.server.ask(command, NOBODY);
+  }
+
+  /** Deletes the buckets of these names. */
+  async deleteAll(names: readonly string[]): Promise<void> {
+    const keys = names.map((name) => this.prefix + name);
+    await this.ask(["DEL", ...keys]);
+    // Which may be on another node.
+    if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
+  }
+
+  /**
+   * Settles a hold once the server can be asked: it is unknown whether it was granted, and no caller holds it. To settle
+   * one that was not does no harm.
+   */
+  settleUnknown(command: Command, untilMs = performance.now() + Number(command[2])): void {
+    const again = () => performance.now() < untilMs && this.settleUnknown(command, untilMs);
+    const undecided = () => setTimeout(again, Math.max(this.server.retryEveryMs, LEAST_RETRY_MS)).unref();
+    for (const words of undoing(command)) this.server.ask(words, { ...NOBODY, undecided });
+  }
+
+  /** Undoes a grant, in the background. */
+  giveBack(command: Command, decision: Decision): void {
+    for (const words of undoing(command, decision.granted)) this.send(words);
+  }
+}
+
+/** How often a hold that may have been granted is settled again until the server replies. */
+const LEAST_RETRY_MS = 100;
+
+const readDecision = (reply: unknown) => Decision.read(reply);
+
+const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
+
+/** Hears the decision for a caller, which may leave before it comes. */
+class DecisionListener<D extends Decision> implements Listener {
+  #isWaiting = true;
+  /** Told when the caller leaves. */
+  onLeft: (() => void) | undefined;
+  #stopListening: (() => void) | undefined;
+
+  constructor(
+    readonly decider: Decider,
+    readonly command: Command,
+    readonly read: (reply: unknown) => D,
+    /** Keeps a late grant: the caller goes on, or was let through already. */
+    public keeps: boolean,
+    readonly resolve: (decision: D) => void,
+    readonly reject: (error: unknown) => void,
+  ) {}
+
+  listenTo(signal: AbortSignal): void {
+    const abort = () => {
+      this.failed(signal.reason);
+      this.onLeft?.();
+    };
+    signal.addEventListener("abort", abort, { once: true });
+    this.#stopListening = () => signal.removeEventListener("abort", abort);
+  }
+
+  replied(reply: unknown): void {
+    try {
+      const decision = this.read(reply);
+      if (this.#isWaiting) this.#resolve(decision);
+      else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
+    } catch (error) {
+      this.failed(error); // The reply is no decision.
+    }
+  }
+
+  failed(error: unknown): void {
+    if (!this.#isWaiting) return;
+    this.#end();
+    this.reject(error);
+  }
+
+  ended(): void {
+    if (this.command[0] === "TB.MHOLD" && !this.keeps) this.decider.settleUnknown(this.command);
+  }
+
+  undecided(lost: boolean, why: string, cause: unknown): void {
+    if (!this.#isWaiting) return this.ended();
+    this.#end();
+    try {
+      this.decider.countDegraded(lost, why, cause);
+      const decision = this.decider.byPolicy(this.command, this.read, lost);
+      this.keeps ||= decision.allowed;
+      this.resolve(decision);
+    } catch (error) {
+      this.reject(error);
+    }
+  }
+
+  #resolve(decision: D): void {
+    this.#end();
+    this.resolve(decision);
+  }
+
+  #end(): void {
+    this.#isWaiting = false;
+    this.#stopListening?.();
+  }
+}
+
+/** Hears the reply to a command that decides nothing. */
+class ReplyListener implements Listener {
+  constructor(
+    readonly decider: Decider,
+    readonly commands: readonly Command[],
+    readonly replied: (reply: unknown) => void,
+    readonly failed: (error: unknown) => void,
+  ) {}
+
+  undecided(lost: boolean, why: string, cause: unknown): void {
+    try {
+      this.decider.countDegraded(lost, why, cause);
+      const isLocal = this.decider.onError === "local";
+      const replies = isLocal ? this.commands.map((words) => this.decider.server.local.run(words)) : [];
+      this.replied(replies.at(-1));
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+}
+
+function undoing([operation = "", ...words]: Command, granted = 1): Command[] {
+  const [key = "", capacity = "", rate = "", cost = ""] = words;
+  switch (operation) {
+    case "TB.TAKE":
+    case "TB.RESERVE":
+      return Number(cost) === 0 ? [] : [["TB.GIVE", key, capacity, rate, cost]];
+    case "TB.TAKEUPTO":
+      return [["TB.GIVE", key, capacity, rate, String(granted)]];
+    case "TB.MTAKE":
+      return fours(words.slice(1)).map((group) => ["TB.GIVE", ...group]);
+    case "TB.MHOLD": {
+      const [count = "", , id = "", ...groups] = words;
+      return [
+        ["TB.MSETTLE", count, id, ...fours(groups).flatMap(([key, capacity, rate]) => [key, capacity, rate, "0"])],
+      ];
+    }
+    default:
+      return [];
+  }
+}
+
+type Four = [string, string, string, string];
+
+function fours(words: readonly string[]): Four[] {
+  return Array.from({ length: words.length / 4 }, (_, at) => words.slice(4 * at, 4 * at + 4) as Four);
+}

@@ -1,0 +1,71 @@
+/** Remembered denials: refuse a flood without asking the server. */
+
+import type { Decision } from "../values/decision.js";
+import type { Amount, Limit } from "../values/limit.js";
+import type { Clock } from "../transport/driver.js";
+
+interface Denial {
+  cost: number;
+  decision: Decision;
+  askedAt: number;
+  heardAt: number;
+}
+
+/**
+ * The last denial of each of at most `size` buckets.
+ *
+ * The server decided at some time between the call and its reply. Calls are refused no longer than if it was at the
+ * call; `retryAfterMs` counts from the reply, so that it is enough.
+ */
+export class Denials {
+  readonly #denials = new Map<string, Denial>();
+
+  constructor(
+    readonly size: number,
+    readonly clock: Clock,
+  ) {}
+
+  /** The denial that still holds for such a cost; one of cost 5 says nothing about cost 1. */
+  recall(name: string, limit: Limit, cost: Amount): Decision | undefined {
+    const id = bucketId(name, limit);
+    const denial = this.#denials.get(id);
+    if (!denial) return undefined;
+    const { decision } = denial;
+    const now = this.clock.now();
+    if (now >= denial.askedAt + decision.retryAfterMs) {
+      this.#denials.delete(id);
+      return undefined;
+    }
+    if (Number(cost) < denial.cost) return undefined;
+    const waitedMs = Math.floor(now - denial.heardAt);
+    return decision.with({
+      retryAfterMs: Math.max(decision.retryAfterMs - waitedMs, 1),
+      resetAfterMs: Math.max(decision.resetAfterMs - waitedMs, 1),
+    });
+  }
+
+  remember(name: string, limit: Limit, cost: Amount, decision: Decision, askedAt: number): void {
+    if (decision.allowed || decision.degraded || decision.retryAfterMs <= 0) return;
+    const id = bucketId(name, limit);
+    this.#denials.delete(id); // so that it is put behind all others
+    this.#denials.set(id, { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() });
+    if (this.#denials.size > this.size) dropOldest(this.#denials);
+  }
+
+  /** Tokens came back: the denial may no longer hold. */
+  forget(name: string, limit: Limit): void {
+    this.#denials.delete(bucketId(name, limit));
+  }
+}
+
+export function bucketId(name: string, { capacity, rate }: Limit): string {
+  return `${capacity} ${rate} ${name}`;
+}
+
+export function dropOldest<K, V>(map: Map<K, V>): V | undefined {
+  for (const [oldest, value] of map) {
+    map.delete(oldest);
+    return value;
+  }
+  return undefined;
+}

@@ -1,0 +1,180 @@
+/** Holds: tokens reserved for one piece of work until it is settled, or its holder is gone. */
+
+import { randomUUID } from "node:crypto";
+
+import { checkWait, type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
+import { Denied, JointDecision } from "../values/decision.js";
+import { BadArgument, ReplyLost, textOf } from "../values/errors.js";
+import { checkAmount, isPool, type Amount } from "../values/limit.js";
+import type { How } from "../transport/server.js";
+
+/** The actual use; for several limits, by their names. */
+export type Used = Amount | Readonly<Record<string, Amount>>;
+
+export interface HoldOptions extends Caller, WaitOptions {
+  /** When the tokens come back if the holder is gone; 30,000 by default. It is renewed three times as often. */
+  ttlMs?: number;
+}
+
+const MAX_TTL_MS = 30 * 86_400_000;
+
+/**
+ * Renews itself until it is settled; `await using` settles it at the end of its block, with `used`.
+ *
+ * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
+ * server, if there is room, and the settlement charges in any case.
+ */
+export class Hold implements AsyncDisposable {
+  readonly id = randomUUID();
+  /** The actual use, for the end of the block. `settle` says what counts if it is not set. */
+  used: Used | undefined;
+  readonly #decider: Decider;
+  readonly #parts: readonly Part[];
+  readonly #ttlMs: number;
+  #decision = new JointDecision({ allowed: false });
+  #timer: NodeJS.Timeout | undefined;
+  #renewing: Promise<JointDecision> | undefined;
+  #settled: Promise<JointDecision> | undefined;
+
+  private constructor(decider: Decider, parts: readonly Part[], ttlMs: number) {
+    if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
+    this.#decider = decider;
+    this.#parts = parts;
+    this.#ttlMs = Math.round(ttlMs);
+  }
+
+  static async of(decider: Decider, parts: readonly Part[], options: HoldOptions): Promise<Hold> {
+    const { ttlMs = 30_000, signal, maxWaitMs } = options;
+    signal?.throwIfAborted();
+    checkWait(options);
+    const hold = new Hold(decider, parts, ttlMs);
+    await hold.#set({ signal, maxWaitMs });
+    // Three times a ttl, so that one renewal may fail and the next still comes in time.
+    if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
+    else hold.#settled = Promise.resolve(hold.decision);
+    return hold;
+  }
+
+  /** Does the work while `holding`; rejects with `Denied` if it is denied. */
+  static async during<T>(holding: Promise<Hold>, work: (hold: Hold) => T | Promise<T>): Promise<T> {
+    const hold = await holding;
+    if (!hold.allowed) throw new Denied(hold.decision);
+    let result;
+    try {
+      result = await work(hold);
+    } catch (error) {
+      // The error of the work is the one to throw.
+      await hold.#end().catch((failed: unknown) => hold.#log("settled", failed));
+      throw error;
+    }
+    await hold.#end();
+    return result;
+  }
+
+  /** The first decision, then that of the last renewal. */
+  get decision(): JointDecision {
+    return this.#decision;
+  }
+
+  get allowed(): boolean {
+    return this.#decision.allowed;
+  }
+
+  /**
+   * Makes the hold last its ttl from now; one that has expired is taken anew, given room. A hold that is settled stays
+   * so: resolves to that outcome.
+   */
+  renew(): Promise<JointDecision> {
+    if (this.#settled) return this.#settled;
+    return (this.#renewing ??= this.#set({ keeps: true }).finally(() => (this.#renewing = undefined)));
+  }
+
+  /**
+   * Ends the hold: what was not used comes back, what was used beyond it is charged. What is not reported, neither here
+   * nor in `used`, counts as used; the slots of a pool (rate 0) come back. If the hold is not there any more (it
+   * expired, or the server was away when the work began), what was used is charged.
+   *
+   * Happens once: later calls get the first outcome, unless it could not be sent. It is sent even while the server is
+   * thought to be away: what a settlement does not tell is lost.
+   */
+  async settle(used: Used | undefined = this.used): Promise<JointDecision> {
+    return (this.#settled ??= this.#settle(
+      this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) })),
+    ).catch((error: unknown) => {
+      // It was not sent, so it can be tried again.
+      if (!(error instanceof ReplyLost)) this.#settled = undefined;
+      throw error;
+    }));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#end();
+  }
+
+  /** Settles with `used`; if that is wrong, settles as if nothing was reported, and throws. */
+  async #end(): Promise<void> {
+    try {
+      await this.settle();
+    } catch (error) {
+      if (error instanceof BadArgument && !this.#settled) {
+        this.used = undefined;
+        await this.settle();
+      }
+      throw error;
+    }
+  }
+
+  async #set(how: Caller & How): Promise<JointDecision> {
+    const words = ["TB.MHOLD", String(this.#parts.length), String(this.#ttlMs), this.id];
+    this.#decision = await this.#decider.decideAll(this.#parts, words, how);
+    return this.#decision;
+  }
+
+  async #settle(parts: readonly Part[]): Promise<JointDecision> {
+    clearInterval(this.#timer);
+    // A renewal on its way could arrive after the settlement.
+    await this.#renewing?.catch(() => {});
+    const how = { always: true };
+    const settled = await this.#decider.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
+    // If it is not known whether it happened, to charge could be the second time.
+    const missing = settled.lost ? [] : parts.filter((part) => isMissing(part, settled));
+    const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount], undefined, how));
+    const lost = (await Promise.all(charges)).some((charged) => charged.lost);
+    return lost ? settled.asDegraded(true) : settled;
+  }
+
+  #usedOf({ which, limit, amount }: Part, used: Used | undefined): Amount {
+    const reported = typeof used === "object" ? this.#named(used)[which] : this.#unnamed(used);
+    if (reported === undefined) return isPool(limit) ? 0 : amount;
+    checkAmount("used", reported);
+    if (isPool(limit) && Number(reported) > 0)
+      throw new BadArgument(`used: ${reported} of a pool, whose slots all come back`);
+    return reported;
+  }
+
+  #named(used: Readonly<Record<string, Amount>>): Readonly<Record<string, Amount>> {
+    const names = this.#parts.map(({ which }) => which);
+    if (names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
+    const strange = Object.keys(used).find((name) => !names.includes(name));
+    if (strange === undefined) return used;
+    throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
+  }
+
+  #unnamed(used: Amount | undefined): Amount | undefined {
+    if (used === undefined || this.#parts.length === 1 || Number(used) === 0) return used;
+    throw new BadArgument(`used: ${used} does not say of which limit`);
+  }
+
+  #keep(): void {
+    this.renew().catch((error: unknown) => this.#log("renewed", error));
+  }
+
+  #log(what: string, error: unknown): void {
+    this.#decider.server.log(`tokenbucket: a hold was not ${what}: ${textOf(error)}`);
+  }
+}
+
+/** Returns whether something was used without a hold. */
+function isMissing({ which, amount }: Part, settled: JointDecision): boolean {
+  return settled.each[which]?.allowed === false && Number(amount) > 0;
+}

@@ -1,0 +1,65 @@
+/** Several limits together. */
+
+import type { JointDecision } from "../values/decision.js";
+import { BadArgument } from "../values/errors.js";
+import { checkLimit, type Amount, type Limit } from "../values/limit.js";
+import { hashTag } from "../transport/command.js";
+import type { Client } from "../transport/driver.js";
+import type { Server } from "../transport/server.js";
+import { checkWait, Decider, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
+import { Hold, type HoldOptions } from "./hold.js";
+
+/** A bucket of each of several limits, taken all together or not at all. */
+export class JointLimiter {
+  readonly limits: Readonly<Record<string, Limit>>;
+  readonly #decider: Decider;
+
+  /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
+  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
+    for (const limit of Object.values(limits)) checkLimit(limit);
+    this.limits = { ...limits };
+    this.#decider = new Decider(client, options);
+  }
+
+  /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
+  async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
+    checkWait(options);
+    const parts = this.#parts(name, costs);
+    return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], options);
+  }
+
+  /** Holds every amount or none, until they are settled, or for `ttlMs` if their holder is gone. */
+  async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
+    return Hold.of(this.#decider, this.#parts(name, amounts), options);
+  }
+
+  /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
+  withHold<T>(
+    name: Names,
+    amounts: Amounts,
+    work: (hold: Hold) => T | Promise<T>,
+    options: HoldOptions = {},
+  ): Promise<T> {
+    return Hold.during(this.hold(name, amounts, options), work);
+  }
+
+  /** Makes all buckets of the name full, and forgets their holds. */
+  async reset(name: Names): Promise<void> {
+    const none = Object.keys(this.limits).map((which) => [which, 0] as const);
+    await this.#decider.deleteAll(this.#parts(name, Object.fromEntries(none)).map((part) => part.name));
+  }
+
+  #parts(name: Names, amounts: Amounts): Part[] {
+    return Object.entries(amounts).map(([which, amount]) => {
+      const limit = this.limits[which];
+      if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
+      const of = typeof name === "string" ? hashTag(name) : name[which];
+      if (of === undefined) throw new BadArgument(`name: there is none for limit '${which}'`);
+      return { which, name: `${of}:${which}`, limit, amount };
+    });
+  }
+}
+
+/** One name for all limits, or one for each. */
+export type Names = string | Readonly<Record<string, string>>;
+export type Amounts = Readonly<Record<string, Amount>>;

@@ -1,0 +1,364 @@
+/** Limits in this process, with the decisions and the integers of the module: millionths of tokens, microseconds. */
+
+import { BadArgument } from "../values/errors.js";
+import { checkLimit, rateParts } from "../values/limit.js";
+import { calendar, continuous, floorDiv, type Refill } from "./refill.js";
+
+/** How many buckets a process keeps while its server is away. */
+const MOST_BUCKETS = 10_000;
+const MICRO = 1_000_000n;
+const NEVER = -1n;
+/** No bucket takes longer to fill: 100 years. */
+const CENTURY_US = 3_155_760_000n * MICRO;
+
+interface Held {
+  amount: bigint;
+  endsAt: bigint;
+}
+
+interface Stored {
+  level: bigint;
+  at: bigint;
+  holds: ReadonlyMap<string, Held>;
+  /** When it is full and without holds, by the limit of its last call; then it is as good as none. */
+  fullAt: number;
+}
+
+export class LocalLimiter {
+  readonly #buckets = new Map<string, Stored>();
+  #now = 0n;
+
+  /** `nowUs`: the time in Unix microseconds. `most`: how many buckets it keeps. */
+  constructor(
+    readonly nowUs: () => bigint,
+    readonly most = Infinity,
+  ) {}
+
+  clear(): void {
+    this.#buckets.clear();
+  }
+
+  /** The reply to a command of the module; throws where the module replies with an error. */
+  run(words: readonly string[]): unknown {
+    this.#now = this.nowUs();
+    return this.#run(words);
+  }
+
+  #run([name = "", ...args]: readonly string[]): unknown {
+    switch (name) {
+      case "TB.PEEK":
+        return this.#peek(args);
+      case "TB.TAKE":
+        return this.#reserve([...args.slice(0, 3), args[3] ?? "1", "0"]);
+      case "TB.RESERVE":
+        return this.#reserve(args);
+      case "TB.TAKEUPTO":
+        return this.#takeUpTo(args);
+      case "TB.CHARGE":
+        return this.#charge(args);
+      case "TB.GIVE":
+        return this.#give(args);
+      case "TB.MTAKE":
+        return this.#takeAll(args);
+      case "TB.MHOLD":
+        return this.#hold(args);
+      case "TB.MSETTLE":
+        return this.#settle(args);
+      case "DEL":
+        return args.filter((key) => this.#buckets.delete(key)).length;
+      default:
+        throw new BadArgument(`ERR unknown command '${name}'`);
+    }
+  }
+
+  #look([key = "", capacity = "", rate = ""]: readonly string[], { pool = false } = {}): View {
+    checkLimit({ capacity, rate });
+    const flow = flowOf(rate);
+    if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
+    const stored = this.#buckets.get(key);
+    const isFull = stored !== undefined && stored.fullAt <= Number(this.#now);
+    return new View(key, down(capacity), flow, this.#now, isFull ? undefined : stored);
+  }
+
+  #keep(view: View): void {
+    if (view.isFull) this.#buckets.delete(view.key);
+    else this.#buckets.set(view.key, view.stored);
+    if (this.#buckets.size > this.most) this.#forgetSome();
+  }
+
+  /** Forgets a tenth: those that are full the soonest. Else names that rotate would make a spent bucket full. */
+  #forgetSome(): void {
+    const soonest = [...this.#buckets].toSorted(([, a], [, b]) => a.fullAt - b.fullAt);
+    for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
+  }
+
+  #peek(words: readonly string[]): number[] {
+    const view = this.#look(words, { pool: true });
+    const cost = up(words[3] ?? "1");
+    const waitMs = view.waitMs(cost);
+    if (waitMs !== 0n) return view.reply(0n, waitMs);
+    if (cost > 0n) view.move(-cost);
+    return view.reply(1n);
+  }
+
+  #reserve(words: readonly string[]): number[] {
+    const view = this.#look(words);
+    const cost = up(words[3]);
+    const waitMs = view.waitMs(cost);
+    if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
+    if (cost === 0n) return view.reply(1n, waitMs);
+    view.move(-cost);
+    this.#keep(view);
+    return view.reply(1n, waitMs);
+  }
+
+  #takeUpTo(words: readonly string[]): number[] {
+    const view = this.#look(words);
+    const there = floorDiv(view.level, MICRO);
+    const granted = there < BigInt(words[3]!) ? there : BigInt(words[3]!);
+    if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
+    view.move(-granted * MICRO);
+    this.#keep(view);
+    return view.reply(granted);
+  }
+
+  #charge(words: readonly string[]): number[] {
+    const view = this.#look(words);
+    const amount = up(words[3]);
+    if (amount === 0n) return view.reply(1n, view.waitMs(0n));
+    view.move(-amount);
+    this.#keep(view);
+    return view.reply(1n, view.debtFreeMs());
+  }
+
+  #give(words: readonly string[]): number[] {
+    const view = this.#look(words, { pool: true });
+    const amount = down(words[3]);
+    if (amount === 0n) return view.reply(1n);
+    view.move(amount);
+    this.#keep(view);
+    return view.reply(1n);
+  }
+
+  #takeAll([count = "", ...words]: readonly string[]): unknown[] {
+    const groups = fours(count, words);
+    const waits = groups.map((group) => this.#look(group).waitMs(up(group[3])));
+    if (waits.every((waitMs) => waitMs === 0n)) {
+      return joint(groups.map((group) => this.#reserve([...group, "0"])));
+    }
+    return joint(groups.map((group, at) => this.#look(group).reply(waits[at] === 0n ? 1n : 0n, waits[at])));
+  }
+
+  #hold([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
+    const groups = fours(count, words);
+    const waits = groups.map((group) => this.#look(group, { pool: true }).holdWaitMs(id, up(group[3])));
+    const replies = groups.map((group, at) => {
+      const view = this.#look(group, { pool: true });
+      const amount = up(group[3]);
+      if (!waits.every((waitMs) => waitMs === 0n)) return view.reply(waits[at] === 0n ? 1n : 0n, waits[at]);
+      view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
+      this.#keep(view);
+      return view.reply(1n);
+    });
+    return joint(replies);
+  }
+
+  #settle([count = "", id = "", ...words]: readonly string[]): unknown[] {
+    const replies = fours(count, words).map((group) => {
+      const view = this.#look(group, { pool: true });
+      if (!view.holds.has(id)) return view.reply(0n, NEVER);
+      view.settle(id, up(group[3]));
+      this.#keep(view);
+      return view.reply(1n, view.debtFreeMs());
+    });
+    return joint(replies);
+  }
+}
+
+/** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
+export function localLimiter(): LocalLimiter {
+  return new LocalLimiter(nowUs, MOST_BUCKETS);
+}
+
+/** Reads a clock that never steps back. */
+function nowUs(): bigint {
+  return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
+}
+
+/** A bucket as it is now under the limit of one call. */
+class View {
+  /** Before anything flowed in: where waits are counted from, until something is moved. */
+  #from: { level: bigint; at: bigint; holds: Held[] };
+  level: bigint;
+  /** A refill seldom ends on a whole millionth: the rest is dated back. */
+  #at: bigint;
+  readonly holds: Map<string, Held>;
+
+  constructor(
+    readonly key: string,
+    readonly capacity: bigint,
+    readonly flow: Refill,
+    readonly now: bigint,
+    stored: Stored | undefined,
+  ) {
+    const level = min(stored?.level ?? capacity, capacity);
+    const at = stored?.at ?? now;
+    const holds = [...(stored?.holds ?? [])].toSorted(([, a], [, b]) => Number(a.endsAt - b.endsAt));
+    this.#from = { level, at, holds: holds.map(([, held]) => held) };
+    this.holds = new Map(holds.filter(([, held]) => held.endsAt > now));
+    const ended = holds.filter(([, held]) => held.endsAt <= now);
+    const returned = ended.reduce((sum, [, held]) => sum + held.amount, 0n);
+    const flowed = flow.between(at, now);
+    this.level = level + flowed.amount + returned;
+    this.#at = flowed.at;
+    this.#cap();
+  }
+
+  get stored(): Stored {
+    const ends = [...this.holds.values()].map(({ endsAt }) => Number(endsAt));
+    const fullAt = Math.max(Number(this.#reachesAt(this.capacity) ?? Infinity), ...ends);
+    return { level: this.level, at: this.#at, holds: this.holds, fullAt };
+  }
+
+  get isFull(): boolean {
+    return this.level >= this.capacity && this.holds.size === 0;
+  }
+
+  move(amount: bigint): void {
+    this.level += amount;
+    this.#cap();
+    this.#restart();
+  }
+
+  /** Sets what is held under `id`: takes what that needs more, gives back what it needs less. */
+  hold(id: string, amount: bigint, endsAt: bigint): void {
+    const held = this.holds.get(id)?.amount ?? 0n;
+    if (amount > 0n) this.holds.set(id, { amount, endsAt });
+    else this.holds.delete(id);
+    this.move(held - amount);
+  }
+
+  settle(id: string, used: bigint): void {
+    const held = this.holds.get(id)?.amount ?? 0n;
+    this.holds.delete(id);
+    this.move(held - used);
+  }
+
+  /** How long until a hold of `amount` could be had, counting on all holds but this one. */
+  holdWaitMs(id: string, amount: bigint): bigint {
+    const held = this.holds.get(id);
+    const lacking = amount - (held?.amount ?? 0n);
+    if (lacking <= 0n || lacking <= this.level) return 0n;
+    if (lacking > this.capacity) return NEVER;
+    if (held) this.#from.holds = this.#from.holds.filter((one) => one !== held);
+    const waitMs = this.#msUntil(lacking);
+    const comesTooLate = amount > this.capacity && held && this.now + waitMs * 1000n >= held.endsAt;
+    return comesTooLate ? NEVER : waitMs;
+  }
+
+  /** Returns how long until `cost` may be taken if no other call acts; never if it is above the capacity. */
+  waitMs(cost: bigint): bigint {
+    return cost > this.capacity ? NEVER : this.#msUntil(cost);
+  }
+
+  debtFreeMs(): bigint {
+    return this.level >= 0n ? 0n : this.#msUntil(0n);
+  }
+
+  reply(allowed: bigint, waitMs = 0n): number[] {
+    return [allowed, floorDiv(this.level, MICRO), waitMs, this.#msUntil(this.capacity)].map(Number);
+  }
+
+  #cap(): void {
+    if (this.level < this.capacity) return;
+    this.level = this.capacity;
+    this.#at = this.now;
+  }
+
+  /** Counts waits from what is there now. */
+  #restart(): void {
+    const holds = [...this.holds.values()].toSorted((a, b) => Number(a.endsAt - b.endsAt));
+    this.#from = { level: this.level, at: this.#at, holds };
+  }
+
+  #msUntil(level: bigint): bigint {
+    const reached = this.#reachesAt(level);
+    if (reached === undefined) return NEVER;
+    return reached <= this.now ? 0n : (reached - this.now + 999n) / 1000n;
+  }
+
+  #reachesAt(level: bigint): bigint | undefined {
+    let missing = level - this.#from.level;
+    let earliest = this.#from.at;
+    for (const held of this.#from.holds) {
+      const reached = later(this.#flowsBy(missing), earliest);
+      if (reached !== undefined && reached < held.endsAt) return reached;
+      missing -= held.amount;
+      earliest = held.endsAt;
+    }
+    return later(this.#flowsBy(missing), earliest);
+  }
+
+  #flowsBy(missing: bigint): bigint | undefined {
+    if (missing <= 0n) return this.#from.at;
+    return this.flow.reaches(this.#from.at, missing);
+  }
+}
+
+/** Millionths per microsecond are tokens per second. */
+function flowOf(rate: string): Refill {
+  const { count, period, periodMs, isCalendar } = rateParts(rate);
+  if (isCalendar) return calendar(down(count), rate);
+  const [tokens, scale] = exactly(count);
+  const [periods, periodScale] = exactly(period);
+  const gain = tokens * periodScale * 1000n;
+  const us = scale * periods * BigInt(periodMs);
+  const isTooSlow = gain > 0n && CENTURY_US * gain < us * MICRO;
+  if (isTooSlow) throw new BadArgument("ERR rate must be at least 1 token in 100 years");
+  return continuous(gain, us);
+}
+
+/** A decimal as a ratio of whole numbers. */
+function exactly(text: string): [numerator: bigint, denominator: bigint] {
+  const [digits = "", exponent = "0"] = text.toLowerCase().replace(/^\+/, "").split("e");
+  const [whole = "", fraction = ""] = digits.split(".");
+  const power = Number(exponent) - fraction.length;
+  const numerator = BigInt(whole + fraction || "0");
+  return power >= 0 ? [numerator * 10n ** BigInt(power), 1n] : [numerator, 10n ** BigInt(-power)];
+}
+
+/** Capacities and what is given are rounded down to the millionth. */
+function down(text = ""): bigint {
+  const [numerator, denominator] = amount(text);
+  return (numerator * MICRO) / denominator;
+}
+
+/** Costs are rounded up. */
+function up(text = ""): bigint {
+  const [numerator, denominator] = amount(text);
+  return (numerator * MICRO + denominator - 1n) / denominator;
+}
+
+function amount(text: string): [bigint, bigint] {
+  if (/^\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)) return exactly(text);
+  throw new BadArgument("ERR cost must be a decimal number of tokens from 0 to 1e12");
+}
+
+function fours(count: string, words: readonly string[]): string[][] {
+  return Array.from({ length: Number(count) }, (_, at) => words.slice(4 * at, 4 * at + 4));
+}
+
+/** The four numbers of the bucket that binds, and each bucket's own. */
+function joint(each: number[][]): unknown[] {
+  const column = (at: number) => each.map((reply) => reply[at] ?? 0);
+  const worst = (waits: number[]) => (waits.includes(-1) ? -1 : Math.max(...waits));
+  return [Math.min(...column(0)), Math.min(...column(1)), worst(column(2)), worst(column(3)), each];
+}
+
+function min(a: bigint, b: bigint): bigint {
+  return a < b ? a : b;
+}
+
+function later(a: bigint | undefined, b: bigint): bigint | undefined {
+  return a === undefined || a > b ? a : b;
+}

@@ -1,0 +1,87 @@
+/** How tokens come to buckets in memory: continuously or by the calendar. In millionths of tokens and microseconds. */
+
+import { rateParts, type Amount } from "../values/limit.js";
+
+const MS_US = 1000n;
+const MINUTE_MS = 60_000;
+const DAY_MS = 86_400_000;
+/** The first day of 1970 was a Thursday. */
+const FIRST_MONDAY_MS = 4 * DAY_MS;
+const MONTHS: Record<string, number> = { mo: 1, y: 12 };
+
+export interface Refill {
+  /** True if nothing ever flows in. */
+  readonly isPool: boolean;
+  /** Returns what flows in between, and the time from which the next refill counts. */
+  between(since: bigint, until: bigint): { amount: bigint; at: bigint };
+  /** Returns when that amount has flowed in. */
+  reaches(since: bigint, amount: bigint): bigint | undefined;
+}
+
+/** Refills `gain` millionths in `us` microseconds. A refill seldom ends on a whole one: the rest is dated back. */
+export function continuous(gain: bigint, us: bigint): Refill {
+  return {
+    isPool: gain === 0n,
+    between(since, until) {
+      const flowed = (until - since) * gain;
+      return { amount: flowed / us, at: gain === 0n ? until : until - (flowed % us) / gain };
+    },
+    reaches: (since, amount) => (gain === 0n ? undefined : since + divideUp(amount * us, gain)),
+  };
+}
+
+/** Refills `gain` millionths at each boundary. */
+export function calendar(gain: bigint, rate: Amount): Refill {
+  const { number, begin } = periodsOf(rate);
+  return {
+    isPool: false,
+    between: (since, until) => ({ amount: gain * BigInt(number(until) - number(since)), at: until }),
+    reaches: (since, amount) => begin(number(since) + Number(divideUp(amount, gain))),
+  };
+}
+
+interface Periods {
+  /** Returns the number of the period in which a moment lies. */
+  number(at: bigint): number;
+  /** When the period of that number begins. */
+  begin(number: number): bigint;
+}
+
+function periodsOf(rate: Amount): Periods {
+  const { unit, period, periodMs, offset } = rateParts(rate);
+  const aheadMs = offsetMs(offset);
+  /** Returns local time as if it were UTC. */
+  const localMs = (at: bigint) => Number(floorDiv(at, MS_US)) + aheadMs;
+  const utc = (ms: number) => BigInt(ms - aheadMs) * MS_US;
+  const months = MONTHS[unit];
+  if (months !== undefined) {
+    return {
+      number(at) {
+        const day = new Date(localMs(at));
+        return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
+      },
+      begin: (number) => utc(Date.UTC(Math.floor((number * months) / 12), (number * months) % 12)),
+    };
+  }
+  const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
+  const firstMs = unit === "w" ? FIRST_MONDAY_MS : 0;
+  return {
+    number: (at) => Math.floor((localMs(at) - firstMs) / lengthMs),
+    begin: (number) => utc(number * lengthMs + firstMs),
+  };
+}
+
+/** `+09:00` or `-03:30`; "" is UTC. */
+function offsetMs(offset: string): number {
+  if (offset === "") return 0;
+  const [hours = 0, minutes = 0] = offset.slice(1).split(":").map(Number);
+  return (offset.startsWith("-") ? -1 : 1) * (hours * 60 + minutes) * MINUTE_MS;
+}
+
+export function floorDiv(a: bigint, b: bigint): bigint {
+  return a >= 0n ? a / b : -((-a + b - 1n) / b);
+}
+
+function divideUp(a: bigint, b: bigint): bigint {
+  return (a + b - 1n) / b;
+}

@@ -1,0 +1,54 @@
+/** Which driver made a client. */
+
+import { BadArgumentType } from "../values/errors.js";
+import type { Client, Connection, InProcess, Route } from "./driver.js";
+import { ioredis, ioredisCluster } from "./ioredis.js";
+import { nodeRedis, nodeRedisCluster, nodeRedisPool, nodeRedisSentinel } from "./node-redis.js";
+
+/** The properties by which each kind of client is known. */
+const KINDS: [names: string[], route: (client: never) => Route][] = [
+  [["clock", "send"], inProcess],
+  [["slots", "nodes", "status"], ioredisCluster],
+  [["call", "duplicate", "status"], ioredis],
+  [["slots", "masters", "nodeClient"], nodeRedisCluster],
+  [["execute", "totalClients"], nodeRedisPool],
+  [["_execute", "acquire"], nodeRedisSentinel],
+  [["sendCommand", "duplicate", "isReady"], nodeRedis],
+];
+
+export function routeOf(client: Client): Route {
+  const { keyPrefix } = (client as { options?: { keyPrefix?: unknown } } | undefined)?.options ?? {};
+  if (keyPrefix) throw new BadArgumentType("client: has a keyPrefix, which does not reach every key; use `prefix`");
+  const isObject = client !== null && typeof client === "object";
+  for (const [names, route] of KINDS) {
+    if (isObject && names.every((name) => name in client)) return route(client as never);
+  }
+  const what =
+    isObject && "then" in client ? "is a promise: await it" : "is neither of ioredis nor of iovalkey nor of node-redis";
+  throw new BadArgumentType(`client: ${what}`);
+}
+
+function inProcess(client: InProcess): Route {
+  const send = async (words: readonly string[]) => (words[0] === "PING" ? "PONG" : client.send(words));
+  const connection: Connection = {
+    isOpen: true,
+    heardTick: 0,
+    connect: async () => {},
+    send,
+    async transaction(commands) {
+      const replies = [];
+      for (const words of commands) replies.push(await send(words));
+      return replies;
+    },
+    close() {},
+  };
+  const { clock } = client;
+  return {
+    isCluster: false,
+    isInProcess: true,
+    clock,
+    addressOf: () => "",
+    connectionTo: () => connection,
+    onEnd() {},
+  };
+}

@@ -1,0 +1,67 @@
+/** The words of commands, for the module and for the script. */
+
+export type Command = readonly string[];
+
+const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"]);
+/** Where the first key stands, if not right behind the name. */
+const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, EVALSHA: 3 };
+
+/** Those that must not happen twice. */
+const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.SETTLE", "TB.MSETTLE"]);
+
+export function mustHappenOnce(command: Command): boolean {
+  return ONCE.has(command[0] ?? "");
+}
+
+/** Returns the form of a command that waits its turn in the server. */
+export function waiting([name = "", ...words]: Command, maxWaitMs: number): Command {
+  const at = name === "TB.MTAKE" ? 1 : name === "TB.MHOLD" ? 3 : words.length;
+  return [name.replace("TB.", "TB.B"), ...words.slice(0, at), String(maxWaitMs), ...words.slice(at)];
+}
+
+/**
+ * A write of the same name and key that changes nothing: a server that is paused keeps it back.
+ *
+ * `CLIENT UNBLOCK` is sent behind it on the same connection. Most servers before Redis 8.2 and Valkey 9 end if a call is
+ * unblocked that they keep back because they are paused.
+ */
+export function writesNothing([name = "", ...words]: Command): Command {
+  if (name === "TB.BMTAKE") return [name, "1", "0", words[2]!, "0", "1", "0"];
+  if (name === "TB.BMHOLD") return [name, "1", "1", "none", "0", words[4]!, "0", "0", "0"];
+  return [name, words[0]!, "0", "1", "0", "0"];
+}
+
+/** The key by which a cluster finds the node. */
+export function keyOf(command: Command): string {
+  return command[FIRST_KEY[command[0] ?? ""] ?? 1] ?? "";
+}
+
+export function isOfModule([name = ""]: Command): boolean {
+  return name.startsWith("TB.");
+}
+
+export function needsModule([name = ""]: Command): boolean {
+  return NEED_THE_MODULE.has(name);
+}
+
+/** No key is a bucket of the module at one time and one of the script at another. */
+export function scriptKey(key: string): string {
+  return `${key}:script`;
+}
+
+/** `TB.TAKE key capacity rate cost` as the script takes it: keys first, under names of its own. */
+export function scriptArguments([name = "", ...words]: Command): Command {
+  const operation = name.replace(/^TB\./, "");
+  const isJoint = operation === "MTAKE";
+  const groups = isJoint ? words.slice(1) : words;
+  const isKey = (at: number) => (isJoint ? at % 4 === 0 : at === 0);
+  const keys = groups.filter((_, at) => isKey(at)).map(scriptKey);
+  return [String(keys.length), ...keys, operation, ...groups.filter((_, at) => !isKey(at))];
+}
+
+const ENCODED: Record<string, string> = { "%": "%25", "{": "%7B", "}": "%7D" };
+
+/** A hash tag that is the name's alone, whatever it has of braces. */
+export function hashTag(name: string): string {
+  return `{${name === "" ? "%" : name.replace(/[%{}]/g, (char) => ENCODED[char]!)}}`;
+}

@@ -1,0 +1,113 @@
+/** What this package needs of a driver, the user's client library, and what each driver's clients look like. */
+
+import type { Command } from "./command.js";
+
+/** A connection that a driver has made, with the options of the user's client. */
+export interface Connection {
+  readonly isOpen: boolean;
+  /** The tick of the watch in which something last came; the watch sets it. */
+  heardTick: number;
+  connect(): Promise<unknown>;
+  send(words: Command): Promise<unknown>;
+  /** Sends all commands in MULTI/EXEC; rejects if one of them fails. */
+  transaction(commands: readonly Command[]): Promise<unknown[]>;
+  close(): void;
+}
+
+/** Finds the node of a key, and makes connections to it. */
+export interface Route {
+  readonly isCluster: boolean;
+  /** True if there is no server that calls could wait in. */
+  readonly isInProcess?: boolean;
+  readonly clock: Clock;
+  /** Returns `host:port` of the node that has the key; "" while that is unknown. */
+  addressOf(key: string): string;
+  connectionTo(address: string): Connection;
+  /** Calls the listener when the application closes its client. */
+  onEnd(listener: () => void): void;
+  /** Cluster only: learns that a slot has moved. */
+  learn?(slot: number, address: string): void;
+  /** Cluster only: returns all nodes with slots. */
+  addresses?(): Set<string>;
+  /** Cluster only: learns the reply to CLUSTER SLOTS of the node at `from`. */
+  learnAll?(slots: unknown, from: string): void;
+}
+
+export interface Clock {
+  /** Milliseconds since whenever; never steps back. */
+  now(): number;
+  sleep(ms: number, signal?: AbortSignal): Promise<void>;
+}
+
+/** Replaces a client and decides in this process: the fake of `tokenbucket-redis/testing`. */
+export interface InProcess {
+  send(words: Command): Promise<unknown>;
+  /** The clock for everything that limiters remember and wait for. */
+  readonly clock: Clock;
+}
+
+interface Emitter {
+  on(event: string, listener: (error?: unknown) => void): unknown;
+}
+
+/** `Redis` of ioredis, or of iovalkey, which is made from it. */
+export interface IoredisClient extends Emitter {
+  readonly status: string;
+  readonly options?: object;
+  call(command: string, ...args: string[]): Promise<unknown>;
+  multi(commands: unknown[][]): { exec(): Promise<[error: Error | null, result: unknown][] | null> };
+  connect(): Promise<unknown>;
+  disconnect(): void;
+  duplicate(options?: object): IoredisClient;
+}
+
+/** `Cluster` of either. */
+export interface IoredisCluster extends Emitter {
+  readonly isCluster: boolean;
+  readonly status: string;
+  /** The names of each slot's nodes, the master's first. */
+  readonly slots: readonly (readonly string[])[];
+  nodes(): IoredisClient[];
+  connect(): Promise<unknown>;
+  once(event: string, listener: (error?: unknown) => void): unknown;
+}
+
+/** What `createClient` of node-redis makes. */
+export interface NodeRedisClient extends Emitter {
+  readonly isReady: boolean;
+  readonly options?: object | undefined;
+  sendCommand(words: string[]): Promise<unknown>;
+  multi(): { addCommand(words: string[]): unknown; exec(): Promise<unknown> };
+  connect(): Promise<unknown>;
+  disconnect(): Promise<unknown>;
+  unref(): void;
+  duplicate(options?: object): NodeRedisClient;
+}
+
+/** What `createCluster` of node-redis makes. */
+export interface NodeRedisCluster extends Emitter {
+  readonly slots: readonly unknown[];
+  readonly masters: readonly unknown[];
+  nodeClient(node: never): unknown;
+}
+
+/** What `createClientPool` of node-redis makes. */
+export interface NodeRedisPool extends Emitter {
+  readonly totalClients: number;
+  execute(work: never): Promise<unknown>;
+}
+
+/** What `createSentinel` of node-redis makes. */
+export interface NodeRedisSentinel extends Emitter {
+  readonly isReady: boolean;
+  _execute(isReadonly: never, work: never): Promise<unknown>;
+}
+
+export type Client =
+  | InProcess
+  | IoredisClient
+  | IoredisCluster
+  | NodeRedisClient
+  | NodeRedisCluster
+  | NodeRedisPool
+  | NodeRedisSentinel;

@@ -1,0 +1,115 @@
+/** ioredis and iovalkey, which is made from it. */
+
+import type { Command } from "./command.js";
+import type { Connection, IoredisClient, IoredisCluster, Route } from "./driver.js";
+import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
+
+/** Without them, the driver queues, resends, reconnects, or counts a busy event loop as silence. */
+const OPTIONS = {
+  lazyConnect: true,
+  connectTimeout: 0,
+  retryStrategy: null,
+  reconnectOnError: null,
+  autoResendUnfulfilledCommands: false,
+  enableOfflineQueue: false,
+  enableReadyCheck: false,
+  enableAutoPipelining: false,
+  maxRetriesPerRequest: null,
+  commandTimeout: undefined,
+  socketTimeout: undefined,
+  monitor: false,
+  readOnly: false,
+};
+
+export function ioredis(client: IoredisClient): Route {
+  return single(client, addressIn(client.options), () => new IoredisConnection(() => client.duplicate(OPTIONS)));
+}
+
+export function ioredisCluster(client: IoredisCluster): Route {
+  let ready: Promise<void> | undefined;
+  const { natMap } = ((client as { options?: object }).options ?? {}) as { natMap?: Record<string, object> };
+  const connectionTo = (address: string) =>
+    new IoredisConnection(async () => {
+      if (client.status !== "ready") await (ready ??= readiness(client).finally(() => (ready = undefined)));
+      const [one] = client.nodes();
+      if (!one) throw new Error("no node of the cluster is known");
+      return one.duplicate({ ...OPTIONS, ...(address && hostAndPort(address)) });
+    });
+  const reachable = (address: string) => (natMap?.[address] ? addressIn(natMap[address]) : address);
+  return new ClusterRoute(client, (slot) => client.slots[slot]?.[0], connectionTo, reachable);
+}
+
+function readiness(client: IoredisCluster): Promise<void> {
+  return new Promise((ready, failed) => {
+    client.once("ready", () => ready());
+    client.once("end", () => failed(new Error("the cluster client is closed")));
+    if (client.status === "wait") client.connect().catch(failed);
+  });
+}
+
+interface Stream {
+  readonly writable: boolean;
+  unref(): void;
+  destroy(): void;
+  cork(): void;
+  uncork(): void;
+}
+
+class IoredisConnection implements Connection {
+  heardTick = 0;
+  #client: (IoredisClient & { stream?: Stream }) | undefined;
+  #isClosed = false;
+  #isCorked = false;
+
+  constructor(readonly make: () => IoredisClient | Promise<IoredisClient>) {}
+
+  get isOpen(): boolean {
+    const { status, stream } = this.#client ?? {};
+    // The driver says "ready" until it has closed a connection that the server has ended.
+    return status === "ready" && stream?.writable !== false && !this.#isClosed;
+  }
+
+  async connect(): Promise<void> {
+    const client = (this.#client = await this.make());
+    let reason: unknown;
+    client.on("error", (error) => (reason ??= error));
+    if (this.#isClosed) throw new Error("closed while it connected");
+    await client.connect().catch((error: unknown) => {
+      throw reason ?? error;
+    });
+    // An idle connection keeps no process alive. While a reply is due, the watch does.
+    this.#client?.stream?.unref();
+  }
+
+  send(words: Command): Promise<unknown> {
+    this.#cork();
+    return this.#client!.call(...(words as [string, ...string[]]));
+  }
+
+  async transaction(commands: readonly Command[]): Promise<unknown[]> {
+    const results = await this.#client!.multi(commands.map((words) => ["call", ...words])).exec();
+    return (results ?? []).map(([error, result]) => {
+      if (error) throw error;
+      return result;
+    });
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#client?.disconnect();
+    // Without this, the driver waits for the server to close its end.
+    this.#client?.stream?.destroy();
+  }
+
+  /** Joins all commands of one turn of the event loop into one write. */
+  #cork(): void {
+    const stream = this.#client?.stream;
+    if (this.#isCorked || !stream) return;
+    this.#isCorked = true;
+    stream.cork();
+    process.nextTick(() => {
+      this.#isCorked = false;
+      stream.uncork();
+    });
+  }
+}

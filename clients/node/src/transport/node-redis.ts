@@ -1,0 +1,108 @@
+/** node-redis 4 to 6: a client, a pool, a cluster, Sentinel. */
+
+import type { Command } from "./command.js";
+import type {
+  Connection,
+  NodeRedisClient,
+  NodeRedisCluster,
+  NodeRedisPool,
+  NodeRedisSentinel,
+  Route,
+} from "./driver.js";
+import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
+
+/** Without them, the driver queues, reconnects, or counts a busy event loop as silence. */
+const OPTIONS = {
+  disableOfflineQueue: true,
+  pingInterval: undefined,
+  legacyMode: false,
+  readonly: false,
+  clientSideCache: undefined,
+  emitInvalidate: undefined,
+  commandOptions: { timeout: undefined },
+};
+const SOCKET = { reconnectStrategy: false, socketTimeout: undefined, connectTimeout: 0 };
+
+interface WithSocket {
+  socket?: object;
+}
+
+export function nodeRedis(client: NodeRedisClient): Route {
+  const address = addressIn((client.options as WithSocket | undefined)?.socket ?? client.options);
+  return single(client, address, () => new NodeRedisConnection(() => duplicateOf(client)));
+}
+
+/** Borrows one client of a pool as the template, once: later the pool may have none to spare. */
+export function nodeRedisPool(pool: NodeRedisPool): Route {
+  const { execute } = pool as unknown as { execute(work: (one: NodeRedisClient) => unknown): Promise<unknown> };
+  let template: NodeRedisClient | undefined;
+  const make = async () => duplicateOf((template ??= (await execute.call(pool, (one) => one)) as NodeRedisClient));
+  return single(pool, "", () => new NodeRedisConnection(make));
+}
+
+/**
+ * Asks for the client of the master each time. `_execute` is the one private name of a driver in this package: `use()`
+ * and `acquire()` lend clients that neither show their options nor make duplicates.
+ */
+export function nodeRedisSentinel(sentinel: NodeRedisSentinel): Route {
+  const { _execute } = sentinel as unknown as {
+    _execute(isReadonly: boolean, work: (one: NodeRedisClient) => Promise<unknown>): Promise<unknown>;
+  };
+  const make = () => _execute.call(sentinel, false, async (one) => duplicateOf(one)) as Promise<NodeRedisClient>;
+  return single(sentinel, "", () => new NodeRedisConnection(make));
+}
+
+export function nodeRedisCluster(client: NodeRedisCluster): Route {
+  const connectionTo = (address: string) =>
+    new NodeRedisConnection(async () => {
+      const [one] = client.masters;
+      if (!one) throw new Error("the cluster client is not connected: call its connect()");
+      const node = (await client.nodeClient(one as never)) as NodeRedisClient;
+      return duplicateOf(node, address ? hostAndPort(address) : undefined);
+    });
+  const masterOf = (slot: number) => client.slots[slot] as { master: { address: string } } | undefined;
+  return new ClusterRoute(client, (slot) => masterOf(slot)?.master.address, connectionTo);
+}
+
+function duplicateOf(client: NodeRedisClient, to?: { host: string; port: number }): NodeRedisClient {
+  const { socket } = (client.options ?? {}) as WithSocket;
+  return client.duplicate({ ...OPTIONS, ...(to && { url: undefined }), socket: { ...socket, ...to, ...SOCKET } });
+}
+
+class NodeRedisConnection implements Connection {
+  heardTick = 0;
+  #client: NodeRedisClient | undefined;
+  #isClosed = false;
+
+  constructor(readonly make: () => NodeRedisClient | Promise<NodeRedisClient>) {}
+
+  get isOpen(): boolean {
+    return this.#client?.isReady === true && !this.#isClosed;
+  }
+
+  async connect(): Promise<void> {
+    const client = (this.#client = await this.make());
+    client.on("error", () => {}); // Pending commands fail by themselves.
+    if (this.#isClosed) throw new Error("closed while it connected");
+    await client.connect();
+    client.unref();
+  }
+
+  send(words: Command): Promise<unknown> {
+    return this.#client!.sendCommand(words as string[]);
+  }
+
+  async transaction(commands: readonly Command[]): Promise<unknown[]> {
+    const multi = this.#client!.multi();
+    for (const words of commands) multi.addCommand([...words]);
+    return (await multi.exec()) as unknown[];
+  }
+
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    const client = this.#client;
+    // Version 5 renamed it to `destroy`. It throws if the client is closed already.
+    void (async () => client?.disconnect())().catch(() => {});
+  }
+}

@@ -1,0 +1,92 @@
+/** Routes to one server, and to the nodes of a cluster: its slot map, over single connections. */
+
+import { setTimeout } from "node:timers/promises";
+
+import slotOf from "cluster-key-slot";
+
+import type { Clock, Connection, IoredisClient, Route } from "./driver.js";
+
+const SLOTS = 16_384;
+
+/** Knows which node has a slot, from redirections and CLUSTER SLOTS, else from the driver. */
+export class ClusterRoute implements Route {
+  readonly isCluster = true;
+  readonly clock = MACHINES_CLOCK;
+  readonly #addresses: (string | undefined)[] = [];
+
+  constructor(
+    readonly client: { on: IoredisClient["on"] },
+    /** Asks the driver for the address of a slot. */
+    readonly addressInDriver: (slot: number) => string | undefined,
+    readonly connectionTo: (address: string) => Connection,
+    /** Translates a node's address as the cluster knows it (NAT). */
+    readonly reachable = (address: string) => address,
+  ) {}
+
+  addressOf(key: string): string {
+    return this.#addressOfSlot(slotOf(key));
+  }
+
+  addresses(): Set<string> {
+    const addresses = new Set<string>();
+    for (let slot = 0; slot < SLOTS; slot++) addresses.add(this.#addressOfSlot(slot));
+    return addresses;
+  }
+
+  learn(slot: number, address: string): void {
+    this.#addresses[slot] = this.reachable(address);
+  }
+
+  learnAll(slots: unknown, from: string): void {
+    for (const [first, last, [host, port]] of slots as [number, number, [string | null, number]][]) {
+      const address = `${host || hostAndPort(from).host}:${port}`;
+      for (let slot = Number(first); slot <= Number(last); slot++) this.learn(slot, address);
+    }
+  }
+
+  onEnd(listener: () => void): void {
+    listenToEnd(this.client, listener);
+  }
+
+  #addressOfSlot(slot: number): string {
+    return this.#addresses[slot] ?? this.addressInDriver(slot) ?? "";
+  }
+}
+
+/** Returns the route to one server, or to the master that the driver finds. */
+export function single(client: { on: IoredisClient["on"] }, address: string, connectionTo: () => Connection): Route {
+  const onEnd = (listener: () => void) => listenToEnd(client, listener);
+  return { isCluster: false, clock: MACHINES_CLOCK, addressOf: () => address, connectionTo, onEnd };
+}
+
+const endings = new WeakMap<object, (() => void)[]>();
+
+/** Adds one listener to the client, however many servers are made from it: Node warns of more than ten. */
+export function listenToEnd(client: { on: IoredisClient["on"] }, listener: () => void): void {
+  const listeners = endings.get(client) ?? [];
+  listeners.push(listener);
+  if (listeners.length > 1) return;
+  endings.set(client, listeners);
+  client.on("end", () => listeners.forEach((listener) => listener()));
+}
+
+/** Returns the address in a client's options, for messages. */
+export function addressIn(options: unknown): string {
+  const { path, host, port, sentinels, name } = (options ?? {}) as Record<string, unknown>;
+  if (Array.isArray(sentinels)) return String(name);
+  return path ? String(path) : `${host ?? "localhost"}:${port ?? 6379}`;
+}
+
+/** Splits an address at its last colon, which is right for IPv6 too. */
+export function hostAndPort(address: string): { host: string; port: number } {
+  const at = address.lastIndexOf(":");
+  return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
+}
+
+export const MACHINES_CLOCK: Clock = {
+  now: () => performance.now(),
+  sleep: (ms, signal) =>
+    setTimeout(ms, undefined, { signal }).catch(() => {
+      throw signal?.reason;
+    }),
+};

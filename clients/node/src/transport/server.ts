@@ -1,0 +1,356 @@
+/** A server or a cluster, shared by its limiters. */
+
+import { createHash } from "node:crypto";
+
+import { backgroundCall, type WaitingCall } from "./call.js";
+import type { Log } from "./circuit.js";
+import {
+  isOfModule,
+  keyOf,
+  mustHappenOnce,
+  needsModule,
+  scriptArguments,
+  scriptKey,
+  waiting,
+  writesNothing,
+  type Command,
+} from "./command.js";
+import {
+  BadArgument,
+  BadArgumentType,
+  codeOf,
+  explained,
+  faultOf,
+  isUnknownCommand,
+  redirectionOf,
+  textOf,
+  type Situation,
+} from "../values/errors.js";
+import { FALLBACK } from "./fallback.js";
+import { routeOf } from "./clients.js";
+import type { Client, Clock, Connection, Route } from "./driver.js";
+import { localLimiter } from "../local/local-limiter.js";
+import { Transport } from "./transport.js";
+import { setTimeout } from "./timers.js";
+
+export interface ServerOptions {
+  /** A call times out when nothing came from the server for this long; 100 by default. */
+  timeoutMs?: number;
+  /** How often to check whether a server that is away is back; 500 by default. */
+  retryEveryMs?: number;
+  /** "script": a Lua script decides where the server has no module. */
+  fallback?: "script" | undefined;
+  /** Gets one line when the server goes, and one when it returns; `console.warn` by default. */
+  log?: Log;
+}
+
+/** Receives the outcome of a command. */
+export interface Listener {
+  /** Possibly after `undecided`. */
+  replied(reply: unknown): void;
+  failed(error: unknown): void;
+  /** The server does not decide; `lost`: the command was sent and must not be sent again. */
+  undecided(lost: boolean, why: string, cause: unknown): void;
+  /** Its caller has left or was told, and the connection has ended before a reply. */
+  ended?(): void;
+}
+
+export interface How {
+  /** Sends the command also while the server counts as away. */
+  always?: boolean;
+  /** Keeps a grant that comes late. */
+  keeps?: boolean;
+  /** Waits its turn in the server, at most so long. */
+  maxWaitMs?: number | undefined;
+  /** Sends these in a transaction instead; the command only selects the node. */
+  together?: readonly Command[];
+}
+
+const MOST_REDIRECTIONS = 5;
+/** How often a call is sent again within the timeout while its slot is on two nodes. */
+const TRIES_OF_A_SPLIT_SLOT = 10;
+/** The keys of a call are on two nodes, because their slot moves, or it waited at a node that no longer decides it. */
+const NOT_HERE_NOW = new Set(["TRYAGAIN", "UNBLOCKED"]);
+const SHA = createHash("sha1").update(FALLBACK).digest("hex");
+/** `import` and `require` each load the class, and either's servers are for both. */
+const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
+const defaultLog: Log = (line) => console.warn(line);
+
+/**
+ * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
+ * module. Limiters that get the client itself share one with the defaults.
+ */
+export class Server {
+  readonly [MARK] = true;
+  readonly log: Log;
+  readonly clock: Clock;
+  readonly canScript: boolean;
+  readonly retryEveryMs: number;
+  /** How many decisions `onError` made in place of the server. */
+  degradedCount = 0;
+  readonly local = localLimiter();
+  readonly #route: Route;
+  readonly #transports = new Map<string, Transport>();
+  readonly timeoutMs: number;
+  #nextRefresh = 0;
+
+  constructor(client: Client, options: ServerOptions = {}) {
+    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
+    if (!(timeoutMs > 0)) throw new BadArgument(`timeoutMs: ${timeoutMs} is not above 0`);
+    if (!(retryEveryMs >= 0)) throw new BadArgument(`retryEveryMs: ${retryEveryMs} is not at least 0`);
+    if (fallback !== undefined && fallback !== "script") {
+      throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
+    }
+    this.#route = routeOf(client);
+    this.timeoutMs = timeoutMs;
+    this.retryEveryMs = retryEveryMs;
+    this.log = (line) => outside(() => log(line));
+    this.canScript = fallback === "script";
+    this.clock = this.#route.clock;
+    this.#route.onEnd(() => this.close());
+  }
+
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === "object" && value !== null && MARK in value;
+  }
+
+  get isCluster(): boolean {
+    return this.#route.isCluster;
+  }
+
+  ask(command: Command, listener: Listener, how?: How): { leave(): void } {
+    const call = new RoutedCall(this, command, listener, how);
+    call.begin();
+    return call;
+  }
+
+  /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
+  canWaitFor(command: Command): boolean {
+    if (this.#route.isInProcess) return false;
+    return !(this.canScript && this.transportOf(keyOf(command)).script.isInUse);
+  }
+
+  /** Closes our connections; the next call opens new ones. The application's client stays open. */
+  close(): void {
+    for (const transport of this.#transports.values()) transport.close();
+  }
+
+  transportOf(key: string): Transport {
+    return this.transportAt(this.#route.addressOf(key));
+  }
+
+  transportAt(address: string): Transport {
+    const known = this.#transports.get(address);
+    if (known) return known;
+    const { timeoutMs, retryEveryMs, log } = this;
+    const transport = new Transport(address, this.#route, { timeoutMs, retryEveryMs, log });
+    if (this.#route.isCluster) transport.onAway = () => this.#lookForSlots(transport);
+    this.#transports.set(address, transport);
+    return transport;
+  }
+
+  moved(slot: number, address: string): void {
+    this.#route.learn?.(slot, address);
+  }
+
+  /** Asks another node which node has the slots of one that is away. */
+  #lookForSlots(away: Transport): void {
+    const now = performance.now();
+    if (now < this.#nextRefresh) return;
+    this.#nextRefresh = now + this.retryEveryMs / 2;
+    const others = [...this.#route.addresses!()].filter((address) => address !== away.address);
+    const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
+    const other = known.find(({ isConnected }) => isConnected) ?? known[0];
+    const replied = (slots: unknown) => this.#route.learnAll?.(slots, other!.address);
+    other?.send(backgroundCall({ transmit: (connection) => connection.send(["CLUSTER", "SLOTS"]), replied }));
+  }
+}
+
+/** A command that follows redirections, and uses the script on servers without the module. */
+class RoutedCall implements WaitingCall {
+  readonly once: boolean;
+  #transport: Transport;
+  #isByScript = false;
+  #loadsScript = false;
+  #isAsking = false;
+  #redirections = 0;
+  #tries = 0;
+  #hasLeft = false;
+  /** When its wait in the server ends; undefined if it does not wait there. */
+  readonly #untilMs: number | undefined;
+  #leaveWait: (() => void) | undefined;
+  /** True once its caller has left, or was told. */
+  #isLeft = false;
+
+  constructor(
+    readonly server: Server,
+    readonly command: Command,
+    readonly listener: Listener,
+    readonly how: How | undefined,
+  ) {
+    this.once = mustHappenOnce(command);
+    this.#transport = server.transportOf(keyOf(command));
+    if (how?.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
+    if (this.#canScript && this.#transport.script.isInUse) this.#useScript();
+  }
+
+  begin(): void {
+    const transport = this.#transport;
+    if (!transport.circuit.isAway || this.how?.always) return this.#send();
+    transport.probeNow();
+    this.undecided(false);
+  }
+
+  get nothing(): Command {
+    return writesNothing(waiting(this.command, 0));
+  }
+
+  get leftMs(): number {
+    return Math.max(this.#untilMs! - performance.now(), 0);
+  }
+
+  /** Takes the call out of the queue: its caller has left. */
+  leave(): void {
+    this.#isLeft = true;
+    this.#leaveWait?.();
+  }
+
+  ended(): void {
+    this.listener.ended?.();
+  }
+
+  #send(): void {
+    if (this.#untilMs === undefined) this.#transport.send(this);
+    else if (!this.#isLeft) this.#leaveWait = this.#transport.waits.wait(this);
+  }
+
+  transmit(connection: Connection): Promise<unknown> {
+    if (this.how?.together) {
+      const commands = this.how.together;
+      return connection.transaction(this.#isByScript ? commands.map(standIn) : commands);
+    }
+    if (this.#isAsking) this.#isAsking = precede(connection, ["ASKING"]);
+    if (this.#untilMs !== undefined) return connection.send(waiting(this.command, Math.ceil(this.leftMs)));
+    if (this.#loadsScript) this.#loadsScript = precede(connection, ["SCRIPT", "LOAD", FALLBACK]);
+    return connection.send(this.#isByScript ? evalsha(this.command) : this.command);
+  }
+
+  replied(reply: unknown): void {
+    if (!this.#isByScript) this.#transport.script.end();
+    this.listener.replied(reply);
+  }
+
+  undecided(lost: boolean): void {
+    this.#isLeft = true;
+    this.listener.undecided(lost, this.#transport.reason, this.#transport.circuit.lastError);
+  }
+
+  failed(error: unknown): void {
+    if (this.#isLeft) return;
+    if (NOT_HERE_NOW.has(codeOf(error)!) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
+    if (this.#isRepeatable(error)) return this.#send();
+    const fault = faultOf(error);
+    if (fault === "caller") return this.listener.failed(explained(error, this.#situation));
+    if (fault === "refusing") this.#transport.circuit.refused(error);
+    this.undecided(false);
+  }
+
+  get #situation(): Situation {
+    const isHold = needsModule(this.command);
+    return { who: this.#transport.who, isHold, waits: this.#untilMs !== undefined, canScript: this.server.canScript };
+  }
+
+  get #canScript(): boolean {
+    if (!this.server.canScript || this.#untilMs !== undefined) return false;
+    return isOfModule(this.command) && !needsModule(this.command);
+  }
+
+  /** Finds the node anew. The script's keys have other names, perhaps on another node. */
+  #route(): void {
+    const key = keyOf(this.command);
+    this.#transport = this.server.transportOf(this.#isByScript ? scriptKey(key) : key);
+  }
+
+  /** Nothing was done, and soon it is known which node does it. */
+  #tryAgain(): void {
+    this.#route();
+    this.#redirections = 0;
+    setTimeout(() => this.#send(), this.server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
+  }
+
+  #useScript(): void {
+    this.#isByScript = true;
+    this.#route();
+  }
+
+  /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
+  #isRepeatable(error: unknown): boolean {
+    if (codeOf(error) === "READONLY") {
+      if (this.#hasLeft) return false;
+      this.#hasLeft = true;
+      return this.#transport.leave();
+    }
+    if (codeOf(error) === "NOSCRIPT" && this.#isByScript && this.#redirections++ < MOST_REDIRECTIONS) {
+      this.#loadsScript = true;
+      return true;
+    }
+    if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
+      this.#transport.script.begin();
+      this.#useScript();
+      return true;
+    }
+    return this.#isRedirected(error);
+  }
+
+  #isRedirected(error: unknown): boolean {
+    const to = redirectionOf(error);
+    if (!to || !this.server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
+    if (to.isMoved) {
+      this.server.moved(to.slot, to.address);
+      this.#route();
+    } else {
+      this.#isAsking = true;
+      this.#transport = this.server.transportAt(to.address);
+    }
+    return true;
+  }
+}
+
+/** Sends the words right before the next command. If they fail, that command fails too, and reports it. */
+function precede(connection: Connection, words: Command): false {
+  connection.send(words).catch(() => {});
+  return false;
+}
+
+function evalsha(command: Command): Command {
+  return ["EVALSHA", SHA, ...scriptArguments(command)];
+}
+
+/** The script's form of a command inside a transaction. The script is loaded by then. */
+function standIn(command: Command): Command {
+  const [name = "", ...keys] = command;
+  return name === "DEL" ? [name, ...keys.map(scriptKey)] : evalsha(command);
+}
+
+/** Calls a hook of the application outside of everything: it may throw, or ask a limiter. */
+export function outside(hook: () => void): void {
+  queueMicrotask(() => {
+    try {
+      hook();
+    } catch (error) {
+      process.emitWarning(`a hook of tokenbucket has failed: ${textOf(error)}`);
+    }
+  });
+}
+
+const servers = new WeakMap<Client, Server>();
+
+/** Returns the given server, or the one that all limiters on this client share. */
+export function serverOf(client: Client | Server): Server {
+  if (client instanceof Server) return client;
+  const known = servers.get(client);
+  if (known) return known;
+  const server = new Server(client);
+  servers.set(client, server);
+  return server;
+}

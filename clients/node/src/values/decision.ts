@@ -1,0 +1,134 @@
+/** Decisions of the server, or of `onError` in its place. */
+
+import { TokenBucketError } from "./errors.js";
+import { flowMs, type Limit } from "./limit.js";
+
+export interface HeaderOptions {
+  /** The name of the policy in the headers; "default" by default. */
+  name?: string;
+  /** By how much of itself Retry-After may be longer, so that the denied do not come back together. */
+  jitter?: number;
+}
+
+export interface Fields {
+  allowed: boolean;
+  remaining?: number;
+  retryAfterMs?: number;
+  resetAfterMs?: number;
+  degraded?: boolean;
+  granted?: number;
+  lost?: boolean;
+}
+
+export class Decision {
+  readonly allowed: boolean;
+  /** Whole tokens left; negative while in debt. */
+  readonly remaining: number;
+  /**
+   * Denied: the same call is allowed after that long if nobody else takes; -1 if never, because the
+   * cost is above the capacity. Of `reserve` how long to wait, of `charge` until out of debt.
+   */
+  readonly retryAfterMs: number;
+  /** Until the bucket is full. */
+  readonly resetAfterMs: number;
+  /** True if `onError` decided in place of the server. */
+  readonly degraded: boolean;
+  /** True if the call was sent and its reply lost: the server may or may not have executed it. */
+  readonly lost: boolean;
+  /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
+  readonly granted: number;
+
+  constructor(fields: Fields) {
+    this.allowed = fields.allowed;
+    this.remaining = fields.remaining ?? 0;
+    this.retryAfterMs = fields.retryAfterMs ?? 0;
+    this.resetAfterMs = fields.resetAfterMs ?? 0;
+    this.degraded = fields.degraded ?? false;
+    this.granted = fields.granted ?? Number(fields.allowed);
+    this.lost = fields.lost ?? false;
+  }
+
+  static read(reply: unknown): Decision {
+    return new Decision(readFields(reply));
+  }
+
+  /** Returns a copy with these fields. */
+  with(fields: Partial<Fields>): Decision {
+    return new Decision({ ...this, ...fields });
+  }
+
+  /** Returns a copy that is marked as decided by `onError`. */
+  asDegraded(lost: boolean): this {
+    return this.with({ degraded: true, lost }) as this;
+  }
+
+  /** Whole seconds for the Retry-After header, rounded up so that clients do not come back too early. */
+  get retryAfterS(): number {
+    return Math.ceil(this.retryAfterMs / 1000);
+  }
+
+  /**
+   * RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
+   * is left out where waiting does not help. Degraded decisions carry no RateLimit headers, because the bucket was not read.
+   */
+  headers(limit: Limit, { name = "default", jitter = 0 }: HeaderOptions = {}): Record<string, string> {
+    const headers: Record<string, string> = {};
+    const quoted = `"${name.replace(/["\\]/g, "\\$&")}"`;
+    if (!this.degraded) {
+      const windowS = Math.ceil(flowMs(limit, Number(limit.capacity)) / 1000);
+      const window = windowS > 0 && windowS < Infinity ? `;w=${windowS}` : "";
+      headers["RateLimit-Policy"] = `${quoted};q=${Math.floor(Number(limit.capacity))}${window}`;
+      const resetS = Math.ceil(this.resetAfterMs / 1000);
+      headers["RateLimit"] = `${quoted};r=${Math.max(this.remaining, 0)};t=${resetS}`;
+    }
+    if (!this.allowed && this.retryAfterMs > 0) {
+      const later = 1 + jitter * Math.random();
+      headers["Retry-After"] = String(Math.ceil((this.retryAfterMs * later) / 1000));
+    }
+    return headers;
+  }
+}
+
+/** The decision over several limits: that of the one that binds. */
+export class JointDecision extends Decision {
+  /** Each limit's own; empty where the policy is "open" or "closed" and the server is away. */
+  readonly each: Readonly<Record<string, Decision>>;
+
+  constructor(fields: Fields & { each?: Record<string, Decision> }) {
+    super(fields);
+    this.each = fields.each ?? {};
+  }
+
+  override with(fields: Partial<Fields>): JointDecision {
+    return new JointDecision({ ...this, ...fields });
+  }
+
+  override asDegraded(lost: boolean): this {
+    const each = Object.entries(this.each).map(([name, own]) => [name, own.asDegraded(lost)]);
+    return new JointDecision({ ...this, degraded: true, lost, each: Object.fromEntries(each) }) as this;
+  }
+
+  static readEach(reply: unknown, names: readonly string[]): JointDecision {
+    const inner = (reply as unknown[])[4] as unknown[];
+    const each = Object.fromEntries(inner.map((own, at) => [names[at]!, Decision.read(own)]));
+    return new JointDecision({ ...readFields(reply), each });
+  }
+}
+
+/** Work was begun whose hold was denied. */
+export class Denied extends TokenBucketError {
+  override readonly name: string = "Denied";
+
+  constructor(readonly decision: Decision) {
+    super(`denied, to be tried again after ${decision.retryAfterMs} ms`);
+  }
+}
+
+function readFields(reply: unknown): Fields {
+  const numbers = reply as readonly unknown[];
+  const granted = Number(numbers[0]);
+  const remaining = Number(numbers[1]);
+  const retryAfterMs = Number(numbers[2]);
+  const resetAfterMs = Number(numbers[3]);
+  return { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
+}

@@ -1,0 +1,163 @@
+/** The errors of this package, and whose fault an error of the server is. */
+
+const OURS: unique symbol = Symbol.for("tokenbucket.error") as never;
+const ABOUT_AN_ARGUMENT: unique symbol = Symbol.for("tokenbucket.error.argument") as never;
+
+function has(value: unknown, mark: symbol): boolean {
+  return typeof value === "object" && value !== null && mark in value;
+}
+
+function nameOf(error: unknown): string {
+  return (error as Error).name;
+}
+
+/** The base of every error of this package: `error instanceof TokenBucketError`. */
+export class TokenBucketError extends Error {
+  readonly [OURS] = true;
+
+  // By marks and names: BadArgument extends RangeError instead, and `import` and `require` each load the classes.
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    if (this === TokenBucketError) return has(value, OURS);
+    return (
+      Function.prototype[Symbol.hasInstance].call(this, value) || (has(value, OURS) && nameOf(value) === this.name)
+    );
+  }
+}
+
+/** An argument is wrong: a RangeError, or a TypeError for one of the wrong type. */
+export class BadArgument extends RangeError {
+  override readonly name: string = "BadArgument";
+  readonly [OURS] = true;
+  readonly [ABOUT_AN_ARGUMENT] = true;
+
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return has(value, ABOUT_AN_ARGUMENT);
+  }
+}
+
+export class BadArgumentType extends TypeError {
+  override readonly name: string = "BadArgument";
+  readonly [OURS] = true;
+  readonly [ABOUT_AN_ARGUMENT] = true;
+}
+
+/** The server cannot be asked, and `onError` is "throw". */
+export class ServerAway extends TokenBucketError {
+  override readonly name: string = "ServerAway";
+}
+
+/** A call that must happen once was sent, and its reply was lost: it is not known whether it happened. */
+export class ReplyLost extends TokenBucketError {
+  override readonly name: string = "ReplyLost";
+}
+
+/** The server has no tokenbucket module. */
+export class ModuleMissing extends TokenBucketError {
+  override readonly name: string = "ModuleMissing";
+}
+
+/** The buckets of one call are in several slots of a cluster. */
+export class CrossSlot extends TokenBucketError {
+  override readonly name: string = "CrossSlot";
+}
+
+/** The server replied with an error that repeating the call does not change, such as WRONGTYPE or NOPERM. */
+export class ServerError extends TokenBucketError {
+  override readonly name: string = "ServerError";
+}
+
+/** Calls cannot wait in this server: it has no module, or an older one. */
+export class CannotWait extends TokenBucketError {
+  override readonly name: string = "CannotWait";
+}
+
+/** The server has `tokenbucket.max-waiters` waiting calls already. */
+export class TooManyWait extends TokenBucketError {
+  override readonly name: string = "TooManyWait";
+}
+
+export type Fault =
+  /** The call is wrong, or may not be made: it would be the next time as well. */
+  | "caller"
+  /** The server does not answer, or does not decide. */
+  | "away"
+  /** The server is there and refuses this write, which says nothing about the next. */
+  | "refusing";
+
+const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"]);
+const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED", "EXECABORT"]);
+
+export function faultOf(error: unknown): Fault {
+  // A TypeError is a driver's word for arguments, or a mistake of ours: nothing that passes by waiting.
+  if (error instanceof TokenBucketError || error instanceof TypeError) return "caller";
+  const code = codeOf(error);
+  if (code === undefined || NOT_DECIDING.has(code)) return "away";
+  return REFUSING.has(code) ? "refusing" : "caller";
+}
+
+/** Returns whether the error comes from a server that decides calls. */
+export function isAnswer(error: unknown): boolean {
+  return faultOf(error) !== "away";
+}
+
+/** Returns whether the server sent the error, rather than the driver. */
+export function isReply(error: unknown): boolean {
+  return codeOf(error) !== undefined;
+}
+
+/** Where the node says that the slot is. */
+export function redirectionOf(error: unknown): { isMoved: boolean; slot: number; address: string } | undefined {
+  const [, kind, slot, address = ""] = /^(MOVED|ASK) (\d+) (\S+)/.exec(textOf(error)) ?? [];
+  return kind === undefined ? undefined : { isMoved: kind === "MOVED", slot: Number(slot), address };
+}
+
+export function isTooManyWait(error: unknown): boolean {
+  return codeOf(error) === "ERR" && textOf(error).includes("tokenbucket.max-waiters");
+}
+
+export function isUnknownCommand(error: unknown): boolean {
+  return codeOf(error) === "ERR" && /unknown command/i.test(textOf(error));
+}
+
+export function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/**
+ * The first word of what the server replied; undefined of what the driver says itself.
+ *
+ * The libraries share no class for the server's errors, but the server has a convention.
+ */
+export function codeOf(error: unknown): string | undefined {
+  return /^[A-Z]{2,}(?= |$)/.exec(textOf(error))?.[0];
+}
+
+/** The context of an error, for its text. */
+export interface Situation {
+  /** The server, for people. */
+  who: string;
+  isHold: boolean;
+  /** True if the call was to wait in the server. */
+  waits: boolean;
+  canScript: boolean;
+}
+
+/** Returns the error for the caller, which says what to do where that is known. */
+export function explained(error: unknown, { who, isHold, waits, canScript }: Situation): unknown {
+  if (error instanceof TokenBucketError) return error;
+  if (isTooManyWait(error)) return new TooManyWait(textOf(error));
+  if (isUnknownCommand(error)) {
+    if (waits && canScript) return new CannotWait(textOf(error));
+    const missing = `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
+    const forHolds = `holds need the tokenbucket module, which ${who} has not loaded`;
+    const forWaits = `maxWaitMs needs a module with TB.BTAKE, which ${who} has not loaded`;
+    return new ModuleMissing(waits ? forWaits : isHold ? forHolds : missing, { cause: error });
+  }
+  if (codeOf(error) === "CROSSSLOT") {
+    const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
+    return new CrossSlot(help, { cause: error });
+  }
+  const isNode = redirectionOf(error) !== undefined;
+  const text = isNode ? `${who} is a node of a cluster: use the cluster client` : `${textOf(error)} (${who})`;
+  return new ServerError(text, { cause: error });
+}

@@ -1,0 +1,107 @@
+/** Limits: capacity and rate. */
+
+import { BadArgument } from "./errors.js";
+
+export interface Limit {
+  /** The most tokens a bucket holds; 0 denies every call. */
+  readonly capacity: Amount;
+  /**
+   * Tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count at each
+   * boundary of the calendar (`"1000@d"`, `"1000@d+09:00"`). 0 is a pool: its tokens come back only
+   * from holds.
+   */
+  readonly rate: Amount;
+}
+
+/** Tokens; sent to the server as JavaScript prints them. */
+export type Amount = number | string;
+
+const NUMBER = String.raw`\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?`;
+const AMOUNT = new RegExp(`^${NUMBER}$`);
+const RATE = new RegExp(
+  `^(?<count>${NUMBER})(?:/(?<period>${NUMBER})?(?<unit>ms|s|m|h|d)` +
+    String.raw`|@(?<multiple>\d+)?(?<boundary>ms|mo|[smhdwy])(?<offset>[+-]\d\d:\d\d)?)?$`,
+);
+const UNIT_MS: Record<string, number> = {
+  ms: 1,
+  s: 1000,
+  m: 60_000,
+  h: 3_600_000,
+  d: 86_400_000,
+  w: 7 * 86_400_000,
+  mo: 30 * 86_400_000,
+  y: 365 * 86_400_000,
+};
+
+/** Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound. */
+export function checkLimit({ capacity, rate }: Limit): void {
+  checkAmount("capacity", capacity);
+  const parts = RATE.exec(String(rate))?.groups;
+  if (!parts || Number(parts.period ?? parts.multiple ?? 1) === 0) {
+    throw new BadArgument(`rate: '${rate}' is neither tokens per second nor like '100/m' or '1000@d'`);
+  }
+}
+
+export function isAmount(amount: Amount): boolean {
+  return typeof amount === "number" ? amount >= 0 && amount < Infinity : AMOUNT.test(amount);
+}
+
+export function checkAmount(name: string, amount: Amount): void {
+  if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
+}
+
+export function checkCount(name: string, count: number): void {
+  if (!Number.isSafeInteger(count) || count < 0) {
+    throw new BadArgument(`${name}: ${count} is not a whole number of at least 0`);
+  }
+}
+
+/** Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them. */
+export function parseLimit(text: string): Limit {
+  const [capacity, rate, ...more] = text.trim().split(/\s+/);
+  if (!capacity || !rate || more.length > 0) {
+    throw new BadArgument(`'${text}' is not a capacity and a rate, like '20 10/s'`);
+  }
+  const limit = { capacity, rate };
+  checkLimit(limit);
+  return limit;
+}
+
+export function limitWords({ capacity, rate }: Limit): [string, string] {
+  return [String(capacity), String(rate)];
+}
+
+/** The words of a rate, as they are written. */
+export interface RateParts {
+  count: string;
+  period: string;
+  unit: string;
+  /** How long its unit is, of a calendar's on average. */
+  periodMs: number;
+  offset: string;
+  isCalendar: boolean;
+}
+
+export function rateParts(rate: Amount): RateParts {
+  const { count = "0", period, unit, multiple, boundary, offset = "" } = RATE.exec(String(rate))?.groups ?? {};
+  const name = unit ?? boundary ?? "s";
+  return {
+    count,
+    period: period ?? multiple ?? "1",
+    unit: name,
+    periodMs: UNIT_MS[name]!,
+    offset,
+    isCalendar: boundary !== undefined,
+  };
+}
+
+/** Returns whether nothing flows in: tokens come back only from holds. */
+export function isPool({ rate }: Limit): boolean {
+  return Number(rateParts(rate).count) === 0;
+}
+
+/** Returns how many milliseconds `tokens` take to flow in; for calendar rates an average, with months of 30 days. */
+export function flowMs({ rate }: Limit, tokens: number): number {
+  const { count, period, periodMs } = rateParts(rate);
+  return Number(count) === 0 ? Infinity : (tokens * Number(period) * periodMs) / Number(count);
+}
