@@ -1,5 +1,5 @@
-// Package memory decides in this process as the server does, in exact arithmetic.
-package memory
+// Package local is the local limiter: it decides in this process as the server does, in exact arithmetic.
+package local
 
 import (
 	"container/list"
