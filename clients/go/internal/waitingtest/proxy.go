@@ -10,10 +10,10 @@ import (
 // proxy stands between a client and a server. While it delays, the reply to a take that waits passes when another connection
 // sends what ends the wait.
 type proxy struct {
-	listener  net.Listener
-	server    string
-	delays    atomic.Bool
-	left      chan struct{}
+	listener net.Listener
+	server   string
+	delays   atomic.Bool
+	left     chan struct{}
 }
 
 func startProxy(t testing.TB, server string) *proxy {
