@@ -144,7 +144,7 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 		parts[i] = p
 	}
 	h.mutex.Unlock()
-	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true}
+	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true, ttl: h.ttl}
 	decision, err := decideAll(ctx, h.server, h.settings, parts, settle)
 	if err != nil {
 		return decision, err

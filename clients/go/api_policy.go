@@ -29,7 +29,8 @@ func (s settings) without(server *Server, c command, err error) (reply any, lost
 	}
 	server.degraded.Add(1)
 	reply, failure = s.policyReply(server, c.args, err)
-	if elements, ok := reply.([]any); !ok || elements[0].(int64) == 0 {
+	elements, ok := reply.([]any)
+	if isLetThrough := ok && elements[0].(int64) > 0; !isLetThrough || c.args[0] == "TB.MSETTLE" {
 		server.settleLost(c, err)
 	}
 	return reply, away.lost, failure

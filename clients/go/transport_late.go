@@ -24,10 +24,18 @@ func (s *Server) giveBack(c command, reply any, err error) {
 	}
 }
 
+// settleLost settles later what the server may hold for nobody: a hold whose reply was lost, and one whose settlement could
+// not be sent.
 func (s *Server) settleLost(c command, err error) {
 	var away *awayError
-	if c.args[0] == "TB.MHOLD" && c.undoes && !s.synchronous && errors.As(err, &away) && away.mayBeHeld {
+	if s.synchronous || !errors.As(err, &away) {
+		return
+	}
+	switch {
+	case c.args[0] == "TB.MHOLD" && c.undoes && away.mayBeHeld:
 		s.settleLate(undoing(c.args, Decision{})[0])
+	case c.args[0] == "TB.MSETTLE" && !away.lost:
+		s.settleLate(c)
 	}
 }
 

@@ -213,7 +213,15 @@ func (n *node) hear() { n.heard.Store(int64(time.Since(started))) }
 // timeout had no processor, so it may not have read what had arrived.
 func (n *node) wasSilent(since time.Time) bool {
 	timeout := n.server.settings.timeout
-	return n.heard.Load() < int64(since.Sub(started)) && time.Since(since) < timeout+timeout/2
+	return !n.hasHeard(since) && time.Since(since) < timeout+timeout/2
+}
+
+// hasHeard returns whether the node has said anything since then.
+func (n *node) hasHeard(since time.Time) bool {
+	if connecting, ok := n.doer.(interface{ Connected() time.Time }); ok && connecting.Connected().After(since) {
+		return true
+	}
+	return n.heard.Load() > int64(since.Sub(started))
 }
 
 // judge tells the circuit how a call ended.
@@ -233,7 +241,7 @@ func (n *node) judge(c command, err error, began time.Time) error {
 	case fault == faultOfCaller:
 		n.circuit.answered()
 		return n.wrong(err)
-	case fault == faultOfWrite || isTimeout(err) && n.heard.Load() > int64(began.Sub(started)):
+	case fault == faultOfWrite || isTimeout(err) && n.hasHeard(began):
 		n.circuit.refused(s.clock.Now(), err)
 	default:
 		n.fail(err)

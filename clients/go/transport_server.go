@@ -23,7 +23,8 @@ import (
 // caller's: that may end a wait for a connection, but not reading, because the reply may be a grant.
 //
 // Optional methods: Address() string names the server in errors. Connections() int bounds the commands sent at a time.
-// Idle() int returns how many idle connections may lead to an earlier server. An io.Closer is closed with the Server.
+// Idle() int returns how many idle connections may lead to an earlier server, Connected() time.Time when opening a connection
+// last made progress. An io.Closer is closed with the Server.
 type Doer interface {
 	Do(ctx context.Context, args ...any) (any, error)
 }

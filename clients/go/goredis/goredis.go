@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,8 +37,9 @@ const (
 
 // node asks one server. Its options are not those of a client in use, which go-redis changes.
 type node struct {
-	options redis.Options
-	client  *redis.Client
+	options   redis.Options
+	client    *redis.Client
+	connected *atomic.Int64
 }
 
 func newNode(options redis.Options) *node {
@@ -46,16 +49,44 @@ func newNode(options redis.Options) *node {
 	if options.DialTimeout <= 0 || options.DialTimeout > connectWithin {
 		options.DialTimeout = connectWithin
 	}
-	if options.PoolSize == 10*runtime.GOMAXPROCS(0) { // go-redis's default
+	switch options.PoolSize {
+	case 5 * runtime.GOMAXPROCS(0), 10 * runtime.GOMAXPROCS(0): // go-redis's default of a cluster or a server
 		options.PoolSize = connections
 	}
 	options.PoolTimeout = time.Minute // callers take turns before
 	if err := json.Unmarshal([]byte(newer), &options); err != nil {
 		panic(err) // the text is a constant
 	}
-	own := options
-	return &node{options, redis.NewClient(&own)}
+	n := &node{connected: &atomic.Int64{}}
+	n.options = n.noting(options)
+	own := n.options
+	n.client = redis.NewClient(&own)
+	return n
 }
+
+// noting notes the steps of opening a connection: together they may take longer than the server may be silent.
+func (n *node) noting(options redis.Options) redis.Options {
+	note := func() { n.connected.Store(time.Now().UnixNano()) }
+	dial, prepare := options.Dialer, options.OnConnect
+	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			note()
+		}
+		return conn, err
+	}
+	options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+		note()
+		if prepare != nil {
+			return prepare(ctx, conn)
+		}
+		return nil
+	}
+	return options
+}
+
+// Connected returns when a step of opening a connection last succeeded.
+func (n *node) Connected() time.Time { return time.Unix(0, n.connected.Load()) }
 
 // newer sets options that not every version of go-redis 9 has. A client dials once, because the circuit decides when to
 // dial again. It shares with the program's client neither the handler of notifications nor the settings of maintenance,
@@ -139,8 +170,9 @@ func (c *cluster) Node(address string) tokenbucket.Doer {
 // client, of a cluster of one node, which connects to nothing.
 func nodeOptions(options redis.ClusterOptions) (of redis.Options) {
 	options.NewClient = func(node *redis.Options) *redis.Client {
-		of = *node
-		return redis.NewClient(node)
+		client := redis.NewClient(node)
+		of = *client.Options()
+		return client
 	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly, options.MinIdleConns = false, false, false, 0
 	options.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) {
