@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,8 @@ const (
 	mostTurns = 64
 	// connectTimeout bounds opening a connection. Callers wait for it no longer than Timeout.
 	connectTimeout = time.Second
+	// lateWithin bounds the repetitions of a call that alone is late.
+	lateWithin = time.Second
 )
 
 var started = time.Now()
@@ -135,7 +138,7 @@ func (n *node) connect(probing bool) error {
 			return nil
 		case <-timer.C:
 		}
-		if n.wasSilent(began) || time.Since(began) > connectTimeout {
+		if n.wasSilent(began) {
 			return Unsent(errSilent)
 		}
 		began = time.Now()
@@ -153,13 +156,13 @@ func (n *node) noteOpened(calls int64) {
 }
 
 // exchange sends the command. It repeats what had no effect, and what may happen twice: on other connections when one has
-// ended or leads to a former master, and once when this call alone was late.
+// ended or leads to a former master, and for a while when this call alone was late.
 func (n *node) exchange(ctx context.Context, c command) (reply any, err error) {
 	bounded := ctx
 	if timeout := n.server.settings.timeout; timeout > 0 && !n.server.synchronous {
 		bounded = callContext{ctx, timeout}
 	}
-	stale, wasLate := -1, false
+	stale, began := -1, time.Now()
 	for {
 		sent := time.Now()
 		reply, err = n.send(bounded, c)
@@ -181,8 +184,7 @@ func (n *node) exchange(ctx context.Context, c command) (reply any, err error) {
 				return nil, err
 			}
 			stale--
-		case isTimeout(err) && !c.once && !wasLate && !n.wasSilent(sent):
-			wasLate = true
+		case isTimeout(err) && !c.once && ctx.Err() == nil && time.Since(began) < lateWithin && !n.wasSilent(sent):
 		default:
 			return nil, err
 		}
@@ -212,6 +214,7 @@ func (n *node) hear() { n.heard.Store(int64(time.Since(started))) }
 // wasSilent returns whether the node said nothing to any call since then. A process that looks much later than after the
 // timeout had no processor, so it may not have read what had arrived.
 func (n *node) wasSilent(since time.Time) bool {
+	runtime.Gosched() // timers overtake what is ready to run: behind that, other replies that have arrived are read
 	timeout := n.server.settings.timeout
 	return !n.hasHeard(since) && time.Since(since) < timeout+timeout/2
 }

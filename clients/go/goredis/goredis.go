@@ -4,10 +4,13 @@ package goredis
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -70,10 +73,14 @@ func (n *node) noting(options redis.Options) redis.Options {
 	dial, prepare := options.Dialer, options.OnConnect
 	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		if err == nil {
-			note()
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		note()
+		if system, ok := conn.(syscall.Conn); ok {
+			return systemConn{patientConn{conn}, system}, nil
+		}
+		return patientConn{conn}, nil
 	}
 	options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
 		note()
@@ -83,6 +90,26 @@ func (n *node) noting(options redis.Options) redis.Options {
 		return nil
 	}
 	return options
+}
+
+// patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
+type patientConn struct{ net.Conn }
+
+// readWithin is how long reading what has arrived may take.
+const readWithin = 5 * time.Millisecond
+
+func (c patientConn) Read(bytes []byte) (int, error) {
+	n, err := c.Conn.Read(bytes)
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.SetReadDeadline(time.Now().Add(readWithin)) != nil {
+		return n, err
+	}
+	return c.Conn.Read(bytes)
+}
+
+// systemConn lets go-redis find out that an idle connection has ended.
+type systemConn struct {
+	patientConn
+	syscall.Conn
 }
 
 // Connected returns when a step of opening a connection last succeeded.
