@@ -244,6 +244,24 @@ func TestACallerWhoseContextEndsMeanwhileKeepsNothing(t *testing.T) {
 	log.Expect(t)
 }
 
+func TestEveryErrorIsOfThisPackage(t *testing.T) {
+	odd := &slow{stuck{}, make(chan any, 9)}
+	limits := tokenbucket.NewServer(odd, tokenbucket.Timeout(time.Minute))
+	_, noDecision := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly}).TakeAll(ctx, "a", map[string]float64{"x": 1})
+	if err := limits.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, closed := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
+	if !errors.Is(closed, tokenbucket.ErrClosed) || limits.DegradedCount() != 0 {
+		t.Error(closed)
+	}
+	for _, err := range []error{noDecision, closed} {
+		if !errors.Is(err, tokenbucket.ErrTokenBucket) {
+			t.Error(err)
+		}
+	}
+}
+
 func TestWhatServersSay(t *testing.T) {
 	for line, degraded := range map[string]bool{
 		"LOADING Redis is loading the dataset in memory":  true,
