@@ -69,7 +69,7 @@ func (c *cluster) nodeAt(address string) *node {
 	n := c.nodes[address]
 	if n == nil {
 		n = newNode(c.server, c.doer.Node(address), "the node "+address)
-		n.isClosed = c.isClosed
+		n.address, n.isClosed = address, c.isClosed
 		c.nodes[address] = n
 	}
 	return n
@@ -140,7 +140,7 @@ func (c *cluster) closeNodes() {
 }
 
 func (n *node) close() {
-	n.closeIdle()
+	n.closeWaiters()
 	if closer, ok := n.doer.(io.Closer); ok {
 		_ = closer.Close()
 	}
@@ -163,8 +163,13 @@ func (s *Server) moveOf(err error) *redirection {
 
 var asking = []any{"ASKING"}
 
-// follow returns the node that a redirection names, and what to send before the command.
-func (c *cluster) follow(move *redirection) (n *node, first []any) {
+// follow returns the node that a redirection names, and what to send before the command. Without a host, the node is on
+// that of the one that replied.
+func (c *cluster) follow(from *node, move *redirection) (n *node, first []any) {
+	if host, port, err := net.SplitHostPort(move.address); err == nil && host == "" {
+		host, _, _ = net.SplitHostPort(from.address)
+		move.address = net.JoinHostPort(host, port)
+	}
 	if move.isAsk {
 		return c.nodeAt(move.address), asking
 	}

@@ -18,6 +18,7 @@ import (
 type node struct {
 	server  *Server
 	doer    Doer
+	address string // of a cluster's node
 	who     string
 	circuit circuit
 	script  script
@@ -26,7 +27,8 @@ type node struct {
 	heard   atomic.Int64  // when the node last replied, since started
 
 	mutex    sync.Mutex
-	idle     []*waiter // connections for calls that wait, the last used at the end
+	waiters  map[*waiter]bool // connections for calls that wait
+	idle     []*waiter        // of them, the last used at the end
 	isClosed bool
 }
 
@@ -81,15 +83,15 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	}
 	began := time.Now()
 	var reply any
-	err := n.connect(probing)
+	isSent, err := false, n.connect(probing)
 	if err == nil {
-		reply, err = n.exchange(ctx, c)
-		if ended := ctx.Err(); ended != nil && err != nil && (errors.Is(err, ended) || isUnsent(err)) {
+		reply, isSent, err = n.exchange(ctx, c)
+		if ended := ctx.Err(); ended != nil && err != nil && !isSent {
 			return nil, ended // the caller's end says nothing about the server
 		}
 	}
 	isJudged = true
-	return reply, n.judge(c, err, began)
+	return reply, n.judge(c, isSent, err, began)
 }
 
 func (n *node) takeTurn(ctx context.Context) error {
@@ -125,10 +127,10 @@ func (n *node) connect(probing bool) error {
 		}
 		opened <- err
 	}()
-	began := time.Now()
+	first := time.Now()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for {
+	for began := first; ; {
 		select {
 		case err := <-opened:
 			if err != nil {
@@ -138,7 +140,7 @@ func (n *node) connect(probing bool) error {
 			return nil
 		case <-timer.C:
 		}
-		if n.wasSilent(began) {
+		if n.wasSilent(began) || time.Since(first) > connectTimeout {
 			return Unsent(errSilent)
 		}
 		began = time.Now()
@@ -156,8 +158,9 @@ func (n *node) noteOpened(calls int64) {
 }
 
 // exchange sends the command. It repeats what had no effect, and what may happen twice: on other connections when one has
-// ended or leads to a former master, and for a while when this call alone was late.
-func (n *node) exchange(ctx context.Context, c command) (reply any, err error) {
+// ended or leads to a former master, and for a while when this call alone was late. isSent says that the server may have
+// executed it although the reply is lost.
+func (n *node) exchange(ctx context.Context, c command) (reply any, isSent bool, err error) {
 	bounded := ctx
 	if timeout := n.server.settings.timeout; timeout > 0 && !n.server.synchronous {
 		bounded = callContext{ctx, timeout}
@@ -168,11 +171,13 @@ func (n *node) exchange(ctx context.Context, c command) (reply any, err error) {
 		reply, err = n.send(bounded, c)
 		if err == nil {
 			n.hear()
-			return reply, nil
+			return reply, true, nil
 		}
 		line, isLine := serverLine(err)
 		if isLine {
 			n.hear()
+		} else if !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
+			isSent = true
 		}
 		switch {
 		case firstWord(line) == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
@@ -181,12 +186,12 @@ func (n *node) exchange(ctx context.Context, c command) (reply any, err error) {
 				stale = 1 + n.idleConnections()
 			}
 			if stale == 0 || ctx.Err() != nil {
-				return nil, err
+				return nil, isSent, err
 			}
 			stale--
 		case isTimeout(err) && !c.once && ctx.Err() == nil && time.Since(began) < lateWithin && !n.wasSilent(sent):
 		default:
-			return nil, err
+			return nil, isSent, err
 		}
 	}
 }
@@ -228,13 +233,15 @@ func (n *node) hasHeard(since time.Time) bool {
 }
 
 // judge tells the circuit how a call ended.
-func (n *node) judge(c command, err error, began time.Time) error {
+func (n *node) judge(c command, isSent bool, err error, began time.Time) error {
 	s := n.server
 	if err != nil && !isServerLine(err) {
 		n.opened.Store(0)
 	}
 	fault := faultOf(err)
 	switch {
+	case err != nil && s.closed.Load():
+		return ErrClosed
 	case err == nil:
 		n.circuit.answered()
 		return nil
@@ -249,8 +256,7 @@ func (n *node) judge(c command, err error, began time.Time) error {
 	default:
 		n.fail(err)
 	}
-	wasSent := !isServerLine(err) && !isUnsent(err)
-	return &awayError{server: n.who, cause: err, lost: c.once && wasSent, mayBeHeld: wasSent && c.undoes}
+	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
 }
 
 // fail opens the circuit.

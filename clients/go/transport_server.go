@@ -23,8 +23,8 @@ import (
 // caller's: that may end a wait for a connection, but not reading, because the reply may be a grant.
 //
 // Optional methods: Address() string names the server in errors. Connections() int bounds the commands sent at a time.
-// Idle() int returns how many idle connections may lead to an earlier server, Connected() time.Time when opening a connection
-// last made progress. An io.Closer is closed with the Server.
+// Idle() int returns how many idle connections may lead to an earlier server, Connected() time.Time when the server last
+// greeted a connection. An io.Closer is closed with the Server.
 type Doer interface {
 	Do(ctx context.Context, args ...any) (any, error)
 }
@@ -156,7 +156,7 @@ func (s *Server) Close() error {
 	if s.cluster != nil {
 		s.cluster.closeNodes()
 	} else {
-		s.single.closeIdle()
+		s.single.closeWaiters()
 	}
 	if closer, ok := s.doer.(io.Closer); ok {
 		return closer.Close()
@@ -268,7 +268,7 @@ func (s *Server) route(ctx context.Context, c command) (any, error) {
 		switch {
 		case move != nil && redirected < mostRedirections:
 			redirected++
-			n, c.first = s.cluster.follow(move)
+			n, c.first = s.cluster.follow(n, move)
 		case isSplitSlot(err) && tries < triesOfSplitSlot:
 			tries++
 			if err := s.clock.Sleep(ctx, s.settings.timeout/triesOfSplitSlot); err != nil {

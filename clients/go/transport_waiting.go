@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"context"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -92,7 +93,7 @@ func (s *Server) waitInServer(ctx context.Context, c command, until time.Time) (
 		case ctx.Err() != nil || err == nil:
 			return reply, err
 		case move != nil:
-			n, c.first = s.cluster.follow(move)
+			n, c.first = s.cluster.follow(n, move)
 			continue
 		case firstWord(line) == "UNBLOCKED":
 		case (firstWord(line) == "READONLY" || !isLine && isBroken(err)) && !repeated:
@@ -105,11 +106,11 @@ func (s *Server) waitInServer(ctx context.Context, c command, until time.Time) (
 		case isUnknownCommand(err):
 			return nil, err
 		default:
-			return nil, n.judge(c, err, time.Now())
+			return nil, n.judge(c, !isLine && !isUnsent(err), err, time.Now())
 		}
 		n, c.first = s.nodeOf(c.key), nil
 	}
-	return nil, n.judge(c, err, time.Now())
+	return nil, n.judge(c, !isServerLine(err), err, time.Now())
 }
 
 // waiter is a connection for one call at a time that waits in the server. In the pool it would keep other calls from a
@@ -141,6 +142,9 @@ const (
 // wait returns when the server replies, when the context ends, or when the server is silent to everybody.
 func (n *node) wait(ctx context.Context, c command, args []any) (any, error) {
 	w := n.takeWaiter()
+	if w == nil {
+		return nil, net.ErrClosed
+	}
 	ended := make(chan outcome, 1)
 	go func() {
 		reply, err := w.do(c.first, args)
@@ -164,7 +168,7 @@ func (n *node) wait(ctx context.Context, c command, args []any) (any, error) {
 			return nil, ctx.Err()
 		case <-pulse.C:
 			if n.isGone() {
-				w.close()
+				n.keepWaiter(w, errSilent)
 				return nil, errSilent
 			}
 		}
@@ -197,7 +201,11 @@ func (n *node) leave(c command, w *waiter, args []any, ended <-chan outcome) {
 		}
 	}
 	w.close()
-	n.giveBackLate(c, <-ended)
+	o := <-ended
+	n.mutex.Lock()
+	n.drop([]*waiter{w})
+	n.mutex.Unlock()
+	n.giveBackLate(c, o)
 }
 
 func (n *node) giveBackLate(c command, o outcome) {
@@ -217,15 +225,24 @@ func (n *node) unblock(id int64, waiting []any) bool {
 	return err == nil
 }
 
+// takeWaiter returns nil if the connections were closed.
 func (n *node) takeWaiter() *waiter {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
+	if n.isClosed {
+		return nil
+	}
 	if last := len(n.idle) - 1; last >= 0 {
 		w := n.idle[last]
 		n.idle = n.idle[:last]
 		return w
 	}
-	return &waiter{node: n}
+	w := &waiter{node: n}
+	if n.waiters == nil {
+		n.waiters = map[*waiter]bool{}
+	}
+	n.waiters[w] = true
+	return w
 }
 
 // keepWaiter keeps a connection for the next call. If it failed, the server has gone or another is the master: those that are
@@ -236,27 +253,33 @@ func (n *node) keepWaiter(w *waiter, err error) {
 	defer n.mutex.Unlock()
 	switch {
 	case err != nil && !isLine || firstWord(line) == "READONLY":
-		for _, other := range n.idle {
-			other.close()
-		}
+		n.drop(append(n.idle, w))
 		n.idle = nil
-		w.close()
 	case n.isClosed || len(n.idle) >= cap(n.turns):
-		w.close()
+		n.drop([]*waiter{w})
 	default:
 		w.stay()
 		n.idle = append(n.idle, w)
 	}
 }
 
-func (n *node) closeIdle() {
+// drop is called under the mutex.
+func (n *node) drop(some []*waiter) {
+	for _, w := range some {
+		w.close()
+		delete(n.waiters, w)
+	}
+}
+
+// closeWaiters ends the waits of all calls.
+func (n *node) closeWaiters() {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	n.isClosed = true
-	for _, w := range n.idle {
+	n.isClosed, n.idle = true, nil
+	for w := range n.waiters {
 		w.close()
 	}
-	n.idle = nil
+	n.waiters = nil
 }
 
 func (w *waiter) do(first, args []any) (any, error) {

@@ -67,23 +67,21 @@ func newNode(options redis.Options) *node {
 	return n
 }
 
-// noting notes the steps of opening a connection: together they may take longer than the server may be silent.
+// noting notes when the server has greeted a connection: opening one may take longer than the server may be silent.
 func (n *node) noting(options redis.Options) redis.Options {
-	note := func() { n.connected.Store(time.Now().UnixNano()) }
 	dial, prepare := options.Dialer, options.OnConnect
 	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		note()
 		if system, ok := conn.(syscall.Conn); ok {
 			return systemConn{patientConn{conn}, system}, nil
 		}
 		return patientConn{conn}, nil
 	}
 	options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
-		note()
+		n.connected.Store(time.Now().UnixNano())
 		if prepare != nil {
 			return prepare(ctx, conn)
 		}
@@ -112,7 +110,7 @@ type systemConn struct {
 	syscall.Conn
 }
 
-// Connected returns when a step of opening a connection last succeeded.
+// Connected returns when the server last greeted a connection.
 func (n *node) Connected() time.Time { return time.Unix(0, n.connected.Load()) }
 
 // newer sets options that not every version of go-redis 9 has. A client dials once, because the circuit decides when to

@@ -33,7 +33,7 @@ func Run(t *testing.T, doers Doers) {
 	for name, test := range map[string]func(*setup){
 		"in order": inOrder, "time is over": timeIsOver, "longer than a time-out": longerThanATimeout, "at once": atOnce,
 		"joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
-		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent,
+		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, doers, test) })
 	}
@@ -388,4 +388,17 @@ func silent(s *setup) {
 	s.server.Do("CLIENT", "PAUSE", "3600000", "ALL")
 	s.expect(<-ended, false, true)
 	s.log.Expect(s, "cannot ask")
+}
+
+func closed(s *setup) {
+	limits := s.limits(patient)
+	s.empty("a")
+	ended := s.takes(ctx, tokenbucket.NewLimiter(limits, still))
+	if err := limits.Close(); err != nil {
+		s.Fatal(err)
+	}
+	if got := <-ended; !errors.Is(got.err, tokenbucket.ErrClosed) {
+		s.Fatal(got)
+	}
+	s.waiting(0)
 }
