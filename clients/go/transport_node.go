@@ -23,10 +23,11 @@ type node struct {
 	circuit circuit
 	script  script
 	turns   chan struct{} // bounds the calls that are with the client at a time
-	opened  atomic.Int64  // how many calls at a time had connections, since one broke
+	isThere atomic.Bool   // it has replied since it was last away
 	heard   atomic.Int64  // when the node last replied, since started
 
 	mutex    sync.Mutex
+	attempt  *attempt         // to open a connection, if one is under way
 	waiters  map[*waiter]bool // connections for calls that wait
 	idle     []*waiter        // of them, the last used at the end
 	isClosed bool
@@ -108,14 +109,41 @@ func (n *node) takeTurn(ctx context.Context) error {
 	}
 }
 
-// connect opens a connection in the background if the client library is likely to need another, so that the caller waits no
-// longer than the timeout. A connection that comes later serves later calls.
+// connect opens a connection, unless the node has replied since it was last away. One call does so for all: on a cold start
+// they would keep each other from being answered in time.
 func (n *node) connect(probing bool) error {
 	timeout := n.server.settings.timeout
-	calls := int64(len(n.turns))
-	if n.server.synchronous || timeout <= 0 || !probing && calls <= n.opened.Load() {
+	if n.server.synchronous || timeout <= 0 || n.isThere.Load() && !probing {
 		return nil
 	}
+	n.mutex.Lock()
+	current := n.attempt
+	isFirst := current == nil
+	if isFirst {
+		current = &attempt{over: make(chan struct{})}
+		n.attempt = current
+	}
+	n.mutex.Unlock()
+	if isFirst {
+		current.err = n.open(timeout)
+		n.mutex.Lock()
+		n.attempt = nil
+		n.mutex.Unlock()
+		close(current.over)
+	}
+	<-current.over
+	return current.err
+}
+
+// attempt is to open a connection.
+type attempt struct {
+	over chan struct{} // closed when the error is known
+	err  error
+}
+
+// open lets the client library connect in the background, so that callers wait no longer than the timeout. A connection that
+// comes later serves later calls.
+func (n *node) open(timeout time.Duration) error {
 	opened := make(chan error, 1)
 	go func() {
 		within, cancel := context.WithTimeout(context.Background(), connectTimeout)
@@ -136,7 +164,7 @@ func (n *node) connect(probing bool) error {
 			if err != nil {
 				return Unsent(err)
 			}
-			n.noteOpened(calls)
+			n.isThere.Store(true)
 			return nil
 		case <-timer.C:
 		}
@@ -145,15 +173,6 @@ func (n *node) connect(probing bool) error {
 		}
 		began = time.Now()
 		timer.Reset(timeout)
-	}
-}
-
-func (n *node) noteOpened(calls int64) {
-	for {
-		before := n.opened.Load()
-		if before >= calls || n.opened.CompareAndSwap(before, calls) {
-			return
-		}
 	}
 }
 
@@ -235,9 +254,6 @@ func (n *node) hasHeard(since time.Time) bool {
 // judge tells the circuit how a call ended.
 func (n *node) judge(c command, isSent bool, err error, began time.Time) error {
 	s := n.server
-	if err != nil && !isServerLine(err) {
-		n.opened.Store(0)
-	}
 	fault := faultOf(err)
 	switch {
 	case err != nil && s.closed.Load():
@@ -261,6 +277,7 @@ func (n *node) judge(c command, isSent bool, err error, began time.Time) error {
 
 // fail opens the circuit.
 func (n *node) fail(err error) {
+	n.isThere.Store(false)
 	n.circuit.failed(n.server.clock.Now(), err)
 	if n.server.cluster != nil {
 		go n.server.cluster.learn()

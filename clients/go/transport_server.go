@@ -101,7 +101,8 @@ type serverSettings struct {
 type ServerOption func(*serverSettings)
 
 // Timeout is how long the server may be silent, on every connection, before it counts as away; 100 ms unless set. No call
-// waits longer for a server that says nothing. 0 waits for ever.
+// waits longer for a server that says nothing, but for up to a second if it has to open one more connection. 0 waits for
+// ever.
 func Timeout(timeout time.Duration) ServerOption {
 	return func(s *serverSettings) { s.timeout = timeout }
 }
