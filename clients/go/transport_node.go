@@ -38,8 +38,6 @@ const (
 	mostTurns = 64
 	// connectTimeout bounds opening a connection. Callers wait for it no longer than Timeout.
 	connectTimeout = time.Second
-	// lateWithin bounds the repetitions of a call that alone is late.
-	lateWithin = time.Second
 )
 
 var started = time.Now()
@@ -208,7 +206,7 @@ func (n *node) exchange(ctx context.Context, c command) (reply any, isSent bool,
 				return nil, isSent, err
 			}
 			stale--
-		case isTimeout(err) && !c.once && ctx.Err() == nil && time.Since(began) < lateWithin && !n.wasSilent(sent):
+		case isTimeout(err) && !c.once && ctx.Err() == nil && time.Since(began) < n.lateWithin() && !n.wasSilent(sent):
 		default:
 			return nil, isSent, err
 		}
@@ -226,6 +224,14 @@ func (n *node) send(ctx context.Context, c command) (any, error) {
 	return n.doer.Do(ctx, c.args...)
 }
 
+// lateWithin bounds the repetitions of a call that alone is late.
+func (n *node) lateWithin() time.Duration {
+	if within := 10 * n.server.settings.timeout; within < time.Second {
+		return within
+	}
+	return time.Second
+}
+
 func (n *node) idleConnections() int {
 	if counting, ok := n.doer.(interface{ Idle() int }); ok {
 		return counting.Idle()
@@ -235,12 +241,12 @@ func (n *node) idleConnections() int {
 
 func (n *node) hear() { n.heard.Store(int64(time.Since(started))) }
 
-// wasSilent returns whether the node said nothing to any call since then. A process that looks much later than after the
+// wasSilent returns whether the node said nothing to any call since then. A process that looks later than after the
 // timeout had no processor, so it may not have read what had arrived.
 func (n *node) wasSilent(since time.Time) bool {
 	runtime.Gosched() // timers overtake what is ready to run: behind that, other replies that have arrived are read
 	timeout := n.server.settings.timeout
-	return !n.hasHeard(since) && time.Since(since) < timeout+timeout/2
+	return !n.hasHeard(since) && time.Since(since) < timeout+timeout/4+time.Millisecond
 }
 
 // hasHeard returns whether the node has said anything since then.
