@@ -95,6 +95,7 @@ func TestALostReplyIsTold(t *testing.T) {
 	limits := tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	held := hold(t, limiter, 8, time.Minute)
+	use(t, held, 0)
 	doer.breakAfter = "TB.MSETTLE"
 	for i := 0; i < 2; i++ {
 		if got, err := held.Settle(); err != nil || !got.Lost || !got.Degraded {
@@ -205,20 +206,60 @@ func (h *hangingUp) Err() error {
 	return nil
 }
 
-func TestACallerWhoGoesAwaySaysNothingAboutTheServer(t *testing.T) {
-	doer, log := &stuck{let: make(chan struct{})}, &realserver.Log{}
+// slow lets a reply wait for the test.
+type slow struct {
+	stuck
+	commands chan any
+}
+
+func (s *slow) Do(ctx context.Context, args ...any) (any, error) {
+	if s.commands <- args[0]; args[0] == "TB.TAKE" {
+		return s.stuck.Do(ctx, args...)
+	}
+	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+}
+
+func TestACallerWhoseContextEndsMeanwhileKeepsNothing(t *testing.T) {
+	doer, log := &slow{stuck{let: make(chan struct{})}, make(chan any, 9)}, &realserver.Log{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf)), hourly)
-	impatient, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-	defer cancel()
-	if _, err := limiter.Take(impatient, "a", 1); !errors.Is(err, context.DeadlineExceeded) {
+	impatient, cancel := context.WithCancel(ctx)
+	ended := make(chan error)
+	go func() {
+		_, err := limiter.Take(impatient, "a", 1)
+		ended <- err
+	}()
+	for command := range doer.commands {
+		if command == "TB.TAKE" {
+			break
+		}
+	}
+	cancel()
+	close(doer.let)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if asked := atomic.LoadInt64(&doer.asked); asked != 1 {
-		t.Fatal(asked)
+	if command := <-doer.commands; command != "TB.GIVE" {
+		t.Fatal(command)
 	}
-	close(doer.let)
-	realserver.Eventually(t, "the late grant goes back", func() bool { return atomic.LoadInt64(&doer.asked) == 2 })
 	log.Expect(t)
+}
+
+func TestEveryErrorIsOfThisPackage(t *testing.T) {
+	odd := &slow{stuck{}, make(chan any, 9)}
+	limits := tokenbucket.NewServer(odd, tokenbucket.Timeout(time.Minute))
+	_, noDecision := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly}).TakeAll(ctx, "a", map[string]float64{"x": 1})
+	if err := limits.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, closed := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
+	if !errors.Is(closed, tokenbucket.ErrClosed) || limits.DegradedCount() != 0 {
+		t.Error(closed)
+	}
+	for _, err := range []error{noDecision, closed} {
+		if !errors.Is(err, tokenbucket.ErrTokenBucket) {
+			t.Error(err)
+		}
+	}
 }
 
 func TestWhatServersSay(t *testing.T) {

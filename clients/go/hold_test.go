@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -32,6 +33,13 @@ func hold(t *testing.T, limiter *tokenbucket.Limiter, amount float64, ttl time.D
 	return held
 }
 
+func use(t *testing.T, held *tokenbucket.Hold, amount float64) {
+	t.Helper()
+	if err := held.Used(amount); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func settle(t *testing.T, held *tokenbucket.Hold) {
 	t.Helper()
 	if _, err := held.Settle(); err != nil {
@@ -46,14 +54,47 @@ func TestAHoldReturnsWhatWasNotUsed(t *testing.T) {
 		t.Fatalf("%+v", held.Decision())
 	}
 	expectRemaining(t, limiter, "a", 2)
-	held.Used(3)
+	use(t, held, 3)
 	settle(t, held)
 	expectRemaining(t, limiter, "a", 7)
 
 	more := hold(t, limiter, 1, time.Minute)
-	more.Used(9)
+	use(t, more, 9)
 	settle(t, more)
 	expectRemaining(t, limiter, "a", -2)
+}
+
+// What is not reported counts as used where the bucket refills, and comes back to a pool.
+func TestAnUnreportedUseIsWhatWasHeld(t *testing.T) {
+	limits := realserver.Start(t).Limits()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	settle(t, hold(t, limiter, 8, time.Minute))
+	expectRemaining(t, limiter, "a", 2)
+	pool := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 3, Rate: "0"}, tokenbucket.Prefix("pool:"))
+	settle(t, hold(t, pool, 2, time.Minute))
+	expectRemaining(t, pool, "a", 3)
+}
+
+func TestAUseThatTheHoldCannotHaveIsAnErrorAndChangesNothing(t *testing.T) {
+	limits := realserver.Start(t).Limits()
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"requests": hourly, "tokens": hourly})
+	held, err := joint.Hold(ctx, "a", map[string]float64{"requests": 1, "tokens": 8}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := held.UsedOf("tokens", 3); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"another name": held.UsedOf("token", 5), "no name": held.Used(5), "less than nothing": held.UsedOf("tokens", -1),
+		"no number": held.UsedOf("tokens", math.NaN()), "too many": held.UsedOf("tokens", 2e12),
+	} {
+		if !errors.Is(err, tokenbucket.ErrBadArgument) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	settle(t, held)
+	expectRemaining(t, tokenbucket.NewLimiter(limits, hourly), "{a}:tokens", 7)
 }
 
 func TestADeniedHoldTakesNothing(t *testing.T) {
@@ -62,7 +103,7 @@ func TestADeniedHoldTakesNothing(t *testing.T) {
 	if held.Decision().Allowed || held.Decision().RetryAfter != tokenbucket.Never {
 		t.Fatalf("%+v", held.Decision())
 	}
-	held.Used(5)
+	use(t, held, 5)
 	settle(t, held)
 	expectRemaining(t, limiter, "a", 10)
 }
@@ -96,7 +137,7 @@ func TestALostHoldIsChargedWhatItUsed(t *testing.T) {
 	limiter := tokenbucket.NewLimiter(server.Limits(), hourly)
 	held := hold(t, limiter, 5, time.Minute)
 	server.Do("DEL", "tb:a") // the hold is gone with the bucket
-	held.Used(4)
+	use(t, held, 4)
 	settle(t, held)
 	expectRemaining(t, limiter, "a", 6)
 }
@@ -110,7 +151,7 @@ func TestAHoldMadeWhileTheServerWasAwayIsChargedToo(t *testing.T) {
 		t.Fatalf("%+v", decision)
 	}
 	fake.Break(nil)
-	held.Used(4)
+	use(t, held, 4)
 	settle(t, held)
 	expectRemaining(t, limiter, "a", 6)
 }
@@ -129,7 +170,9 @@ func TestAHoldOverSeveralLimits(t *testing.T) {
 		t.Fatalf("%+v, %v", refused.Decision(), err)
 	}
 	expectRemaining(t, single("parallel"), "{model}:parallel", 1)
-	held.UsedOf("tokens", 250)
+	if err := held.UsedOf("tokens", 250); err != nil {
+		t.Fatal(err)
+	}
 	settle(t, held)
 	expectRemaining(t, single("parallel"), "{model}:parallel", 2)
 	expectRemaining(t, single("tokens"), "{model}:tokens", 750)
@@ -140,9 +183,9 @@ func TestAHoldEndsWithItsWork(t *testing.T) {
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	failed := errors.New("failed")
 	for _, work := range []func(*tokenbucket.Hold) error{
-		func(hold *tokenbucket.Hold) error { hold.Used(1); return failed },
-		func(hold *tokenbucket.Hold) error { hold.Used(1); settle(t, hold); settle(t, hold); return failed },
-		func(hold *tokenbucket.Hold) error { hold.Used(1); panic(failed) },
+		func(hold *tokenbucket.Hold) error { use(t, hold, 1); return failed },
+		func(hold *tokenbucket.Hold) error { use(t, hold, 1); settle(t, hold); settle(t, hold); return failed },
+		func(hold *tokenbucket.Hold) error { use(t, hold, 1); panic(failed) },
 	} {
 		func() {
 			defer func() {
@@ -163,8 +206,7 @@ func TestAHoldEndsWithItsWork(t *testing.T) {
 	}
 	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly})
 	err = joint.WithHold(ctx, "a", map[string]float64{"x": 8}, time.Minute, func(hold *tokenbucket.Hold) error {
-		hold.UsedOf("x", 3)
-		return nil
+		return hold.UsedOf("x", 3)
 	})
 	if err != nil {
 		t.Error(err)

@@ -58,19 +58,10 @@ GO
 }
 
 from_debian() {
-    local packages=(golang-github-gomodule-redigo-dev)
-    if needs mna/redisc; then packages+=(golang-github-mna-redisc-dev); fi
-    "$root/examples/apt-install.sh" "${packages[@]}"
+    "$root/examples/apt-install.sh" golang-github-gomodule-redigo-dev
     cp go.mod .debian.mod
     rm -f .debian.sum
     replace github.com/gomodule/redigo "$packaged/gomodule/redigo"
-    if needs mna/redisc; then
-        # It is packaged without a go.mod, and with tests that need more.
-        rm -rf .redisc && mkdir .redisc
-        cp "$packaged"/mna/redisc/*.go .redisc && rm .redisc/*_test.go
-        printf 'module github.com/mna/redisc\n\ngo 1.19\n\nrequire github.com/gomodule/redigo v1.9.3\n' >.redisc/go.mod
-        replace github.com/mna/redisc ./.redisc
-    fi
     if needs redis/go-redis; then
         unpack_goredis
         replace github.com/redis/go-redis/v9 "$unpacked/redis/go-redis"

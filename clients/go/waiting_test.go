@@ -13,7 +13,7 @@ import (
 
 func TestCallsWaitInTheServer(t *testing.T) {
 	doer := func(_ testing.TB, address string) tokenbucket.Doer { return realserver.DoerAt(address) }
-	waitingtest.Run(t, doer, true)
+	waitingtest.Run(t, doer)
 }
 
 // polled is a client that knows nothing of waiting.

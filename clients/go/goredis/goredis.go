@@ -1,15 +1,17 @@
-// Package goredis asks through clients of go-redis: single servers, Sentinel and clusters.
+// Package goredis asks through go-redis: single servers, Sentinel and clusters.
 package goredis
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
-	"reflect"
-	"strings"
-	"sync"
+	"os"
+	"runtime"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,250 +19,192 @@ import (
 )
 
 // From makes a Doer with the options of a *redis.Client, also one of Sentinel, or of a *redis.ClusterClient. It opens
-// connections of its own, as commands that must happen once may not be repeated by the client: see Server.Close. Of a
-// cluster client, give the tokenbucket.Server the option Cluster.
+// connections of its own, because a command that must happen once may not be repeated by the client: see Server.Close.
 func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 	switch client := client.(type) {
 	case *redis.Client:
-		options := *client.Options()
-		one := &single{}
-		options.Dialer = listen(options.Dialer, &one.heard)
-		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
-		one.client = redis.NewClient(separate(&options))
-		return one, nil
+		return newNode(*client.Options()), nil
 	case *redis.ClusterClient:
 		options := *client.Options()
-		options.Dialer = listen(orDialer(options), nil)
-		options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, -1, true
-		options.NewClient = separately(options.NewClient)
-		return &cluster{client: redis.NewClusterClient(&options)}, nil
+		return &cluster{newNode(nodeOptions(options)), options.Addrs}, nil
 	}
 	return nil, fmt.Errorf("%w: goredis.From takes a *redis.Client or a *redis.ClusterClient, not a %T", tokenbucket.ErrBadArgument, client)
 }
 
-// separate sets options that not every version of go-redis 9 has: a client dials once, because the circuit decides when to
-// dial again, and shares no handler of notifications with the client that it was copied from.
-func separate(options *redis.Options) *redis.Options {
-	fields := reflect.ValueOf(options).Elem()
-	for name, value := range map[string]int64{"DialerRetries": 1, "DialerRetryTimeout": 1} {
-		if field := fields.FieldByName(name); field.IsValid() {
-			field.SetInt(value)
-		}
-	}
-	if field := fields.FieldByName("PushNotificationProcessor"); field.IsValid() {
-		field.Set(reflect.Zero(field.Type()))
-	}
-	return options
+const (
+	// connections is the pool's size unless the program chose one.
+	connections = 64
+	// connectWithin bounds opening a connection.
+	connectWithin = time.Second
+)
+
+// node asks one server. Its options are not those of a client in use, which go-redis changes.
+type node struct {
+	options   redis.Options
+	client    *redis.Client
+	connected *atomic.Int64
 }
 
-// separately does so for the clients of a cluster's nodes.
-func separately(newClient func(*redis.Options) *redis.Client) func(*redis.Options) *redis.Client {
-	if newClient == nil {
-		newClient = redis.NewClient
+func newNode(options redis.Options) *node {
+	options.MaxRetries = -1
+	// The deadline of the context bounds reading: go-redis measures its own timeouts by a clock that may be 50 ms late.
+	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
+	if options.DialTimeout <= 0 || options.DialTimeout > connectWithin {
+		options.DialTimeout = connectWithin
 	}
-	return func(options *redis.Options) *redis.Client { return newClient(separate(options)) }
+	switch options.PoolSize {
+	case 5 * runtime.GOMAXPROCS(0), 10 * runtime.GOMAXPROCS(0): // go-redis's default of a cluster or a server
+		options.PoolSize = connections
+	}
+	options.PoolTimeout = time.Minute // callers take turns before
+	if err := json.Unmarshal([]byte(newer), &options); err != nil {
+		panic(err) // the text is a constant
+	}
+	n := &node{connected: &atomic.Int64{}}
+	n.options = n.noting(options)
+	own := n.options
+	n.client = redis.NewClient(&own)
+	return n
 }
 
-type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
-
-// orDialer is what a cluster's clients dial with.
-func orDialer(options redis.ClusterOptions) dialer {
-	if options.Dialer != nil {
-		return options.Dialer
-	}
-	return redis.NewDialer(&redis.Options{DialTimeout: options.DialTimeout, TLSConfig: options.TLSConfig})
-}
-
-// listen lets the limiter know that a connection is being opened, and of every byte that arrives. Some versions of go-redis
-// dial under a context of their own: then it is the server that was asked before.
-func listen(dial dialer, before *atomic.Value) dialer {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		tokenbucket.Connecting(ctx)
+// noting notes when the server has greeted a connection: opening one may take longer than the server may be silent.
+func (n *node) noting(options redis.Options) redis.Options {
+	dial, prepare := options.Dialer, options.OnConnect
+	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		_ = tokenbucket.Sent(ctx) // the client greets the server next
-		heard := tokenbucket.Heard(ctx)
-		if heard == nil && before != nil {
-			heard, _ = before.Load().(func())
+		if system, ok := conn.(syscall.Conn); ok {
+			return systemConn{patientConn{conn}, system}, nil
 		}
-		return &listening{conn, heard}, nil
+		return patientConn{conn}, nil
 	}
-}
-
-type listening struct {
-	net.Conn
-	heard func()
-}
-
-func (l *listening) Read(bytes []byte) (int, error) {
-	n, err := l.Conn.Read(bytes)
-	if n > 0 && l.heard != nil {
-		l.heard()
+	options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+		n.connected.Store(time.Now().UnixNano())
+		if prepare != nil {
+			return prepare(ctx, conn)
+		}
+		return nil
 	}
-	return n, err
+	return options
 }
 
-// SyscallConn is how the client finds out that an idle connection has ended.
-func (l *listening) SyscallConn() (syscall.RawConn, error) {
-	if conn, ok := l.Conn.(syscall.Conn); ok {
-		return conn.SyscallConn()
+// patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
+type patientConn struct{ net.Conn }
+
+// readWithin is how long reading what has arrived may take.
+const readWithin = 5 * time.Millisecond
+
+func (c patientConn) Read(bytes []byte) (int, error) {
+	n, err := c.Conn.Read(bytes)
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.SetReadDeadline(time.Now().Add(readWithin)) != nil {
+		return n, err
 	}
-	return nil, fmt.Errorf("goredis: %T is no connection of the system", l.Conn)
+	return c.Conn.Read(bytes)
 }
 
-type single struct {
-	client *redis.Client
-	heard  atomic.Value // func(), once there was a call
-
-	waiters waiters
+// systemConn lets go-redis find out that an idle connection has ended.
+type systemConn struct {
+	patientConn
+	syscall.Conn
 }
+
+// Connected returns when the server last greeted a connection.
+func (n *node) Connected() time.Time { return time.Unix(0, n.connected.Load()) }
+
+// newer sets options that not every version of go-redis 9 has. A client dials once, because the circuit decides when to
+// dial again. It shares with the program's client neither the handler of notifications nor the settings of maintenance,
+// which a client in use changes.
+const newer = `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
+	"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`
 
 // Address is for errors.
-func (s *single) Address() string { return s.client.Options().Addr }
+func (n *node) Address() string { return n.options.Addr }
 
 // Connections bounds how many commands are sent at a time.
-func (s *single) Connections() int { return s.client.Options().PoolSize }
+func (n *node) Connections() int { return n.options.PoolSize }
+
+// Idle returns how many connections may lead to an earlier server.
+func (n *node) Idle() int { return int(n.client.PoolStats().IdleConns) }
 
 // Close closes the connections.
-func (s *single) Close() error {
-	s.waiters.closeAll()
-	return s.client.Close()
+func (n *node) Close() error { return n.client.Close() }
+
+func (n *node) Do(ctx context.Context, args ...any) (any, error) {
+	return n.client.Do(ctx, args...).Result()
 }
 
-func (s *single) Do(ctx context.Context, args ...any) (any, error) {
-	if s.heard.Load() == nil {
-		if heard := tokenbucket.Heard(ctx); heard != nil {
-			s.heard.Store(heard)
-		}
+// DoBoth sends both commands on one connection of the pool.
+func (n *node) DoBoth(ctx context.Context, first, second []any) (any, error) {
+	conn := n.client.Conn()
+	defer conn.Close()
+	if _, err := process(ctx, conn, first); err != nil && !isReply(err) {
+		return nil, tokenbucket.Unsent(err)
 	}
-	return do(ctx, s.client, args)
+	return process(ctx, conn, second)
 }
 
-// do replaces connections to a master that has become a replica: the client closes one at each such reply, which says
-// that nothing happened.
-func do(ctx context.Context, client *redis.Client, args []any) (reply any, err error) {
-	for stale := client.PoolStats().IdleConns + 1; ; stale-- {
-		reply, err = send(ctx, client, args)
-		if stale == 0 || err == nil || !strings.HasPrefix(err.Error(), "READONLY ") {
-			return reply, err
-		}
-	}
+func process(ctx context.Context, conn *redis.Conn, args []any) (any, error) {
+	command := redis.NewCmd(ctx, args...)
+	_ = conn.Process(ctx, command)
+	return command.Result()
 }
 
-// send asks a connection first, of a command that must happen once: a dead one would take it and lose the reply.
-func send(ctx context.Context, client *redis.Client, args []any) (any, error) {
-	if !tokenbucket.IsOnce(ctx) {
-		return client.Do(ctx, args...).Result()
-	}
-	for stale := client.PoolStats().IdleConns + 1; ; stale-- {
-		conn := client.Conn()
-		err := conn.Ping(ctx).Err()
-		if _, isAnswer := err.(redis.Error); err == nil || isAnswer {
-			defer conn.Close()
-			command := redis.NewCmd(ctx, args...)
-			_ = conn.Process(ctx, command)
-			return command.Result()
-		}
-		conn.Close()
-		if stale == 0 || ctx.Err() != nil {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err} // nothing was sent
-		}
-	}
+func isReply(err error) bool {
+	_, ok := err.(redis.Error)
+	return ok
 }
 
+// Dial makes a client of one connection: go-redis closes a connection that waits only together with its client.
+func (n *node) Dial(context.Context) (tokenbucket.Conn, error) {
+	options := n.options
+	options.PoolSize, options.MinIdleConns, options.MaxIdleConns = 1, 0, 0
+	return conn{redis.NewClient(&options)}, nil
+}
+
+type conn struct{ client *redis.Client }
+
+func (c conn) Do(args ...any) (any, error) {
+	return c.client.Do(context.Background(), args...).Result()
+}
+
+func (c conn) Close() error { return c.client.Close() }
+
+// cluster leads to the nodes of a cluster.
 type cluster struct {
-	client *redis.ClusterClient
-
-	mutex    sync.Mutex
-	waiters  map[string]*waiters // of nodes, by their addresses
-	isClosed bool
+	first     *node
+	addresses []string
 }
 
-// Close closes the connections.
-func (c *cluster) Close() error {
-	c.mutex.Lock()
-	c.isClosed = true
-	for _, waiters := range c.waiters {
-		waiters.closeAll()
+// Do asks the first node.
+func (c *cluster) Do(ctx context.Context, args ...any) (any, error) { return c.first.Do(ctx, args...) }
+
+func (c *cluster) Addresses() []string { return c.addresses }
+
+func (c *cluster) Node(address string) tokenbucket.Doer {
+	if address == c.addresses[0] {
+		return c.first
 	}
-	c.mutex.Unlock()
-	return c.client.Close()
+	options := c.first.options
+	options.Addr = address
+	return newNode(options)
 }
 
-// A slot that moves back and forth is not followed for ever.
-const mostRedirections = 3
-
-// Do finds the node by the key itself: the client would take the first argument for the key.
-func (c *cluster) Do(ctx context.Context, args ...any) (reply any, err error) {
-	for redirected := 0; ; redirected++ {
-		node, unknown := c.client.MasterForKey(ctx, tokenbucket.KeyOf(ctx))
-		if unknown != nil {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: unknown} // nothing was sent
-		}
-		reply, err = do(ctx, node, args)
-		var move *move
-		if move = moveOf(err); move == nil || redirected == mostRedirections {
-			return reply, err
-		}
-		if move.isAsk {
-			return c.ask(ctx, move.address, args)
-		}
-		c.learnSlots(ctx)
+// nodeOptions returns the options that a cluster client gives to the clients of its nodes. It lets go-redis make such a
+// client, of a cluster of one node, which connects to nothing.
+func nodeOptions(options redis.ClusterOptions) (of redis.Options) {
+	options.NewClient = func(node *redis.Options) *redis.Client {
+		client := redis.NewClient(node)
+		of = *client.Options()
+		return client
 	}
-}
-
-// learnSlots returns when the client has read where the slots are.
-func (c *cluster) learnSlots(ctx context.Context) {
-	_ = c.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
-}
-
-// ask asks the node that a slot is moving to.
-func (c *cluster) ask(ctx context.Context, address string, args []any) (any, error) {
-	node, err := c.nodeAt(ctx, address)
-	if err != nil {
-		return nil, err
+	options.ReadOnly, options.RouteByLatency, options.RouteRandomly, options.MinIdleConns = false, false, false, 0
+	options.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: options.Addrs[0]}}}}, nil
 	}
-	return askOn(ctx, node, args)
-}
-
-func askOn(ctx context.Context, node *redis.Client, args []any) (any, error) {
-	pipeline := node.Pipeline()
-	pipeline.Do(ctx, "ASKING")
-	answer := pipeline.Do(ctx, args...)
-	_, _ = pipeline.Exec(ctx)
-	return answer.Result()
-}
-
-func (c *cluster) nodeAt(ctx context.Context, address string) (*redis.Client, error) {
-	found := make(chan *redis.Client, 1) // the nodes are visited concurrently
-	_ = c.client.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
-		if node.Options().Addr == address {
-			found <- node
-		}
-		return nil
-	})
-	select {
-	case node := <-found:
-		return node, nil
-	default:
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%s is not known", address)}
-	}
-}
-
-type move struct {
-	isAsk   bool
-	address string
-}
-
-func moveOf(err error) *move {
-	if err == nil {
-		return nil
-	}
-	words := strings.Fields(err.Error())
-	if len(words) != 3 || words[0] != "MOVED" && words[0] != "ASK" {
-		return nil
-	}
-	return &move{words[0] == "ASK", words[2]}
+	client := redis.NewClusterClient(&options)
+	_, _ = client.MasterForKey(context.Background(), "")
+	_ = client.Close()
+	return of
 }

@@ -3,7 +3,10 @@ package goredis_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,5 +72,55 @@ func (unheard) Printf(context.Context, string, ...interface{}) {}
 func TestAClientOfUnknownShapeIsAnError(t *testing.T) {
 	if _, err := goredis.From(redis.NewRing(&redis.RingOptions{})); !errors.Is(err, tokenbucket.ErrBadArgument) {
 		t.Fatal(err)
+	}
+}
+
+// A client in use changes its options: connections for calls that wait are not made of them, nor is a limiter's client.
+func TestClientsInUseAreNotRead(t *testing.T) {
+	address := realserver.Start(t).Address()
+	for i := 0; i < 10; i++ {
+		client := redis.NewClient(&redis.Options{Addr: address})
+		defer client.Close()
+		var over sync.WaitGroup
+		begin := func(work func()) {
+			over.Add(1)
+			go func() { defer over.Done(); work() }()
+		}
+		begin(func() { client.Ping(context.Background()) })
+		doer, err := goredis.From(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second))
+		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
+		for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Second)}} {
+			options := options
+			begin(func() {
+				if decision, err := limiter.Take(context.Background(), "a", 1, options...); err != nil || decision.Degraded {
+					t.Error(decision, err)
+				}
+			})
+		}
+		over.Wait()
+		limits.Close()
+	}
+}
+
+func TestCallsShareAConnection(t *testing.T) {
+	server := realserver.Start(t)
+	doer, err := goredis.From(redis.NewClient(&redis.Options{Addr: server.Address()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
+	for i := 0; i < 30; i++ {
+		if decision, err := limiter.Take(context.Background(), "a", 1); err != nil || decision.Degraded {
+			t.Fatal(decision, err)
+		}
+	}
+	if clients := strings.Count(fmt.Sprint(server.Do("CLIENT", "LIST")), "id="); clients != 2 { // one is the test's
+		t.Fatalf("%d connections", clients)
 	}
 }

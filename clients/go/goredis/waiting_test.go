@@ -22,5 +22,5 @@ func TestCallsWaitInTheServer(t *testing.T) {
 		}
 		return doer
 	}
-	waitingtest.Run(t, doer, true)
+	waitingtest.Run(t, doer)
 }

@@ -1,4 +1,4 @@
-// Package integration tries the README, and limiters on clusters of three nodes, by redisc, the cluster client on redigo, and by go-redis.
+// Package integration tries the README, and limiters on clusters of three nodes, by redigo and by go-redis.
 package integration
 
 import (
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-	"github.com/mna/redisc"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
@@ -23,20 +22,13 @@ var (
 )
 
 // doers ask by the client library of that name.
-var doers = map[string]func(*testing.T, *realserver.Cluster) tokenbucket.Doer{"redisc": byRedisc}
+var doers = map[string]func(*testing.T, *realserver.Cluster) tokenbucket.Doer{"redigo": byRedigo}
 
-func byRedisc(t *testing.T, cluster *realserver.Cluster) tokenbucket.Doer {
-	client := &redisc.Cluster{
-		StartupNodes: []string{cluster.Nodes[0].Address()},
-		CreatePool: func(address string, options ...redis.DialOption) (*redis.Pool, error) {
-			return &redis.Pool{MaxIdle: 10, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address, options...) }}, nil
-		},
+func byRedigo(_ *testing.T, cluster *realserver.Cluster) tokenbucket.Doer {
+	poolOf := func(address string) *redis.Pool {
+		return &redis.Pool{MaxIdle: 10, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
 	}
-	if err := client.Refresh(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return redigo.FromCluster(client)
+	return redigo.FromCluster(poolOf, cluster.Nodes[0].Address())
 }
 
 // setup is a cluster, and limits that are asked by one of the client libraries.
@@ -57,7 +49,7 @@ func onEach(t *testing.T, withModule bool, test func(*testing.T, setup)) {
 
 // limits has a timeout that lets a slow machine answer.
 func (s setup) limits(options ...tokenbucket.ServerOption) *tokenbucket.Server {
-	all := append([]tokenbucket.ServerOption{tokenbucket.Cluster(), tokenbucket.Timeout(20 * time.Second)}, options...)
+	all := append([]tokenbucket.ServerOption{tokenbucket.Timeout(20 * time.Second)}, options...)
 	return tokenbucket.NewServer(s.doer, all...)
 }
 
@@ -87,7 +79,9 @@ func eachNodeDecidesOnItsBuckets(t *testing.T, cluster setup) {
 			t.Fatal(err)
 		}
 		left(t, 1)(limiter.Peek(ctx, name, 0))
-		hold.Used(1)
+		if err := hold.Used(1); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := hold.Settle(); err != nil {
 			t.Fatal(err)
 		}

@@ -20,5 +20,5 @@ func TestCallsWaitInTheServer(t *testing.T) {
 		t.Cleanup(func() { pool.Close() })
 		return redigo.From(pool)
 	}
-	waitingtest.Run(t, doer, false)
+	waitingtest.Run(t, doer)
 }

@@ -13,14 +13,14 @@ import (
 	"sync"
 	"time"
 
-	"tokenbucket/internal/memory"
+	"tokenbucket/internal/local"
 )
 
 // Server is a tokenbucket.Doer, and the tokenbucket.Clock of the limiters that use it.
 type Server struct {
 	mutex sync.Mutex
 	now   time.Duration // since 1970
-	store *memory.Store
+	store *local.Store
 	away  error
 }
 
@@ -31,7 +31,7 @@ func NewServer() *Server { return NewServerAt(start) }
 
 // NewServerAt begins at that moment.
 func NewServerAt(now time.Time) *Server {
-	return &Server{now: time.Duration(now.UnixNano()).Truncate(time.Microsecond), store: memory.NewStore(0)}
+	return &Server{now: time.Duration(now.UnixNano()).Truncate(time.Microsecond), store: local.NewStore(0)}
 }
 
 // Advance lets time pass, for buckets and for what limiters cache. Kept to the microsecond.
@@ -45,7 +45,7 @@ func (s *Server) Advance(by time.Duration) {
 func (s *Server) Reset() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.store = memory.NewStore(0)
+	s.store = local.NewStore(0)
 }
 
 // Break makes every command fail with this error, like a server that is away; nil mends it.
@@ -72,7 +72,7 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 }
 
 // Error is a line that the server replies.
-type Error = memory.Error
+type Error = local.Error
 
 // Do answers PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {

@@ -5,7 +5,6 @@ go 1.19
 
 require (
 	github.com/gomodule/redigo v1.9.3
-	github.com/mna/redisc v1.4.0
 	github.com/redis/go-redis/v9 v9.5.1
 	tokenbucket v0.1.0
 	tokenbucket/goredis v0.1.0

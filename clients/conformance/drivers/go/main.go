@@ -214,9 +214,6 @@ func (d *driver) server(r request) (object, error) {
 	if r.Fallback != nil {
 		options = append(options, tokenbucket.FallbackScript())
 	}
-	if r.Cluster != nil {
-		options = append(options, tokenbucket.Cluster())
-	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.servers[r.Name], d.bare[r.Name] = tokenbucket.NewServer(client.doer, options...), client.bare
@@ -409,7 +406,9 @@ func (d *driver) settleInside(r request) (object, error) {
 	_ = json.Unmarshal(r.Used, &used)
 	var settled tokenbucket.JointDecision
 	err = single.WithHold(context.Background(), r.Name, amount, ms(r.TTLMs), func(hold *tokenbucket.Hold) error {
-		hold.Used(used)
+		if err := hold.Used(used); err != nil {
+			return err
+		}
 		_, _ = hold.Settle()
 		var err error
 		settled, err = hold.Settle()
@@ -425,17 +424,32 @@ func (d *driver) settle(r request) (object, error) {
 	if hold == nil {
 		return nil, fmt.Errorf("there is no hold %q", r.Ref)
 	}
-	var amount float64
-	var amounts map[string]float64
-	if json.Unmarshal(r.Used, &amount) == nil {
-		hold.Used(amount)
-	} else if json.Unmarshal(r.Used, &amounts) == nil {
-		for which, amount := range amounts {
-			hold.UsedOf(which, amount)
-		}
+	if err := use(hold, r.Used); err != nil {
+		return nil, err
 	}
 	decision, err := hold.Settle()
 	return describedJointly(decision), err
+}
+
+// use reports what is a number, numbers by the names of limits, or missing.
+func use(hold *tokenbucket.Hold, used json.RawMessage) error {
+	if used == nil || string(used) == "null" {
+		return nil
+	}
+	var amount float64
+	if json.Unmarshal(used, &amount) == nil {
+		return hold.Used(amount)
+	}
+	var amounts map[string]float64
+	if err := json.Unmarshal(used, &amounts); err != nil {
+		return err
+	}
+	for which, amount := range amounts {
+		if err := hold.UsedOf(which, amount); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *driver) holdCancelled(r request) (object, error) {

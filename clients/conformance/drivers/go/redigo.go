@@ -7,16 +7,13 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-	"github.com/mna/redisc"
 
-	"tokenbucket"
 	"tokenbucket/redigo"
 )
 
 func redigoClient(r request) (client, error) {
 	if r.Cluster != nil {
-		doer, err := redigoCluster(r.Cluster)
-		return client{doer: doer}, err
+		return redigoCluster(r.Cluster)
 	}
 	dial := func(context.Context) (redis.Conn, error) { return redis.DialURL(r.URL) }
 	if r.Sentinel != nil {
@@ -58,20 +55,17 @@ func dialMaster(ctx context.Context, s sentry) (redis.Conn, error) {
 	return nil, err
 }
 
-func redigoCluster(urls []string) (tokenbucket.Doer, error) {
-	cluster := &redisc.Cluster{
-		CreatePool: func(address string, options ...redis.DialOption) (*redis.Pool, error) {
-			return redigoPool(func(ctx context.Context) (redis.Conn, error) {
-				return redis.DialContext(ctx, "tcp", address, options...)
-			}), nil
-		},
-	}
-	for _, text := range urls {
+func redigoCluster(urls []string) (client, error) {
+	addresses := make([]string, len(urls))
+	for i, text := range urls {
 		parsed, err := url.Parse(text)
 		if err != nil {
-			return nil, err
+			return client{}, err
 		}
-		cluster.StartupNodes = append(cluster.StartupNodes, parsed.Host)
+		addresses[i] = parsed.Host
 	}
-	return redigo.FromCluster(cluster), cluster.Refresh()
+	poolOf := func(address string) *redis.Pool {
+		return redigoPool(func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", address) })
+	}
+	return client{doer: redigo.FromCluster(poolOf, addresses[0], addresses[1:]...)}, nil
 }

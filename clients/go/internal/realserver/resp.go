@@ -19,39 +19,42 @@ type address string
 
 func (a address) Do(ctx context.Context, args ...any) (any, error) {
 	var dialer net.Dialer
-	tokenbucket.Connecting(ctx)
-	conn, err := dialer.DialContext(ctx, "tcp", string(a))
+	dialled, err := dialer.DialContext(ctx, "tcp", string(a))
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer dialled.Close()
 	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline)
+		_ = dialled.SetDeadline(deadline)
 	}
-	if err := tokenbucket.Sent(ctx); err != nil {
-		return nil, err
-	}
-	return exchange(conn, bufio.NewReader(conn), args)
+	return exchange(dialled, bufio.NewReader(dialled), args)
 }
 
-// DoWaiting closes its side of the connection when the context ends. The server then replies nothing, unless it had.
-func (a address) DoWaiting(ctx context.Context, args ...any) (any, error) {
-	conn, err := net.Dial("tcp", string(a))
+// DoBoth also makes CLIENT UNBLOCK wait for the write before it.
+func (a address) DoBoth(ctx context.Context, first, second []any) (any, error) {
+	dialled, err := a.Dial(ctx)
+	if err != nil {
+		return nil, tokenbucket.Unsent(err)
+	}
+	defer dialled.Close()
+	_, _ = dialled.Do(first...)
+	return dialled.Do(second...)
+}
+
+func (a address) Dial(context.Context) (tokenbucket.Conn, error) {
+	dialled, err := net.Dial("tcp", string(a))
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	over := make(chan struct{})
-	defer close(over)
-	go func() {
-		select {
-		case <-ctx.Done():
-			_ = conn.(*net.TCPConn).CloseWrite()
-		case <-over:
-		}
-	}()
-	return exchange(conn, bufio.NewReader(conn), args)
+	return &conn{dialled, bufio.NewReader(dialled)}, nil
 }
+
+type conn struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+func (c *conn) Do(args ...any) (any, error) { return exchange(c.Conn, c.reader, args) }
 
 func exchange(writer io.Writer, reader *bufio.Reader, args []any) (any, error) {
 	var command strings.Builder

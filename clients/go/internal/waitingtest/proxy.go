@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-// proxy stands between a client and a server. While it delays, the reply to a take that waits passes when its client has closed
-// its side.
+// proxy stands between a client and a server. While it delays, the reply to a take that waits passes when another connection
+// sends what ends the wait.
 type proxy struct {
 	listener net.Listener
 	server   string
 	delays   atomic.Bool
+	left     chan struct{}
 }
 
 func startProxy(t testing.TB, server string) *proxy {
@@ -20,7 +21,7 @@ func startProxy(t testing.TB, server string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, server: server}
+	p := &proxy{listener: listener, server: server, left: make(chan struct{}, 1)}
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -34,6 +35,15 @@ func startProxy(t testing.TB, server string) *proxy {
 	return p
 }
 
+// delay keeps the next reply back. What left before says nothing about it.
+func (p *proxy) delay() {
+	select {
+	case <-p.left:
+	default:
+	}
+	p.delays.Store(true)
+}
+
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
 func (p *proxy) serve(client net.Conn) {
@@ -43,7 +53,6 @@ func (p *proxy) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	left := make(chan struct{})
 	var waits atomic.Bool
 	go func() {
 		command := make([]byte, 4096)
@@ -52,12 +61,18 @@ func (p *proxy) serve(client net.Conn) {
 			if err != nil {
 				break
 			}
-			waits.Store(bytes.Contains(command[:n], []byte("TB.BTAKE")))
+			if p.delays.Load() { // a call is to leave: what ends its wait comes on another connection
+				select {
+				case p.left <- struct{}{}:
+				default:
+				}
+			} else {
+				waits.Store(bytes.Contains(command[:n], []byte("TB.BTAKE")))
+			}
 			if _, err := server.Write(command[:n]); err != nil {
 				break
 			}
 		}
-		close(left)
 		_ = server.(*net.TCPConn).CloseWrite()
 	}()
 	reply := make([]byte, 4096)
@@ -67,7 +82,7 @@ func (p *proxy) serve(client net.Conn) {
 			return
 		}
 		if p.delays.Load() && waits.Load() {
-			<-left
+			<-p.left
 			p.delays.Store(false)
 		}
 		if _, err := client.Write(reply[:n]); err != nil {

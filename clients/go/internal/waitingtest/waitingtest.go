@@ -28,17 +28,14 @@ const patient = 20 * time.Second
 // Doers make the Doer to test, of a server at that address. Its client has time-outs of 50 ms and at most two connections.
 type Doers func(t testing.TB, address string) tokenbucket.Doer
 
-// Run runs all tests. readsLateGrants says that a client reads the grant that came when it was about to leave.
-func Run(t *testing.T, doers Doers, readsLateGrants bool) {
+// Run runs all tests.
+func Run(t *testing.T, doers Doers) {
 	for name, test := range map[string]func(*setup){
 		"in order": inOrder, "time is over": timeIsOver, "longer than a time-out": longerThanATimeout, "at once": atOnce,
-		"joint": joint, "cancelled": cancelled, "late holds": lateHolds, "beside the others": besideTheOthers,
-		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent,
+		"joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
+		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, doers, test) })
-	}
-	if readsLateGrants {
-		t.Run("late takes", func(t *testing.T) { run(t, doers, lateTakes) })
 	}
 }
 
@@ -269,7 +266,7 @@ func lateTakes(s *setup) {
 		s.empty("a")
 		impatient, cancel := context.WithCancel(ctx)
 		ended := s.takes(impatient, limiter)
-		s.proxy.delays.Store(true)
+		s.proxy.delay()
 		s.give("a")
 		s.waiting(0)
 		cancel()
@@ -391,4 +388,17 @@ func silent(s *setup) {
 	s.server.Do("CLIENT", "PAUSE", "3600000", "ALL")
 	s.expect(<-ended, false, true)
 	s.log.Expect(s, "cannot ask")
+}
+
+func closed(s *setup) {
+	limits := s.limits(patient)
+	s.empty("a")
+	ended := s.takes(ctx, tokenbucket.NewLimiter(limits, still))
+	if err := limits.Close(); err != nil {
+		s.Fatal(err)
+	}
+	if got := <-ended; !errors.Is(got.err, tokenbucket.ErrClosed) {
+		s.Fatal(got)
+	}
+	s.waiting(0)
 }

@@ -27,7 +27,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return JointDecision{}, err
 	}
-	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
+	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}, undoes: true}
 	return decideAll(ctx, l.server, l.settings, parts, take.with(options))
 }
 
@@ -118,7 +118,7 @@ func (s settings) jointDecision(server *Server, c command, parts []part, reply a
 	if err == nil {
 		return parseJointDecision(reply, parts)
 	}
-	reply, lost, err := s.without(server, c.args, err)
+	reply, lost, err := s.without(server, c, err)
 	if err != nil {
 		return JointDecision{Decision: Decision{Degraded: s.policy == FailWithError, Lost: lost}}, err
 	}

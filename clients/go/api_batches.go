@@ -21,12 +21,12 @@ type batch struct {
 	stale      time.Time // by then an empty bucket would have filled
 	reply      Decision
 	isFetching bool
-	isDropped  bool      // nobody finds it any more: what it gets goes back
-	waiting    []*waiter // for the fetch that is under way, or for the next
+	isDropped  bool     // nobody finds it any more: what it gets goes back
+	waiting    []*claim // for the fetch that is under way, or for the next
 }
 
-// waiter is a caller for whom the batch had too little.
-type waiter struct {
+// claim is a caller for whom the batch had too little.
+type claim struct {
 	cost     int64
 	ready    chan struct{} // closed when the two below are set
 	decision Decision
@@ -133,7 +133,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 		b.mutex.Unlock()
 		return refusal, nil
 	}
-	w := &waiter{cost: cost, ready: make(chan struct{})}
+	w := &claim{cost: cost, ready: make(chan struct{})}
 	b.waiting = append(b.waiting, w)
 	begins := !b.isFetching
 	b.isFetching = true
@@ -160,7 +160,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 }
 
 // leave puts back what the batch has granted meanwhile. A denial is still reported.
-func (b *batch) leave(w *waiter) bool {
+func (b *batch) leave(w *claim) bool {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	select {
@@ -218,7 +218,7 @@ func (l *Limiter) fetch(b *batch) {
 	}
 }
 
-func (l *Limiter) fetchFor(b *batch, served []*waiter, wanted int64, asked time.Time) {
+func (l *Limiter) fetchFor(b *batch, served []*claim, wanted int64, asked time.Time) {
 	if wanted < 1 { // those who waited have gone
 		wanted = 1
 	}
@@ -228,12 +228,8 @@ func (l *Limiter) fetchFor(b *batch, served []*waiter, wanted int64, asked time.
 	if err == nil {
 		fetched, err = parseDecision(reply)
 	}
-	var away *awayError
-	if asAway(err, &away) {
-		away.call.decide(undone) // who waits is decided without it
-	}
 	heard := l.server.clock.Now()
-	denied := map[int64][]*waiter{} // by what each lacks
+	denied := map[int64][]*claim{} // by what each lacks
 	b.mutex.Lock()
 	if err == nil {
 		b.add(fetched, l.limit, asked)

@@ -1,9 +1,10 @@
-// Package memory decides in this process as the server does, in exact arithmetic.
-package memory
+// Package local is the local limiter: it decides in this process as the server does, in exact arithmetic.
+package local
 
 import (
-	"container/list"
+	"container/heap"
 	"fmt"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -13,21 +14,54 @@ import (
 
 // Store has the buckets that are not full. It is safe for concurrent use.
 type Store struct {
-	mutex  sync.Mutex
-	most   int        // buckets; 0: any number
-	recent *list.List // of *stored, the latest used first
-	of     map[string]*list.Element
-	now    time.Duration // of the current call, since 1970
+	mutex sync.Mutex
+	most  int    // buckets; 0: any number
+	queue byFull // of all buckets; unused if any number is kept
+	of    map[string]*stored
+	now   time.Duration // of the current call, since 1970
 }
 
 type stored struct {
 	key string
 	bucket
+	fullAtMs int64 // since 1970
+	position int   // in the queue
 }
 
-// NewStore keeps at most so many buckets, the ones used last; 0: all.
-func NewStore(most int) *Store {
-	return &Store{most: most, recent: list.New(), of: map[string]*list.Element{}}
+// NewStore keeps at most so many buckets; 0: all. It forgets the one that is full first: an empty bucket is not refilled by
+// calls under other names.
+func NewStore(most int) *Store { return &Store{most: most, of: map[string]*stored{}} }
+
+// byFull is a heap of buckets, the first that is full first.
+type byFull []*stored
+
+func (q byFull) Len() int           { return len(q) }
+func (q byFull) Less(i, j int) bool { return q[i].fullAtMs < q[j].fullAtMs }
+func (q byFull) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].position, q[j].position = i, j
+}
+func (q *byFull) Push(one any) {
+	one.(*stored).position = len(*q)
+	*q = append(*q, one.(*stored))
+}
+func (q *byFull) Pop() any {
+	last := len(*q) - 1
+	one := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return one
+}
+
+// firstBut returns the first bucket that is not the given one, of two or more.
+func (q byFull) firstBut(one *stored) *stored {
+	switch {
+	case q[0] != one:
+		return q[0]
+	case len(q) > 2 && q.Less(2, 1):
+		return q[2]
+	}
+	return q[1]
 }
 
 // Error is a line that the server replies.
@@ -80,10 +114,12 @@ func (s *Store) del(keys []string) int64 {
 }
 
 func (s *Store) drop(key string) bool {
-	element, ok := s.of[key]
+	one, ok := s.of[key]
 	if ok {
-		s.recent.Remove(element)
 		delete(s.of, key)
+		if s.most > 0 {
+			heap.Remove(&s.queue, one.position)
+		}
 	}
 	return ok
 }
@@ -269,8 +305,8 @@ func (s *Store) look(key, capacity, rate string, takesPools bool) (*view, error)
 		return nil, err
 	}
 	v := &view{key: key, capacity: most, flow: flow, bucket: bucket{level: new(big.Rat).Set(most), at: s.now}}
-	if element, ok := s.of[key]; ok {
-		v.bucket = element.Value.(*stored).copy()
+	if one, ok := s.of[key]; ok {
+		v.bucket = one.copy()
 		v.fill(new(big.Rat))
 	}
 	v.passUntil(s.now)
@@ -282,14 +318,30 @@ func (s *Store) keep(v *view) {
 		s.drop(v.key)
 		return
 	}
-	if element, ok := s.of[v.key]; ok {
-		element.Value.(*stored).bucket = v.bucket
-		s.recent.MoveToFront(element)
+	one, ok := s.of[v.key]
+	if !ok {
+		one = &stored{key: v.key}
+		s.of[v.key] = one
+	}
+	one.bucket = v.bucket
+	if s.most > 0 {
+		s.queueUp(one, ok, v.waitMs(v.capacity))
+	}
+}
+
+// queueUp keeps a bucket in order of when it is full, and forgets another if there are too many.
+func (s *Store) queueUp(one *stored, isQueued bool, fullInMs int64) {
+	one.fullAtMs = math.MaxInt64
+	if fullInMs != never {
+		one.fullAtMs = s.now.Milliseconds() + fullInMs
+	}
+	if isQueued {
+		heap.Fix(&s.queue, one.position)
 		return
 	}
-	s.of[v.key] = s.recent.PushFront(&stored{v.key, v.bucket})
-	if s.most > 0 && s.recent.Len() > s.most {
-		s.drop(s.recent.Back().Value.(*stored).key)
+	heap.Push(&s.queue, one)
+	if len(s.queue) > s.most {
+		s.drop(s.queue.firstBut(one).key)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 //		return err
 //	}
 //	defer hold.Settle()
-//	hold.Used(1800)
+//	err = hold.Used(1800)
 //
 // Work that was let through while the server was away has a hold too: the first renewal after its return takes it, if
 // there is room, and Settle charges what was used in any case.
@@ -53,7 +53,7 @@ func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl 
 		return nil, err
 	}
 	h.id = hex.EncodeToString(random[:])
-	decision, err := h.set(ctx, options)
+	decision, err := h.set(ctx, options, true)
 	if err != nil {
 		return nil, err
 	}
@@ -89,20 +89,38 @@ func (h *Hold) Decision() JointDecision {
 	return h.decision
 }
 
-// Used is what the work used of the only limit, for Settle.
-func (h *Hold) Used(amount float64) { h.UsedOf(h.parts[0].which, amount) }
-
-// UsedOf is what the work used of one of several limits, for Settle.
-func (h *Hold) UsedOf(limit string, amount float64) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	h.used[limit] = amount
+// Used sets what the work used of the only limit, for Settle. An amount that no bucket can hold, or a hold of several limits,
+// is ErrBadArgument and changes nothing.
+func (h *Hold) Used(amount float64) error {
+	if len(h.parts) > 1 {
+		return badArgument("used: the hold has several limits, name one by UsedOf")
+	}
+	return h.UsedOf(h.parts[0].which, amount)
 }
 
-// Settle ends the hold: what was not used comes back, what was used beyond the hold is charged. It is final: a second call
-// returns what the first did and sends nothing. It asks even when the context of the hold is over, and while the server is
-// thought to be away: what is not settled is held until the ttl has passed, and not charged. Lost says that the reply did
-// not come.
+// UsedOf sets what the work used of one of several limits, for Settle. A limit that the hold does not have is ErrBadArgument
+// and changes nothing.
+func (h *Hold) UsedOf(limit string, amount float64) error {
+	if !(amount >= 0 && amount <= mostTokens) {
+		return badArgument("used: %v is not a number of tokens from 0 to 1e12", amount)
+	}
+	for _, p := range h.parts {
+		if p.which == limit {
+			h.mutex.Lock()
+			defer h.mutex.Unlock()
+			h.used[limit] = amount
+			return nil
+		}
+	}
+	return badArgument("used: the hold has no limit %q", limit)
+}
+
+// Settle ends the hold: it returns what was not used and charges what was used beyond the hold. Without a call of Used, the
+// work counts as having used what it held; of a pool (rate 0) the slots come back.
+//
+// It is final: a second call returns the first result and sends nothing. It asks even when the context of the hold is over,
+// and while the circuit is open: what is not settled is held until the ttl has passed. Lost says that the reply did not
+// come.
 func (h *Hold) Settle() (JointDecision, error) {
 	h.settled.Do(func() {
 		close(h.stop)
@@ -118,11 +136,15 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 	parts := make([]part, len(h.parts))
 	h.mutex.Lock()
 	for i, p := range h.parts {
-		p.amount = h.used[p.which]
+		if used, isKnown := h.used[p.which]; isKnown {
+			p.amount = used
+		} else if p.limit.isPool() {
+			p.amount = 0
+		}
 		parts[i] = p
 	}
 	h.mutex.Unlock()
-	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true}
+	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true, ttl: h.ttl}
 	decision, err := decideAll(ctx, h.server, h.settings, parts, settle)
 	if err != nil {
 		return decision, err
@@ -163,9 +185,10 @@ func (h *Hold) forgetLocally(parts []part) {
 }
 
 // set makes the hold last ttl from now, or takes it anew: the same call again takes nothing more.
-func (h *Hold) set(ctx context.Context, options []CallOption) (JointDecision, error) {
+// Only the first call is undone if its caller has gone: a renewal's hold is in use.
+func (h *Hold) set(ctx context.Context, options []CallOption, isFirst bool) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	hold := command{args: []any{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}}
+	hold := command{args: []any{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}, undoes: isFirst}
 	return decideAll(ctx, h.server, h.settings, h.parts, hold.with(options))
 }
 
@@ -182,7 +205,7 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		decision, err := h.set(ctx, nil)
+		decision, err := h.set(ctx, nil, false)
 		if err != nil {
 			continue // the next one, or Settle, meets it again
 		}

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"tokenbucket/internal/memory"
+	"tokenbucket/internal/local"
 )
 
 // Limit is how many tokens a bucket holds, and how fast they come back. It travels with every call and is not stored:
@@ -19,11 +19,11 @@ type Limit struct {
 }
 
 // IsCalendar tells whether tokens come at boundaries of the calendar, and not all the time.
-func (l Limit) IsCalendar() bool { return memory.IsCalendar(l.Rate) }
+func (l Limit) IsCalendar() bool { return local.IsCalendar(l.Rate) }
 
 // TokensPerSecond is the refill, exactly; of a rate by the calendar, the average. The server checks more bounds than this
 // does.
-func (l Limit) TokensPerSecond() (*big.Rat, error) { return memory.TokensPerSecond(l.Rate) }
+func (l Limit) TokensPerSecond() (*big.Rat, error) { return local.TokensPerSecond(l.Rate) }
 
 // timeFor is how long so many tokens take to flow in. ok is false where none do, or nobody can tell.
 func (l Limit) timeFor(tokens float64) (duration time.Duration, ok bool) {
@@ -39,9 +39,18 @@ func (l Limit) timeFor(tokens float64) (duration time.Duration, ok bool) {
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
+// isPool returns whether tokens come back only from holds.
+func (l Limit) isPool() bool {
+	rate, err := l.TokensPerSecond()
+	return err == nil && rate.Sign() == 0
+}
+
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
-// tokens as the server reads them.
+// mostTokens is the largest amount that the server reads.
+const mostTokens = 1e12
+
+// tokens writes an amount as the server reads it.
 func tokens(amount float64) string { return strconv.FormatFloat(amount, 'f', -1, 64) }
 
 // smallCosts are the words of whole costs that most calls have.

@@ -22,18 +22,17 @@ const (
 )
 
 // without decides by the policy what the server did not decide, in the shape of the server's reply.
-func (s settings) without(server *Server, args []any, err error) (reply any, lost bool, failure error) {
+func (s settings) without(server *Server, c command, err error) (reply any, lost bool, failure error) {
 	var away *awayError
 	if !errors.As(err, &away) {
 		return nil, false, err
 	}
 	server.degraded.Add(1)
-	reply, failure = s.policyReply(server, args, err)
-	fate := undone
-	if elements, ok := reply.([]any); ok && elements[0].(int64) > 0 {
-		fate = kept
+	reply, failure = s.policyReply(server, c.args, err)
+	elements, ok := reply.([]any)
+	if isLetThrough := ok && elements[0].(int64) > 0; !isLetThrough || c.args[0] == "TB.MSETTLE" {
+		server.settleLost(c, err)
 	}
-	away.call.decide(fate)
 	return reply, away.lost, failure
 }
 

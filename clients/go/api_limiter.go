@@ -247,7 +247,8 @@ func (l *Limiter) command(operation, name string, words ...any) command {
 	key := l.prefix + name
 	args := make([]any, 0, 6)
 	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)
-	return command{args: args, key: key, once: operation == "TB.GIVE" || operation == "TB.CHARGE"}
+	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
+	return command{args: args, key: key, once: once, undoes: !once && operation != "TB.PEEK"}
 }
 
 // decision reads the reply, or decides by the policy if there is none.
@@ -255,7 +256,7 @@ func (l *Limiter) decision(c command, reply any, err error) (Decision, error) {
 	if err == nil {
 		return parseDecision(reply)
 	}
-	reply, lost, err := l.without(l.server, c.args, err)
+	reply, lost, err := l.without(l.server, c, err)
 	if err != nil {
 		return Decision{Degraded: l.policy == FailWithError, Lost: lost}, err
 	}

@@ -3,7 +3,6 @@ package tokenbucket
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -132,7 +131,7 @@ func milliseconds(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-var errReply = errors.New("the reply is not a decision")
+var errReply = newKind("the reply is not a decision")
 
 func parseDecision(reply any) (Decision, error) {
 	elements, ok := reply.([]any)

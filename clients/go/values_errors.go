@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +36,8 @@ var (
 	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client, and the option Cluster")
 	// ErrBadArgument says that an argument of the call is wrong. It would be the next time as well.
 	ErrBadArgument = newKind("bad argument")
+	// ErrClosed says that the Server was closed before.
+	ErrClosed = newKind("the Server is closed")
 	// ErrDenied is what Decision.Err returns of a denial.
 	ErrDenied = newKind("denied")
 )
@@ -79,23 +80,26 @@ func (e *wrongError) Is(target error) bool {
 	return target == ErrTokenBucket || e.kind != nil && target == e.kind
 }
 
-func (l *lane) wrong(err error) error {
+func (n *node) wrong(err error) error {
 	line, isLine := serverLine(err)
-	first, _, _ := strings.Cut(line, " ")
+	first := firstWord(line)
 	switch {
 	case errors.Is(err, ErrTokenBucket):
 		return err
 	case first == "CROSSSLOT":
 		return ErrCrossSlot
 	case first == "MOVED" || first == "ASK":
-		return &wrongError{text: strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), server: l.who, kind: ErrClusterNode, cause: err}
+		return &wrongError{text: strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), server: n.who, kind: ErrClusterNode, cause: err}
 	case first == "ERR" && !strings.HasPrefix(line, tooManyWaiters):
-		return &wrongError{text: line, server: l.who, kind: ErrBadArgument, cause: err}
+		return &wrongError{text: line, server: n.who, kind: ErrBadArgument, cause: err}
 	case isLine:
-		return &wrongError{text: line, server: l.who, cause: err}
+		return &wrongError{text: line, server: n.who, cause: err}
 	}
-	return &wrongError{text: err.Error(), server: l.who, cause: err}
+	return &wrongError{text: err.Error(), server: n.who, cause: err}
 }
+
+// wrap adds what to do to a kind of error.
+func wrap(kind error, advice string) error { return fmt.Errorf("%w: %s", kind, advice) }
 
 func badArgument(format string, args ...any) error {
 	return &argumentError{fmt.Sprintf(format, args...)}
@@ -113,8 +117,9 @@ func (e *argumentError) Is(target error) bool {
 type awayError struct {
 	server string
 	cause  error
-	lost   bool  // it was sent, must happen once, and nobody knows whether it did
-	call   *call // whose grant may still arrive; nil: none was sent
+	lost   bool // it was sent, must happen once, and nobody knows whether it did
+	// mayBeHeld says that the command was sent and may have been granted.
+	mayBeHeld bool
 }
 
 func (e *awayError) Error() string { return fmt.Sprintf("%v: %s: %v", e.kind(), e.server, e.cause) }
@@ -132,18 +137,10 @@ func (e *awayError) Unwrap() error { return e.cause }
 
 func asAway(err error, away **awayError) bool { return err != nil && errors.As(err, away) }
 
-// awayError is called by the caller, under the lane's mutex or after the call has finished.
-func (c *call) awayError(cause error) *awayError {
-	wasSent := c.phase == sent && !isServerLine(cause) && !isUnsent(cause)
-	return &awayError{server: c.lane.who, cause: cause, lost: c.once && wasSent, call: c}
-}
-
 var (
 	errCircuitOpen = errors.New("it did not answer lately")
 	errSilent      = errors.New("nothing came from it in time")
-	errConnecting  = errors.New("no connection in time")
-	errUnsent      = errors.New("the caller has gone")
-	errBroken      = fmt.Errorf("the connection ended: %w", io.ErrUnexpectedEOF)
+	errLeft        = errors.New("the caller has gone")
 )
 
 type fault int
@@ -168,17 +165,6 @@ const (
 	tooManyWaiters = "ERR tokenbucket.max-waiters"
 )
 
-func (s *Server) faultOf(err error) fault {
-	line, _ := serverLine(err)
-	switch first, _, _ := strings.Cut(line, " "); {
-	case s.settings.isCluster && first == "MOVED":
-		return faultOfServer
-	case s.settings.isCluster && first == "ASK": // a client that does not follow it while the slot moves
-		return faultOfWrite
-	}
-	return faultOf(err)
-}
-
 func faultOf(err error) fault {
 	if err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) {
 		return faultOfCaller
@@ -187,8 +173,7 @@ func faultOf(err error) fault {
 	if !ok || strings.HasPrefix(line, tooManyClients) {
 		return faultOfServer
 	}
-	first, _, _ := strings.Cut(line, " ")
-	return faults[first]
+	return faults[firstWord(line)]
 }
 
 // serverLine is what the server replied, if it was the server. Client libraries have a type of their own for that. They
@@ -212,6 +197,11 @@ func beginsWithCode(text string) bool {
 		}
 	}
 	return false
+}
+
+func firstWord(line string) string {
+	first, _, _ := strings.Cut(line, " ")
+	return first
 }
 
 func isServerLine(err error) bool {
@@ -238,15 +228,4 @@ func isSplitSlot(err error) bool {
 func isBroken(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
-}
-
-// isUnsent tells a command that never left this process.
-func isUnsent(err error) bool {
-	var operation *net.OpError
-	return errors.Is(err, errUnsent) || errors.As(err, &operation) && operation.Op == "dial"
 }

@@ -1,6 +1,7 @@
 package tokenbucket
 
 import (
+	"context"
 	"crypto/sha1"
 	_ "embed" // for the script
 	"encoding/hex"
@@ -33,7 +34,7 @@ var (
 	}
 )
 
-// script is whether the commands are asked as a Lua script, of a server without the module.
+// script says whether a node without the module runs a Lua script instead.
 type script struct {
 	who string
 
@@ -61,7 +62,7 @@ func (s *script) begin(now time.Time, logf func(string, ...any)) {
 	}
 }
 
-// end is told of an answer by the module.
+// end notes that the module has answered.
 func (s *script) end(logf func(string, ...any), answered bool) {
 	if !answered || !s.needed.Load() {
 		return
@@ -81,26 +82,29 @@ func (s *script) lookForModule() {
 	s.until = time.Time{}
 }
 
-// runScript needs no right for EVAL, nor does loadScript.
-func (s *Server) runScript(c *call) (any, error) {
-	words := append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
-	defer func(key string) { c.key = key }(c.key)
-	c.key = words[3].(string)
-	return s.send(c, words...)
-}
-
-func (s *Server) loadScript(c *call) (any, error) {
-	key := c.key
-	c.key = key + scriptSuffix
-	_, err := s.send(c, "SCRIPT", "LOAD", source)
-	c.key = key
-	if err != nil {
+// decideByScript needs no permission for EVAL.
+func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
+	script := &s.nodeOf(c.key).script
+	byScript := c
+	byScript.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
+	byScript.key = byScript.args[3].(string) // perhaps on another node
+	reply, err := s.route(ctx, byScript)
+	if !isUnknownScript(err) {
+		return reply, err
+	}
+	// The server may be another, and have the module.
+	if reply, err := s.route(ctx, c); !isUnknownCommand(err) {
+		script.end(s.settings.logf, err == nil)
+		return reply, err
+	}
+	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key}
+	if _, err := s.route(ctx, load); err != nil {
 		return nil, err
 	}
-	return s.runScript(c)
+	return s.route(ctx, byScript)
 }
 
-// scriptArguments are those of a command as the script takes them: the keys first, under names of their own.
+// scriptArguments orders the arguments of a command as the script takes them: the keys first, under names of their own.
 func scriptArguments(args []any) []any {
 	keys, rest := args[1:2], args[2:]
 	if args[0] == "TB.MTAKE" {

@@ -1,0 +1,134 @@
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// giveBack returns what a call has taken whose caller has gone or was denied. A hold may have been granted although its
+// reply was lost.
+func (s *Server) giveBack(c command, reply any, err error) {
+	if !c.undoes || s.synchronous {
+		return
+	}
+	if err != nil {
+		s.settleLost(c, err)
+		return
+	}
+	if decision, err := parseDecision(reply); err == nil && decision.Allowed {
+		for _, undo := range undoing(c.args, decision) {
+			go s.ask(context.Background(), undo) //nolint:errcheck // what is not given back was used: never one token more
+		}
+	}
+}
+
+// settleLost settles later what the server may hold for nobody: a hold whose reply was lost, and one whose settlement could
+// not be sent.
+func (s *Server) settleLost(c command, err error) {
+	var away *awayError
+	if s.synchronous || !errors.As(err, &away) {
+		return
+	}
+	switch {
+	case c.args[0] == "TB.MHOLD" && c.undoes && away.mayBeHeld:
+		s.settleLate(undoing(c.args, Decision{})[0])
+	case c.args[0] == "TB.MSETTLE" && !away.lost:
+		s.settleLate(c)
+	}
+}
+
+// undoing lists the commands that return what a granted call has taken.
+func undoing(args []any, decision Decision) []command {
+	give := func(key, capacity, rate, amount any) command {
+		return command{args: []any{"TB.GIVE", key, capacity, rate, amount}, key: key.(string), once: true}
+	}
+	switch args[0] {
+	case "TB.TAKE", "TB.RESERVE":
+		return []command{give(args[1], args[2], args[3], args[4])}
+	case "TB.TAKEUPTO":
+		return []command{give(args[1], args[2], args[3], tokens(float64(decision.Granted)))}
+	case "TB.MTAKE":
+		var all []command
+		for group := args[2:]; len(group) >= 4; group = group[4:] {
+			all = append(all, give(group[0], group[1], group[2], group[3]))
+		}
+		return all
+	case "TB.MHOLD":
+		settle := []any{"TB.MSETTLE", args[1], args[3]}
+		for group := args[4:]; len(group) >= 4; group = group[4:] {
+			settle = append(settle, group[0], group[1], group[2], "0")
+		}
+		ttlMs, _ := strconv.ParseInt(args[2].(string), 10, 64)
+		return []command{{args: settle, key: args[4].(string), ttl: time.Duration(ttlMs) * time.Millisecond}}
+	}
+	return nil
+}
+
+// lateSettle is a hold that nobody has, and that the server may have.
+type lateSettle struct {
+	command
+	until   time.Time // its ttl is over
+	settled time.Time // zero: not yet
+}
+
+// settleAgainAfter is how long a server may take to execute what it received on a connection that was closed.
+const settleAgainAfter = time.Second
+
+// settleLate ends the hold by its id as soon as the server can be asked, and once more a second later.
+func (s *Server) settleLate(c command) {
+	s.lateMutex.Lock()
+	defer s.lateMutex.Unlock()
+	if len(s.late) >= mostNames {
+		return // it ends with its ttl
+	}
+	s.late = append(s.late, lateSettle{command: c, until: time.Now().Add(c.ttl + settleAgainAfter)})
+	if !s.isSettling {
+		s.isSettling = true
+		go s.settleAll()
+	}
+}
+
+func (s *Server) settleAll() {
+	for {
+		s.lateMutex.Lock()
+		late := s.late
+		s.late = nil
+		s.isSettling = len(late) > 0 && !s.closed.Load()
+		isOver := !s.isSettling
+		s.lateMutex.Unlock()
+		if isOver {
+			return
+		}
+		left := late[:0]
+		for _, one := range late {
+			if s.settleOne(&one) {
+				left = append(left, one)
+			}
+		}
+		s.lateMutex.Lock()
+		s.late = append(left, s.late...)
+		s.lateMutex.Unlock()
+		time.Sleep(s.settings.retryEvery + time.Millisecond)
+	}
+}
+
+// settleOne returns whether the hold has to be settled later.
+func (s *Server) settleOne(one *lateSettle) bool {
+	now := time.Now()
+	if now.After(one.until) {
+		return false
+	}
+	if !one.settled.IsZero() && now.Sub(one.settled) < settleAgainAfter {
+		return true
+	}
+	_, err := s.ask(context.Background(), one.command)
+	var away *awayError
+	if asAway(err, &away) {
+		return true
+	}
+	isSettledAgain := !one.settled.IsZero()
+	one.settled = now
+	return err == nil && !isSettledAgain
+}

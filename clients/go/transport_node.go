@@ -1,0 +1,320 @@
+package tokenbucket
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// node is one server, or one node of a cluster, and what is known about it.
+//
+// A call runs in its caller's goroutine, in this order: circuit, turn, connection, command, judgement. It ends when the
+// client library's deadline does, so that a caller whose context ends earlier need not cut it short.
+type node struct {
+	server  *Server
+	doer    Doer
+	address string // of a cluster's node
+	who     string
+	circuit circuit
+	script  script
+	turns   chan struct{} // bounds the calls that are with the client at a time
+	isThere atomic.Bool   // it has replied since it was last away
+	heard   atomic.Int64  // when the node last replied, since started
+
+	mutex    sync.Mutex
+	attempt  *attempt         // to open a connection, if one is under way
+	waiters  map[*waiter]bool // connections for calls that wait
+	idle     []*waiter        // of them, the last used at the end
+	isClosed bool
+}
+
+const (
+	// mostTurns keeps a flood of calls from opening a flood of connections.
+	mostTurns = 64
+	// connectTimeout bounds opening a connection. Callers wait for it no longer than Timeout.
+	connectTimeout = time.Second
+)
+
+var started = time.Now()
+
+var ping = []any{"PING"}
+
+func newNode(s *Server, doer Doer, who string) *node {
+	turns := mostTurns
+	if bounded, ok := doer.(interface{ Connections() int }); ok {
+		if most := bounded.Connections(); most > 0 && most < turns {
+			turns = most
+		}
+	}
+	n := &node{server: s, doer: doer, who: who, script: script{who: who}, turns: make(chan struct{}, turns)}
+	n.circuit = circuit{who: who, retryEvery: s.settings.retryEvery, logf: s.settings.logf}
+	return n
+}
+
+// call returns the reply, an *awayError, or the error of a call that is wrong. A redirection is returned as it is.
+func (n *node) call(ctx context.Context, c command) (any, error) {
+	probing, admitted := n.circuit.admits(n.server.clock)
+	if !admitted && !c.always {
+		return nil, &awayError{server: n.who, cause: errCircuitOpen}
+	}
+	isJudged := false
+	defer func() { // also when the client library panics
+		if !isJudged {
+			n.circuit.abandoned(probing)
+		}
+	}()
+	if !n.server.synchronous {
+		if err := n.takeTurn(ctx); err != nil {
+			return nil, err
+		}
+		defer func() { <-n.turns }()
+		if !probing && !c.always && n.circuit.away.Load() {
+			return nil, &awayError{server: n.who, cause: errCircuitOpen}
+		}
+	}
+	if probing {
+		n.script.lookForModule() // the server may be another
+	}
+	began := time.Now()
+	var reply any
+	isSent, err := false, n.connect(probing)
+	if err == nil {
+		reply, isSent, err = n.exchange(ctx, c)
+		if ended := ctx.Err(); ended != nil && err != nil && !isSent {
+			return nil, ended // the caller's end says nothing about the server
+		}
+	}
+	isJudged = true
+	return reply, n.judge(c, isSent, err, began)
+}
+
+func (n *node) takeTurn(ctx context.Context) error {
+	select {
+	case n.turns <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case n.turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// connect opens a connection, unless the node has replied since it was last away. One call does so for all: on a cold start
+// they would keep each other from being answered in time.
+func (n *node) connect(probing bool) error {
+	timeout := n.server.settings.timeout
+	if n.server.synchronous || timeout <= 0 || n.isThere.Load() && !probing {
+		return nil
+	}
+	n.mutex.Lock()
+	current := n.attempt
+	isFirst := current == nil
+	if isFirst {
+		current = &attempt{over: make(chan struct{})}
+		n.attempt = current
+	}
+	n.mutex.Unlock()
+	if isFirst {
+		current.err = n.open(timeout)
+		n.mutex.Lock()
+		n.attempt = nil
+		n.mutex.Unlock()
+		close(current.over)
+	}
+	<-current.over
+	return current.err
+}
+
+// attempt is to open a connection.
+type attempt struct {
+	over chan struct{} // closed when the error is known
+	err  error
+}
+
+// open lets the client library connect in the background, so that callers wait no longer than the timeout. A connection that
+// comes later serves later calls.
+func (n *node) open(timeout time.Duration) error {
+	opened := make(chan error, 1)
+	go func() {
+		within, cancel := context.WithTimeout(context.Background(), connectTimeout)
+		defer cancel()
+		_, err := n.doer.Do(within, ping...)
+		if err == nil || isServerLine(err) {
+			n.hear()
+			err = nil // the command learns whether the server decides
+		}
+		opened <- err
+	}()
+	first := time.Now()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for began := first; ; {
+		select {
+		case err := <-opened:
+			if err != nil {
+				return Unsent(err)
+			}
+			n.isThere.Store(true)
+			return nil
+		case <-timer.C:
+		}
+		if n.wasSilent(began) || time.Since(first) > connectTimeout {
+			return Unsent(errSilent)
+		}
+		began = time.Now()
+		timer.Reset(timeout)
+	}
+}
+
+// exchange sends the command. It repeats what had no effect, and what may happen twice: on other connections when one has
+// ended or leads to a former master, and for a while when this call alone was late. isSent says that the server may have
+// executed it although the reply is lost.
+func (n *node) exchange(ctx context.Context, c command) (reply any, isSent bool, err error) {
+	bounded := ctx
+	if timeout := n.server.settings.timeout; timeout > 0 && !n.server.synchronous {
+		bounded = callContext{ctx, timeout}
+	}
+	stale, began := -1, time.Now()
+	for {
+		sent := time.Now()
+		reply, err = n.send(bounded, c)
+		if err == nil {
+			n.hear()
+			return reply, true, nil
+		}
+		line, isLine := serverLine(err)
+		if isLine {
+			n.hear()
+		} else if !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
+			isSent = true
+		}
+		switch {
+		case firstWord(line) == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
+			if stale < 0 {
+				n.script.lookForModule() // the server may be another
+				stale = 1 + n.idleConnections()
+			}
+			if stale == 0 || ctx.Err() != nil {
+				return nil, isSent, err
+			}
+			stale--
+		case isTimeout(err) && !c.once && ctx.Err() == nil && time.Since(began) < n.lateWithin() && !n.wasSilent(sent):
+		default:
+			return nil, isSent, err
+		}
+	}
+}
+
+func (n *node) send(ctx context.Context, c command) (any, error) {
+	first := c.first
+	if first == nil && c.once {
+		first = ping
+	}
+	if ordered, ok := n.doer.(OrderedDoer); ok && first != nil {
+		return ordered.DoBoth(ctx, first, c.args)
+	}
+	return n.doer.Do(ctx, c.args...)
+}
+
+// lateWithin bounds the repetitions of a call that alone is late.
+func (n *node) lateWithin() time.Duration {
+	if within := 10 * n.server.settings.timeout; within < time.Second {
+		return within
+	}
+	return time.Second
+}
+
+func (n *node) idleConnections() int {
+	if counting, ok := n.doer.(interface{ Idle() int }); ok {
+		return counting.Idle()
+	}
+	return 0
+}
+
+func (n *node) hear() { n.heard.Store(int64(time.Since(started))) }
+
+// wasSilent returns whether the node said nothing to any call since then. A process that looks later than after the
+// timeout had no processor, so it may not have read what had arrived.
+func (n *node) wasSilent(since time.Time) bool {
+	runtime.Gosched() // timers overtake what is ready to run: behind that, other replies that have arrived are read
+	timeout := n.server.settings.timeout
+	return !n.hasHeard(since) && time.Since(since) < timeout+timeout/4+time.Millisecond
+}
+
+// hasHeard returns whether the node has said anything since then.
+func (n *node) hasHeard(since time.Time) bool {
+	if connecting, ok := n.doer.(interface{ Connected() time.Time }); ok && connecting.Connected().After(since) {
+		return true
+	}
+	return n.heard.Load() > int64(since.Sub(started))
+}
+
+// judge tells the circuit how a call ended.
+func (n *node) judge(c command, isSent bool, err error, began time.Time) error {
+	s := n.server
+	fault := faultOf(err)
+	switch {
+	case err != nil && s.closed.Load():
+		return ErrClosed
+	case err == nil:
+		n.circuit.answered()
+		return nil
+	case s.moveOf(err) != nil || isSplitSlot(err):
+		n.circuit.answered()
+		return err
+	case fault == faultOfCaller:
+		n.circuit.answered()
+		return n.wrong(err)
+	case fault == faultOfWrite || isTimeout(err) && n.hasHeard(began):
+		n.circuit.refused(s.clock.Now(), err)
+	default:
+		n.fail(err)
+	}
+	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
+}
+
+// fail opens the circuit.
+func (n *node) fail(err error) {
+	n.isThere.Store(false)
+	n.circuit.failed(n.server.clock.Now(), err)
+	if n.server.cluster != nil {
+		go n.server.cluster.learn()
+	}
+}
+
+// callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
+type callContext struct {
+	context.Context
+	timeout time.Duration
+}
+
+func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), true }
+
+// Unsent marks the error of a command that did not leave this process.
+func Unsent(err error) error { return &unsentError{err} }
+
+type unsentError struct{ cause error }
+
+func (e *unsentError) Error() string { return e.cause.Error() }
+func (e *unsentError) Unwrap() error { return e.cause }
+
+// isUnsent returns whether the command never left this process.
+func isUnsent(err error) bool {
+	var unsent *unsentError
+	var operation *net.OpError
+	return errors.As(err, &unsent) || errors.As(err, &operation) && operation.Op == "dial"
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout()
+}
