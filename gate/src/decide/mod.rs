@@ -84,7 +84,10 @@ pub struct Decider {
 }
 
 /// More descriptors of a request than these are refused.
-const MOST_DESCRIPTORS: usize = 1000;
+pub(crate) const MOST_DESCRIPTORS: usize = 1000;
+
+/// More entries of all its descriptors together are refused too.
+pub(crate) const MOST_ENTRIES: usize = 10_000;
 
 /// Between two tries to reach Redis at the start; twice as long each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -130,6 +133,9 @@ impl Decider {
             return Err(Refusal::Service(
                 "rate limit descriptor list must not have more than 1000 descriptors",
             ));
+        }
+        if descriptors.iter().map(|descriptor| descriptor.entries.len()).sum::<usize>() > MOST_ENTRIES {
+            return Err(Refusal::Service("rate limit descriptors must not have more than 10000 entries"));
         }
         let limits = limits.ok_or(Refusal::Service("no rate limit configuration loaded"))?;
         if !limits.has_domain(domain) {

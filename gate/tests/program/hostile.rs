@@ -2,9 +2,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use tonic::Code;
-use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup};
 use crate::servers::Server;
@@ -37,6 +36,12 @@ async fn refuses_what_is_too_large() {
     let entries: Vec<[(&str, &str); 1]> = values.iter().map(|value| [("key", value.as_str())]).collect();
     let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
     assert_eq!(code(request("d", &descriptors)).await, Code::Ok);
+
+    // More entries than a request may have, empty though they are.
+    let empty = vec![("", ""); 10_001];
+    assert_eq!(code(request("d", &[&empty[1..]])).await, Code::Ok);
+    assert_eq!(code(request("d", &[&empty])).await, Code::Unknown);
+    assert_eq!(code(request("d", &[&empty[..6_000], &empty[..6_000]])).await, Code::Unknown);
 
     assert_eq!(gate.json(&asks(&megabyte)).status, 413);
     assert_eq!(gate.json("\u{0}\u{1}{").status, 400);
@@ -85,18 +90,15 @@ async fn survives_broken_protocols() {
             let _ = connection.read_to_end(&mut Vec::new());
         }
     }
-    // What says to be a request, and is none: its hits are a string.
+    // A descriptor that is no message.
     let url = format!("http://127.0.0.1:{}", gate.grpc);
     let channel =
         tonic::transport::Endpoint::from_shared(url).expect("a URL").connect().await.expect("a connection");
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.expect("a connection");
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit".parse().expect("a path");
-    let broken = ServerReflectionRequest {
-        host: "d".to_owned(),
-        message_request: Some(MessageRequest::FileByFilename("two".to_owned())),
-    };
-    let codec = tonic_prost::ProstCodec::<_, ServerReflectionResponse>::default();
+    let broken = HeaderValue { key: "d".to_owned(), value: "two".to_owned(), ..HeaderValue::default() };
+    let codec = tonic_prost::ProstCodec::<_, tokenbucket_gate::messages::Response>::default();
     let error = client.unary(tonic::Request::new(broken), path, codec).await.expect_err("no request");
     assert_eq!(error.code(), Code::Internal);
     still_answers(&gate).await;

@@ -42,7 +42,9 @@ fn exchange(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body:
         text += &format!("{name}: {value}\r\n");
     }
     text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
-    (&connection).write_all(text.as_bytes()).ok()?;
+    // Latin-1: a test can send every byte.
+    let bytes: Vec<u8> = text.chars().map(|char| char as u8).collect();
+    (&connection).write_all(&bytes).ok()?;
     let mut replies = BufReader::new(connection);
     let (first, headers) = head(&mut replies)?;
     let status = first.split(' ').nth(1)?.parse().ok()?;
