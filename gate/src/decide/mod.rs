@@ -6,6 +6,7 @@ mod headers;
 mod outcome;
 mod plan;
 mod reply;
+mod reports;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use futures_util::future::join_all;
 use tokenbucket_client::{Limit, Limiter, Options, Server};
 
 use self::plan::{Plan, Terms};
+use self::reports::Reports;
 use crate::counters::{add, Counters};
 use crate::limits::{Limits, Matched};
 use crate::messages::{Request, Response};
@@ -80,6 +82,7 @@ pub struct Decider {
     limiter: Limiter,
     policy: Policy,
     counters: Arc<Counters>,
+    reports: Reports,
     has_seen_refund: AtomicBool,
 }
 
@@ -104,7 +107,14 @@ impl Decider {
         let options = Options::new().prefix(&*policy.prefix).on_error(on_error);
         let limiter =
             Limiter::with_options(&server, no_limit(), options.remember_denials(policy.remember_denials));
-        Self { server, limiter, policy, counters, has_seen_refund: AtomicBool::new(false) }
+        Self {
+            server,
+            limiter,
+            policy,
+            counters,
+            reports: Reports::new(),
+            has_seen_refund: AtomicBool::new(false),
+        }
     }
 
     /// Decides on one request by these limits; `None` if none were ever loaded.
@@ -115,10 +125,28 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
+        self.decide_with(Some(&self.reports), limits, request).await
+    }
+
+    /// Decides on a request that reports nothing: its cost is taken now or not at all.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
+        self.decide_with(None, limits, request).await
+    }
+
+    async fn decide_with(
+        &self,
+        reports: Option<&Reports>,
+        limits: Option<&Limits>,
+        request: &Request,
+    ) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
         let found = self.found(limits, request);
         let found = found.inspect_err(|_| add(&self.counters.service_errors, 1))?;
-        self.decide_by(found, request).await
+        self.decide_on(reports, found, request).await
     }
 
     fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
@@ -154,8 +182,17 @@ impl Decider {
         found: Vec<Option<Matched>>,
         request: &Request,
     ) -> Result<Response, Refusal> {
+        self.decide_on(Some(&self.reports), found, request).await
+    }
+
+    async fn decide_on(
+        &self,
+        reports: Option<&Reports>,
+        found: Vec<Option<Matched>>,
+        request: &Request,
+    ) -> Result<Response, Refusal> {
         let is_cluster = self.server.is_cluster();
-        let terms = Terms { policy: &self.policy, counters: &self.counters, is_cluster };
+        let terms = Terms { policy: &self.policy, counters: &self.counters, reports, is_cluster };
         let plan = Plan::new(request, found, &terms);
         self.warn_of_refunds(&plan);
         let answers = ask::ask(&self.limiter, &plan).await;

@@ -263,3 +263,16 @@ fn a_request_that_costs_more_than_its_limit_is_not_told_to_wait() {
     let later = check("2");
     assert_eq!((later.status, later.number("retry-after").is_some()), (429, true), "{later:?}");
 }
+
+/// A caller that chooses its cost can use up the limit, and not more.
+#[test]
+fn no_cost_of_a_request_is_a_report() {
+    let world = World::new(&LIMITS.replace("key: user", "key: user\n    paid_afterwards: true"));
+    let with_hits = ("from: header X-User}", "from: header X-User}\n        hits: header X-Cost");
+    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[with_hits]));
+    let check = |user: &str, cost: &str| {
+        let headers = [("X-Forwarded-Uri", "/api/x"), ("X-User", user), ("X-Cost", cost)];
+        get(gate.http, "/check", &headers).status
+    };
+    assert_eq!(["0", "1000000000", "2", "1", "0"].map(|cost| check("ann", cost)), [200, 429, 200, 429, 200]);
+}
