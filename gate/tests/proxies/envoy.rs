@@ -397,6 +397,29 @@ fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
 }
 
 #[test]
+fn the_example_charges_tokens_when_a_response_reports_them() {
+    let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
+    let gate = world.gate(&[]);
+    let envoy = example(&world, &gate, &[]);
+    let user = [("X-User", "ann")];
+    let generate = || get_and_report(&gate, 60_000, || get(envoy.port, "/generate", &user)).status;
+    assert_eq!([generate(), generate()], [200, 200]);
+    // 90000 - 2 * 60000.
+    assert_eq!(statuses(3, || get(envoy.port, "/generate", &user)), [429; 3]);
+    clock.advance_ms(20_000);
+    assert_eq!(get(envoy.port, "/generate", &user).status, 200);
+}
+
+/// Envoy reads them in `RateLimitPerRoute` alone.
+#[test]
+fn envoy_ignores_hits_in_the_limits_of_a_route() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    assert_eq!(statuses(4, || envoy.get("/ignored", &[("key", "a")])), [200, 200, 200, 429]);
+}
+
+#[test]
 fn what_envoy_has_no_value_for_has_no_limit() {
     let world = World::new(HOURLY);
     let gate = world.gate(&[]);

@@ -103,7 +103,8 @@ fn serve(connection: &TcpStream, name: &str, seen: &AtomicUsize) -> Option<()> {
     requests.read_exact(&mut body).ok()?;
     seen.fetch_add(1, Ordering::Relaxed);
     let body = format!("{name} {}", String::from_utf8_lossy(&body));
-    let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let reply =
+        format!("HTTP/1.1 200 OK\r\nX-Tokens-Used: 60000\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let mut connection = connection;
     connection.write_all(reply.as_bytes()).ok()
 }
