@@ -28,6 +28,23 @@ async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
 }
 
 #[tokio::test]
+async fn an_outage_is_over_when_the_server_decides_not_when_it_refuses() {
+    logs::listen();
+    let mut server = Server::start();
+    let limiter = limiter(&server, limit(2, STILL), Options::new().on_error(OnError::Open));
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    server.kill();
+    assert!(limiter.take("a", 1).await.unwrap().degraded);
+    server.start_again();
+    ask::<()>(&server, &["SET", "tb:a", "of another type"]);
+    wait_for("the refusal", Duration::from_secs(1), async || limiter.take("a", 1).await.is_err()).await;
+    let is_back = |line: &String| line.starts_with("Redis is back");
+    assert!(!logs::lines().iter().any(is_back), "nothing is limited");
+    assert!(!limiter.take("b", 1).await.unwrap().degraded);
+    assert!(logs::lines().iter().any(is_back));
+}
+
+#[tokio::test]
 async fn a_server_that_hangs_costs_the_timeout_once() {
     logs::listen();
     let server = Server::start();
@@ -76,6 +93,25 @@ async fn one_call_at_a_time_looks_whether_the_server_is_back() {
     server.signal("CONT");
     wait_for("limiting", Duration::from_secs(5), async || !limiter.take("a", 1).await.unwrap().degraded)
         .await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_asked_no_more_often_than_wanted() {
+    let server = Server::start();
+    let [timeout, every] = [Duration::from_millis(100), Duration::from_secs(1)];
+    let options = ServerOptions::new().timeout(timeout).retry_every(every);
+    let limiter = limiter_with(&server, limit(2, STILL), Options::new(), options);
+    wait_for("the connection", every, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+    server.signal("STOP");
+    let (began, mut slow) = (Instant::now(), 0);
+    while began.elapsed() < 4 * every {
+        let call = Instant::now();
+        assert!(limiter.take("a", 1).await.unwrap().degraded);
+        slow += u32::from(call.elapsed() >= timeout);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!((2..=6).contains(&slow), "{slow} calls waited for it");
+    server.signal("CONT");
 }
 
 #[tokio::test]
