@@ -1,6 +1,7 @@
 //! Decides on requests.
 
 mod ask;
+mod causes;
 mod count;
 mod headers;
 mod outcome;
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokenbucket_client::{Limit, Limiter, Options, Server};
+use tokenbucket_client::{Error, Limit, Limiter, Options, Server};
 
+use self::causes::Causes;
 use self::plan::{Plan, Terms};
 use self::reports::Reports;
 use crate::counters::{add, Counters};
@@ -83,6 +85,7 @@ pub struct Decider {
     policy: Policy,
     counters: Arc<Counters>,
     reports: Reports,
+    causes: Causes,
     has_seen_refund: AtomicBool,
 }
 
@@ -113,6 +116,7 @@ impl Decider {
             policy,
             counters,
             reports: Reports::new(),
+            causes: Causes::default(),
             has_seen_refund: AtomicBool::new(false),
         }
     }
@@ -196,8 +200,7 @@ impl Decider {
         let plan = Plan::new(request, found, &terms);
         self.warn_of_refunds(&plan);
         let answers = ask::ask(&self.limiter, &plan).await;
-        let answers = answers.map_err(|error| Refusal::Redis(error.to_string()));
-        let answers = answers.inspect_err(|_| add(&self.counters.redis_errors, 1))?;
+        let answers = answers.map_err(|error| self.refuse(&error))?;
         if answers.iter().any(|answer| answer.binding().degraded) {
             add(&self.counters.redis_errors, 1);
         }
@@ -208,6 +211,15 @@ impl Decider {
         let (response, is_shadowed) = reply::reply(request, &plan, &outcomes, &self.policy);
         add(&self.counters.global_shadow_mode, is_shadowed.into());
         Ok(response)
+    }
+
+    /// Counts and logs a request without a decision. The client logs when Redis goes away and when it is back.
+    fn refuse(&self, error: &Error) -> Refusal {
+        add(&self.counters.redis_errors, 1);
+        if !matches!(error, Error::ServerAway(_)) {
+            self.causes.log("no decision", error);
+        }
+        Refusal::Redis(error.to_string())
     }
 
     fn warn_of_refunds(&self, plan: &Plan) {
@@ -227,7 +239,7 @@ impl Decider {
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.
         while let Err(error) = limiter.take("warm-up", 0).await {
-            log::warn!("waiting for Redis: {error}");
+            self.causes.log("waiting for Redis", &error);
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }

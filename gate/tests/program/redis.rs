@@ -43,6 +43,50 @@ fn authenticates() {
     }
 }
 
+/// While Redis refuses every call, the log says why, once for each cause, and does not say that it is back.
+#[test]
+fn says_why_nothing_is_limited() {
+    let mut redis = Server::start();
+    let gate = start(&[("REDIS_URL", &redis.url())]);
+    gate.wait_until_healthy();
+    let count = |text: &str| gate.log().iter().filter(|line| line.contains(text)).count();
+    let refuses = |text: &str| {
+        wait_until(text, || gate.json(&asks("a")).body.contains(text));
+        let statuses = [(); 20].map(|()| gate.json(&asks("a")).status);
+        assert_eq!((statuses, count(text)), ([503; 20], 1), "{:#?}", gate.log());
+    };
+    redis.kill();
+    assert_eq!(gate.json(&asks("a")).status, 503);
+    redis.start_again();
+    let _: String = ask(&redis, &["CONFIG", "SET", "requirepass", "secret"]);
+    refuses("NOAUTH");
+    assert_eq!(count("Redis is back"), 0, "{:#?}", gate.log());
+    let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
+    let mut connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("Redis");
+    let mut tell = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).expect("OK");
+    tell(&["CONFIG", "SET", "requirepass", ""]);
+    wait_until("a decision", || gate.json(&asks("b")).status == 200);
+    gate.wait_for_line("Redis is back, limiting again");
+
+    tell(&["SET", "d|{key=a}", "of another type"]);
+    refuses("WRONGTYPE");
+    tell(&["ACL", "SETUSER", "default", "-tb.take"]);
+    refuses("NoPerm");
+    tell(&["ACL", "SETUSER", "default", "+tb.take"]);
+    assert_eq!((gate.json(&asks("b")).status, count("Redis is back")), (200, 1));
+}
+
+/// What the log and the reply say without the module is for operators, not for programmers.
+#[test]
+fn says_that_the_module_is_missing() {
+    let redis = Server::start_without_module();
+    let gate = start(&[("REDIS_URL", &redis.url())]);
+    let text = format!("127.0.0.1:{} has not loaded the tokenbucket module", redis.port);
+    assert!(gate.wait_for_line("waiting for Redis: ").ends_with(&text));
+    assert_eq!(gate.json(&asks("a")).body, format!("Service Unavailable: {text}\n"));
+    gate.wait_for_line(&format!("no decision: {text}"));
+}
+
 /// A path is a Unix socket, also without REDIS_SOCKET_TYPE.
 #[test]
 fn connects_to_a_unix_socket() {
