@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{OnError, Options, ServerOptions};
+use tokenbucket_client::{Limiter, OnError, Options, ServerOptions};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter, limiter_with, logs, STILL};
+use crate::{limit, limiter, limiter_with, logs, patient, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
@@ -42,6 +42,17 @@ async fn an_outage_is_over_when_the_server_decides_not_when_it_refuses() {
     assert!(!logs::lines().iter().any(is_back), "nothing is limited");
     assert!(!limiter.take("b", 1).await.unwrap().degraded);
     assert!(logs::lines().iter().any(is_back));
+}
+
+#[tokio::test]
+async fn a_server_without_hello_shows_no_password() {
+    let server = Server::started(&["--", "--rename-command", "HELLO", ""]);
+    let url = format!("redis://ada:s3cret@127.0.0.1:{}", server.port);
+    let limiter =
+        Limiter::new(&tokenbucket_client::Server::connect_with(url, patient()).unwrap(), limit(1, "1/h"));
+    let error = limiter.take("a", 1).await.unwrap_err();
+    assert!(error.to_string().ends_with("the server lacks HELLO or AUTH- InvalidClientConfig"), "{error}");
+    assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
 }
 
 #[tokio::test]
