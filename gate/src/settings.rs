@@ -164,7 +164,7 @@ pub struct Settings {
     pub check_file: Option<PathBuf>,
 
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
-    #[arg(long, env, default_value_t = 0)]
+    #[arg(long, env, default_value = "0", value_parser = values::cache_bytes)]
     pub local_cache_size_in_bytes: usize,
     /// Part of a limit from which on a hit counts as near it
     #[arg(long, env, default_value_t = 0.8, value_parser = values::ratio)]
@@ -211,7 +211,7 @@ pub struct Settings {
     #[arg(long, env, default_value = "SINGLE", ignore_case = true)]
     pub redis_type: RedisType,
     /// host:port, a path, redis://… or rediss://…; master,sentinel:port,… for SENTINEL; nodes with commas for CLUSTER
-    #[arg(long, env, default_value = "127.0.0.1:6379")]
+    #[arg(long, env, default_value = "127.0.0.1:6379", hide_env_values = true)]
     pub redis_url: String,
     /// Password, or user:password
     #[arg(long, env, default_value = "", hide_env_values = true)]

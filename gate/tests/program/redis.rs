@@ -87,6 +87,58 @@ fn says_that_the_module_is_missing() {
     gate.wait_for_line(&format!("no decision: {text}"));
 }
 
+/// A password is nowhere in the log, the replies and the help, wherever it was set.
+#[test]
+fn shows_no_password() {
+    let wants_another = Server::start();
+    let _: String = ask(&wants_another, &["CONFIG", "SET", "requirepass", "other"]);
+    let is_old = Server::started(&["--", "--rename-command", "HELLO", ""]);
+    let [another, old] = [wants_another.port, is_old.port];
+    let refused: [&[(&str, &str)]; 10] = [
+        &[("REDIS_URL", "u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis//u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis://u:s3cret@127.0.0.1:x")],
+        // The rest of a password that is not percent-encoded.
+        &[("REDIS_URL", "redis://u:12#s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis://s3cret/x@127.0.0.1:1")],
+        &[("REDIS_URL", "u:s3cret@127.0.0.1:1"), ("REDIS_SOCKET_TYPE", "unix")],
+        &[("REDIS_URL", "redis://u:s3cret@h"), ("REDIS_TYPE", "SENTINEL")],
+        &[("REDIS_URL", "u:s3cret@mymaster,127.0.0.1:1"), ("REDIS_TYPE", "SENTINEL")],
+        &[("REDIS_URL", "127.0.0.1:1,u:s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
+        &[("REDIS_URL", "redis://u:12,s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
+    ];
+    for variables in refused {
+        let setup = variables.iter().fold(Setup::new(), |setup, (name, value)| setup.set(name, value));
+        let (code, line) = setup.refused();
+        assert!(code == 1 && line.contains("REDIS_URL") && !line.contains("s3cret"), "{variables:?}: {line}");
+    }
+    let started: [&[(&str, &str)]; 8] = [
+        &[("REDIS_URL", "redis://u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "rediss://u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis+unix:///none?user=u&pass=s3cret")],
+        &[("REDIS_URL", &format!("redis://u:s3cret@127.0.0.1:{another}"))],
+        &[("REDIS_URL", &format!("redis://u:s3cret@127.0.0.1:{old}"))],
+        &[("REDIS_URL", &format!("127.0.0.1:{another}")), ("REDIS_AUTH", "s3cret")],
+        &[
+            ("REDIS_URL", "redis://u:s3cret@mymaster,redis://u:s3cret@127.0.0.1:1"),
+            ("REDIS_TYPE", "SENTINEL"),
+        ],
+        &[("REDIS_URL", "redis://u:s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
+    ];
+    for variables in started {
+        let gate = start(&[variables, &[("LOG_LEVEL", "trace")]].concat());
+        gate.wait_for_line("waiting for Redis: ");
+        let reply = gate.json(&asks("a"));
+        assert_eq!(reply.status, 503, "{variables:?}");
+        let all = format!("{} {:#?}", reply.body, gate.log());
+        assert!(!all.contains("s3cret"), "{variables:?}: {all}");
+    }
+    let mut help = std::process::Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
+    help.arg("--help").env("REDIS_URL", "redis://u:s3cret@h").env("REDIS_AUTH", "s3cret");
+    let help = String::from_utf8(help.output().expect("the program").stdout).expect("text");
+    assert!(help.contains("--redis-url") && !help.contains("s3cret"), "{help}");
+}
+
 /// A path is a Unix socket, also without REDIS_SOCKET_TYPE.
 #[test]
 fn connects_to_a_unix_socket() {
