@@ -65,11 +65,17 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
     }
 }
 
-/// Finds the parts whose denials were remembered. Nobody looked at the others.
+/// Finds the parts whose denials were remembered. Of the others at most all is left.
 fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> JointDecision {
-    let mut unknown = Decision::default();
-    (unknown.allowed, unknown.remembered) = (true, true);
-    let remembered = |part: &Part| of(limiter, part).remembered(&part.bucket, part.cost).unwrap_or(unknown);
+    let unknown = |part: &Part| {
+        let mut decision = Decision::default();
+        (decision.allowed, decision.remembered) = (true, true);
+        // Casts of floats saturate.
+        decision.remaining = part.rule.limit.capacity().parse().map_or(0, |tokens: f64| tokens as i64);
+        decision
+    };
+    let remembered =
+        |part: &Part| of(limiter, part).remembered(&part.bucket, part.cost).unwrap_or_else(|| unknown(part));
     joint.each = parts.iter().map(remembered).collect();
     if joint.each.iter().all(|decision| decision.allowed) {
         // Its time came just now.

@@ -95,6 +95,9 @@ pub(crate) const MOST_DESCRIPTORS: usize = 1000;
 /// More entries of all its descriptors together are refused too.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
 
+/// How long a bucket stays denied here though it was deleted or refunded elsewhere.
+const REMEMBER_FOR: Duration = Duration::from_secs(5);
+
 /// Between two tries to reach Redis at the start; twice as long each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -107,9 +110,12 @@ impl Decider {
             OnError::Allow => tokenbucket_client::OnError::Open,
             OnError::Deny => tokenbucket_client::OnError::Closed,
         };
-        let options = Options::new().prefix(&*policy.prefix).on_error(on_error);
-        let limiter =
-            Limiter::with_options(&server, no_limit(), options.remember_denials(policy.remember_denials));
+        let options = Options::new()
+            .prefix(&*policy.prefix)
+            .on_error(on_error)
+            .remember_denials(policy.remember_denials)
+            .remember_denials_for(REMEMBER_FOR);
+        let limiter = Limiter::with_options(&server, no_limit(), options);
         Self {
             server,
             limiter,

@@ -75,7 +75,8 @@ impl Limits {
         lines.concat()
     }
 
-    fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+    /// Visits all limits with their paths.
+    pub(crate) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
         for domain in self.domains.values() {
             domain.each_rule(visit);
         }

@@ -51,7 +51,7 @@ async fn a_server_without_hello_shows_no_password() {
     let limiter =
         Limiter::new(&tokenbucket_client::Server::connect_with(url, patient()).unwrap(), limit(1, "1/h"));
     let error = limiter.take("a", 1).await.unwrap_err();
-    assert!(error.to_string().ends_with("the server lacks HELLO or AUTH- InvalidClientConfig"), "{error}");
+    assert!(error.to_string().ends_with("the server lacks HELLO or AUTH - InvalidClientConfig"), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
 }
 
