@@ -104,10 +104,10 @@ fn hits(node: &Node<'_>, paths: &[Pattern]) -> Result<Source, Mistake> {
     if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
         return source(node, paths);
     }
-    let is_whole = text.parse::<u64>().is_ok();
-    is_whole
-        .then(|| Source::Fixed(text))
-        .ok_or_else(|| node.mistake("hits is a whole number, or where one comes from"))
+    match text.parse::<u64>() {
+        Ok(_) => Ok(Source::Fixed(text)),
+        Err(_) => Err(node.mistake("hits is a whole number, or where one comes from")),
+    }
 }
 
 fn entry(node: &Node<'_>, paths: &[Pattern]) -> Result<Entry, Mistake> {

@@ -73,7 +73,8 @@ fn address(headers: &HeaderMap, hops: usize) -> Option<IpAddr> {
     let all = lines.iter().flat_map(|line| line.split(',')).map(str::trim).filter(|hop| !hop.is_empty());
     let all: Vec<_> = all.collect();
     // An IPv4 address that is written as IPv6 is the same caller.
-    all.iter().rev().take(hops).last().and_then(|hop| read_address(hop)).map(|address| address.to_canonical())
+    let caller = all.iter().rev().nth(hops.min(all.len()).saturating_sub(1))?;
+    read_address(caller).map(|address| address.to_canonical())
 }
 
 /// Reads an address as proxies write it and as RFC 7239 has it: quoted, in brackets, with a port or a zone.

@@ -175,6 +175,15 @@ fn another_spelling_of_a_path_evades_no_limit() {
     }
 }
 
+/// Backends that ignore what follows the `;` need a pattern.
+#[test]
+fn a_parameter_in_a_path_is_part_of_it() {
+    let rules = rules(ROUTES);
+    assert_eq!(at(&rules, "POST", "a", "/login;a"), [""; 0]);
+    let wider = self::rules(&ROUTES.replace("path: /login", "path: /login*"));
+    assert_eq!(at(&wider, "POST", "a", "/login;a"), ["route=login"]);
+}
+
 #[test]
 fn bytes_that_are_no_text_evade_no_limit() {
     let rules = rules(ROUTES);

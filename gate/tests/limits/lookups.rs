@@ -1,7 +1,5 @@
 //! Which limit a descriptor has, as envoyproxy/ratelimit finds it.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use tokenbucket_gate::limits::{Limits, Options};
 use tokenbucket_gate::messages::{Override, Unit};
 

@@ -3,6 +3,7 @@
 use crate::envoy::SPELLINGS;
 use crate::gate::{wait_until, Gate};
 use crate::http::{ask, get, Reply};
+use crate::servers;
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
 /// The keys of examples/limits/edge.yaml, with limits in which nothing comes back while a test runs.
@@ -263,6 +264,30 @@ fn a_request_that_costs_more_than_its_limit_is_not_told_to_wait() {
     assert_eq!(check("2").status, 200);
     let later = check("2");
     assert_eq!((later.status, later.number("retry-after").is_some()), (429, true), "{later:?}");
+}
+
+/// What the page says about looking at a bucket, and about limits that change.
+#[test]
+fn an_operator_can_look_at_a_bucket_refund_and_reset_it() {
+    let world = World::new(LIMITS);
+    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let check = || get(gate.http, "/check", &[("X-Forwarded-Uri", "/api/x"), ("X-User", "dan")]).status;
+    let key = "edge|{user=dan}";
+    assert_eq!([check(), check(), check()], [200, 200, 429]);
+    let left: Vec<i64> = servers::ask(&world.redis, &["TB.PEEK", key, "2", "2/h", "0"]);
+    assert_eq!(left[1], 0);
+    let _: Vec<i64> = servers::ask(&world.redis, &["TB.GIVE", key, "2", "2/h", "1"]);
+    assert_eq!([check(), check()], [200, 429]);
+    let _: i64 = servers::ask(&world.redis, &["DEL", key]);
+    assert_eq!([check(), check(), check()], [200, 200, 429]);
+
+    // A bucket keeps its level when its limit is raised.
+    let old = gate.metric("ratelimit_service_config_load_success ");
+    gate.write("limits.yaml", &LIMITS.replace("requests_per_unit: 2}", "requests_per_unit: 5}"));
+    wait_until("a reload", || gate.metric("ratelimit_service_config_load_success ") > old);
+    assert_eq!(check(), 429);
+    let _: i64 = servers::ask(&world.redis, &["DEL", key]);
+    assert_eq!([(); 6].map(|()| check()), [200, 200, 200, 200, 200, 429]);
 }
 
 /// A caller that chooses its cost can use up the limit, and not more.
