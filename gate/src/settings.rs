@@ -293,7 +293,10 @@ fn stop(error: &clap::Error) -> Stop {
         text(ContextKind::InvalidArg).and_then(|arg| arg.split([' ', '[']).next()?.strip_prefix("--"));
     let (Some(option), Some(value)) = (option, text(ContextKind::InvalidValue)) else {
         let line = error.to_string();
-        let words: Vec<&str> = line.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        let line = line.lines().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        // A URL in the wrong place may have a password.
+        let words = line.split_whitespace().map(|word| if word.contains('@') { "…" } else { word });
+        let words: Vec<&str> = words.collect();
         return Stop::Mistake(words.join(" ").trim_start_matches("error: ").to_owned());
     };
     let variable = option.to_uppercase().replace('-', "_");

@@ -135,7 +135,9 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        self.decide_with(Some(&self.reports), limits, request).await
+        let _timing = self.counters.time_request();
+        let found = self.found(limits, request)?;
+        self.decide_on(Some(&self.reports), found, request).await
     }
 
     /// Decides on a request that reports nothing: its cost is taken now or not at all.
@@ -144,38 +146,14 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        self.decide_with(None, limits, request).await
-    }
-
-    async fn decide_with(
-        &self,
-        reports: Option<&Reports>,
-        limits: Option<&Limits>,
-        request: &Request,
-    ) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let found = self.found(limits, request);
-        let found = found.inspect_err(|_| add(&self.counters.service_errors, 1))?;
-        self.decide_on(reports, found, request).await
+        let found = self.found(limits, request)?;
+        self.decide_on(None, found, request).await
     }
 
     fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
+        let limits = judge(limits, request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
         let (domain, descriptors) = (request.domain.as_str(), &request.descriptors);
-        if domain.is_empty() {
-            return Err(Refusal::Service("rate limit domain must not be empty"));
-        }
-        if descriptors.is_empty() {
-            return Err(Refusal::Service("rate limit descriptor list must not be empty"));
-        }
-        if descriptors.len() > MOST_DESCRIPTORS {
-            return Err(Refusal::Service(
-                "rate limit descriptor list must not have more than 1000 descriptors",
-            ));
-        }
-        if descriptors.iter().map(|descriptor| descriptor.entries.len()).sum::<usize>() > MOST_ENTRIES {
-            return Err(Refusal::Service("rate limit descriptors must not have more than 10000 entries"));
-        }
-        let limits = limits.ok_or(Refusal::Service("no rate limit configuration loaded"))?;
         if !limits.has_domain(domain) {
             descriptors.iter().for_each(|_| self.counters.domain_not_found(domain));
         }
@@ -255,6 +233,23 @@ impl Decider {
             join_all(names.iter().map(|name| limiter.take(name, 0))).await;
         }
     }
+}
+
+/// The limits, if the request is one and there are some.
+fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits, Refusal> {
+    let descriptors = &request.descriptors;
+    let mistake = if request.domain.is_empty() {
+        "rate limit domain must not be empty"
+    } else if descriptors.is_empty() {
+        "rate limit descriptor list must not be empty"
+    } else if descriptors.len() > MOST_DESCRIPTORS {
+        "rate limit descriptor list must not have more than 1000 descriptors"
+    } else if descriptors.iter().map(|descriptor| descriptor.entries.len()).sum::<usize>() > MOST_ENTRIES {
+        "rate limit descriptors must not have more than 10000 entries"
+    } else {
+        return limits.ok_or(Refusal::Service("no rate limit configuration loaded"));
+    };
+    Err(Refusal::Service(mistake))
 }
 
 /// Each call has a limit of its own.
