@@ -136,8 +136,7 @@ fn shows_no_password() {
     let mut help = std::process::Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
     help.arg("--help").env("REDIS_URL", "redis://u:s3cret@h").env("REDIS_AUTH", "s3cret");
     let mut misplaced = std::process::Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
-    misplaced.args(["serve", "redis://u:s3cret@h"]);
-    misplaced.arg("--redis-url redis://u:s3cret@h");
+    misplaced.arg("redis://u:s3cret@h");
     let errors = String::from_utf8(misplaced.output().expect("the program").stderr).expect("text");
     assert!(errors.starts_with("tokenbucket-gate: ") && !errors.contains("s3cret"), "{errors}");
     let help = String::from_utf8(help.output().expect("the program").stdout).expect("text");
