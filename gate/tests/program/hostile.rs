@@ -55,7 +55,8 @@ async fn keeps_no_large_values() {
     let redis = Server::start();
     let file = "domain: d\ndescriptors:\n- key: key\n  detailed_metric: true\n  rate_limit: {unit: day, requests_per_unit: 0}\n";
     let setup = Setup::redis(&redis.url()).file("none.yaml", file);
-    let gate = setup.set("LOCAL_CACHE_SIZE_IN_BYTES", 1 << 20).start();
+    // A busy machine may be slower than the default.
+    let gate = setup.set("LOCAL_CACHE_SIZE_IN_BYTES", 1 << 20).set("REDIS_TIMEOUT", "10s").start();
     gate.wait_until_healthy();
     let mut client = gate.client().await;
     let mut before = 0;
