@@ -229,7 +229,7 @@ client-%:
 CLIENTS ?= $(notdir $(patsubst %/,%,$(dir $(wildcard clients/*/Makefile))))
 
 .PHONY: gate
-gate: gate-tools ## Build the gate, for Envoy and other proxies: gate/target/release/tokenbucket-gate
+gate: gate-tools ## Build the gate, for Envoy and other proxies
 	@$(MAKE) --no-print-directory -C gate build
 
 # Comes before the module is built, which would install an older Rust.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use crate::limits::Limits;
+
 /// Beyond so many names, all others share one.
 const MOST_NAMES: usize = 10_000;
 /// So do longer names.
@@ -35,7 +37,14 @@ pub struct Counters {
 
 /// Counters by a name, of which there is a bounded number.
 #[derive(Debug, Default)]
-struct Named<T>(RwLock<HashMap<Arc<str>, Arc<T>>>);
+struct Named<T>(RwLock<Names<T>>);
+
+#[derive(Debug, Default)]
+struct Names<T> {
+    all: HashMap<Arc<str>, Arc<T>>,
+    /// Those that do not count towards the bound.
+    reserved: usize,
+}
 
 /// The counters of one limit, in hits.
 #[derive(Debug, Default)]
@@ -103,9 +112,14 @@ fn value(counter: &AtomicU64) -> u64 {
 
 impl Counters {
     /// The counters of a limit by its name, as [`Matched::metric`](crate::limits::Matched) has it. Bounded: beyond 10,000
-    /// names all share one.
+    /// names that files do not have, all share one.
     pub fn of_limit(&self, metric: &str) -> Arc<OfLimit> {
         self.limits.get(metric)
+    }
+
+    /// Gives the limits of files counters of their own, however many names requests make.
+    pub fn reserve(&self, limits: &Limits) {
+        limits.each_rule(&mut |path, _| self.limits.reserve(path));
     }
 
     /// Counts a request of an unknown domain.
@@ -187,19 +201,27 @@ impl Counters {
 
 impl<T: Default> Named<T> {
     fn get(&self, name: &str) -> Arc<T> {
-        let name = if name.len() > MOST_NAME_BYTES { OTHERS } else { name };
-        if let Some(one) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+        if let Some(one) = self.0.read().unwrap_or_else(PoisonError::into_inner).all.get(name) {
             return one.clone();
         }
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let name = if all.len() < MOST_NAMES || all.contains_key(name) { name } else { OTHERS };
-        all.entry(name.into()).or_default().clone()
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let has_room = names.all.len() < MOST_NAMES + names.reserved && name.len() <= MOST_NAME_BYTES;
+        let name = if has_room { name } else { OTHERS };
+        names.all.entry(name.into()).or_default().clone()
+    }
+
+    fn reserve(&self, name: &str) {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if !names.all.contains_key(name) {
+            names.all.insert(name.into(), Arc::default());
+            names.reserved += 1;
+        }
     }
 
     /// A copy, so that nobody waits for the page to be written.
     fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names.all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
     }
 }
 

@@ -128,9 +128,7 @@ impl Reloader {
         let limits = limits.inspect_err(|_| {
             counters.config_load_error.fetch_add(1, Ordering::Relaxed);
         })?;
-        if let Some(previous) = self.gate.limits.load_full() {
-            limits.inherit(&previous);
-        }
+        counters.reserve(&limits);
         self.gate.limits.store(Some(Arc::new(limits)));
         counters.config_load_success.fetch_add(1, Ordering::Relaxed);
         self.gate.health.set_limits_loaded().await;

@@ -164,7 +164,7 @@ pub struct Settings {
     pub check_file: Option<PathBuf>,
 
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
-    #[arg(long, env, default_value_t = 0)]
+    #[arg(long, env, default_value = "0", value_parser = values::cache_bytes)]
     pub local_cache_size_in_bytes: usize,
     /// Part of a limit from which on a hit counts as near it
     #[arg(long, env, default_value_t = 0.8, value_parser = values::ratio)]
@@ -211,7 +211,7 @@ pub struct Settings {
     #[arg(long, env, default_value = "SINGLE", ignore_case = true)]
     pub redis_type: RedisType,
     /// host:port, a path, redis://… or rediss://…; master,sentinel:port,… for SENTINEL; nodes with commas for CLUSTER
-    #[arg(long, env, default_value = "127.0.0.1:6379")]
+    #[arg(long, env, default_value = "127.0.0.1:6379", hide_env_values = true)]
     pub redis_url: String,
     /// Password, or user:password
     #[arg(long, env, default_value = "", hide_env_values = true)]
@@ -293,7 +293,10 @@ fn stop(error: &clap::Error) -> Stop {
         text(ContextKind::InvalidArg).and_then(|arg| arg.split([' ', '[']).next()?.strip_prefix("--"));
     let (Some(option), Some(value)) = (option, text(ContextKind::InvalidValue)) else {
         let line = error.to_string();
-        let words: Vec<&str> = line.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        let line = line.lines().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        // A URL in the wrong place may have a password.
+        let words = line.split_whitespace().map(|word| if word.contains('@') { "…" } else { word });
+        let words: Vec<&str> = words.collect();
         return Stop::Mistake(words.join(" ").trim_start_matches("error: ").to_owned());
     };
     let variable = option.to_uppercase().replace('-', "_");

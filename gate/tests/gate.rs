@@ -38,6 +38,16 @@ pub struct Gate {
     pub prometheus: u16,
 }
 
+/// A program that ends with this, also if a test fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The lines on standard error so far, and whether there will be no more.
 #[derive(Default)]
 struct Log {
@@ -89,8 +99,8 @@ impl Setup {
     /// The exit code and the last line of one that does not start.
     pub fn refused(self) -> (i32, String) {
         let folder = self.folder();
-        let (mut child, log) = self.spawn(folder.path(), [0; 4]);
-        let status = wait_for_end(&mut child);
+        let (child, log) = self.spawn(folder.path(), [0; 4]);
+        let status = wait_for_end(&mut Killed(child).0);
         log.wait_for_end();
         (status.code().expect("no signal"), log.lines().pop().unwrap_or_default())
     }

@@ -110,7 +110,7 @@ impl Calls {
     fn judge(&self, heard: Result<Value, Failure>, node: &Arc<Node>, request: &Request) -> Plainly {
         match heard {
             Ok(reply) => {
-                node.back();
+                node.decides();
                 Plainly::Answer(Ok(Answer::Replies(Few::one(reply))))
             }
             Err(Failure::Broken(_)) => Plainly::Broken,
@@ -176,18 +176,18 @@ impl Calls {
     /// `may_repeat` says whether to send it again if the connection breaks.
     async fn run(&self, request: &Request, how: How, may_repeat: bool) -> Result<Answer, Error> {
         let decider = self.decider(request);
-        let Some(probe) = decider.node.admit(self.nodes.clock(), how.always) else {
+        let Some(probe) = self.nodes.admit(&decider.node, how.always) else {
             return Ok(Answer::Away(decider.node));
         };
         let decider = if self.nodes.learn_slots().await { self.decider(request) } else { decider };
         let (node, result) = self.send(decider, request, may_repeat, probe.is_one()).await;
         match result {
             Ok(replies) => {
-                node.back();
+                node.decides();
                 Ok(Answer::Replies(Few::Several(replies)))
             }
             Err(Unanswered::Error(error)) => {
-                node.back();
+                node.answers();
                 Err(error)
             }
             Err(Unanswered::Failure(failure)) => self.failed(node, failure, request),
@@ -208,7 +208,7 @@ impl Calls {
             Fault::Refusing => node.refusing(self.nodes.clock(), &failure),
             Fault::Nobodys => {}
             Fault::Callers => {
-                node.back();
+                node.answers();
                 if let Failure::Replied(error) | Failure::NotConnected(error) = failure {
                     return Err(Error::refused(&node.name, error));
                 }
@@ -265,7 +265,7 @@ impl Calls {
                 return (node, Ok(replies));
             }
         }
-        node.back();
+        node.answers();
         if request.needs_the_module() || self.fallback != Fallback::Script {
             let error = Error::module_missing(&node.name, request.needs_the_module());
             return (node, Err(Unanswered::Error(error)));

@@ -14,7 +14,10 @@ use crate::request::Amount;
 ///
 /// The server decided some time between the question and its reply. Nobody is refused for longer than if it was at
 /// the question; what the refused are told counts from the reply, so that it is enough.
-pub(crate) struct Denials(Mutex<LruCache<(String, Limit), Denial>>);
+pub(crate) struct Denials {
+    denials: Mutex<LruCache<(String, Limit), Denial>>,
+    longest: Duration,
+}
 
 #[derive(Clone, Copy)]
 struct Denial {
@@ -25,12 +28,13 @@ struct Denial {
 }
 
 impl Denials {
-    pub(crate) fn new(names: usize) -> Option<Self> {
-        NonZeroUsize::new(names).map(|names| Self(Mutex::new(LruCache::new(names))))
+    pub(crate) fn new(names: usize, longest: Duration) -> Option<Self> {
+        let denials = Mutex::new(LruCache::new(NonZeroUsize::new(names)?));
+        Some(Self { denials, longest })
     }
 
     fn locked(&self) -> MutexGuard<'_, LruCache<(String, Limit), Denial>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
@@ -38,7 +42,7 @@ impl Denials {
         let key = (name.to_owned(), limit.clone());
         let mut denials = self.locked();
         let denial = *denials.get(&key)?;
-        if now >= denial.asked_at + denial.decision.retry_after()? {
+        if now >= denial.asked_at + denial.decision.retry_after()?.min(self.longest) {
             denials.pop(&key);
             return None;
         }

@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// An argument cannot be. Says which.
     BadArgument(String),
-    /// The server has not loaded the module. Says which server.
+    /// The server has not loaded the module, and [`Fallback::Script`](crate::Fallback::Script) is not set. Says which server.
     ModuleMissing(String),
     /// The buckets of one call are in several slots of a cluster.
     CrossSlot,
@@ -57,7 +57,7 @@ impl Error {
         Self::ModuleMissing(if is_needed {
             format!("holds need the tokenbucket module, which {server} has not loaded")
         } else {
-            format!("{server} has not loaded the tokenbucket module: load it, or set Fallback::Script")
+            format!("{server} has not loaded the tokenbucket module")
         })
     }
 }

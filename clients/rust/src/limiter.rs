@@ -43,8 +43,8 @@ impl Limiter {
 
     /// With these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
-        let memory =
-            Memory { denials: Denials::new(options.remember_denials), batches: Batches::new(options.batch) };
+        let denials = Denials::new(options.remember_denials, options.remember_denials_for);
+        let memory = Memory { denials, batches: Batches::new(options.batch) };
         let caller = Caller { server: server.clone(), options };
         Self { caller, limit, max_wait: Duration::ZERO, memory: Arc::new(memory) }
     }

@@ -13,7 +13,7 @@ use redis::{
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
-use crate::address::timed_out;
+use crate::address::{timed_out, without_password};
 use crate::locked::locked;
 use crate::sentinel::Sentinels;
 
@@ -197,8 +197,8 @@ impl Link {
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         // The library's own limit does not cover a server that accepts and then says nothing.
-        let multiplexed =
-            tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())??;
+        let multiplexed = tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())?;
+        let multiplexed = multiplexed.map_err(without_password)?;
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         Ok(Live { connection: Connection { multiplexed, number }, is_closed, ticker: Ticker::default() })
     }

@@ -1,6 +1,6 @@
 //! One server, and what is known about it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +24,12 @@ const SLOTS_WITHIN: Duration = Duration::from_secs(1);
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
 
+/// States of a node.
+const DECIDES: u8 = 0;
+const AWAY: u8 = 1;
+/// It was away, answers, and has not decided since: it may want a password, or lack the module.
+const ANSWERS: u8 = 2;
+
 /// One server, and what is known about it. Times are the clock's.
 pub(crate) struct Node {
     /// `host:port`, or the name of the master.
@@ -31,7 +37,7 @@ pub(crate) struct Node {
     pub(crate) wire: Wire,
     /// In microseconds.
     heard_us: AtomicU64,
-    is_away: AtomicBool,
+    state: AtomicU8,
     circuit: Mutex<Circuit>,
 }
 
@@ -76,8 +82,8 @@ impl Node {
     }
 
     fn with(name: String, wire: Wire) -> Self {
-        let (heard_us, is_away) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { name: name.into(), wire, heard_us, is_away, circuit: Mutex::default() }
+        let (heard_us, state) = (AtomicU64::new(0), AtomicU8::new(DECIDES));
+        Self { name: name.into(), wire, heard_us, state, circuit: Mutex::default() }
     }
 
     /// None of a simulated one.
@@ -108,7 +114,7 @@ impl Node {
     }
 
     pub(crate) fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) == AWAY
     }
 
     /// Why it does not decide, and where it is.
@@ -142,15 +148,20 @@ impl Node {
         tokio::time::timeout(SLOTS_WITHIN, asking).await.ok().flatten()
     }
 
-    /// Lets a call through. While the node is away, only one at a time that probes it, and those that `always` go.
-    pub(crate) fn admit(self: &Arc<Self>, clock: &Clock, always: bool) -> Option<Probe> {
-        if !self.is_away() {
-            return Some(Probe(None));
-        }
-        let now = clock.now();
+    /// Lets a call through. While the node is away, only one that probes it in each `retry_every`, and those that `always` go.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        now: Duration,
+        retry_every: Duration,
+        always: bool,
+    ) -> Option<Probe> {
         let mut circuit = locked(&self.circuit);
         let is_probe = !circuit.is_probing && now >= circuit.next_probe;
-        circuit.is_probing |= is_probe;
+        if is_probe {
+            circuit.is_probing = true;
+            // A probe that only waits for a connection does not report that the node is away still.
+            circuit.next_probe = now + retry_every;
+        }
         (is_probe || always).then(|| Probe(is_probe.then(|| self.clone())))
     }
 
@@ -159,19 +170,29 @@ impl Node {
         circuit.next_probe = next_probe;
         circuit.failure = failure.to_string();
         drop(circuit);
-        if !self.is_away.swap(true, Ordering::AcqRel) {
+        if self.state.swap(AWAY, Ordering::AcqRel) != AWAY {
             log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
         }
     }
 
-    pub(crate) fn back(&self) {
-        if self.is_away() && self.is_away.swap(false, Ordering::AcqRel) {
+    /// Notes that it answers, be it by a refusal: calls are sent to it again.
+    pub(crate) fn answers(&self) {
+        if self.is_away() {
+            let _ = self.state.compare_exchange(AWAY, ANSWERS, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// Notes that it decided on a call.
+    pub(crate) fn decides(&self) {
+        if self.state.load(Ordering::Acquire) != DECIDES
+            && self.state.swap(DECIDES, Ordering::AcqRel) != DECIDES
+        {
             log::warn!(target: LOG, "Redis is back, limiting again: {}", self.name);
         }
     }
 
     pub(crate) fn refusing(&self, clock: &Clock, failure: &Failure) {
-        self.back();
+        self.answers();
         let now = clock.now();
         let mut circuit = locked(&self.circuit);
         circuit.failure = failure.to_string();
@@ -205,6 +226,10 @@ impl Node {
 }
 
 impl Probe {
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
     pub(crate) fn is_one(&self) -> bool {
         self.0.is_some()
     }

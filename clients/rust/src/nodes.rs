@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::error::{Failure, Fault};
 use crate::link::{broken, Connection, Link, Waiter};
-use crate::node::{Node, Wire};
+use crate::node::{Node, Probe, Wire};
 use crate::options::ServerOptions;
 use crate::place::Place;
 use crate::tasks::Tasks;
@@ -97,6 +97,14 @@ impl Nodes {
         let other = cluster.redirected(node, error)?;
         self.look_at_slots();
         Some(other)
+    }
+
+    /// Lets a call through, or not while the node is away: see [`Node::admit`].
+    pub(crate) fn admit(&self, node: &Arc<Node>, always: bool) -> Option<Probe> {
+        if !node.is_away() {
+            return Some(Probe::none());
+        }
+        node.admit(self.clock().now(), self.retry_every, always)
     }
 
     pub(crate) fn away(self: &Arc<Self>, node: &Node, failure: &Failure) {
@@ -236,7 +244,7 @@ impl Nodes {
         match self.attempt(node, &[redis::cmd("PING")], true, true).await {
             Err(failure) if failure.fault() == Fault::Away => Some(failure),
             _ => {
-                node.back();
+                node.answers();
                 None
             }
         }

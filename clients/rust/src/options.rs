@@ -100,13 +100,21 @@ pub struct Options {
     pub(crate) prefix: Arc<str>,
     pub(crate) on_error: OnError,
     pub(crate) remember_denials: usize,
+    pub(crate) remember_denials_for: Duration,
     pub(crate) batch: u64,
     pub(crate) hook: Option<Arc<Hook>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { prefix: "tb:".into(), on_error: OnError::default(), remember_denials: 0, batch: 0, hook: None }
+        Self {
+            prefix: "tb:".into(),
+            on_error: OnError::default(),
+            remember_denials: 0,
+            remember_denials_for: Duration::MAX,
+            batch: 0,
+            hook: None,
+        }
     }
 }
 
@@ -133,10 +141,17 @@ impl Options {
     ///
     /// Nobody is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
     /// every [`Limiter::take_all`](crate::Limiter::take_all) that it is a part of. Tokens that others give back meanwhile are
-    /// noticed when that time is over.
+    /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
     #[must_use]
     pub fn remember_denials(self, names: usize) -> Self {
         Self { remember_denials: names, ..self }
+    }
+
+    /// Remembers a denial no longer than this, even if the server said to wait longer; no bound by default. Bounds how long a
+    /// name stays denied whose bucket others refund or delete.
+    #[must_use]
+    pub fn remember_denials_for(self, longest: Duration) -> Self {
+        Self { remember_denials_for: longest, ..self }
     }
 
     /// Fetches so many tokens at a time, and spends them here: most takes of whole tokens ask nobody. 0 and 1, the
@@ -162,11 +177,12 @@ impl Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, on_error, remember_denials, batch, hook: _ } = self;
+        let Self { prefix, on_error, remember_denials, remember_denials_for, batch, hook: _ } = self;
         f.debug_struct("Options")
             .field("prefix", prefix)
             .field("on_error", on_error)
             .field("remember_denials", remember_denials)
+            .field("remember_denials_for", remember_denials_for)
             .field("batch", batch)
             .finish_non_exhaustive()
     }

@@ -7,7 +7,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
 };
 
-use crate::address::{at, timed_out};
+use crate::address::{at, timed_out, without_password};
 
 /// A sentinel that takes longer is passed over.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
@@ -58,7 +58,8 @@ impl Sentinels {
 
     async fn ask(&self, sentinel: &Client) -> RedisResult<(String, u16)> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(ANSWERS_WITHIN));
-        let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
+        let connecting = sentinel.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connecting.map_err(without_password)?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
         let address: Option<(String, u16)> = question.query_async(&mut connection).await?;

@@ -48,7 +48,7 @@ impl Calls {
         if node.is_simulated() || may_be_script && node.script_decides(self.nodes.clock()) {
             return Ok(None);
         }
-        let Some(probe) = node.admit(self.nodes.clock(), false) else { return Ok(Some(Answer::Away(node))) };
+        let Some(probe) = self.nodes.admit(&node, false) else { return Ok(Some(Answer::Away(node))) };
         if probe.is_one() {
             // One that waits would not tell for long whether the server is back.
             if let Some(failure) = self.nodes.ping(&node).await {
@@ -60,7 +60,7 @@ impl Calls {
         let (node, result) = self.follow_in_turn(request, until, place).await;
         match result {
             Ok(reply) => {
-                node.back();
+                node.decides();
                 Ok(Some(Answer::Replies(Few::one(reply))))
             }
             Err(failure) if failure.is_unknown_command() => Ok(None),

@@ -95,7 +95,19 @@ fn descriptor(node: &Node<'_>, paths: &[Pattern]) -> Result<Descriptor, Mistake>
     if read.is_empty() {
         return Err(entries.mistake("a descriptor needs an entry"));
     }
-    Ok(Descriptor { entries: read, hits: node.get("hits").map(|one| source(&one, paths)).transpose()? })
+    Ok(Descriptor { entries: read, hits: node.get("hits").map(|one| hits(&one, paths)).transpose()? })
+}
+
+/// How much a request counts as: a number, or where one comes from.
+fn hits(node: &Node<'_>, paths: &[Pattern]) -> Result<Source, Mistake> {
+    let text = node.text()?;
+    if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
+        return source(node, paths);
+    }
+    match text.parse::<u64>() {
+        Ok(_) => Ok(Source::Fixed(text)),
+        Err(_) => Err(node.mistake("hits is a whole number, or where one comes from")),
+    }
 }
 
 fn entry(node: &Node<'_>, paths: &[Pattern]) -> Result<Entry, Mistake> {

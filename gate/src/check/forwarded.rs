@@ -1,7 +1,7 @@
 //! What a proxy says about the request of its caller, in its `X-Forwarded-…` headers.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue};
 
@@ -70,10 +70,24 @@ fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
 
 fn address(headers: &HeaderMap, hops: usize) -> Option<IpAddr> {
     let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().map(text).collect();
-    let hop = lines.iter().flat_map(|line| line.split(',')).rev().map(str::trim).take(hops).last()?;
-    let address = hop.parse().or_else(|_| hop.parse().map(|with_port: SocketAddr| with_port.ip()));
+    let all = lines.iter().flat_map(|line| line.split(',')).map(str::trim).filter(|hop| !hop.is_empty());
+    let all: Vec<_> = all.collect();
     // An IPv4 address that is written as IPv6 is the same caller.
-    address.ok().map(|address: IpAddr| address.to_canonical())
+    let caller = all.iter().rev().nth(hops.min(all.len()).saturating_sub(1))?;
+    read_address(caller).map(|address| address.to_canonical())
+}
+
+/// Reads an address as proxies write it and as RFC 7239 has it: quoted, in brackets, with a port or a zone.
+fn read_address(hop: &str) -> Option<IpAddr> {
+    let hop = hop.trim_matches('"');
+    let hop = hop.get(..4).filter(|name| name.eq_ignore_ascii_case("for=")).and(hop.get(4..)).unwrap_or(hop);
+    let hop = hop.trim_matches('"');
+    let host = match hop.strip_prefix('[') {
+        Some(rest) => rest.split(']').next()?,
+        // An IPv6 address has more than one colon.
+        None => hop.split_once(':').filter(|(_, port)| !port.contains(':')).map_or(hop, |(host, _)| host),
+    };
+    host.split('%').next()?.parse().ok()
 }
 
 fn without_port(host: &str) -> String {

@@ -38,7 +38,7 @@ pub async fn answer(
     if request.descriptors.is_empty() {
         return reply::allowed();
     }
-    match decider.decide(limits, &request).await {
+    match decider.decide_now(limits, &request).await {
         Ok(response) => reply::decided(limits, &request, &response, rules.denied_status()),
         Err(refusal) => reply::refused(&refusal),
     }

@@ -38,14 +38,23 @@ pub(super) fn decided(
         true => (denied_status, "too many requests\n").into_response(),
         false => allowed(),
     };
-    if let Some(tightest) = limits.and_then(|limits| Answered::tightest(limits, request, response, is_denied))
-    {
-        add(&mut reply, tightest.headers(is_denied));
+    match limits.and_then(|limits| Answered::tightest(limits, request, response, is_denied)) {
+        Some(tightest) => add(&mut reply, tightest.headers(is_denied)),
+        // Denied by ON_ERROR.
+        None if is_denied => {
+            add(&mut reply, retry_after_s(response).map(|wait| ("retry-after", wait.to_string())))
+        }
+        None => {}
     }
     reply
 }
 
-fn add(reply: &mut Response<Body>, headers: Vec<(&'static str, String)>) {
+/// When a request may come again that is denied though what is left is unknown.
+fn retry_after_s(response: &messages::Response) -> Option<i64> {
+    response.statuses.iter().filter_map(|status| Some(status.duration_until_reset.as_ref()?.seconds)).max()
+}
+
+fn add(reply: &mut Response<Body>, headers: impl IntoIterator<Item = (&'static str, String)>) {
     for (name, value) in headers {
         if let Ok(value) = HeaderValue::try_from(value) {
             reply.headers_mut().insert(HeaderName::from_static(name), value);

@@ -89,13 +89,15 @@ impl Rules {
         if forwarded.path.is_none() || forwarded.address.is_none() {
             warn_once(&SOMETHING_MISSING, || MISSING.to_owned());
         }
-        let stranger = peer.map(|peer| peer.to_canonical()).filter(|peer| !self.trusts(*peer));
-        if let Some(stranger) = stranger {
+        let peer = peer.map(|peer| peer.to_canonical());
+        if let Some(stranger) = peer.filter(|peer| !self.trusts(*peer)) {
             warn_once(&ASKED_BY_STRANGER, || {
                 format!("/check was asked by {stranger}, which is none of 'proxies': it counts as the caller")
             });
             forwarded.address = Some(stranger);
         }
+        // Without an address there would be no limit.
+        forwarded.address = forwarded.address.or(peer);
         forwarded
     }
 
@@ -104,8 +106,8 @@ impl Rules {
     }
 }
 
-const MISSING: &str =
-    "/check was asked without X-Forwarded-Uri or X-Forwarded-For: limits that need them do not apply";
+const MISSING: &str = "/check was asked without X-Forwarded-Uri, or without an address in X-Forwarded-For: limits of paths do not \
+     apply then, and the proxy counts as the caller";
 
 /// A proxy that is set up wrongly asks so with every request.
 fn warn_once(warned: &AtomicBool, text: impl FnOnce() -> String) {

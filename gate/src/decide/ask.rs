@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share};
 
 use super::plan::{Call, Kind, Part, Plan};
+use crate::limits::Rule;
 
 /// What Redis replied to one call.
 pub(super) enum Answer {
@@ -53,7 +54,7 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
     match (call.kind, call.parts.as_slice()) {
         (Kind::Take, [part]) => of(limiter, part).take(&part.bucket, part.cost).await.map(Answer::One),
         (Kind::Give, [part]) => of(limiter, part).give(&part.bucket, part.cost).await.map(Answer::One),
-        (Kind::PayAfterwards, [part]) => pay(of(limiter, part), part).await.map(Answer::One),
+        (Kind::PayAfterwards, [part]) => pay(limiter, part).await.map(Answer::One),
         (_, parts) => {
             let shares: Vec<Share> =
                 parts.iter().map(|part| Share::new(&*part.bucket, &part.rule.limit, part.cost)).collect();
@@ -64,11 +65,17 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
     }
 }
 
-/// Finds the parts whose denials were remembered. Nobody looked at the others.
+/// Finds the parts whose denials were remembered. Of the others at most all is left.
 fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> JointDecision {
-    let mut unknown = Decision::default();
-    (unknown.allowed, unknown.remembered) = (true, true);
-    let remembered = |part: &Part| of(limiter, part).remembered(&part.bucket, part.cost).unwrap_or(unknown);
+    let unknown = |part: &Part| {
+        let mut decision = Decision::default();
+        (decision.allowed, decision.remembered) = (true, true);
+        // Casts of floats saturate.
+        decision.remaining = part.rule.limit.capacity().parse().map_or(0, |tokens: f64| tokens as i64);
+        decision
+    };
+    let remembered =
+        |part: &Part| of(limiter, part).remembered(&part.bucket, part.cost).unwrap_or_else(|| unknown(part));
     joint.each = parts.iter().map(remembered).collect();
     if joint.each.iter().all(|decision| decision.allowed) {
         // Its time came just now.
@@ -86,25 +93,32 @@ fn of(limiter: &Limiter, part: &Part) -> Limiter {
     limiter.with_limit(part.rule.limit.clone())
 }
 
-/// In a task of its own: the tokens are used, whether or not the proxy waits for the reply.
-async fn pay(limiter: Limiter, part: &Part) -> Result<Decision, Error> {
-    let (bucket, cost, rule) = (part.bucket.clone(), part.cost, Arc::clone(&part.rule));
-    let paying = tokio::spawn(async move {
-        // Charges while the debt stays below what flows in during one unit. Proxies report denied requests too.
-        let longest_debt = Duration::from_millis(rule.unit_ms);
-        let decision = limiter.reserve(&bucket, cost, longest_debt).await?;
-        let is_suspended = rule.limit.capacity() == "0";
-        if decision.allowed || decision.degraded || decision.remaining < 0 || is_suspended {
-            return Ok(decision);
-        }
-        // One cost alone is above that: it was used, and nothing is owed yet.
-        limiter.charge(&bucket, cost).await
-    });
-    match paying.await {
-        Ok(result) => result,
-        // Only if the program ends.
-        Err(ended) => Err(Error::BadArgument(ended.to_string())),
+/// Charges in a task of its own: the tokens are used, whether or not the proxy waits for the reply.
+async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
+    let (limiter, bucket, cost) = (of(limiter, part), part.bucket.clone(), part.cost);
+    let paying = charge(limiter, bucket, cost, Arc::clone(&part.rule));
+    // It ends early only if the program does.
+    tokio::spawn(paying).await.unwrap_or_else(|ended| Err(Error::BadArgument(ended.to_string())))
+}
+
+/// Charges as much of the cost as leaves at most one unit's worth of debt: proxies also report denied requests, and their
+/// callers may choose the cost.
+async fn charge(limiter: Limiter, bucket: String, cost: u64, rule: Arc<Rule>) -> Result<Decision, Error> {
+    let decision = limiter.reserve(&bucket, cost, Duration::from_millis(rule.unit_ms)).await?;
+    let within_bound = |level: i64| level.saturating_add_unsigned(rule.most_debt);
+    let charged = cost.min(u64::try_from(within_bound(decision.remaining)).unwrap_or(0));
+    if decision.allowed || decision.degraded || charged == 0 {
+        return Ok(decision);
     }
+    let mut decision = limiter.charge(&bucket, charged).await?;
+    // Others charged since the first reply.
+    let excess = within_bound(decision.remaining).min(0).unsigned_abs().min(charged);
+    if excess > 0 {
+        limiter.give(&bucket, excess).await?;
+    }
+    // The counters take all of the cost for charged.
+    decision.remaining = decision.remaining.saturating_sub_unsigned(cost - charged);
+    Ok(decision)
 }
 
 /// A call with its reply. Dropped without being kept, it refunds what it took.

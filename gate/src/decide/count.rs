@@ -3,7 +3,8 @@
 use super::outcome::Outcome;
 use crate::counters::add;
 
-/// Counts the hits of one descriptor. Where they straddle a line, each side has its part.
+/// Counts the hits of one descriptor. What was charged into debt straddles the limit: each side has its part. What was denied
+/// took nothing, so all of it is over.
 pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     let (asked, counters) = (outcome.asked, &outcome.asked.counters);
     if outcome.is_refund {
@@ -12,9 +13,9 @@ pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     add(&counters.total_hits, asked.hits);
     let Some(left) = outcome.left_before else { return };
     let left = u64::try_from(left).unwrap_or(0);
-    let within = asked.hits.min(left);
+    let within = if outcome.is_taken { asked.hits.min(left) } else { 0 };
     if outcome.is_over {
-        let over = if outcome.decision.remembered { asked.hits } else { asked.hits - within };
+        let over = asked.hits - within;
         add(&counters.over_limit, over);
         if outcome.decision.remembered {
             add(&counters.over_limit_with_local_cache, over);
@@ -25,9 +26,7 @@ pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     } else if outcome.is_taken {
         add(&counters.within_limit, asked.hits);
     }
-    if !outcome.decision.remembered && (outcome.is_over || outcome.is_taken) {
-        add(&counters.near_limit, near(outcome, left, within, near_limit_ratio));
-    }
+    add(&counters.near_limit, near(outcome, left, within, near_limit_ratio));
 }
 
 /// How many of the hits `within` the limit are beyond `NEAR_LIMIT_RATIO` of it, when so much was `left`.

@@ -1,11 +1,13 @@
 //! Decides on requests.
 
 mod ask;
+mod causes;
 mod count;
 mod headers;
 mod outcome;
 mod plan;
 mod reply;
+mod reports;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokenbucket_client::{Limit, Limiter, Options, Server};
+use tokenbucket_client::{Error, Limit, Limiter, Options, Server};
 
+use self::causes::Causes;
 use self::plan::{Plan, Terms};
+use self::reports::Reports;
 use crate::counters::{add, Counters};
 use crate::limits::{Limits, Matched};
 use crate::messages::{Request, Response};
@@ -80,11 +84,19 @@ pub struct Decider {
     limiter: Limiter,
     policy: Policy,
     counters: Arc<Counters>,
+    reports: Reports,
+    causes: Causes,
     has_seen_refund: AtomicBool,
 }
 
 /// More descriptors of a request than these are refused.
-const MOST_DESCRIPTORS: usize = 1000;
+pub(crate) const MOST_DESCRIPTORS: usize = 1000;
+
+/// More entries of all its descriptors together are refused too.
+pub(crate) const MOST_ENTRIES: usize = 10_000;
+
+/// How long a bucket stays denied here though it was deleted or refunded elsewhere.
+const REMEMBER_FOR: Duration = Duration::from_secs(5);
 
 /// Between two tries to reach Redis at the start; twice as long each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -98,10 +110,21 @@ impl Decider {
             OnError::Allow => tokenbucket_client::OnError::Open,
             OnError::Deny => tokenbucket_client::OnError::Closed,
         };
-        let options = Options::new().prefix(&*policy.prefix).on_error(on_error);
-        let limiter =
-            Limiter::with_options(&server, no_limit(), options.remember_denials(policy.remember_denials));
-        Self { server, limiter, policy, counters, has_seen_refund: AtomicBool::new(false) }
+        let options = Options::new()
+            .prefix(&*policy.prefix)
+            .on_error(on_error)
+            .remember_denials(policy.remember_denials)
+            .remember_denials_for(REMEMBER_FOR);
+        let limiter = Limiter::with_options(&server, no_limit(), options);
+        Self {
+            server,
+            limiter,
+            policy,
+            counters,
+            reports: Reports::new(),
+            causes: Causes::default(),
+            has_seen_refund: AtomicBool::new(false),
+        }
     }
 
     /// Decides on one request by these limits; `None` if none were ever loaded.
@@ -113,25 +136,24 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let found = self.found(limits, request);
-        let found = found.inspect_err(|_| add(&self.counters.service_errors, 1))?;
-        self.decide_by(found, request).await
+        let found = self.found(limits, request)?;
+        self.decide_on(Some(&self.reports), found, request).await
+    }
+
+    /// Decides on a request that reports nothing: its cost is taken now or not at all.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
+        let _timing = self.counters.time_request();
+        let found = self.found(limits, request)?;
+        self.decide_on(None, found, request).await
     }
 
     fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
+        let limits = judge(limits, request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
         let (domain, descriptors) = (request.domain.as_str(), &request.descriptors);
-        if domain.is_empty() {
-            return Err(Refusal::Service("rate limit domain must not be empty"));
-        }
-        if descriptors.is_empty() {
-            return Err(Refusal::Service("rate limit descriptor list must not be empty"));
-        }
-        if descriptors.len() > MOST_DESCRIPTORS {
-            return Err(Refusal::Service(
-                "rate limit descriptor list must not have more than 1000 descriptors",
-            ));
-        }
-        let limits = limits.ok_or(Refusal::Service("no rate limit configuration loaded"))?;
         if !limits.has_domain(domain) {
             descriptors.iter().for_each(|_| self.counters.domain_not_found(domain));
         }
@@ -148,13 +170,21 @@ impl Decider {
         found: Vec<Option<Matched>>,
         request: &Request,
     ) -> Result<Response, Refusal> {
+        self.decide_on(Some(&self.reports), found, request).await
+    }
+
+    async fn decide_on(
+        &self,
+        reports: Option<&Reports>,
+        found: Vec<Option<Matched>>,
+        request: &Request,
+    ) -> Result<Response, Refusal> {
         let is_cluster = self.server.is_cluster();
-        let terms = Terms { policy: &self.policy, counters: &self.counters, is_cluster };
+        let terms = Terms { policy: &self.policy, counters: &self.counters, reports, is_cluster };
         let plan = Plan::new(request, found, &terms);
         self.warn_of_refunds(&plan);
         let answers = ask::ask(&self.limiter, &plan).await;
-        let answers = answers.map_err(|error| Refusal::Redis(error.to_string()));
-        let answers = answers.inspect_err(|_| add(&self.counters.redis_errors, 1))?;
+        let answers = answers.map_err(|error| self.refuse(&error))?;
         if answers.iter().any(|answer| answer.binding().degraded) {
             add(&self.counters.redis_errors, 1);
         }
@@ -165,6 +195,15 @@ impl Decider {
         let (response, is_shadowed) = reply::reply(request, &plan, &outcomes, &self.policy);
         add(&self.counters.global_shadow_mode, is_shadowed.into());
         Ok(response)
+    }
+
+    /// Counts and logs a request without a decision. The client logs when Redis goes away and when it is back.
+    fn refuse(&self, error: &Error) -> Refusal {
+        add(&self.counters.redis_errors, 1);
+        if !matches!(error, Error::ServerAway(_)) {
+            self.causes.log("no decision", error);
+        }
+        Refusal::Redis(error.to_string())
     }
 
     fn warn_of_refunds(&self, plan: &Plan) {
@@ -184,7 +223,7 @@ impl Decider {
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.
         while let Err(error) = limiter.take("warm-up", 0).await {
-            log::warn!("waiting for Redis: {error}");
+            self.causes.log("waiting for Redis", &error);
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
@@ -194,6 +233,23 @@ impl Decider {
             join_all(names.iter().map(|name| limiter.take(name, 0))).await;
         }
     }
+}
+
+/// The limits, if the request is one and there are some.
+fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits, Refusal> {
+    let descriptors = &request.descriptors;
+    let mistake = if request.domain.is_empty() {
+        "rate limit domain must not be empty"
+    } else if descriptors.is_empty() {
+        "rate limit descriptor list must not be empty"
+    } else if descriptors.len() > MOST_DESCRIPTORS {
+        "rate limit descriptor list must not have more than 1000 descriptors"
+    } else if descriptors.iter().map(|descriptor| descriptor.entries.len()).sum::<usize>() > MOST_ENTRIES {
+        "rate limit descriptors must not have more than 10000 entries"
+    } else {
+        return limits.ok_or(Refusal::Service("no rate limit configuration loaded"));
+    };
+    Err(Refusal::Service(mistake))
 }
 
 /// Each call has a limit of its own.

@@ -61,15 +61,14 @@ impl Outcome<'_> {
     /// What the reply says of the descriptor.
     pub(super) fn status(&self) -> Status {
         let code = if self.denies() { Code::OverLimit } else { Code::Ok };
-        if !was_looked_at(&self.decision) {
-            return Status { code: code.into(), ..Status::default() };
-        }
-        let left = if self.is_over { 0 } else { self.decision.remaining.max(0) };
+        let is_known = !self.decision.degraded;
+        let left = if self.is_over || !is_known { 0 } else { self.decision.remaining.max(0) };
+        let knows_reset = self.is_over || was_looked_at(&self.decision);
         Status {
             code: code.into(),
-            current_limit: Some(self.asked.rule.current.clone()),
+            current_limit: is_known.then(|| self.asked.rule.current.clone()),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(Duration { seconds: self.reset_after_s(), nanos: 0 }),
+            duration_until_reset: knows_reset.then(|| Duration { seconds: self.reset_after_s(), nanos: 0 }),
             ..Status::default()
         }
     }

@@ -1,8 +1,8 @@
 //! What a request asks of Redis: which buckets, in which calls. Sends nothing.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use super::reports::Reports;
 use super::Policy;
 use crate::counters::{Counters, OfLimit};
 use crate::limits::{Matched, Rule};
@@ -73,6 +73,8 @@ pub(super) enum Kind {
 pub(super) struct Terms<'a> {
     pub(super) policy: &'a Policy,
     pub(super) counters: &'a Counters,
+    /// Absent if nothing is reported.
+    pub(super) reports: Option<&'a Reports>,
     /// The buckets of a call must share a hash tag.
     pub(super) is_cluster: bool,
 }
@@ -97,7 +99,7 @@ impl Plan {
         let Matched { rule, bucket, metric } = matched;
         let counters = terms.counters.of_limit(&metric);
         let is_quota = rule.quota_mode || terms.policy.quota_mode;
-        let kind = kind(&rule, descriptor, hits, is_quota);
+        let kind = terms.kind(&rule, &bucket, descriptor, is_quota);
         let is_plain = kind == Kind::Take && !is_quota && !rule.shadow_mode;
         let part = Part { rule: Arc::clone(&rule), bucket, cost: hits };
         let (place, earlier) = if is_plain {
@@ -157,24 +159,23 @@ fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
     hits.min(MOST_HITS)
 }
 
-/// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit: the file says
-/// `paid_afterwards`, or it is a quota, or the request began with a call of 0 hits.
-fn kind(rule: &Rule, descriptor: &Descriptor, hits: u64, is_quota: bool) -> Kind {
-    let has_own_hits = descriptor.hits_addend.is_some();
-    if hits == 0 {
-        if has_own_hits && !rule.was_asked_with_zero.load(Ordering::Relaxed) {
-            rule.was_asked_with_zero.store(true, Ordering::Relaxed);
+impl Terms<'_> {
+    /// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit: the file says
+    /// `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
+    fn kind(&self, rule: &Rule, bucket: &str, descriptor: &Descriptor, is_quota: bool) -> Kind {
+        let own_hits = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+        match (self.reports, own_hits) {
+            (None, _) => Kind::Take,
+            (Some(reports), Some(0)) => {
+                reports.expect(bucket);
+                Kind::Take
+            }
+            _ if descriptor.is_negative_hits => Kind::Give,
+            _ if rule.paid_afterwards => Kind::PayAfterwards,
+            (Some(reports), Some(_)) if is_quota || reports.are_expected(bucket) => Kind::PayAfterwards,
+            _ => Kind::Take,
         }
-        return Kind::Take;
     }
-    if descriptor.is_negative_hits {
-        return Kind::Give;
-    }
-    let was_asked_before = || rule.was_asked_with_zero.load(Ordering::Relaxed);
-    if rule.paid_afterwards || (has_own_hits && (is_quota || was_asked_before())) {
-        return Kind::PayAfterwards;
-    }
-    Kind::Take
 }
 
 fn have_same_tag(prefix: &str, one: &str, other: &str) -> bool {

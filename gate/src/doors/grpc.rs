@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
-};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{http, Service as HttpService};
+use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
@@ -22,13 +20,15 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::in_flight::{too_many, until_end, Arriving, InFlight};
 use super::listen::Connection;
+use super::message::RequestCodec;
 use super::Gate;
 use crate::decide::Refusal;
 use crate::messages;
 
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
 /// Calls with one reply. The replies of others, to those who watch the health or ask for descriptions, have no end.
-const UNARY: [&str; 2] =
-    ["/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "/grpc.health.v1.Health/Check"];
+const UNARY: [&str; 2] = [SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check"];
 
 /// Requests of proxies have a few hundred bytes.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -41,6 +41,8 @@ const WINDOW_BYTES: u32 = 1 << 16;
 
 /// A call that has not arrived completely by then ends. Callers with less patience say so.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// How long connections stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +71,7 @@ pub async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let in_flight = gate.in_flight.clone();
-    let service = RateLimitServiceServer::new(Service(gate));
-    let routes = Routes::new(service.max_decoding_message_size(MAX_MESSAGE_BYTES))
+    let routes = Routes::new(RateLimitService(gate))
         .add_service(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_MESSAGE_BYTES))
         // What grpcurl and others still ask.
@@ -100,7 +101,7 @@ struct Bounded {
 impl HttpService<http::Request<Body>> for Bounded {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+    type Future = Boxed<Result<http::Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         HttpService::<http::Request<Body>>::poll_ready(&mut self.routes, cx)
@@ -129,18 +130,47 @@ impl HttpService<http::Request<Body>> for Bounded {
     }
 }
 
-struct Service(Arc<Gate>);
+/// Envoy's service. The generated one would refuse header values that are not UTF-8: see [`RequestCodec`].
+#[derive(Clone)]
+struct RateLimitService(Arc<Gate>);
 
-#[tonic::async_trait]
-impl RateLimitService for Service {
-    async fn should_rate_limit(
-        &self,
-        request: Request<messages::Request>,
-    ) -> Result<Response<messages::Response>, Status> {
-        let request = request.into_inner();
-        self.0.decide(&request).await.map(Response::new).map_err(|refusal| match refusal {
-            Refusal::Service(text) => Status::unknown(text),
-            Refusal::Redis(text) => Status::unavailable(text),
+impl NamedService for RateLimitService {
+    const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
+}
+
+impl HttpService<http::Request<Body>> for RateLimitService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Boxed<Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            if request.uri().path() != SHOULD_RATE_LIMIT {
+                return Ok(Status::unimplemented("").into_http());
+            }
+            let grpc = Grpc::new(RequestCodec);
+            Ok(grpc.max_decoding_message_size(MAX_MESSAGE_BYTES).unary(service, request).await)
+        })
+    }
+}
+
+impl UnaryService<messages::Request> for RateLimitService {
+    type Response = messages::Response;
+    type Future = Boxed<Result<Response<messages::Response>, Status>>;
+
+    fn call(&mut self, request: Request<messages::Request>) -> Self::Future {
+        let gate = self.0.clone();
+        Box::pin(async move {
+            let decided = gate.decide(&request.into_inner()).await;
+            decided.map(Response::new).map_err(|refusal| match refusal {
+                Refusal::Service(text) => Status::unknown(text),
+                Refusal::Redis(text) => Status::unavailable(text),
+            })
         })
     }
 }

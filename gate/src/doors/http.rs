@@ -29,8 +29,8 @@ use crate::check;
 use crate::decide::Refusal;
 use crate::messages::Code;
 
-/// Requests of proxies have a few hundred bytes.
-const MAX_BODY_BYTES: usize = 1 << 20;
+/// Bounds what a request is parsed into, which is many times larger. Requests have a few hundred bytes.
+const MAX_BODY_BYTES: usize = 1 << 17;
 
 /// A head may have so many bytes, and headers. Proxies hand over those of their callers: nginx reads 32 KiB.
 const MAX_HEAD_BYTES: usize = 1 << 16;

@@ -5,6 +5,7 @@
 //! | [`listen`] | accepts connections, few enough to serve all of them |
 //! | [`tls`] | certificates, and those that replace them |
 //! | [`grpc`] | the service of Envoy, health, reflection |
+//! | `message` | Envoy's request, decoded |
 //! | [`http`] | what is asked over HTTP |
 //! | `in_flight` | bounds the memory of all requests together |
 //! | `json` | requests and replies as proto3 JSON |
@@ -14,6 +15,7 @@ pub mod http;
 mod in_flight;
 mod json;
 pub mod listen;
+mod message;
 pub mod tls;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -348,7 +348,7 @@ impl Reader<'_> {
             }
         }
         let current = CurrentLimit { requests_per_unit: self.requests(limit), ..CurrentLimit::default() };
-        Some(Terms { limit: rate::nothing().ok()?, current, unit_ms: 0 })
+        Some(Terms { limit: rate::nothing().ok()?, current, unit_ms: 0, most_debt: 0 })
     }
 
     /// `None` after a mistake.

@@ -1,19 +1,13 @@
 //! Which limit a descriptor has.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::name;
 use super::rate;
 use super::rule::{Matched, Rule};
 use crate::messages::{Descriptor, Entry, Override, Unit};
-
-/// Overrides of a domain that are kept, so that one that comes again is the same [`Rule`].
-const MAX_OVERRIDES: usize = 1000;
-
-/// Overrides of longer keys are not.
-const MAX_OVERRIDE_BYTES: usize = 1024;
 
 /// The limits of one domain.
 #[derive(Debug)]
@@ -22,7 +16,6 @@ pub(super) struct Domain {
     /// As names of buckets begin.
     encoded: String,
     level: Level,
-    overrides: RwLock<HashMap<(String, u32, i32), Arc<Rule>>>,
 }
 
 /// One level of nested descriptors.
@@ -122,7 +115,7 @@ impl Domain {
     pub(super) fn new(name: &str, draft: Draft) -> Self {
         let mut encoded = String::new();
         name::encode(name, &mut encoded);
-        Self { name: name.to_owned(), encoded, level: draft.finish(name), overrides: RwLock::default() }
+        Self { name: name.to_owned(), encoded, level: draft.finish(name) }
     }
 
     /// The limit of a descriptor; `hash_tag_key` is the key of the entry that its bucket has in the hash tag, if it is there.
@@ -178,7 +171,8 @@ impl Domain {
     /// What the descriptor itself has as its limit. Its bucket is its own: at another limit it would clamp that of the file.
     /// `None` without a unit that there is.
     fn overridden(&self, entries: &[Entry], tagged: usize, limit: &Override) -> Option<Matched> {
-        let rule = self.rule_of(entries, limit)?;
+        let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
+        let rule = Rule::of(rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?);
         let mut metric = self.name.clone();
         metric.push('.');
         for entry in entries {
@@ -188,34 +182,9 @@ impl Domain {
             push_value(&mut metric, &entry.key, &entry.value, false);
         }
         let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let unit = rule.current.unit().as_str_name();
-        let suffix = format!("|@{}/{unit}", rule.current.requests_per_unit);
+        let suffix = format!("|@{}/{}", limit.requests_per_unit, unit.as_str_name());
         let bucket = name::bucket(&self.encoded, pairs, tagged, &suffix);
-        Some(Matched { rule, bucket, metric })
-    }
-
-    /// The rule of an override. The same keys and limit get the same rule, until [`MAX_OVERRIDES`] are kept.
-    fn rule_of(&self, entries: &[Entry], limit: &Override) -> Option<Arc<Rule>> {
-        let mut keys = String::new();
-        for entry in entries {
-            name::encode(&entry.key, &mut keys);
-            keys.push('|');
-        }
-        let key = (keys, limit.requests_per_unit, limit.unit);
-        if let Some(rule) = self.overrides.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Some(Arc::clone(rule));
-        }
-        let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
-        let terms = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
-        let rule = Arc::new(Rule::of(terms));
-        if key.0.len() > MAX_OVERRIDE_BYTES {
-            return Some(rule);
-        }
-        let mut overrides = self.overrides.write().unwrap_or_else(PoisonError::into_inner);
-        if overrides.len() < MAX_OVERRIDES {
-            return Some(Arc::clone(overrides.entry(key).or_insert(rule)));
-        }
-        Some(rule)
+        Some(Matched { rule: Arc::new(rule), bucket, metric })
     }
 
     /// Visits all limits with their paths, in the order of their names.

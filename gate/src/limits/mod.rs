@@ -10,9 +10,8 @@ mod rate;
 mod rule;
 pub(crate) mod yaml;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering::Relaxed;
 
 pub use check::check_files;
 pub use file::{File, Mistake};
@@ -76,23 +75,8 @@ impl Limits {
         lines.concat()
     }
 
-    /// Takes over which limits were asked with 0, from what was in use until a reload: requests that began before are charged
-    /// after it.
-    pub fn inherit(&self, previous: &Self) {
-        let mut asked = HashSet::new();
-        previous.each_rule(&mut |path, rule| {
-            if rule.was_asked_with_zero.load(Relaxed) {
-                asked.insert(path.to_owned());
-            }
-        });
-        self.each_rule(&mut |path, rule| {
-            if asked.contains(path) {
-                rule.was_asked_with_zero.store(true, Relaxed);
-            }
-        });
-    }
-
-    fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+    /// Visits all limits with their paths.
+    pub(crate) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
         for domain in self.domains.values() {
             domain.each_rule(visit);
         }

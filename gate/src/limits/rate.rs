@@ -24,6 +24,7 @@ pub(super) struct Terms {
     pub limit: Limit,
     pub current: CurrentLimit,
     pub unit_ms: u64,
+    pub most_debt: u64,
 }
 
 /// The unit of that name, in any case.
@@ -46,7 +47,7 @@ pub(super) fn per_unit(
         0 => nothing()?,
         _ => Limit::new(capacity.unwrap_or(&requests.to_string()), rate)?,
     };
-    Ok(Terms { limit, current, unit_ms })
+    Ok(Terms { limit, current, unit_ms: longest_ms(unit_ms, is_calendar), most_debt: requests.into() })
 }
 
 /// Denies every cost above 0. The module has no rate of 0 for buckets.
@@ -69,7 +70,11 @@ pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Terms, Limit
             unit: Unit::Unknown.into(),
         },
     };
-    Ok(Terms { limit, current, unit_ms: period_ms.unwrap_or(SECOND_MS).max(1) })
+    // A rate of half a token an hour brings one in two.
+    let tokens: f64 = count.parse().unwrap_or(1.0);
+    let unit_ms = longest_ms(period_ms.unwrap_or(SECOND_MS).max(1), rate.contains('@'));
+    let unit_ms = unit_ms as f64 * (1.0 / tokens).max(1.0);
+    Ok(Terms { limit, current, unit_ms: unit_ms.ceil() as u64, most_debt: tokens.max(1.0) as u64 })
 }
 
 /// Whether a number of tokens is above 0 and grants no whole one.
@@ -109,6 +114,11 @@ fn period_ms(period: &str) -> Option<u64> {
     };
     // Casts of floats saturate; the module's periods end at 100 years.
     Some((number * unit_ms as f64).ceil() as u64)
+}
+
+/// By the calendar, a month may have 31 days and a year 366.
+fn longest_ms(unit_ms: u64, is_calendar: bool) -> u64 {
+    unit_ms + if is_calendar && unit_ms >= 30 * DAY_MS { DAY_MS } else { 0 }
 }
 
 /// The shortest unit of replies that is a multiple of the period, and how many whole tokens come in it.

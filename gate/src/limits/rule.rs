@@ -1,6 +1,5 @@
 //! One limit of a file.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 use tokenbucket_client::Limit;
@@ -16,8 +15,10 @@ pub struct Rule {
     pub limit: Limit,
     /// What replies say about it.
     pub current: CurrentLimit,
-    /// Milliseconds of its unit: the most that may be owed, where it is paid afterwards.
+    /// Milliseconds of its unit, or of what a single token takes if that is longer: how long a debt may last.
     pub unit_ms: u64,
+    /// Tokens that flow in during `unit_ms`: how large a debt may be.
+    pub most_debt: u64,
     /// Everything passes, uncounted.
     pub unlimited: bool,
     /// Counts, and never denies.
@@ -26,8 +27,6 @@ pub struct Rule {
     pub quota_mode: bool,
     /// `paid_afterwards` of the file: each cost is charged whatever the level.
     pub paid_afterwards: bool,
-    /// Whether a descriptor with `hits_addend: 0` was asked for it: then what follows is paid afterwards as well.
-    pub was_asked_with_zero: AtomicBool,
     /// What `replaces` refers to; may be empty.
     pub name: String,
     /// Names of the limits that it replaces.
@@ -46,16 +45,16 @@ impl Rule {
 
     /// A plain limit.
     pub(super) fn of(terms: Terms) -> Self {
-        let Terms { limit, current, unit_ms } = terms;
+        let Terms { limit, current, unit_ms, most_debt } = terms;
         Self {
             limit,
             current,
             unit_ms,
+            most_debt,
             unlimited: false,
             shadow_mode: false,
             quota_mode: false,
             paid_afterwards: false,
-            was_asked_with_zero: AtomicBool::new(false),
             name: String::new(),
             replaces: Vec::new(),
             metadata: None,

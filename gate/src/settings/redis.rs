@@ -26,10 +26,8 @@ impl Settings {
                 Server::cluster_with(nodes, options).map_err(wrong)
             }
             RedisType::Sentinel => {
-                let (master, sentinels) = self
-                    .redis_url
-                    .split_once(',')
-                    .ok_or_else(|| format!("REDIS_URL={}: must be master,sentinel:port,…", self.redis_url))?;
+                let (master, sentinels) =
+                    self.redis_url.split_once(',').ok_or("REDIS_URL: must be master,sentinel:port,…")?;
                 // Its address is what the sentinels say.
                 let master = self.node(&format!("{}:6379", master.trim()), &self.redis_auth)?;
                 let sentinels = self.nodes(sentinels, &self.redis_sentinel_auth)?;
@@ -52,14 +50,26 @@ impl Settings {
         self.with_certificates(info.set_redis_settings(settings))
     }
 
-    /// A URL says what it is; `host:port` and paths are as in envoyproxy/ratelimit.
+    /// A URL says what it is; `host:port` and paths are as in envoyproxy/ratelimit. Errors do not show it: it may have a password.
     fn address(&self, url: &str) -> Result<ConnectionInfo, String> {
-        let wrong = |reason: &str| format!("REDIS_URL={url}: {reason}");
+        let wrong = |reason: &str| format!("REDIS_URL: {reason}");
         if url.contains("://") {
-            // Not the URL: it may have a password.
-            return url.into_connection_info().map_err(|error| format!("REDIS_URL: {error}"));
+            let info = url.into_connection_info().map_err(|error| format!("REDIS_URL: {error}"))?;
+            let has_password = info.redis_settings().password().is_some();
+            // A password with / ? or # ends the host: the log would show what precedes it.
+            return match url.contains('@') && !has_password {
+                true => {
+                    Err(wrong("has an @ but no password: percent-encode / ? # @ in it, or set REDIS_AUTH"))
+                }
+                false => Ok(info),
+            };
         }
         let is_path = url.starts_with('/') || self.redis_socket_type == Some(SocketType::Unix);
+        if url.contains('@') && !url.starts_with('/') {
+            return Err(wrong(
+                "set user and password by REDIS_AUTH, or write redis://user:password@host:port",
+            ));
+        }
         let address = if is_path && self.redis_type == RedisType::Single {
             ConnectionAddr::Unix(url.into())
         } else {

@@ -64,6 +64,13 @@ pub(super) fn ratio(text: &str) -> Result<f64, String> {
     ratio.ok_or_else(|| "must be a number from 0 to 1".to_owned())
 }
 
+/// The cache allocates its table at the start.
+pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 30;
+    let bytes: usize = text.parse().map_err(|_| "must be a whole number".to_owned())?;
+    Some(bytes).filter(|bytes| *bytes <= MOST).ok_or_else(|| format!("must be at most {MOST}"))
+}
+
 pub(super) fn on_error(text: &str) -> Result<OnError, String> {
     match text.to_ascii_lowercase().as_str() {
         "error" => Ok(OnError::Error),

@@ -57,7 +57,35 @@ fn a_caller_cannot_choose_its_address() {
     let rules = rules(ADDRESS);
     assert_eq!(address(&rules, &["198.51.100.1, 203.0.113.9"]), ["remote_address=203.0.113.9"]);
     assert_eq!(address(&rules, &["198.51.100.1", "203.0.113.9"]), ["remote_address=203.0.113.9"]);
-    assert_eq!(address(&rules, &["198.51.100.1, nonsense"]), [""; 0]);
+}
+
+#[test]
+fn every_way_to_write_an_address_is_read() {
+    let rules = rules(ADDRESS);
+    for (written, counted) in [
+        ("[2001:db8::1]", "2001:db8::/64"),
+        ("[2001:db8::1]:4711", "2001:db8::/64"),
+        ("\"[2001:db8::1]:4711\"", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("[fe80::1%25eth0]:80", "fe80::/64"),
+        ("\"203.0.113.9\"", "203.0.113.9"),
+        ("203.0.113.9:4711", "203.0.113.9"),
+        ("203.0.113.9:_port", "203.0.113.9"),
+        ("198.51.100.1, 203.0.113.9,", "203.0.113.9"),
+        ("198.51.100.1,203.0.113.9 , ,", "203.0.113.9"),
+        ("FOR=203.0.113.9", "203.0.113.9"),
+    ] {
+        assert_eq!(address(&rules, &[written]), [format!("remote_address={counted}")], "{written}");
+    }
+}
+
+#[test]
+fn whose_address_cannot_be_read_counts_as_the_proxy() {
+    let rules = rules(ADDRESS);
+    for written in ["unknown", "_hidden", "198.51.100.1, nonsense", "", ",", "[", "\"", ":80", "%"] {
+        assert_eq!(address(&rules, &[written]), ["remote_address=127.0.0.1"], "{written}");
+    }
+    assert_eq!(asked_by("10.0.0.7", &rules, &[]), ["remote_address=10.0.0.7"]);
 }
 
 #[test]
@@ -147,6 +175,15 @@ fn another_spelling_of_a_path_evades_no_limit() {
     }
 }
 
+/// Backends that ignore what follows the `;` need a pattern.
+#[test]
+fn a_parameter_in_a_path_is_part_of_it() {
+    let rules = rules(ROUTES);
+    assert_eq!(at(&rules, "POST", "a", "/login;a"), [""; 0]);
+    let wider = self::rules(&ROUTES.replace("path: /login", "path: /login*"));
+    assert_eq!(at(&wider, "POST", "a", "/login;a"), ["route=login"]);
+}
+
 #[test]
 fn bytes_that_are_no_text_evade_no_limit() {
     let rules = rules(ROUTES);
@@ -211,6 +248,15 @@ rules:
     assert_eq!(asked(&rules, &[("x-cost", "0")]), ["all=x*0"]);
     assert_eq!(asked(&rules, &[("x-cost", "-7")]), ["all=x"]);
     assert_eq!(asked(&rules, &[]), ["all=x"]);
+}
+
+#[test]
+fn hits_can_be_a_number() {
+    let of = |hits: &str| format!("{ADDRESS}        hits: {hits}\n");
+    assert_eq!(asked(&rules(&of("5")), &[]), ["remote_address=127.0.0.1*5"]);
+    assert_eq!(asked(&rules(&of("0")), &[]), ["remote_address=127.0.0.1*0"]);
+    let problem = read(&of("-5")).map(|_| ()).unwrap_err();
+    assert_eq!(problem, "check.yaml:7: hits is a whole number, or where one comes from");
 }
 
 #[test]

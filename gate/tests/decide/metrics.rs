@@ -1,12 +1,13 @@
 //! The counters of limits, as Prometheus reads them.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
 use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::Policy;
-use tokenbucket_gate::limits::Matched;
+use tokenbucket_gate::limits::{File, Limits, Matched, Options};
 
 use crate::servers::{ask, Server};
 use crate::{connect, decide, decider, hourly, policy, quota, rule, shadow, summary};
@@ -23,7 +24,7 @@ fn counted(counters: &Counters, key: &str) -> [u64; 6] {
 }
 
 #[tokio::test]
-async fn hits_that_straddle_a_line_are_counted_on_both_sides() {
+async fn hits_are_near_the_limit_or_over_it() {
     let (decider, counters) = decider(&Fake::new().server(), policy());
     let found = [rule(hourly(10), "k")];
     let counts = async |hits: &[u64]| {
@@ -34,10 +35,10 @@ async fn hits_that_straddle_a_line_are_counted_on_both_sides() {
     };
     assert_eq!(counts(&[7]).await, [7, 7, 0, 0, 0, 0]);
     assert_eq!(counts(&[2]).await, [9, 9, 1, 0, 0, 0], "the second of them is above 8 of 10");
-    // One of three is left: it is near, the others are over. None is taken.
-    assert_eq!(counts(&[3]).await, [12, 9, 2, 2, 0, 0]);
-    assert_eq!(counts(&[1]).await, [13, 10, 3, 2, 0, 0]);
-    assert_eq!(counts(&[4]).await, [17, 10, 3, 6, 0, 0]);
+    // One is left, and none of three is taken: all are over.
+    assert_eq!(counts(&[3]).await, [12, 9, 1, 3, 0, 0]);
+    assert_eq!(counts(&[1]).await, [13, 10, 2, 3, 0, 0]);
+    assert_eq!(counts(&[4]).await, [17, 10, 2, 7, 0, 0]);
 }
 
 #[tokio::test]
@@ -47,7 +48,7 @@ async fn shadows_count_what_they_let_pass() {
     for hits in [9, 3] {
         decide(&decider, &found, &[Some(hits)]).await;
     }
-    assert_eq!(counted(&counters, "k"), [12, 9, 2, 2, 2, 0]);
+    assert_eq!(counted(&counters, "k"), [12, 9, 1, 3, 3, 0]);
 }
 
 #[tokio::test]
@@ -68,12 +69,26 @@ async fn a_flood_is_denied_from_memory() {
     for hits in [8, 5, 5, 6] {
         decide(&decider, &found, &[Some(hits)]).await;
     }
-    assert_eq!(counted(&counters, "k"), [24, 8, 2, 3 + 5 + 6, 0, 5 + 6]);
+    assert_eq!(counted(&counters, "k"), [24, 8, 0, 5 + 5 + 6, 0, 5 + 6]);
     let smaller = decide(&decider, &found, &[Some(2)]).await;
     assert_eq!(smaller.statuses[0].code, 1, "a denial of 5 says nothing about 2");
     fake.advance(Duration::from_secs(3600));
     let later = decide(&decider, &found, &[Some(5)]).await;
     assert_eq!(later.statuses[0].code, 1, "nor about later");
+}
+
+#[tokio::test]
+async fn a_denial_is_forgotten_after_a_few_seconds() {
+    let fake = Fake::new();
+    let (decider, _) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
+    let found = [rule(hourly(1), "k")];
+    let is_over = async || summary(&decide(&decider, &found, &[None]).await).1;
+    assert_eq!([is_over().await, is_over().await], [false, true]);
+    // Its key is deleted.
+    fake.reset();
+    assert!(is_over().await);
+    fake.advance(Duration::from_secs(5));
+    assert!(!is_over().await);
 }
 
 #[tokio::test]
@@ -87,9 +102,10 @@ async fn a_flood_on_one_of_several_limits_is_denied_from_memory() {
     let stats = || ask::<String>(&server, &["INFO", "commandstats"]).to_lowercase();
     for _ in 0..10 {
         let flooded = decide(&decider, &found, &[None, None]).await;
-        assert_eq!(summary(&flooded), (vec![(true, 0), (false, 0)], true));
-        assert!(flooded.statuses[0].current_limit.is_some());
-        assert!(flooded.statuses[1].current_limit.is_none(), "nobody looked");
+        // Redis was not asked what is left of the other one: at most all of it.
+        assert_eq!(summary(&flooded), (vec![(true, 0), (false, 10)], true));
+        assert!(flooded.statuses.iter().all(|status| status.current_limit.is_some()));
+        assert!(flooded.statuses[1].duration_until_reset.is_none());
     }
     assert!(stats().contains("cmdstat_tb.mtake:calls=2,"), "{}", stats());
     assert_eq!(counted(&counters, "k"), [12, 1, 1, 11, 0, 10]);
@@ -132,6 +148,21 @@ async fn a_name_has_a_domain_and_two_levels() {
         assert!(text.contains(&format!("{total}{line}\n")), "{line}: {text}");
     }
     assert_eq!(text.matches(&format!("# TYPE {total} counter")).count(), 1);
+}
+
+#[test]
+fn names_of_the_files_have_counters_of_their_own() {
+    let counters = Counters::default();
+    let text = "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
+    let limits = Limits::read(&[file], &Options::default()).unwrap();
+    counters.reserve(&limits);
+    for number in 0..20_000 {
+        counters.of_limit(&format!("shop.detailed_{number}"));
+    }
+    counters.of_limit("shop.k").total_hits.fetch_add(1, Ordering::Relaxed);
+    let line = "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"k\"} 1\n";
+    assert!(counters.render().contains(line));
 }
 
 #[test]

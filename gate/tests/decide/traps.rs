@@ -1,8 +1,8 @@
 //! What is easily taken for granted of Envoy and of envoyproxy/ratelimit, on a real server.
 
 use tokenbucket_gate::decide::Refusal;
-use tokenbucket_gate::limits::Rule;
-use tokenbucket_gate::messages::Descriptor;
+use tokenbucket_gate::limits::{File, Limits, Matched, Options, Rule};
+use tokenbucket_gate::messages::{Descriptor, Override, Unit};
 
 use crate::servers::{ask, wait_for, Server, READY_WITHIN};
 use crate::{
@@ -85,6 +85,10 @@ async fn an_ordinary_call_of_a_limit_that_was_asked_with_zero_is_denied_as_ever(
     }
 }
 
+fn level(server: &Server, key: &str) -> f64 {
+    ask::<Vec<String>>(server, &["TB.STATE", &format!("shop|{{{key}=v}}")])[0].parse().unwrap()
+}
+
 #[tokio::test]
 async fn debt_is_bounded_by_one_unit() {
     let server = Server::start();
@@ -94,13 +98,73 @@ async fn debt_is_bounded_by_one_unit() {
     for _ in 0..20 {
         decide(&decider, &found, &[Some(1)]).await;
     }
-    let level = || ask::<Vec<String>>(&server, &["TB.STATE", "shop|{k=v}"])[0].parse::<f64>().unwrap();
-    assert!((-2.0..-1.9).contains(&level()), "{}", level());
+    assert!((-2.0..-1.9).contains(&level(&server, "k")), "{}", level(&server, "k"));
 
-    let found = [rule(Rule { paid_afterwards: true, ..hourly(2) }, "l")];
-    decide(&decider, &found, &[Some(100)]).await;
-    let level: Vec<String> = ask(&server, &["TB.STATE", "shop|{l=v}"]);
-    assert_eq!(level[0].parse::<f64>().unwrap().round(), -98.0, "one cost above a unit is owed in full");
+    // Nor does a single report owe more, whatever the limit: the caller of a proxy may choose it.
+    let of_file = Rule { paid_afterwards: true, ..hourly(10) };
+    for (key, rule_of_key) in [("file", of_file), ("quota", quota(10)), ("asked", hourly(10))] {
+        let found = [rule(rule_of_key, key)];
+        for hits in [0, 3, 1_000_000_000, u64::MAX] {
+            decide(&decider, &found, &[Some(hits)]).await;
+        }
+        assert_eq!(level(&server, key).round(), -10.0, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn debt_of_reports_at_the_same_time_is_bounded() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let found = [rule(Rule { paid_afterwards: true, ..hourly(10) }, "k")];
+    let report = async || decide(&decider, &found, &[Some(1_000_000)]).await;
+    futures_util::future::join_all((0..50).map(|_| report())).await;
+    wait_for("the refunds", READY_WITHIN, async || level(&server, "k").round() == -10.0).await;
+}
+
+#[tokio::test]
+async fn debt_of_a_slow_limit_is_one_token() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let text = "domain: shop\ndescriptors: [{key: k, paid_afterwards: true, rate_limit: {rate: 0.1/h, capacity: 5}}]";
+    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
+    let limits = Limits::read(&[file], &Options::default()).unwrap();
+    for (count, is_over) in [(0, false), (100, true), (100, true), (0, true)] {
+        let response = decider.decide(Some(&limits), &request([hits("k", count)])).await.unwrap();
+        assert_eq!(summary(&response).1, is_over, "{count}");
+    }
+    assert_eq!(level(&server, "k").round(), -1.0);
+}
+
+#[tokio::test]
+async fn who_asks_with_zero_concerns_its_own_bucket_alone() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let asked = rule(hourly(5), "a").unwrap();
+    let other = Matched { bucket: "shop|{b=v}".to_owned(), ..asked.clone() };
+    decide(&decider, &[Some(asked)], &[Some(0)]).await;
+    let other = [Some(other)];
+    assert_eq!(summary(&decide(&decider, &other, &[Some(9)]).await), (vec![(true, 0)], true));
+    assert_eq!(
+        summary(&decide(&decider, &other, &[Some(5)]).await),
+        (vec![(false, 0)], false),
+        "9 took nothing"
+    );
+}
+
+#[tokio::test]
+async fn every_override_has_its_reports() {
+    let server = Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    let file = File { name: "shop.yaml".to_owned(), text: "domain: shop".to_owned() };
+    let limits = Limits::read(&[file], &Options::default()).unwrap();
+    for number in 1..=1_500 {
+        let limit = Some(Override { requests_per_unit: 3_000 + number, unit: Unit::Hour.into() });
+        let ask = async |count| {
+            let asked = Descriptor { limit, ..hits("k", count) };
+            summary(&decider.decide(Some(&limits), &request([asked])).await.unwrap()).1
+        };
+        assert_eq!([ask(0).await, ask(9_000).await, ask(0).await], [false, true, true], "{number}");
+    }
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ fn rates_are_buckets_and_shown_in_units_that_they_divide() {
         ("rate: 100/m", "100 100/m", "100 MINUTE", 60_000),
         ("rate: 100/m\ncapacity: 200", "200 100/m", "100 MINUTE", 60_000),
         ("rate: 5", "5 5", "5 SECOND", 1000),
-        ("rate: 0.5\ncapacity: 10", "10 0.5", "30 MINUTE", 1000),
+        ("rate: 0.5\ncapacity: 10", "10 0.5", "30 MINUTE", 2000),
         ("rate: 10/15s", "10 10/15s", "40 MINUTE", 15_000),
         ("rate: 1/250ms", "1 1/250ms", "4 SECOND", 250),
         ("rate: 5/2h", "5 5/2h", "60 DAY", 7_200_000),
@@ -53,7 +53,7 @@ fn rates_are_buckets_and_shown_in_units_that_they_divide() {
         ("rate: 9/14d", "9 9/14d", "9 UNKNOWN", 1_209_600_000),
         ("rate: 1000@d+09:00", "1000 1000@d+09:00", "1000 DAY", 86_400_000),
         ("rate: 10@15m", "10 10@15m", "40 HOUR", 900_000),
-        ("rate: 7@mo\ncapacity: 14", "14 7@mo", "7 MONTH", 2_592_000_000),
+        ("rate: 7@mo\ncapacity: 14", "14 7@mo", "7 MONTH", 31 * 86_400_000),
         ("unit: minute\nrequests_per_unit: 3\ncapacity: 30", "30 3/m", "3 MINUTE", 60_000),
     ] {
         let rule = limit(lines).rule;

@@ -47,6 +47,17 @@ impl Client {
     }
 }
 
+/// Sends a whole message, and returns the status in the head of the reply, where that of a refusal is.
+pub async fn status_of(client: &Client, path: &str, message: &[u8]) -> Option<String> {
+    let mut calls = client.calls.clone().ready().await.ok()?;
+    let (reply, mut body) = calls.send_request(call(path), false).ok()?;
+    let length = u32::try_from(message.len()).expect("a message").to_be_bytes();
+    send(&mut body, &[&[0][..], &length, message].concat()).await?;
+    body.send_data(Bytes::new(), true).ok()?;
+    let reply = reply.await.ok()?;
+    Some(reply.headers().get("grpc-status")?.to_str().ok()?.to_owned())
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         self.connection.abort();

@@ -2,9 +2,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use tonic::Code;
-use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup};
 use crate::servers::Server;
@@ -38,6 +37,12 @@ async fn refuses_what_is_too_large() {
     let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
     assert_eq!(code(request("d", &descriptors)).await, Code::Ok);
 
+    // More entries than a request may have, empty though they are.
+    let empty = vec![("", ""); 10_001];
+    assert_eq!(code(request("d", &[&empty[1..]])).await, Code::Ok);
+    assert_eq!(code(request("d", &[&empty])).await, Code::Unknown);
+    assert_eq!(code(request("d", &[&empty[..6_000], &empty[..6_000]])).await, Code::Unknown);
+
     assert_eq!(gate.json(&asks(&megabyte)).status, 413);
     assert_eq!(gate.json("\u{0}\u{1}{").status, 400);
     assert_eq!(gate.json(&"[".repeat(100_000)).status, 400);
@@ -50,7 +55,8 @@ async fn keeps_no_large_values() {
     let redis = Server::start();
     let file = "domain: d\ndescriptors:\n- key: key\n  detailed_metric: true\n  rate_limit: {unit: day, requests_per_unit: 0}\n";
     let setup = Setup::redis(&redis.url()).file("none.yaml", file);
-    let gate = setup.set("LOCAL_CACHE_SIZE_IN_BYTES", 1 << 20).start();
+    // A busy machine may be slower than the default.
+    let gate = setup.set("LOCAL_CACHE_SIZE_IN_BYTES", 1 << 20).set("REDIS_TIMEOUT", "10s").start();
     gate.wait_until_healthy();
     let mut client = gate.client().await;
     let mut before = 0;
@@ -85,18 +91,15 @@ async fn survives_broken_protocols() {
             let _ = connection.read_to_end(&mut Vec::new());
         }
     }
-    // What says to be a request, and is none: its hits are a string.
+    // A descriptor that is no message.
     let url = format!("http://127.0.0.1:{}", gate.grpc);
     let channel =
         tonic::transport::Endpoint::from_shared(url).expect("a URL").connect().await.expect("a connection");
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.expect("a connection");
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit".parse().expect("a path");
-    let broken = ServerReflectionRequest {
-        host: "d".to_owned(),
-        message_request: Some(MessageRequest::FileByFilename("two".to_owned())),
-    };
-    let codec = tonic_prost::ProstCodec::<_, ServerReflectionResponse>::default();
+    let broken = HeaderValue { key: "d".to_owned(), value: "two".to_owned(), ..HeaderValue::default() };
+    let codec = tonic_prost::ProstCodec::<_, tokenbucket_gate::messages::Response>::default();
     let error = client.unary(tonic::Request::new(broken), path, codec).await.expect_err("no request");
     assert_eq!(error.code(), Code::Internal);
     still_answers(&gate).await;

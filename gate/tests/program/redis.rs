@@ -43,6 +43,106 @@ fn authenticates() {
     }
 }
 
+/// While Redis refuses every call, the log says why, once for each cause, and does not say that it is back.
+#[test]
+fn says_why_nothing_is_limited() {
+    let mut redis = Server::start();
+    let gate = start(&[("REDIS_URL", &redis.url())]);
+    gate.wait_until_healthy();
+    let count = |text: &str| gate.log().iter().filter(|line| line.contains(text)).count();
+    let refuses = |text: &str| {
+        wait_until(text, || gate.json(&asks("a")).body.contains(text));
+        let statuses = [(); 20].map(|()| gate.json(&asks("a")).status);
+        assert_eq!((statuses, count(text)), ([503; 20], 1), "{:#?}", gate.log());
+    };
+    redis.kill();
+    assert_eq!(gate.json(&asks("a")).status, 503);
+    redis.start_again();
+    let _: String = ask(&redis, &["CONFIG", "SET", "requirepass", "secret"]);
+    refuses("NOAUTH");
+    assert_eq!(count("Redis is back"), 0, "{:#?}", gate.log());
+    let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
+    let mut connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("Redis");
+    let mut tell = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).expect("OK");
+    tell(&["CONFIG", "SET", "requirepass", ""]);
+    wait_until("a decision", || gate.json(&asks("b")).status == 200);
+    gate.wait_for_line("Redis is back, limiting again");
+
+    tell(&["SET", "d|{key=a}", "of another type"]);
+    refuses("WRONGTYPE");
+    tell(&["ACL", "SETUSER", "default", "-tb.take"]);
+    refuses("NoPerm");
+    tell(&["ACL", "SETUSER", "default", "+tb.take"]);
+    assert_eq!((gate.json(&asks("b")).status, count("Redis is back")), (200, 1));
+}
+
+/// What the log and the reply say without the module is for operators, not for programmers.
+#[test]
+fn says_that_the_module_is_missing() {
+    let redis = Server::start_without_module();
+    let gate = start(&[("REDIS_URL", &redis.url())]);
+    let text = format!("127.0.0.1:{} has not loaded the tokenbucket module", redis.port);
+    assert!(gate.wait_for_line("waiting for Redis: ").ends_with(&text));
+    assert_eq!(gate.json(&asks("a")).body, format!("Service Unavailable: {text}\n"));
+    gate.wait_for_line(&format!("no decision: {text}"));
+}
+
+/// A password is nowhere in the log, the replies and the help, wherever it was set.
+#[test]
+fn shows_no_password() {
+    let wants_another = Server::start();
+    let _: String = ask(&wants_another, &["CONFIG", "SET", "requirepass", "other"]);
+    let is_old = Server::started(&["--", "--rename-command", "HELLO", ""]);
+    let [another, old] = [wants_another.port, is_old.port];
+    let refused: [&[(&str, &str)]; 10] = [
+        &[("REDIS_URL", "u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis//u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis://u:s3cret@127.0.0.1:x")],
+        // The rest of a password that is not percent-encoded.
+        &[("REDIS_URL", "redis://u:12#s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis://s3cret/x@127.0.0.1:1")],
+        &[("REDIS_URL", "u:s3cret@127.0.0.1:1"), ("REDIS_SOCKET_TYPE", "unix")],
+        &[("REDIS_URL", "redis://u:s3cret@h"), ("REDIS_TYPE", "SENTINEL")],
+        &[("REDIS_URL", "u:s3cret@mymaster,127.0.0.1:1"), ("REDIS_TYPE", "SENTINEL")],
+        &[("REDIS_URL", "127.0.0.1:1,u:s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
+        &[("REDIS_URL", "redis://u:12,s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
+    ];
+    for variables in refused {
+        let setup = variables.iter().fold(Setup::new(), |setup, (name, value)| setup.set(name, value));
+        let (code, line) = setup.refused();
+        assert!(code == 1 && line.contains("REDIS_URL") && !line.contains("s3cret"), "{variables:?}: {line}");
+    }
+    let started: [&[(&str, &str)]; 8] = [
+        &[("REDIS_URL", "redis://u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "rediss://u:s3cret@127.0.0.1:1")],
+        &[("REDIS_URL", "redis+unix:///none?user=u&pass=s3cret")],
+        &[("REDIS_URL", &format!("redis://u:s3cret@127.0.0.1:{another}"))],
+        &[("REDIS_URL", &format!("redis://u:s3cret@127.0.0.1:{old}"))],
+        &[("REDIS_URL", &format!("127.0.0.1:{another}")), ("REDIS_AUTH", "s3cret")],
+        &[
+            ("REDIS_URL", "redis://u:s3cret@mymaster,redis://u:s3cret@127.0.0.1:1"),
+            ("REDIS_TYPE", "SENTINEL"),
+        ],
+        &[("REDIS_URL", "redis://u:s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
+    ];
+    for variables in started {
+        let gate = start(&[variables, &[("LOG_LEVEL", "trace")]].concat());
+        gate.wait_for_line("waiting for Redis: ");
+        let reply = gate.json(&asks("a"));
+        assert_eq!(reply.status, 503, "{variables:?}");
+        let all = format!("{} {:#?}", reply.body, gate.log());
+        assert!(!all.contains("s3cret"), "{variables:?}: {all}");
+    }
+    let mut help = std::process::Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
+    help.arg("--help").env("REDIS_URL", "redis://u:s3cret@h").env("REDIS_AUTH", "s3cret");
+    let mut misplaced = std::process::Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
+    misplaced.arg("redis://u:s3cret@h");
+    let errors = String::from_utf8(misplaced.output().expect("the program").stderr).expect("text");
+    assert!(errors.starts_with("tokenbucket-gate: ") && !errors.contains("s3cret"), "{errors}");
+    let help = String::from_utf8(help.output().expect("the program").stdout).expect("text");
+    assert!(help.contains("--redis-url") && !help.contains("s3cret"), "{help}");
+}
+
 /// A path is a Unix socket, also without REDIS_SOCKET_TYPE.
 #[test]
 fn connects_to_a_unix_socket() {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::clock::Clock;
 use crate::gate::{memory_mib, wait_until, Gate};
 use crate::http::{ask, get, Reply};
+use crate::over_http::LIMITS;
 use crate::servers::{self, Cluster, Server};
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
@@ -64,21 +65,24 @@ pub fn world_with_clock(limits: &str) -> (World, Clock) {
     (World::with(redis, limits), clock)
 }
 
+/// Envoy by the example, with more replaced than ports.
+fn example(world: &World, gate: &Gate, replaced: &[(&str, &str)]) -> Program {
+    let port = free_port();
+    let own = [
+        ("port_value: 8000", &*format!("port_value: {port}")),
+        ("port_value: 8081", &format!("port_value: {}", gate.grpc)),
+        ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
+        ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
+    ];
+    start(port, &configured("examples/envoy/envoy.yaml", &[&own, replaced].concat()))
+}
+
 #[test]
 fn the_example_limits_logins_and_says_what_is_left() {
     let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
     let gate = world.gate(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]);
-    let port = free_port();
-    let text = configured(
-        "examples/envoy/envoy.yaml",
-        &[
-            ("port_value: 8000", &format!("port_value: {port}")),
-            ("port_value: 8081", &format!("port_value: {}", gate.grpc)),
-            ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
-            ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
-        ],
-    );
-    let envoy = start(port, &text);
+    let envoy = example(&world, &gate, &[]);
+    let port = envoy.port;
 
     for left in (0..5).rev() {
         let login = ask(port, "POST", "/login", &[], "name=ann");
@@ -98,10 +102,58 @@ fn the_example_limits_logins_and_says_what_is_left() {
     assert_eq!(ask(port, "POST", "/login", &[], "").status, 429);
     clock.advance_ms(1);
     assert_eq!(ask(port, "POST", "/login", &[], "").status, 200);
-    drop(envoy);
 }
 
-const HOURLY: &str = "
+/// Other paths that backends take for `/login`, or that a proxy redirects to it.
+pub const SPELLINGS: [&str; 8] = [
+    "/login?next=%2F",
+    "/login/",
+    "//login",
+    "/./login",
+    "/x/../login",
+    "/%6cogin",
+    "/%2flogin",
+    "/x/%2e%2e/login",
+];
+
+#[test]
+fn no_spelling_of_its_path_evades_the_limit_of_logins() {
+    let world = World::new(LIMITS);
+    let gate = world.gate(&[]);
+    let envoy = example(&world, &gate, &[]);
+    let login = |path: &str| ask(envoy.port, "POST", path, &[], "").status;
+    assert_eq!(statuses(4, || ask(envoy.port, "POST", "/login", &[], "")), [200, 200, 200, 429]);
+    let passed: Vec<_> = SPELLINGS.iter().filter(|path| login(path) == 200).collect();
+    assert!(passed.is_empty(), "{passed:?}");
+    assert_eq!(world.backend.requests(), 3);
+    // To Envoy this is another path: the page says what to do.
+    assert_eq!(login("/login;a"), 200);
+}
+
+/// Envoy hands on header values as they are, in fields that must be UTF-8. An error there would let the request pass.
+#[test]
+fn bytes_that_are_not_utf8_evade_no_limit() {
+    let world =
+        World::new(&format!("{LIMITS}  - key: key\n    rate_limit: {{unit: hour, requests_per_unit: 2}}\n"));
+    let gate = world.gate(&[]);
+    let example = example(&world, &gate, &[]);
+    let user = [("X-User", "\u{ff}")];
+    assert_eq!(statuses(4, || get(example.port, "/api/", &user)), [200, 200, 429, 429]);
+    drop(example);
+
+    let world = World { limits: HOURLY.to_owned(), ..world };
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    for (path, bytes) in [("/key", "\u{ff}"), ("/key", "a\u{c3}\u{28}"), ("/format", "\u{f0}")] {
+        let key = [("key", bytes), ("from", bytes)];
+        assert_eq!(statuses(4, || envoy.get(path, &key)), [200, 200, 200, 429], "{path} {bytes:?}");
+    }
+    // Hits that are no number are not sent, and neither is their descriptor.
+    assert_eq!(envoy.get("/paid", &[("key", "b"), ("tokens", "\u{ff}")]).status, 200);
+    assert_eq!(gate.metric("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}"), 0);
+}
+
+pub const HOURLY: &str = "
 domain: rl
 descriptors:
   - key: key
@@ -347,6 +399,29 @@ fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
 }
 
 #[test]
+fn the_example_charges_tokens_when_a_response_reports_them() {
+    let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
+    let gate = world.gate(&[]);
+    let envoy = example(&world, &gate, &[]);
+    let user = [("X-User", "ann")];
+    let generate = || get_and_report(&gate, 60_000, || get(envoy.port, "/generate", &user)).status;
+    assert_eq!([generate(), generate()], [200, 200]);
+    // 90000 - 2 * 60000.
+    assert_eq!(statuses(3, || get(envoy.port, "/generate", &user)), [429; 3]);
+    clock.advance_ms(20_000);
+    assert_eq!(get(envoy.port, "/generate", &user).status, 200);
+}
+
+/// Envoy reads them in `RateLimitPerRoute` alone.
+#[test]
+fn envoy_ignores_hits_in_the_limits_of_a_route() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    assert_eq!(statuses(4, || envoy.get("/ignored", &[("key", "a")])), [200, 200, 200, 429]);
+}
+
+#[test]
 fn what_envoy_has_no_value_for_has_no_limit() {
     let world = World::new(HOURLY);
     let gate = world.gate(&[]);
@@ -362,20 +437,12 @@ fn with_descriptors(count: usize, world: &World, gate: &Gate, failure_mode_deny:
     let limit =
         |n: usize| format!("{{actions: [{{generic_key: {{descriptor_key: key, descriptor_value: n{n}}}}}]}}");
     let limits: Vec<_> = (0..count).map(limit).collect();
-    let port = free_port();
-    let text = configured(
-        "examples/envoy/envoy.yaml",
-        &[
-            (by_address, &format!("rate_limits: [{}]\n", limits.join(", "))),
-            ("domain: edge", "domain: rl"),
-            ("failure_mode_deny: false", &format!("failure_mode_deny: {failure_mode_deny}")),
-            ("port_value: 8000", &format!("port_value: {port}")),
-            ("port_value: 8081", &format!("port_value: {}", gate.grpc)),
-            ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
-            ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
-        ],
-    );
-    start(port, &text)
+    let replaced = [
+        (by_address, &*format!("rate_limits: [{}]\n", limits.join(", "))),
+        ("domain: edge", "domain: rl"),
+        ("failure_mode_deny: false", &format!("failure_mode_deny: {failure_mode_deny}")),
+    ];
+    example(world, gate, &replaced)
 }
 
 /// A request of 1,000 descriptors is decided as a whole. One of 10,000 is an error, so that Envoy decides.

@@ -42,7 +42,9 @@ fn exchange(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body:
         text += &format!("{name}: {value}\r\n");
     }
     text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
-    (&connection).write_all(text.as_bytes()).ok()?;
+    // Latin-1: a test can send every byte.
+    let bytes: Vec<u8> = text.chars().map(|char| char as u8).collect();
+    (&connection).write_all(&bytes).ok()?;
     let mut replies = BufReader::new(connection);
     let (first, headers) = head(&mut replies)?;
     let status = first.split(' ').nth(1)?.parse().ok()?;
@@ -101,7 +103,8 @@ fn serve(connection: &TcpStream, name: &str, seen: &AtomicUsize) -> Option<()> {
     requests.read_exact(&mut body).ok()?;
     seen.fetch_add(1, Ordering::Relaxed);
     let body = format!("{name} {}", String::from_utf8_lossy(&body));
-    let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let reply =
+        format!("HTTP/1.1 200 OK\r\nX-Tokens-Used: 60000\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let mut connection = connection;
     connection.write_all(reply.as_bytes()).ok()
 }

@@ -106,7 +106,7 @@ pub fn program(variable: &str, default: &str) -> String {
 pub struct World {
     pub redis: Server,
     pub backend: Backend,
-    limits: String,
+    pub limits: String,
 }
 
 impl World {

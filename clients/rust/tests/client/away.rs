@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{OnError, Options, ServerOptions};
+use tokenbucket_client::{Limiter, OnError, Options, ServerOptions};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter, limiter_with, logs, STILL};
+use crate::{limit, limiter, limiter_with, logs, patient, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
@@ -25,6 +25,34 @@ async fn an_outage_is_logged_when_it_begins_and_when_it_is_over() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].starts_with(&format!("cannot ask Redis for limits: {address}: ")), "{lines:?}");
     assert_eq!(lines[1], format!("Redis is back, limiting again: {address}"));
+}
+
+#[tokio::test]
+async fn an_outage_is_over_when_the_server_decides_not_when_it_refuses() {
+    logs::listen();
+    let mut server = Server::start();
+    let limiter = limiter(&server, limit(2, STILL), Options::new().on_error(OnError::Open));
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    server.kill();
+    assert!(limiter.take("a", 1).await.unwrap().degraded);
+    server.start_again();
+    ask::<()>(&server, &["SET", "tb:a", "of another type"]);
+    wait_for("the refusal", Duration::from_secs(1), async || limiter.take("a", 1).await.is_err()).await;
+    let is_back = |line: &String| line.starts_with("Redis is back");
+    assert!(!logs::lines().iter().any(is_back), "nothing is limited");
+    assert!(!limiter.take("b", 1).await.unwrap().degraded);
+    assert!(logs::lines().iter().any(is_back));
+}
+
+#[tokio::test]
+async fn a_server_without_hello_shows_no_password() {
+    let server = Server::started(&["--", "--rename-command", "HELLO", ""]);
+    let url = format!("redis://ada:s3cret@127.0.0.1:{}", server.port);
+    let limiter =
+        Limiter::new(&tokenbucket_client::Server::connect_with(url, patient()).unwrap(), limit(1, "1/h"));
+    let error = limiter.take("a", 1).await.unwrap_err();
+    assert!(error.to_string().ends_with("the server lacks HELLO or AUTH - InvalidClientConfig"), "{error}");
+    assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
 }
 
 #[tokio::test]
@@ -76,6 +104,25 @@ async fn one_call_at_a_time_looks_whether_the_server_is_back() {
     server.signal("CONT");
     wait_for("limiting", Duration::from_secs(5), async || !limiter.take("a", 1).await.unwrap().degraded)
         .await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_asked_no_more_often_than_wanted() {
+    let server = Server::start();
+    let [timeout, every] = [Duration::from_millis(100), Duration::from_secs(1)];
+    let options = ServerOptions::new().timeout(timeout).retry_every(every);
+    let limiter = limiter_with(&server, limit(2, STILL), Options::new(), options);
+    wait_for("the connection", every, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+    server.signal("STOP");
+    let (began, mut slow) = (Instant::now(), 0);
+    while began.elapsed() < 4 * every {
+        let call = Instant::now();
+        assert!(limiter.take("a", 1).await.unwrap().degraded);
+        slow += u32::from(call.elapsed() >= timeout);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!((2..=6).contains(&slow), "{slow} calls waited for it");
+    server.signal("CONT");
 }
 
 #[tokio::test]

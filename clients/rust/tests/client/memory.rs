@@ -70,6 +70,20 @@ async fn nobody_is_refused_longer_than_the_server_said() {
 }
 
 #[tokio::test]
+async fn a_denial_is_remembered_no_longer_than_wanted() {
+    let fake = Fake::new();
+    let options = Options::new().remember_denials(1).remember_denials_for(Duration::from_secs(5));
+    let limiter = Limiter::with_options(&fake.server(), limit(1, "1/h"), options);
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    assert!(!limiter.take("a", 1).await.unwrap().allowed);
+    fake.reset();
+    fake.advance(Duration::from_micros(4_999_999));
+    assert!(limiter.take("a", 1).await.unwrap().remembered);
+    fake.advance(Duration::from_micros(1));
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+}
+
+#[tokio::test]
 async fn as_many_names_are_remembered_as_was_said() {
     let fake = Fake::new();
     let options = Options::new().remember_denials(1);

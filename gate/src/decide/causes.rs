@@ -1,0 +1,38 @@
+//! Logs why there is no decision.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokenbucket_client::Error;
+
+/// Between two lines about the same cause.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// With more causes than these, all of them are logged anew.
+const MOST_CAUSES: usize = 100;
+
+/// When each cause was last logged: under load it meets thousands of calls a second.
+#[derive(Default)]
+pub(super) struct Causes(Mutex<HashMap<String, Instant>>);
+
+impl Causes {
+    /// Logs the error after `what`, unless it did so for this cause within the last minute.
+    pub(super) fn log(&self, what: &str, error: &Error) {
+        let cause = match error {
+            Error::Refused { server, error } => {
+                format!("{what}: {server}: {}", error.code().unwrap_or_default())
+            }
+            other => format!("{what}: {other}"),
+        };
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.get(&cause).is_some_and(|at| at.elapsed() < LOG_EVERY) {
+            return;
+        }
+        if logged.len() >= MOST_CAUSES {
+            logged.clear();
+        }
+        logged.insert(cause, Instant::now());
+        log::warn!("{what}: {error}");
+    }
+}
