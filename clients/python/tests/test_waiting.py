@@ -228,7 +228,9 @@ def test_without_the_module_the_call_comes_back_at_the_told_moments(make: Make, 
 def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
     make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenbucket._server.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms))
+    monkeypatch.setattr(
+        "tokenbucket.transport.server.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms)
+    )
     with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
         make(server, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
     limiter = make(server, Limit(1, "5/s"), fallback="script")
@@ -372,7 +374,7 @@ def level(admin: redis.Redis) -> int:
 def test_connections_by_which_nobody_waits_are_closed(
     server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenbucket._turns.IDLE_CLOSES_S", 0.1)
+    monkeypatch.setattr("tokenbucket.transport.turns.IDLE_CLOSES_S", 0.1)
 
     async def main() -> None:
         with asyncio_limiter(server, Limit(1, STILL)) as limiter:

@@ -82,7 +82,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def is_asynchronous(limiter: Any) -> bool:
-    return type(limiter).__module__ == "tokenbucket.asyncio"
+    return hasattr(limiter, "aclose") or inspect.iscoroutinefunction(getattr(limiter, "settle", None))
 
 
 async def finished(result: Any) -> Any:

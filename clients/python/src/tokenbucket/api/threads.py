@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from ._batches import Batch, Batches, Waiter
-from ._circuit import Node
-from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
-from ._decision import Decision, Denied, JointDecision
-from ._errors import BadArgument
-from ._limit import Limit, Number
-from ._server import BaseServer, Call, Steps
-from ._threads import Lines, run
+from ..transport.circuit import Node
+from ..transport.server import BaseServer, Call, Steps
+from ..transport.threads import Lines, run
+from ..values.decision import Decision, Denied, JointDecision
+from ..values.errors import BadArgument
+from ..values.limit import Limit, Number
+from .batches import Batch, Batches, Waiter
+from .operations import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
 
 T = TypeVar("T")
 
@@ -78,7 +78,8 @@ def server_of(kind: Any, client: Any) -> Any:
     if isinstance(client, kind):
         return client
     if isinstance(client, BaseServer):
-        raise BadArgument(f"client: {type(client).__module__}.Server is not for these limiters")
+        package = "tokenbucket.asyncio" if client.is_asynchronous else "tokenbucket"
+        raise BadArgument(f"client: a {package}.Server is not for these limiters")
     with _shared_lock:
         if isinstance(client, str):
             server = _shared_by_url.get((kind, client))

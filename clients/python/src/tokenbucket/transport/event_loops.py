@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ._circuit import IDLE_S, TICKS, Node
-from ._connections import CONNECT_WITHIN_S, transport_of
-from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
-from ._resp import Replies
-from ._server import Call
+from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
+from .circuit import IDLE_S, TICKS, Node
+from .driver import CONNECT_WITHIN_S, transport_of
+from .resp import Replies
+from .server import Call
 
 _PING = (("PING",),)
 

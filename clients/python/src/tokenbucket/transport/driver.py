@@ -11,7 +11,7 @@ import inspect
 import socket
 from typing import Any
 
-from ._errors import BadArgument
+from ..values.errors import BadArgument
 
 CONNECT_WITHIN_S = 1.0
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 from math import floor
 from typing import Any
 
-from ._calendar import Refill, refill_of
-from ._errors import ReplyError
-from ._limit import Limit
+from ..values.errors import ReplyError
+from ..values.limit import Limit
+from .calendar import Refill, refill_of
 
 _MICRO = 1_000_000
 _NEVER = -1

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ._clock import Clock
-from ._decision import Decision
-from ._limit import Limit
+from ..local.clock import Clock
+from ..values.decision import Decision
+from ..values.limit import Limit
 
 MOST_BATCHES = 10_000
 

@@ -16,22 +16,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal, TypeVar
 
-from ._buckets import Buckets
-from ._circuit import Node
-from ._clock import REAL, Clock, unix_ms_now
-from ._cluster import Slots
-from ._command import (
-    NEED_THE_MODULE,
-    NO_SCRIPT,
-    Command,
-    key_of,
-    owed,
-    script_arguments,
-    script_key,
-    waiting,
-)
-from ._connections import Endpoint, endpoints_of
-from ._errors import (
+from ..local.clock import REAL, Clock, unix_ms_now
+from ..local.limiter import Buckets
+from ..values.errors import (
     BadArgument,
     CrossSlot,
     Fault,
@@ -41,8 +28,21 @@ from ._errors import (
     Unanswered,
     fault_of,
 )
-from ._fork import begins_anew_after_fork
-from ._resp import pack
+from .circuit import Node
+from .commands import (
+    NEED_THE_MODULE,
+    NO_SCRIPT,
+    Command,
+    key_of,
+    owed,
+    script_arguments,
+    script_key,
+    waiting,
+)
+from .driver import Endpoint, endpoints_of
+from .fork import begins_anew_after_fork
+from .resp import pack
+from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
@@ -131,14 +131,14 @@ Steps = Generator[Call, Any, T]
 @functools.cache
 def _source() -> tuple[str, str]:
     """The script, and the name that the server gives it."""
-    text = resources.files(__package__).joinpath("fallback.lua").read_text("utf-8")
+    text = resources.files("tokenbucket").joinpath("fallback.lua").read_text("utf-8")
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class BaseServer:
     """One server or cluster: what all limiters on it share. See `tokenbucket.Server`."""
 
-    _asynchronous = False
+    is_asynchronous = False
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class BaseServer:
         self.clock: Clock = self._fake or REAL
         if isinstance(client, str):
             client = self._client_of(client)
-        endpoints, manager = endpoints_of(client, self._asynchronous) if not self._fake else ([], None)
+        endpoints, manager = endpoints_of(client, self.is_asynchronous) if not self._fake else ([], None)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(client, "connection_pool", None)
         if manager is not None:

@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ._circuit import IDLE_S, TICKS, Node
-from ._connections import socket_of
-from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
-from ._resp import PING, Replies
-from ._server import LOG, Call, Steps
+from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
+from .circuit import IDLE_S, TICKS, Node
+from .driver import socket_of
+from .resp import PING, Replies
+from .server import LOG, Call, Steps
 
 T = TypeVar("T")
 

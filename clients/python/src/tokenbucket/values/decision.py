@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._errors import TokenBucketError
-from ._limit import Limit
+from .errors import TokenBucketError
+from .limit import Limit
 
 
 @dataclass(frozen=True, slots=True)

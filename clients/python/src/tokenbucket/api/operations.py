@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
-from ._batches import Batch, Batches
-from ._command import Command, Word, command, keys_of_name
-from ._decision import Decision, JointDecision
-from ._denials import Denials
-from ._errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
-from ._fork import begins_anew_after_fork
-from ._limit import Limit, Number
-from ._server import BaseServer, Call, Steps
+from ..transport.commands import Command, Word, command, keys_of_name
+from ..transport.fork import begins_anew_after_fork
+from ..transport.server import BaseServer, Call, Steps
+from ..values.decision import Decision, JointDecision
+from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
+from ..values.limit import Limit, Number
+from .batches import Batch, Batches
+from .denials import Denials
 
 OnError = Literal["local", "open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
-from ._connections import Endpoint
-from ._errors import Fault, ReplyError, fault_of
+from ..values.errors import Fault, ReplyError, fault_of
+from .driver import Endpoint
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
 # A server that answers a moment too late is away and back all the time.

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from fractions import Fraction
 
-from ._clock import Clock
-from ._core import Backend, Operations, Part
-from ._decision import Decision
-from ._errors import ModuleMissing
-from ._server import Steps
+from ..api.operations import Backend, Operations, Part
+from ..local.clock import Clock
+from ..transport.server import Steps
+from ..values.decision import Decision
+from ..values.errors import ModuleMissing
 
 # How often a pause tries to hold what is left, while others take some of it.
 _TRIES = 3

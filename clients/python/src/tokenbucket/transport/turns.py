@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ._circuit import TICKS, Node
-from ._connections import CONNECT_WITHIN_S, transport_of
-from ._errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
-from ._lanes import release
-from ._resp import PING, Replies, pack
-from ._server import Call
+from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
+from .circuit import TICKS, Node
+from .driver import CONNECT_WITHIN_S, transport_of
+from .event_loops import release
+from .resp import PING, Replies, pack
+from .server import Call
 
 _MOST_CONNECTING = 8
 _UNBLOCK_EVERY_S = 0.02

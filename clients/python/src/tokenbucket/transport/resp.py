@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ._errors import ReplyError
+from ..values.errors import ReplyError
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
