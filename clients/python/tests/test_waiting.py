@@ -229,7 +229,7 @@ def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
     make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tokenbucket.transport.server.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms)
+        "tokenbucket.transport.call.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms)
     )
     with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
         make(server, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
@@ -374,7 +374,7 @@ def level(admin: redis.Redis) -> int:
 def test_connections_by_which_nobody_waits_are_closed(
     server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenbucket.transport.turns.IDLE_CLOSES_S", 0.1)
+    monkeypatch.setattr("tokenbucket.transport.tasks.IDLE_CLOSES_S", 0.1)
 
     async def main() -> None:
         with asyncio_limiter(server, Limit(1, STILL)) as limiter:

@@ -5,6 +5,7 @@ from .adapters.rest_framework import (
     ScopedRateThrottle,
     TokenBucketThrottle,
     UserRateThrottle,
+    limiter,
 )
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "ScopedRateThrottle",
     "TokenBucketThrottle",
     "UserRateThrottle",
+    "limiter",
 ]

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from ..api.operations import Backend, Operations, Part
 from ..local.clock import Clock
-from ..transport.server import Steps
+from ..transport.call import Steps
 from ..values.decision import Decision
 from ..values.errors import ModuleMissing
 

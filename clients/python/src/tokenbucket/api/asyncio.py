@@ -8,13 +8,11 @@ from collections.abc import Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
+from ..transport.call import Call, Steps
 from ..transport.circuit import Node
-from ..transport.commands import Command, writes_nothing
-from ..transport.event_loops import Lane
-from ..transport.server import LOG, BaseServer, Call, Steps
-from ..transport.turns import Turns
+from ..transport.server import LOG, BaseServer
+from ..transport.tasks import Transport
 from ..values.decision import Decision, Denied, JointDecision
-from ..values.errors import ReplyError, Unanswered
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches, Waiter
 from .operations import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
@@ -73,9 +71,10 @@ class Server(BaseServer):
             return result
 
     def _exchange(self, call: Call) -> Coroutine[Any, Any, Any]:
-        if call.until is None:
-            return self._lane(call.node).exchange(call)
-        return self._turns(call.node).wait(call)
+        return self._transport(call.node).exchange(call)
+
+    def spawn(self, steps: Steps[None]) -> None:
+        self.detach(self.run(steps))
 
     def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs it to its end whatever becomes of the caller."""
@@ -93,10 +92,8 @@ class Server(BaseServer):
         """Closes the connections; the next call makes new ones. The client that was given stays open."""
         loop = asyncio.get_running_loop()
         for node in self._nodes():
-            if lane := node.lines.pop(loop, None):
-                await lane.close()
-            if turns := node.turns.pop(loop, None):
-                await turns.close()
+            if transport := node.transport.pop(loop, None):
+                await transport.close()
 
     close = aclose
 
@@ -104,54 +101,29 @@ class Server(BaseServer):
         """Whether the server answers."""
         return await self.run(self.answers())
 
-    def _lane(self, node: Node) -> Lane:
+    def _transport(self, node: Node) -> Transport:
         loop = asyncio.get_running_loop()
-        lane: Lane | None = node.lines.get(loop)
-        if lane is None:
-            for other in list(node.lines):
+        transport: Transport | None = node.transport.get(loop)
+        if transport is None:
+            for other in list(node.transport):
                 if other.is_closed():
-                    node.lines.pop(other, None)
-            lane = node.lines[loop] = Lane(loop, node, self._too_late)
-        return lane
-
-    def _turns(self, node: Node) -> Turns:
-        loop = asyncio.get_running_loop()
-        turns: Turns | None = node.turns.get(loop)
-        if turns is None:
-            for other in [other for other in node.turns if other.is_closed()]:
-                del node.turns[other]
-            turns = node.turns[loop] = Turns(loop, node, self)
-        return turns
-
-    async def _unblock(self, node: Node, id: int, waiting: Command) -> bool:
-        """Ends the wait of another connection; False if that is not permitted."""
-        words: tuple[Command, ...] = (writes_nothing(waiting), ("CLIENT", "UNBLOCK", id))
-        try:
-            _, ended = await self._lane(node).exchange(Call(node, words, words))
-        except Unanswered:
-            return True
-        return not isinstance(ended, ReplyError)
-
-    def _too_late(self, call: Call, reply: Any) -> None:
-        for command in call.too_late(reply):
-            self.detach(self.run(self.ask(command, once=True, always=True)))
+                    node.transport.pop(other, None)
+            transport = node.transport[loop] = Transport(loop, node, self)
+        return transport
 
     def _client_of(self, url: str) -> Any:
         return client_of(url, ".asyncio")
 
-    def _new_lines(self, node: Node) -> Any:
+    def _new_transport(self, node: Node) -> Any:
         return {}
 
     def _forget_connections(self, node: Node) -> None:
         # Kept, not closed: the event loop that has them is the parent's too.
-        self._left_behind += [node.lines, node.turns]
-        node.lines, node.turns = {}, {}
+        self._left_behind.append(node.transport)
+        node.transport = {}
 
     def _drop_connections(self, call: Call) -> None:
-        if call.until is None:
-            self._lane(call.node).drop(call.by)
-        else:
-            self._turns(call.node).drop()
+        self._transport(call.node).drop(call.by)
 
 
 async def _to_the_end(task: asyncio.Task[T]) -> T:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
+from ..transport.call import Call, Steps
 from ..transport.commands import Command, Word, command, keys_of_name
 from ..transport.fork import begins_anew_after_fork
-from ..transport.server import BaseServer, Call, Steps
+from ..transport.server import BaseServer
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
 from ..values.limit import Limit, Number
@@ -109,13 +110,15 @@ class Backend:
                 reply = yield from self.server.ask(words, once=once, always=always, late=late, calls=calls)
             return reply, False, False
         except Unanswered as unanswered:
-            for call in calls:
-                call.undo = not once
-            reply, lost = self._degraded(words, unanswered, once)
-            if reply[0]:
-                for call in calls:
-                    call.undo = False
-            return reply, True, lost
+            stays = once  # the caller learns that nobody knows
+            try:
+                reply, lost = self._degraded(words, unanswered, once)
+                stays = stays or bool(reply[0])
+                return reply, True, lost
+            finally:
+                for call in () if stays else calls:
+                    call.undo = True
+                    self.server.leave(call)
 
     def _decide(
         self, name: str, limit: Limit, words: Command, once: bool = False, max_wait_ms: float = 0

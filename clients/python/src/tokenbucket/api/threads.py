@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import threading
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
+from ..transport.call import Call, Steps
 from ..transport.circuit import Node
-from ..transport.server import BaseServer, Call, Steps
-from ..transport.threads import Lines, run
+from ..transport.server import BaseServer
+from ..transport.threads import Transport, run
 from ..values.decision import Decision, Denied, JointDecision
-from ..values.errors import BadArgument
+from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches, Waiter
 from .operations import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
@@ -37,12 +39,22 @@ class Server(BaseServer):
     """
 
     def run(self, steps: Steps[T]) -> T:
-        return run(self._exchange, steps)
+        return run(self._exchange, steps, self.leave)
+
+    def spawn(self, steps: Steps[None]) -> None:
+        # Not by threading.Thread, whose start waits: a greenlet's timeout could end it there.
+        _thread.start_new_thread(self._run_in_background, (steps,))
+
+    def _run_in_background(self, steps: Steps[None]) -> None:
+        try:
+            self.run(steps)
+        except TokenBucketError:
+            self.log.exception("what a late call took was not given back")
 
     def close(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open."""
         for node in self._nodes():
-            node.lines.drop()
+            node.transport.drop()
 
     def ping(self) -> bool:
         """Whether the server answers."""
@@ -50,23 +62,19 @@ class Server(BaseServer):
 
     @staticmethod
     def _exchange(call: Call) -> Any:
-        return call.node.lines.exchange(call)
-
-    def _too_late(self, call: Call, reply: Any) -> None:
-        for command in call.too_late(reply):
-            self.run(self.ask(command, once=True, always=True))
+        return call.node.transport.exchange(call)
 
     def _client_of(self, url: str) -> Any:
         return client_of(url, "")
 
-    def _new_lines(self, node: Node) -> Any:
-        return Lines(node, self._too_late)
+    def _new_transport(self, node: Node) -> Any:
+        return Transport(node, self.leave)
 
     def _forget_connections(self, node: Node) -> None:
-        node.lines.forget()
+        node.transport.forget()
 
     def _drop_connections(self, call: Call) -> None:
-        call.node.lines.drop(call.by.generation)
+        call.node.transport.drop(call.by.generation)
 
 
 _shared_lock = threading.Lock()

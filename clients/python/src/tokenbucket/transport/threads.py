@@ -1,22 +1,26 @@
-"""How threads ask: each call has a connection for itself while it lasts."""
+"""How threads ask: each call has a connection for itself while it lasts.
+
+A caller may be interrupted wherever it waits: by a signal, by Ctrl-C, by a greenlet's timeout. So nothing
+that is shared is kept under a lock, and connections in use are counted by weak references: whatever a
+caller leaves behind is collected. `_part` is the one place through which each call ends.
+"""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
-import select
-import selectors
-import socket
 import threading
 import time
-import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
-from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
-from .circuit import IDLE_S, TICKS, Node
-from .driver import socket_of
-from .resp import PING, Replies
-from .server import LOG, Call, Steps
+from ..values.errors import ReplyError, TokenBucketError, Unanswered, is_callers_fault, why_not_connected
+from .call import Call, Steps
+from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
+from .commands import Command, writes_nothing
+from .driver import is_drivers, packed, reply_of
 
 T = TypeVar("T")
 
@@ -25,399 +29,329 @@ MOST_CONNECTIONS = 128
 _MOST_CONNECTING = 8
 # What a socket can be told to wait for.
 _LONGEST_S = 86_400.0
+_PING: tuple[Command, ...] = (("PING",),)
 
 
-def run(exchange: Callable[[Call], Any], steps: Steps[T]) -> T:
+def run(exchange: Callable[[Call], Any], steps: Steps[T], leave: Callable[[Call], None]) -> T:
     """Sends what the steps ask for, until they are over."""
+    call, is_delivered = None, False
     try:
         call = next(steps)
         while True:
             try:
                 reply = exchange(call)
-            except Exception as error:
+            except (Unanswered, TokenBucketError) as error:
                 call = steps.throw(error)
             else:
+                is_delivered = True
                 call = steps.send(reply)
+            is_delivered = False
     except StopIteration as end:
         result: T = end.value
         return result
+    except TokenBucketError:
+        raise
+    except BaseException:  # a signal, Ctrl-C, a greenlet's timeout, a hook: the caller gets no decision
+        if call is not None and not (is_delivered and call.late):
+            call.undo = True
+            leave(call)
+        steps.close()
+        raise
 
 
 class Connection:
-    """A connection of the library, connected, and what was received on it."""
+    """One of the driver's, with one call at a time."""
 
-    def __init__(self, raw: Any, node: Node, generation: int) -> None:
+    def __init__(self, raw: Any, generation: int) -> None:
         self.raw = raw
-        self.node = node
         self.generation = generation
-        self.socket = socket_of(raw)
-        self.socket.settimeout(node.tick_s)
-        # A server that nobody closed ends without a warning, as a pool of the library does.
-        weakref.finalize(self, self.socket.close).atexit = False
-        self.replies = Replies()
         self.heard_at = time.monotonic()
-        self.owes = 0
-        """How many replies are still to come to a call that waits its turn."""
-        self.is_left = False
-
-    def leave(self) -> None:
-        """Ends the wait in the server, which takes this for the end of the connection.
-
-        What it has granted before can still be read.
-        """
-        self.is_left = True
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self.socket, socket.SHUT_WR)  # of TLS as of any other
+        self.is_broken = False
 
     def close(self) -> None:
-        # The library would shut it down, which a process that was forked must not.
-        with contextlib.suppress(OSError):
-            self.socket.close()
-
-    def is_readable(self) -> bool:
-        """Whether something has come. Where nothing was asked, that is the end of the connection."""
-        ready = select.poll()
-        ready.register(self.socket, select.POLLIN)
-        return bool(ready.poll(0))
-
-    def send(self, data: bytes) -> None:
-        try:
-            self.socket.sendall(data)
-        except OSError as error:
-            raise Unanswered(error, sent=True, broken=True) from error
-
-    def receive(self) -> list[Any] | None:
-        """The replies that came; None if a tick went by without a byte."""
-        try:
-            data = self.socket.recv(65_536)
-        except TimeoutError:
-            return None
-        except OSError as error:
-            raise Unanswered(error, sent=True, broken=True) from error
-        if not data:
-            raise Unanswered("the server closed the connection", sent=True, broken=True)
-        self.heard_at = self.node.last_heard = time.monotonic()
-        try:
-            return self.replies.feed(data)
-        except Exception as error:
-            raise Unanswered(error, sent=True) from error
-
-    def read_after(self, count: int, wait_s: float) -> list[Any]:
-        """The same, and the server may be silent for `wait_s` before."""
-        until, replies = time.monotonic() + wait_s, None
-        try:
-            while replies is None and (left_s := until - time.monotonic()) > 0:
-                self.socket.settimeout(min(left_s, _LONGEST_S))
-                replies = self.receive()
-        finally:
-            self.socket.settimeout(self.node.tick_s)
-        got = replies or []
-        return got if len(got) >= count else got + self.read(count - len(got))
-
-    def read(self, count: int) -> list[Any]:
-        """So many replies. Raises Unanswered when the server has been silent for the timeout."""
-        node, silent, got = self.node, 0, []
-        ticks_left = node.stall_s / node.tick_s
-        while True:
-            last_heard = node.last_heard
-            replies = self.receive()
-            if replies is not None:
-                silent = 0
-                got += replies
-                if len(got) >= count:
-                    return got
-                continue
-            silent = 0 if node.last_heard > last_heard else silent + 1
-            if silent >= TICKS:
-                raise _Silent(f"no reply within {node.timeout_s * 1000:g} ms", sent=True)
-            ticks_left -= 1
-            if ticks_left < 0:
-                raise Unanswered("no reply, while others are answered", sent=True)
+        self.is_broken = True
+        with contextlib.suppress(Exception):
+            self.raw.disconnect()
 
 
-class _Silent(Unanswered):
-    """Nothing came from the server, on any connection."""
-
-
-class Lines:
+class Transport:
     """The connections to one node."""
 
-    def __init__(self, node: Node, late: Callable[[Call, Any], None]) -> None:
+    def __init__(self, node: Node, leave: Callable[[Call], None]) -> None:
         self._node = node
-        self._late = _LateReplies(late, self._take_back)
+        self._leave = leave
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._idle: list[Connection] = []
+        self._idle: deque[Connection] = deque()
+        self._counted: WeakSet[Connection] = WeakSet()
+        """Those that are open, but for those by which calls wait in the server."""
+        self._waiters: deque[Any] = deque()
+        self._connecting: set[object] = set()
         self._generation = 0
-        self._open = self._connecting = self._waiting = self._failures = 0
         self._failure: Exception | None = None
 
     def forget(self) -> None:
         """In a process that was forked. What the threads of the parent use stays open with it."""
         idle = self._idle
         self.begin_anew()
-        self._late.begin_anew()
         for connection in idle:
             connection.close()
 
     def drop(self, generation: int | None = None) -> None:
         """Ends those that are no newer; one in use ends when its call does."""
-        with self._changed:
-            if generation is not None and generation < self._generation:
-                return
-            self._generation += 1
-            idle, self._idle = self._idle, []
-            self._open -= len(idle)
-        for connection in idle:
-            connection.close()
+        if generation is not None and generation < self._generation:
+            return
+        self._generation += 1
+        with contextlib.suppress(IndexError):
+            while True:
+                self._close(self._idle.popleft())
 
     def exchange(self, call: Call) -> Any:
         if call.pause_s:
             time.sleep(call.pause_s)
-        if call.until is not None:
-            return self._wait(call)
-        connection = self._acquire()
-        if call.once:
-            connection = self._alive(connection)
-        call.by = connection
         try:
-            connection.send(call.data)
-            replies = connection.read(call.replies)
-        except _Silent as silence:
-            self._node.circuit.failed(silence)
-            self._give_away(connection)
-            self._late.wait_for(connection, call)
-            raise
+            call.by = self._acquire()
+            if call.once:
+                self._try(call)
+            if call.until is not None:
+                self._counted.discard(call.by)
+            self._write(call.by, call.to_send())
+            self._read(call.by, call)
+            return call.reply
         except Unanswered as unanswered:
+            if unanswered.broken and call.by is not None:
+                self.drop(call.by.generation)
+            raise
+        finally:
+            self._part(call)
+
+    def _part(self, call: Call) -> None:
+        """Ends a call, however it went, without waiting for anything."""
+        connection = call.by
+        if connection is None:
+            return
+        if call.is_answered or not call.sent:
+            call.is_over = True
+            if call.until is not None:
+                self._counted.add(connection)
+            self._release(connection)
+        elif connection.is_broken:
+            call.is_over = True
             self._close(connection)
-            if unanswered.broken:
-                self.drop(connection.generation)
-            raise
-        except BaseException:  # such as KeyboardInterrupt: the caller is gone, the call is not
-            call.undo = True
-            self._give_away(connection)
-            self._late.wait_for(connection, call)
-            raise
-        self._release(connection)
-        self._heard(replies)
-        return replies[0] if call.replies == 1 else replies
+            self._leave(call)
+        else:
+            self._counted.discard(connection)
+            # Not by threading.Thread, whose start waits.
+            _thread.start_new_thread(self._finish, (connection, call))
 
-    def _wait(self, call: Call) -> Any:
-        """Lets the call wait its turn in the server, on a connection that does not count meanwhile."""
-        connection = self._acquire()
-        self._give_away(connection)
-        call.by = connection
+    def _finish(self, connection: Connection, call: Call) -> None:
+        """Reads a reply that no caller waits for: it says that the server is back, and what it took."""
         try:
-            replies = self._replies_in_turn(connection, call)
-        except Unanswered as unanswered:
-            if isinstance(unanswered, _Silent):
-                self._node.circuit.failed(unanswered)
-            if unanswered.broken:
-                connection.close()
-                self.drop(connection.generation)
+            if call.until is None:
+                self._read(connection, call, patient=True)
             else:
-                self._leave(connection, call)
-            raise
-        except BaseException:  # such as KeyboardInterrupt: the caller is gone
-            call.undo = True
-            self._leave(connection, call)
-            raise
-        self._take_back(connection)
-        return replies[0] if call.replies == 1 else replies
+                self._end_wait(connection, call)
+        except Exception:
+            connection.close()
+        else:
+            self._counted.add(connection)
+            self._release(connection)
+        call.is_over = True
+        self._leave(call)
 
-    def _replies_in_turn(self, connection: Connection, call: Call) -> list[Any]:
-        """The PING before it tells a server that is away from one that lets the call wait."""
-        data, wait_s = call.waiting_now()
-        connection.owes = 1 + call.replies
-        connection.send(PING + data)
-        got = connection.read(1)
-        self._heard(got)
-        connection.owes -= len(got)
-        if connection.owes:
-            replies = connection.read_after(connection.owes, wait_s)
-            self._heard(replies)
-            got += replies
-        connection.owes = 0
-        return got[1:]
+    def _end_wait(self, connection: Connection, call: Call) -> None:
+        """Ends the wait as if its time were over: the reply says whether the call was granted before.
 
-    def _leave(self, connection: Connection, call: Call) -> None:
-        connection.leave()
-        self._late.wait_for(connection, call)
+        Closing the connection would not tell. Done again, as it may overtake the call itself.
+        """
+        until = time.monotonic() + self._node.stall_s
+        while not call.is_answered:
+            if call.client_id is not None:
+                words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
+                with contextlib.suppress(Unanswered):
+                    if isinstance(self.exchange(Call(self._node, words, words))[1], ReplyError):
+                        raise PermissionError
+            elif call.replies or time.monotonic() > until:
+                raise Unanswered("the server did not say who waits")
+            if self._can_read(connection, UNBLOCK_EVERY_S):
+                self._read_one(connection, call)
 
-    def _heard(self, replies: list[Any]) -> None:
-        circuit = self._node.circuit
-        for reply in replies:
-            if circuit.is_away or type(reply) is ReplyError:
-                circuit.heard(reply)
+    def _write(self, connection: Connection, words: tuple[Command, ...]) -> None:
+        try:
+            connection.raw.send_packed_command(packed(connection.raw, words), check_health=False)
+        except Exception as error:
+            raise self._broken(connection, error) from error
 
-    def _alive(self, connection: Connection) -> Connection:
-        """This connection if it answers, else another."""
-        while time.monotonic() - connection.heard_at > IDLE_S or connection.is_readable():
+    def _broken(self, connection: Connection, error: Exception) -> Exception:
+        """Returns what to raise for an error inside the driver."""
+        if not is_drivers(error):
+            return error
+        connection.is_broken = True
+        if is_callers_fault(error):
+            return why_not_connected(error, self._node.name)
+        return Unanswered(error, sent=True, broken=True)
+
+    def _can_read(self, connection: Connection, within_s: float) -> bool:
+        try:
+            return bool(connection.raw.can_read(timeout=within_s))
+        except Exception as error:
+            raise self._broken(connection, error) from error
+
+    def _read_one(self, connection: Connection, call: Call) -> None:
+        reply: Any
+        try:
+            reply = connection.raw.read_response(disconnect_on_error=False)
+        except Exception as error:
+            reply = reply_of(error)
+            if reply is None:
+                raise self._broken(connection, error) from error
+            # The driver takes these for the end of a connection, and may read them twice.
+            connection.is_broken = any(one.__name__ == "ConnectionError" for one in type(error).__mro__)
+        call.replies.append(reply)
+        node = self._node
+        node.last_heard = connection.heard_at = time.monotonic()
+        if node.circuit.is_away or type(reply) is ReplyError:
+            node.circuit.heard(reply)
+
+    def _read(self, connection: Connection, call: Call, patient: bool = False) -> None:
+        """Reads the replies. Raises Unanswered when the server has been silent for the timeout.
+
+        Silence is counted in ticks: nothing came on any connection. `patient`: it is not asked for.
+        """
+        node, silent = self._node, 0
+        ticks_left = node.stall_s / node.tick_s
+        while not call.is_answered:
+            last_heard = node.last_heard
+            waits_s = min(call.left_s, _LONGEST_S) if call.is_waiting else 0.0
+            if self._can_read(connection, waits_s or node.tick_s):
+                self._read_one(connection, call)
+                silent = 0
+                continue
+            if waits_s:
+                continue
+            silent = 0 if node.last_heard > last_heard else silent + 1
+            ticks_left -= 1
+            if silent >= TICKS and not patient:
+                silence = Unanswered(f"no reply within {node.timeout_s * 1000:g} ms", sent=True)
+                node.circuit.failed(silence)
+                raise silence
+            if ticks_left < 0:
+                raise Unanswered("no reply, while others are answered", sent=True)
+
+    def _try(self, call: Call) -> None:
+        """Replaces a connection that was idle by one that answers."""
+        while time.monotonic() - call.by.heard_at > IDLE_S or self._has_ended(call.by):
+            connection, call.by = call.by, None
+            ping = Call(self._node, _PING, _PING)
             try:
-                connection.send(PING)
-                connection.read(1)
+                if not connection.is_broken:
+                    self._write(connection, ping.to_send())
+                    self._read(connection, ping)
             except Unanswered as unanswered:
-                self._close(connection)
                 if not unanswered.broken:
-                    if isinstance(unanswered, _Silent):
-                        self._node.circuit.failed(unanswered)
+                    self._close(connection)
                     raise Unanswered(unanswered) from unanswered
-                self.drop(connection.generation)
-                connection = self._acquire()
-        return connection
+            if not connection.is_broken:
+                call.by = connection
+                return
+            self._close(connection)
+            self.drop(connection.generation)
+            call.by = self._acquire()
+
+    def _has_ended(self, connection: Connection) -> bool:
+        """Returns whether something has come although nothing was asked."""
+        with contextlib.suppress(Unanswered):
+            connection.is_broken = self._can_read(connection, 0)
+        return connection.is_broken
+
+    # Connections.
 
     def _acquire(self) -> Connection:
-        """An idle connection, or the first that is ready.
-
-        Waits for a new one at most for the timeout, and longer for one that others use while the
-        server answers them.
-        """
-        with self._changed:
-            if self._idle:
-                return self._idle.pop()
-            self._waiting += 1
-            try:
-                return self._wait_for_one()
-            finally:
-                self._waiting -= 1
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        return self._wait_for_one()
 
     def _wait_for_one(self) -> Connection:
-        node, failures = self._node, self._failures
-        asks_anyway = node.circuit.is_away
-        while not self._idle:
-            if node.circuit.is_away and not asks_anyway:
-                raise Unanswered(f"{node.name} is away")
-            if self._connecting < min(self._waiting, _MOST_CONNECTING, MOST_CONNECTIONS - self._open):
+        """Waits for a connection that is idle or new, as long as the server answers anything.
+
+        A wait that ends late tells nothing: this process was busy.
+        """
+        node, failure = self._node, self._failure
+        asks_anyway, waiter = node.circuit.is_away, threading.Lock()
+        waiter.acquire()
+        silent_s, tick_s = 0.0, node.timeout_s
+        self._waiters.append(waiter)
+        try:
+            while True:
                 self._begin_connecting()
-            progress = (node.last_heard, self._open)
-            # What woke too late lets those go first who have something to bring.
-            if self._changed.wait(node.timeout_s) or self._changed.wait(node.tick_s):
-                if self._failures != failures and not self._open:
+                last_heard, began = node.last_heard, time.monotonic()
+                if waiter.acquire(timeout=tick_s):
+                    self._waiters.append(waiter)
+                with contextlib.suppress(IndexError):
+                    return self._idle.pop()
+                if self._failure is not failure and not self._counted:
                     assert self._failure is not None
                     raise why_not_connected(self._failure, node.name)
-            elif progress == (node.last_heard, self._open) and not self._idle:
-                raise Unanswered("no connection yet")
-        return self._idle.pop()
+                if node.circuit.is_away and not asks_anyway:
+                    raise Unanswered(f"{node.name} is away")
+                is_late = time.monotonic() - began > tick_s + node.tick_s
+                silent_s = 0.0 if is_late or node.last_heard > last_heard else silent_s + tick_s
+                tick_s = node.tick_s if silent_s else node.timeout_s
+                if silent_s > node.timeout_s:
+                    silence = Unanswered(f"no connection within {node.timeout_s * 1000:g} ms")
+                    node.circuit.failed(silence)
+                    raise silence
+        finally:
+            with contextlib.suppress(ValueError):
+                while True:
+                    self._waiters.remove(waiter)
 
     def _begin_connecting(self) -> None:
-        self._connecting += 1
-        threading.Thread(target=self._connect, args=(self._generation,), daemon=True).start()
+        room = MOST_CONNECTIONS - len(self._counted)
+        if len(self._connecting) < min(len(self._waiters), _MOST_CONNECTING, room):
+            one = object()
+            self._connecting.add(one)
+            _thread.start_new_thread(self._connect, (one, self._generation))
 
-    def _connect(self, generation: int) -> None:
+    def _connect(self, one: object, generation: int) -> None:
         """On a thread of its own: connecting outlives the call that began it."""
-        changed = self._changed
+        node, raw = self._node, None
         try:
-            raw = self._node.endpoint.new()
+            raw = node.endpoint.new()
             raw.connect()
-            connection = Connection(raw, self._node, generation)
         except Exception as error:
-            with changed:
-                self._connecting -= 1
-                self._failures += 1
-                self._failure = error
-                if not self._open and not is_callers_fault(error):
-                    self._node.circuit.failed(error)
-                changed.notify_all()
-            return
-        self._node.connected()
-        with changed:
-            self._connecting -= 1
-            self._open += 1
-        self._release(connection)
+            if raw is not None:
+                raw.disconnect()
+            self._failure = error
+            if not self._counted and not is_callers_fault(error):
+                node.circuit.failed(error)
+            self._wake(len(self._waiters))
+        else:
+            connection = Connection(raw, generation)
+            self._counted.add(connection)
+            node.last_heard = connection.heard_at
+            node.connected()
+            self._release(connection)
+        finally:
+            self._connecting.discard(one)
 
     def _release(self, connection: Connection) -> None:
-        with self._changed:
-            if connection.generation == self._generation:
-                self._idle.append(connection)
-                self._changed.notify()
-                return
-        self._close(connection)
-
-    def _take_back(self, connection: Connection) -> None:
-        with self._changed:
-            has_room = self._open < MOST_CONNECTIONS
-            self._open += has_room
-        if has_room:
-            self._release(connection)
+        if (
+            connection.is_broken
+            or connection.generation != self._generation
+            or len(self._counted) > MOST_CONNECTIONS
+        ):
+            self._close(connection)
         else:
-            connection.close()
+            self._idle.append(connection)
+        self._wake(1)
+
+    def _wake(self, count: int) -> None:
+        for _ in range(count):
+            with contextlib.suppress(IndexError):
+                self._waiters.popleft().release()
 
     def _close(self, connection: Connection) -> None:
-        self._give_away(connection)
+        self._counted.discard(connection)
         connection.close()
-
-    def _give_away(self, connection: Connection) -> None:
-        """It is none of these any more."""
-        with self._changed:
-            self._open -= 1
-            self._changed.notify()
-
-
-class _LateReplies:
-    """Reads replies that nobody waits for any more: they say that the server is back, and what it took."""
-
-    def __init__(self, late: Callable[[Call, Any], None], take_back: Callable[[Connection], None]) -> None:
-        self._late = late
-        self._take_back = take_back
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[Connection, Call, float]] = []
-        self._is_running = False
-
-    def wait_for(self, connection: Connection, call: Call) -> None:
-        with self._lock:
-            self._waiting.append((connection, call, time.monotonic() + connection.node.stall_s))
-            if self._is_running:
-                return
-            self._is_running = True
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                waiting = list(self._waiting)
-                if not waiting:
-                    self._is_running = False
-                    return
-            with selectors.DefaultSelector() as selector:
-                for connection, _, _ in waiting:
-                    selector.register(connection.socket, selectors.EVENT_READ, connection)
-                ready = {key.data for key, _ in selector.select(0.02)}
-            for one in waiting:
-                connection, call, until = one
-                if connection not in ready and time.monotonic() < until:
-                    continue
-                with self._lock:
-                    self._waiting.remove(one)
-                if connection not in ready or not self._read(connection, call):
-                    connection.close()
-
-    def _read(self, connection: Connection, call: Call) -> bool:
-        """Whether the connection is of use again."""
-        replies: list[Any] = [None]
-        try:
-            replies = connection.read(connection.owes or call.replies)[-call.replies :]
-        except Unanswered:
-            if not connection.is_left:
-                return False
-        else:
-            circuit = connection.node.circuit
-            for reply in replies:
-                if circuit.is_away or type(reply) is ReplyError:
-                    circuit.heard(reply)
-            if not connection.is_left:
-                self._take_back(connection)
-        self._give_back(call, replies[0] if call.replies == 1 else replies)
-        return not connection.is_left
-
-    def _give_back(self, call: Call, reply: Any) -> None:
-        try:
-            self._late(call, reply)
-        except Unanswered:
-            pass  # as late as the call itself: sent, and perhaps done
-        except Exception:
-            LOG.exception("what a late call took was not given back")
