@@ -39,7 +39,7 @@ class Server(BaseServer):
     """
 
     def run(self, steps: Steps[T]) -> T:
-        return run(self._exchange, steps, self.leave)
+        return run(steps)
 
     def spawn(self, steps: Steps[None]) -> None:
         # Not by threading.Thread, whose start waits: a greenlet's timeout could end it there.
@@ -59,10 +59,6 @@ class Server(BaseServer):
     def ping(self) -> bool:
         """Whether the server answers."""
         return self.run(self.answers())
-
-    @staticmethod
-    def _exchange(call: Call) -> Any:
-        return call.node.transport.exchange(call)
 
     def _client_of(self, url: str) -> Any:
         return client_of(url, "")

@@ -23,6 +23,7 @@ class Call:
         "commands",
         "future",
         "is_over",
+        "is_parted",
         "late",
         "node",
         "once",
@@ -51,6 +52,8 @@ class Call:
         """What it took goes back: its caller has gone, or was denied in the meantime."""
         self.is_over = False
         """Nothing comes for it any more."""
+        self.is_parted = False
+        """Of threads: its connection has been given back, or is read by another."""
         self.claims = [True]
         """Taken by what gives back, so that it is done once."""
         self.late: Callable[[Any], None] | None = None

@@ -139,6 +139,7 @@ class Transport:
         self.server = server
         self.detach = server.detach
         self.tick = 0
+        self._connect_within_s = max(CONNECT_WITHIN_S, node.timeout_s)
         self._shared: Connection | None = None
         """By which all calls are sent that do not wait in the server."""
         self._all: set[Connection] = set()
@@ -280,7 +281,7 @@ class Transport:
                 connecting.cancel()
                 self.detach(self._abandon(raw))
                 if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
-                    error = TimeoutError(f"no connection within {CONNECT_WITHIN_S:g} s")
+                    error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
                 if not isinstance(error, Exception):
                     raise
                 if not is_callers_fault(error):
@@ -359,13 +360,13 @@ class Transport:
     def _begin_ticking(self) -> None:
         if self._ticking is None:
             self._heard_tick = self.tick
-        elif self._naps:
-            self._ticking.cancel()
-        else:
+        elif not self._naps:
             return
         self._tick_in(self.node.tick_s)
 
     def _tick_in(self, seconds: float) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
         self._naps = seconds > self.node.tick_s
         self._ticking = self.loop.call_later(seconds, self._on_tick)
 
@@ -379,7 +380,7 @@ class Transport:
         if self._unsent and self._is_silent_since(self._unsent[0].tick):
             self._give_up_unsent(Unanswered(f"no connection within {node.timeout_s * 1000:g} ms"))
         for connecting, since in self._connecting.items():
-            if (self.tick - since) * node.tick_s > CONNECT_WITHIN_S:
+            if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
                 connecting.cancel()
         for connection in list(self._all):
             self._look_at(connection)

@@ -32,14 +32,14 @@ _LONGEST_S = 86_400.0
 _PING: tuple[Command, ...] = (("PING",),)
 
 
-def run(exchange: Callable[[Call], Any], steps: Steps[T], leave: Callable[[Call], None]) -> T:
+def run(steps: Steps[T]) -> T:
     """Sends what the steps ask for, until they are over."""
     call, is_delivered = None, False
     try:
         call = next(steps)
         while True:
             try:
-                reply = exchange(call)
+                reply = call.node.transport.exchange(call)
             except (Unanswered, TokenBucketError) as error:
                 call = steps.throw(error)
             else:
@@ -52,9 +52,8 @@ def run(exchange: Callable[[Call], Any], steps: Steps[T], leave: Callable[[Call]
     except TokenBucketError:
         raise
     except BaseException:  # a signal, Ctrl-C, a greenlet's timeout, a hook: the caller gets no decision
-        if call is not None and not (is_delivered and call.late):
-            call.undo = True
-            leave(call)
+        if call is not None:
+            call.node.transport.interrupted(call, is_delivered)
         steps.close()
         raise
 
@@ -126,11 +125,19 @@ class Transport:
         finally:
             self._part(call)
 
+    def interrupted(self, call: Call, is_delivered: bool) -> None:
+        """Called when the caller is gone. `is_delivered`: its reply has been used."""
+        self._part(call)
+        if not (is_delivered and call.late):
+            call.undo = True
+            self._leave(call)
+
     def _part(self, call: Call) -> None:
         """Ends a call, however it went, without waiting for anything."""
         connection = call.by
-        if connection is None:
+        if connection is None or call.is_parted:
             return
+        call.is_parted = True
         if call.is_answered or not call.sent:
             call.is_over = True
             if call.until is not None:
@@ -178,10 +185,13 @@ class Transport:
                 self._read_one(connection, call)
 
     def _write(self, connection: Connection, words: tuple[Command, ...]) -> None:
+        data = packed(connection.raw, words)
+        connection.is_broken = True  # what is interrupted here, the driver closes
         try:
-            connection.raw.send_packed_command(packed(connection.raw, words), check_health=False)
+            connection.raw.send_packed_command(data, check_health=False)
         except Exception as error:
             raise self._broken(connection, error) from error
+        connection.is_broken = False
 
     def _broken(self, connection: Connection, error: Exception) -> Exception:
         """Returns what to raise for an error inside the driver."""
@@ -335,6 +345,7 @@ class Transport:
             self._release(connection)
         finally:
             self._connecting.discard(one)
+            self._begin_connecting()  # for those that still wait
 
     def _release(self, connection: Connection) -> None:
         if (
