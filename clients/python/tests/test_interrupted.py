@@ -200,7 +200,7 @@ def test_a_task_cancelled_in_the_round_of_its_reply_gives_back(server: Service, 
             lambda: admin.execute_command("TB.HOLDS", "slots:a") == [],  # type: ignore[no-untyped-call]
             "the slot",
         )
-        await limiter.aclose()
+        await of.aclose()
         await client.aclose()
 
     asyncio.run(main())

@@ -13,9 +13,11 @@ from ..transport.circuit import Node
 from ..transport.server import LOG, BaseServer
 from ..transport.tasks import Transport
 from ..values.decision import Decision, Denied, JointDecision
+from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches, Waiter
-from .operations import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
+from .hold import HoldOperations, Used
+from .operations import Backend, JointOperations, OnDecision, OnError, Operations, Part
 from .threads import client_of, server_of
 
 __all__ = ["Client", "Hold", "JointLimiter", "Limiter", "Server"]
@@ -73,7 +75,7 @@ class Server(BaseServer):
     def _exchange(self, call: Call) -> Coroutine[Any, Any, Any]:
         return self._transport(call.node).exchange(call)
 
-    def spawn(self, steps: Steps[None]) -> None:
+    def spawn(self, steps: Steps[Any]) -> None:
         self.detach(self.run(steps))
 
     def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -254,7 +256,7 @@ class Limiter(_Closing, Operations):
 
         `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
         """
-        part = Part("", self.prefix + name, name, limit or self.limit, amount)
+        part = Part("", self._key(name), name, limit or self.limit, amount)
         return Hold(self, [part], ttl_ms, max_wait_ms)
 
     async def aclose(self) -> None:
@@ -282,50 +284,39 @@ class Limiter(_Closing, Operations):
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
         if decision is None:
             decision = await self._wait_for_batch(batches, batch, cost, loop)
+        for giving in self._give_evicted_back(batches):
+            await self._run_once(giving)
         self._tell(name, limit, decision, began)
         return decision
 
     async def _wait_for_batch(
         self, batches: Batches, batch: Batch, cost: int, loop: asyncio.AbstractEventLoop
     ) -> Decision:
-        waiter = Waiter(cost, loop.create_future())
+        ready = loop.create_future()
+        waiter = Waiter(cost, lambda: None if ready.done() else ready.set_result(None))
         batch.waiting.append(waiter)
-        if not batch.is_fetching:
-            batch.is_fetching = True
-            task = self.server.detach(self._fetch_for_all(batches, batch))
-            self._fetches.add(task)
-            task.add_done_callback(self._fetches.discard)
+        if batch.leader is None:
+            batch.leader = self.server.detach(self._fetch_for_all(batches, batch))
+            self._fetches.add(batch.leader)
+            batch.leader.add_done_callback(self._fetches.discard)
         try:
-            await waiter.ready
+            await ready
         except asyncio.CancelledError:
-            if waiter in batch.waiting:
-                batch.waiting.remove(waiter)
-            self._return(batch, waiter)
+            batch.leave(waiter)
             raise
         if waiter.error is not None:
             raise waiter.error
         assert waiter.decision is not None
         return waiter.decision
 
-    @staticmethod
-    def _return(batch: Batch, waiter: Waiter) -> None:
-        """Puts back, once, what was spent for a caller who is gone."""
-        decision, waiter.decision = waiter.decision, None
-        if decision is not None and decision.allowed and not decision.degraded:
-            batch.tokens += waiter.cost
-
     async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
-        """Detached: the fetched tokens are for all callers, not only for the one who began."""
+        """Detached: the fetched tokens are for all callers, not only for the one that began."""
         try:
-            await asyncio.sleep(0)  # those who take in the same round of the loop share the fetch
+            await asyncio.sleep(0)  # those that take in the same round of the loop share the fetch
             while batch.waiting:
-                for waiter in await self.server.run(self._fetch(batches, batch)):
-                    if not waiter.ready.done():
-                        waiter.ready.set_result(None)
-                    else:  # cancelled, and not awake yet to say so itself
-                        self._return(batch, waiter)
+                await self.server.run(self._fetch(batches, batch))
         finally:
-            batch.is_fetching = False
+            batch.leader = None
 
 
 class JointLimiter(_Closing, JointOperations):
@@ -397,29 +388,38 @@ class Hold(HoldOperations):
 
     async def _awaited(self) -> Self:
         if not self._asked:
-            self._asked = True
-            await self._limiter._run(self._renew(first=True))
+            await self.renew()
         return self
 
     async def renew(self) -> JointDecision:
         """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
         if self._is_inherited or self._settling is not None:
             return self.decision
+        began = self._limiter._clock.monotonic()
         first, self._asked = not self._asked, True
-        return await self._limiter._run(self._renew(first))
+        decision = await self._limiter._run(self._renew(first))
+        self._limiter._tell_all(self._parts, decision, began)
+        return decision
 
     async def settle(self, used: Used | None = None) -> JointDecision:
         """Ends the hold, with `used` as told or as it was set. The first call is final.
 
-        It is done to the end even if the caller is cancelled meanwhile, who is so only then.
+        What is not reported counts as used in a bucket that refills; slots of a pool come back. It is
+        done to the end even if the caller is cancelled meanwhile, who is so only then.
         """
         if self._is_inherited:
             return self.decision
-        parts = self._amounts_used(self.used if used is None else used)
-        if self._settling is None:
-            self.stop_renewing()
-            self._settling = self._limiter.server.detach(self._settle_after_renewal(parts))
-        return await _to_the_end(self._settling)
+        return await self._end(self._amounts_used(self.used if used is None else used))
+
+    async def _end(self, parts: list[Part]) -> JointDecision:
+        if self._settling is not None:
+            return await _to_the_end(self._settling)
+        began = self._limiter._clock.monotonic()
+        self.stop_renewing()
+        self._settling = self._limiter.server.detach(self._settle_after_renewal(parts))
+        settled = await _to_the_end(self._settling)
+        self._limiter._tell_all(parts, settled, began)
+        return settled
 
     async def _settle_after_renewal(self, parts: list[Part]) -> JointDecision:
         # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
@@ -440,7 +440,16 @@ class Hold(HoldOperations):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.settle()
+        try:
+            try:
+                await self.settle()
+            except BadArgument:  # of `used`: the hold ends all the same
+                await self._end(self._amounts_used(None))
+                raise
+        except TokenBucketError:
+            if error is None:
+                raise
+            self._limiter.server.log.exception("a hold was not settled as its work has reported")
 
     def stop_renewing(self) -> None:
         """Leaves the hold to expire, if it is not settled before."""
@@ -449,7 +458,7 @@ class Hold(HoldOperations):
             self._timer = None
 
     def _renew_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._renew_every_s, self._begin_renewing)
+        self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
         self._renew_later()

@@ -182,7 +182,7 @@ class BaseServer:
 
     # What threads and asyncio do in ways of their own.
 
-    def spawn(self, steps: Steps[None]) -> None:
+    def spawn(self, steps: Steps[Any]) -> None:
         """Runs them in the background."""
         raise NotImplementedError
 
