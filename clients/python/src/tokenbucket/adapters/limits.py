@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -101,16 +102,37 @@ def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dic
     return of_server, of_limiter, {n: v for n, v in given.items() if n not in _OF_SERVER | _OF_LIMITER}
 
 
+_denied: ContextVar[tuple[str, float] | None] = ContextVar("tokenbucket_denied", default=None)
+"""The key of the last denial in this thread or task, and when the same cost would pass.
+
+A strategy is asked for the reset time without the cost that was denied.
+"""
+
+
+def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
+    if decision.allowed:
+        _denied.set(None)
+    else:
+        # No wait helps a cost above the capacity: whoever obeys comes back no sooner than in a period.
+        wait_s = decision.retry_after_ms / 1000 if decision.retry_after_ms >= 0 else limit.window_s or 1
+        _denied.set((key, time.time() + max(wait_s, 1)))
+    return decision
+
+
 class _Level:
     """What a bucket has to tell."""
 
-    def __init__(self, limit: Limit, look: Decision, next_token: Decision | None) -> None:
-        self.capacity = int(limit.capacity)
-        self.remaining = max(look.remaining, 0)
-        self.used = self.capacity - self.remaining
+    def __init__(self, key: str, limit: Limit, look: Decision, next_token: Decision | None) -> None:
+        capacity, now = int(limit.capacity), time.time()
+        is_open = look.degraded and look.allowed and look.reset_after_ms == 0
+        self.remaining = capacity if is_open else max(look.remaining, 0)
+        self.used = capacity - self.remaining
         # When the next call passes, of an empty bucket; of others, when it is full.
         wait_ms = look.reset_after_ms if next_token is None else next_token.retry_after_ms
-        self.resets_at = time.time() + max(wait_ms, 0) / 1000
+        self.resets_at = now + max(wait_ms, 1000 if self.used == capacity else 0) / 1000
+        denied = _denied.get()
+        if denied is not None and denied[0] == key and denied[1] > now:
+            self.resets_at = denied[1]
 
     @property
     def stats(self) -> WindowStats:
@@ -144,11 +166,11 @@ class TokenBucketStorage(
         return _ERRORS
 
     def take(self, key: str, limit: Limit, amount: int) -> Decision:
-        return self.limiter.take(key, amount, limit=limit)
+        return _noted(key, limit, self.limiter.take(key, amount, limit=limit))
 
     def look(self, key: str, limit: Limit) -> _Level:
         look = self.limiter.peek(key, 0, limit=limit)
-        return _Level(limit, look, None if look.remaining > 0 else self.limiter.peek(key, limit=limit))
+        return _Level(key, limit, look, None if look.remaining > 0 else self.limiter.peek(key, limit=limit))
 
     def check(self) -> bool:
         try:
@@ -250,12 +272,12 @@ class AsyncTokenBucketStorage(
         return _ERRORS
 
     async def take(self, key: str, limit: Limit, amount: int) -> Decision:
-        return await self.limiter.take(key, amount, limit=limit)
+        return _noted(key, limit, await self.limiter.take(key, amount, limit=limit))
 
     async def look(self, key: str, limit: Limit) -> _Level:
         look = await self.limiter.peek(key, 0, limit=limit)
         next_token = None if look.remaining > 0 else await self.limiter.peek(key, limit=limit)
-        return _Level(limit, look, next_token)
+        return _Level(key, limit, look, next_token)
 
     async def check(self) -> bool:
         try:

@@ -43,6 +43,10 @@ __all__ = ["TokenBucketCallback", "callback"]
 _PARALLEL = "parallel"
 # Of a call that says neither.
 _ASSUMED_OUTPUT_TOKENS = 256
+# More than any model gives, and what a bucket can still count when it is multiplied.
+_MOST_TOKENS = 100_000_000
+_METADATA = ("metadata", "litellm_metadata")
+_ID = "tokenbucket_id"
 # A call whose end nobody tells is renewed no longer.
 _LONGEST_CALL_S = 3600
 # Of calls whose response has not begun; LiteLLM may tell the end of a call before.
@@ -101,14 +105,15 @@ class TokenBucketCallback(CustomLogger):
 
     def estimate(self, data: Mapping[str, Any]) -> int:
         """How many tokens a call may cost; to be overridden. The settlement corrects it."""
-        output = data.get("max_completion_tokens") or data.get("max_tokens") or _ASSUMED_OUTPUT_TOKENS
+        given = (_whole(data, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+        output = next((one for one in given if one), _ASSUMED_OUTPUT_TOKENS) * (_whole(data, "n") or 1)
         text = data.get("prompt") or data.get("input")
         of_input: int = litellm.token_counter(
             model=str(data.get("model", "")),
             messages=data.get("messages"),
             text=None if data.get("messages") else str(text or ""),
         )
-        return int(output) + of_input
+        return output + of_input
 
     def limits_of(self, who: Any) -> dict[str, tuple[str, Limit]]:
         """The limits of a key and its team, and whose they are; to be overridden."""
@@ -129,9 +134,8 @@ class TokenBucketCallback(CustomLogger):
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
     ) -> dict[str, Any]:
         """Holds what the call may cost, or denies it."""
-        id = data.setdefault("litellm_call_id", uuid.uuid4().hex)
         whose = self.limits_of(user_api_key_dict)
-        if not whose or id in self._calls:
+        if not whose or _id_of(data) in self._calls:
             return data
         limits = {which: limit for which, (_, limit) in whose.items()}
         hold = await self.limiter.hold(
@@ -143,6 +147,7 @@ class TokenBucketCallback(CustomLogger):
         if not hold.allowed:
             raise self._refusal(hold.decision, limits)
         await hold.__aenter__()
+        id = _given_id(data)
         patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self._forget, id)
         self._calls[id] = _Call(hold, patience)
         self._headers[id] = self.limiter.headers(hold.decision, limits=limits)
@@ -155,14 +160,15 @@ class TokenBucketCallback(CustomLogger):
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (tokens := _tokens(response)) is not None:
-            await self._settle(data.get("litellm_call_id"), tokens)
+            await self._settle(_id_of(data), tokens)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
-        await self._settle(kwargs.get("litellm_call_id"), _tokens(response_obj))
-        self._forget(kwargs.get("litellm_call_id"))
+        id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
+        await self._settle(id, _tokens(response_obj))
+        self._forget(id)
 
     async def async_post_call_failure_hook(
         self,
@@ -172,8 +178,8 @@ class TokenBucketCallback(CustomLogger):
         traceback_str: str | None = None,
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
-        await self._settle(request_data.get("litellm_call_id"), 0)
-        self._forget(request_data.get("litellm_call_id"))
+        await self._settle(_id_of(request_data), 0)
+        self._forget(_id_of(request_data))
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -184,7 +190,7 @@ class TokenBucketCallback(CustomLogger):
                 yield chunk
         except (GeneratorExit, asyncio.CancelledError):
             # In a task of its own, as this one is being cancelled.
-            ending = asyncio.create_task(self._settle_broken_off(request_data.get("litellm_call_id")))
+            ending = asyncio.create_task(self._settle_broken_off(_id_of(request_data)))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
             raise
@@ -192,26 +198,26 @@ class TokenBucketCallback(CustomLogger):
     async def async_post_call_response_headers_hook(
         self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any
     ) -> dict[str, str] | None:
-        return self._headers.pop(str(data.get("litellm_call_id")), None)
+        return self._headers.pop(_id_of(data), None)
 
-    async def _settle_broken_off(self, id: Any) -> None:
+    async def _settle_broken_off(self, id: str) -> None:
         """What LiteLLM has counted until then, if it tells; else all that was held."""
         await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
         await self._settle(id, None)
         self._forget(id)
 
-    async def _settle(self, id: Any, tokens: float | None) -> None:
+    async def _settle(self, id: str, tokens: float | None) -> None:
         """Whoever comes first settles: of some calls several hooks tell the end."""
-        call = self._calls.get(str(id))
+        call = self._calls.get(id)
         if call is None or call.is_settled:
             return
         call.is_settled = True
         call.hold.used = call.used(tokens)
         await call.hold.__aexit__(None, None, None)
 
-    def _forget(self, id: Any) -> None:
+    def _forget(self, id: str) -> None:
         """Leaves a hold that was not settled to expire."""
-        if (call := self._calls.pop(str(id), None)) is not None:
+        if (call := self._calls.pop(id, None)) is not None:
             call.patience.cancel()
             call.hold.stop_renewing()
 
@@ -222,6 +228,39 @@ class TokenBucketCallback(CustomLogger):
             return HTTPException(503, "the rate limiter is not available", headers)
         denied = [which for which, one in decision.each.items() if not one.allowed]
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
+
+
+def _given_id(data: dict[str, Any]) -> str:
+    """Gives a call an id that no client can choose, unlike LiteLLM's, which comes from a header."""
+    id = uuid.uuid4().hex
+    # What LiteLLM hands on to every hook, under one of these names.
+    for name in _METADATA:
+        if name == _METADATA[0] or isinstance(data.get(name), dict):
+            data[name] = {**(data.get(name) or {}), _ID: id}
+    return id
+
+
+def _id_of(data: Mapping[str, Any]) -> str:
+    for name in _METADATA:
+        metadata = data.get(name)
+        if isinstance(metadata, dict) and isinstance(metadata.get(_ID), str):
+            return str(metadata[_ID])
+    return ""
+
+
+def _whole(data: Mapping[str, Any], name: str) -> int | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    try:
+        number = -1 if isinstance(value, bool) or int(value) != float(value) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number <= _MOST_TOKENS:
+        raise HTTPException(
+            400, f"{name}: {str(value)[:32]!r} is not a whole number from 0 to {_MOST_TOKENS}"
+        )
+    return number
 
 
 def _limits(

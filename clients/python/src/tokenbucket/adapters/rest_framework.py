@@ -37,11 +37,20 @@ def limiter() -> Limiter:
     return Limiter(server, Limit(0, 1), options.pop("prefix", "tb:django:"), **options)
 
 
-class TokenBucketThrottle(throttling.SimpleRateThrottle):
-    """What a throttle of your own extends, as it would `SimpleRateThrottle`."""
+def _limit(requests: int, seconds: int) -> Limit:
+    return Limit(requests, f"{requests}/{seconds}s" if requests else 1)
 
-    limit: Limit
+
+class TokenBucketThrottle(throttling.SimpleRateThrottle):
+    """What a throttle of your own extends, as it would `SimpleRateThrottle`.
+
+    Its hooks are called as there. `num_requests` and `duration` may be set or returned by a `parse_rate`
+    of your own, `key` and `now` are those of the request, and `history` has an item for each token in use.
+    """
+
+    limit: Limit | None = None
     decision: Decision | None = None
+    _parsed: tuple[int | None, int | None] = None, None
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         if rate is None:
@@ -49,9 +58,9 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
         if " " in rate:
             self.limit = Limit.parse(rate)
         else:
-            requests, seconds = super().parse_rate(rate)
-            self.limit = Limit(requests, f"{requests}/{seconds}s" if requests else 1)
-        return int(float(self.limit.capacity)), self.limit.window_s
+            self.limit = _limit(*super().parse_rate(rate))
+        self._parsed = int(float(self.limit.capacity)), self.limit.window_s
+        return self._parsed
 
     def get_ident(self, request: Any) -> str:
         """The framework's; of an IPv6 address the /64, because one host has all of it to choose from."""
@@ -67,11 +76,21 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
     def allow_request(self, request: Any, view: Any) -> bool:
         if self.rate is None:
             return True
-        key = self.get_cache_key(request, view)
-        if key is None:
+        self.key = self.get_cache_key(request, view)
+        if self.key is None:
             return True
-        self.decision = limiter().take(key, limit=self.limit)
-        return self.decision.allowed
+        wanted = self.num_requests, self.duration
+        limit = self.limit if self.limit and wanted == self._parsed else _limit(*wanted)
+        self.decision = limiter().take(self.key, limit=limit)
+        self.now = self.timer()
+        self.history = [self.now] * min(
+            max(self.num_requests - self.decision.remaining, 0), self.num_requests
+        )
+        return bool(self.throttle_success() if self.decision.allowed else self.throttle_failure())
+
+    def throttle_success(self) -> bool:
+        """Called for each request that is let through. The bucket has counted it already."""
+        return True
 
     def wait(self) -> float | None:
         """Seconds, for Retry-After, which the framework rounds up."""

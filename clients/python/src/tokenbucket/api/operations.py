@@ -251,6 +251,18 @@ class Operations(Backend):
                 batches.forget(name, limit or self.limit)
         return self._reset([self._key(name)])
 
+    def _book_here(self, name: str, cost: Number, max_wait_ms: float) -> Decision | None:
+        """Books a place in the bucket of this process; None if that does not decide."""
+        if self._on_error != "local":
+            return None
+        reply = self.server.local.execute(
+            *self._words(name, "TB.RESERVE", self.limit, cost, int(max_wait_ms))
+        )
+        return None if isinstance(reply, ReplyError) else Decision.read(reply, True)
+
+    def _give_here(self, name: str, amount: Number) -> None:
+        self.server.local.execute(*self._words(name, "TB.GIVE", self.limit, amount))
+
     # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
 
     def _batched(self, cost: Number) -> bool:

@@ -149,7 +149,7 @@ class Transport:
         self._closing: set[asyncio.Task[None]] = set()
         self._connecting: dict[asyncio.Task[Any], int] = {}
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
-        self._is_connecting_shared = self._flushing = self._naps = False
+        self._is_connecting_shared = self._flushing = self._naps = self._is_closed = False
         self._ticking: asyncio.TimerHandle | None = None
         self._last_heard = 0.0
         self._heard_tick = 0
@@ -182,6 +182,8 @@ class Transport:
     def _flush(self) -> None:
         """Sends in one write what was asked for in one round of the event loop."""
         self._flushing = False
+        if self._is_closed:
+            self._fail_unsent(Unanswered("the limiter was closed"))
         if not self._unsent:
             return
         if self._ticking is None:
@@ -348,6 +350,7 @@ class Transport:
             connection.end(Unanswered("dropped"))
 
     async def close(self) -> None:
+        self._is_closed = True
         for connecting in self._connecting:
             connecting.cancel()
         for connection in list(self._all):
