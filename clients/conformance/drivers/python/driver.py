@@ -590,4 +590,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     threading.stack_size(STACK_BYTES)
-    uvloop.run(main())
+    (asyncio if os.environ.get("LOOP") == "asyncio" else uvloop).run(main())
