@@ -14,13 +14,18 @@ from services import Service
 pytestmark = pytest.mark.only("python")
 
 
+def connect(package: Package, server: Service) -> None:
+    package.server(server)
+    package.limiter("first", capacity=1, rate="1/h", prefix="first:")
+
+
 def hold(package: Package, name: str, on: str = "l", amount: Any = 100) -> None:
     words = {"on": on, "as": name, "name": "user", "amount": amount, "ttl_ms": 60_000}
     assert package.driver.do("hold", **words)["allowed"]
 
 
 def test_what_is_not_reported_counts_as_used(package: Package, server: Service, admin: redis.Redis) -> None:
-    package.server(server)
+    connect(package, server)
     package.limiter(capacity=1000, rate="1/h")
     hold(package, "h")
     assert package.driver.do("settle", hold="h")["allowed"]
@@ -28,7 +33,7 @@ def test_what_is_not_reported_counts_as_used(package: Package, server: Service, 
 
 
 def test_slots_of_a_pool_come_back(package: Package, server: Service, admin: redis.Redis) -> None:
-    package.server(server)
+    connect(package, server)
     package.limiter("slots", capacity=2, rate="0", connect=False)
     hold(package, "h", on="slots", amount=2)
     assert package.driver.do("settle", hold="h")["allowed"]
@@ -38,7 +43,7 @@ def test_slots_of_a_pool_come_back(package: Package, server: Service, admin: red
 def test_of_several_limits_each_counts_as_it_is(
     package: Package, server: Service, admin: redis.Redis
 ) -> None:
-    package.server(server)
+    connect(package, server)
     limits = {"tokens": [1000, "1/h"], "slots": [2, "0"]}
     package.driver.do("joint", name="j", server="s", limits=limits)
     hold(package, "h", on="j", amount={"tokens": 100, "slots": 1})
@@ -50,7 +55,7 @@ def test_of_several_limits_each_counts_as_it_is(
 def test_a_use_of_an_unknown_limit_is_an_error_and_the_hold_stays(
     package: Package, server: Service, admin: redis.Redis
 ) -> None:
-    package.server(server)
+    connect(package, server)
     package.driver.do("joint", name="j", server="s", limits={"tokens": [1000, "1/h"]})
     hold(package, "h", on="j", amount={"tokens": 100})
     for used in ({"token": 5}, {"tokens": -1}):
