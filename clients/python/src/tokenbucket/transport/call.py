@@ -17,26 +17,6 @@ _ID: Command = ("CLIENT", "ID")
 class Call:
     """One or more commands in one write, and what becomes of a reply that comes too late."""
 
-    __slots__ = (
-        "by",
-        "claims",
-        "commands",
-        "future",
-        "is_over",
-        "is_parted",
-        "late",
-        "node",
-        "once",
-        "pause_s",
-        "quiet_until",
-        "replies",
-        "sent",
-        "tick",
-        "undo",
-        "until",
-        "words",
-    )
-
     def __init__(self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...]) -> None:
         self.node = node
         self.commands = commands
