@@ -285,7 +285,7 @@ class Limiter(_Closing, Operations):
         if decision is None:
             decision = await self._wait_for_batch(batches, batch, cost, loop)
         for giving in self._give_evicted_back(batches):
-            await self._run_once(giving)
+            self.server.spawn(giving)
         self._tell(name, limit, decision, began)
         return decision
 

@@ -324,11 +324,12 @@ class Operations(Backend):
             return []
         return [self._give(batch.name, left, batch.limit) for batch, left in batches.drain()]
 
-    def _give_evicted_back(self, batches: Batches) -> Iterator[Steps[Decision]]:
+    def _give_evicted_back(self, batches: Batches) -> Iterator[Steps[None]]:
         """What the batches had left that made room for others."""
         while batches.evicted:
             batch, left = batches.evicted.popleft()
-            yield self._simple("TB.GIVE", batch.name, batch.limit, left, once=True)
+            words = self._words(batch.name, "TB.GIVE", batch.limit, left)
+            yield self.server.give_back(words, always=False)
 
 
 class JointOperations(Backend):

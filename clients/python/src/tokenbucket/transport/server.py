@@ -164,15 +164,15 @@ class BaseServer:
     def leave(self, call: Call) -> None:
         """Called when a call has no caller any more, and when nothing comes for it any more."""
         for command in call.owed():
-            self.spawn(self._give_back(command))
+            self.spawn(self.give_back(command))
 
-    def _give_back(self, command: Command) -> Steps[None]:
+    def give_back(self, command: Command, always: bool = True) -> Steps[None]:
         """Sends what a late grant owes. A hold is ended by its id, so that can be sent until it is there."""
         may_repeat = command[0] == "TB.MSETTLE"
         until, pause_s = self.clock.monotonic() + LONGEST_GIVING_BACK_S, 0.0
         while True:
             try:
-                yield from self.ask(command, once=not may_repeat, always=True, pause_s=pause_s)
+                yield from self.ask(command, once=not may_repeat, always=always, pause_s=pause_s)
                 return
             except Unanswered:
                 # Else as late as the call itself: sent, and perhaps done.
