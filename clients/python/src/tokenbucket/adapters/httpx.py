@@ -23,7 +23,7 @@ import httpx
 from ..api import asyncio as _asyncio
 from ..api.operations import checked_wait
 from ..api.threads import Hold, Limiter
-from ..values.decision import Decision, Denied
+from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
 from .outbound import Booking, Patience, pause, until_granted, until_granted_async
@@ -45,7 +45,7 @@ class RateLimitTimeout(Denied, httpx.TimeoutException):
     def __init__(self, name: str, decision: Decision, max_wait_ms: float) -> None:
         # Each base has arguments of its own.
         httpx.TimeoutException.__init__(self, _why(name, decision, max_wait_ms))
-        self.decision = decision
+        self.decision = JointDecision.of(decision)
         self._arguments = name, decision, max_wait_ms
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -293,6 +293,10 @@ class Transport:
                 del self._connecting[connecting]
         connection = Connection(self, raw, for_waits)
         self._all.add(connection)
+        if self._is_closed:  # meanwhile
+            why = Unanswered("the limiter was closed")
+            connection.end(why)
+            raise why
         node.last_heard = connection.heard_at
         node.connected()
         return connection
