@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +31,10 @@ _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 
 LANGUAGES = os.environ.get("LANGUAGES", "python,node,go,rust").split(",")
+# Whether packages speak TLS. Only the driver for Python knows how.
+TLS = bool(os.environ.get("TLS"))
+TLS_PORTS: dict[int, int] = {}
+"""Of servers, by their other ports."""
 # The client libraries of each driver.
 CLIENTS = {
     "python": ["redis-py", "redis-py-asyncio"],
@@ -70,7 +76,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "client" not in metafunc.fixturenames or by_itself:
         return
     only = metafunc.definition.get_closest_marker("only")
-    shapes = [False, True] if metafunc.definition.get_closest_marker("also_in_clusters") else [False]
+    in_clusters = metafunc.definition.get_closest_marker("also_in_clusters") and not TLS
+    shapes = [False, True] if in_clusters else [False]
     clients = [
         Client(language, library, in_cluster)
         for language in LANGUAGES
@@ -98,7 +105,10 @@ class Package:
 
     def server(self, at: Service | Proxy | int, name: str = "s", **options: Any) -> None:
         """Makes a Server `name` of the package, for what listens at that port."""
-        url = f"redis://127.0.0.1:{at if isinstance(at, int) else at.port}"
+        port = at if isinstance(at, int) else at.port
+        url = f"redis://127.0.0.1:{port}"
+        if TLS:
+            url = f"rediss://127.0.0.1:{TLS_PORTS.get(port, port)}?ssl_cert_reqs=none"
         where = {"cluster": [url]} if self.client.in_cluster else {"url": url}
         self.driver.do("server", name=name, client=self.client.library, **{**where, **options})
 
@@ -147,14 +157,36 @@ def package(start_driver: StartDriver, client: Client) -> Package:
     return Package(start_driver, client)
 
 
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path] | None:
+    """What servers and proxies show to packages that speak TLS, and its key."""
+    if not TLS:
+        return None
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return certificate, key
+
+
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
+def start_server(tmp_path: Path, certificate: tuple[Path, Path] | None) -> Iterator[StartServer]:
     started: list[Service] = []
 
     def start(*options: str, with_module: bool = True) -> Service:
         folder = tmp_path / f"server-{len(started)}"
         folder.mkdir()
         started.append(redis_server(folder, *options, with_module=with_module))
+        if certificate:
+            port = TLS_PORTS[started[-1].port] = free_port()
+            started[-1].command += ["--tls-port", str(port), "--tls-auth-clients", "no"]
+            started[-1].command += [
+                "--tls-cert-file",
+                str(certificate[0]),
+                "--tls-key-file",
+                str(certificate[1]),
+            ]
+            started[-1].command += ["--tls-ca-cert-file", str(certificate[0])]
         started[-1].start()
         return started[-1]
 
@@ -213,11 +245,14 @@ def watched_pair(
 
 
 @pytest.fixture
-def start_proxy() -> Iterator[StartProxy]:
+def start_proxy(certificate: tuple[Path, Path] | None) -> Iterator[StartProxy]:
     started: list[Proxy] = []
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+    if tls and certificate:
+        tls.load_cert_chain(*certificate)
 
     def start(server: Service, **options: Any) -> Proxy:
-        started.append(Proxy(server.port, **options))
+        started.append(Proxy(server.port, tls=tls, **options))
         return started[-1]
 
     yield start

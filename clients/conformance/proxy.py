@@ -1,12 +1,13 @@
 """A TCP proxy in front of a server: it delays, stalls, redirects, counts commands, and cuts replies off.
 
 It runs in a thread of its own, so that a test stays plain code. A cut happens after the server has executed
-the command, so that only the reply is lost.
+the command, so that only the reply is lost. It can speak TLS to clients, and not to the server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -18,8 +19,9 @@ CHUNK_BYTES = 1 << 16
 class Proxy:
     """Forwards connections on `port` to `target_port`, both on the loopback."""
 
-    def __init__(self, target_port: int, delay_s: float = 0) -> None:
+    def __init__(self, target_port: int, delay_s: float = 0, tls: ssl.SSLContext | None = None) -> None:
         self.target_port = target_port
+        self._tls = tls
         self.delay_s = delay_s
         """The one-way delay of every byte: half a round trip."""
         self.commands: Counter[str] = Counter()
@@ -64,7 +66,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=4096)
+        return await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=4096, ssl=self._tls)
 
     async def _drop_connections(self) -> None:
         links = list(self._links)

@@ -212,14 +212,13 @@ async def ask_model(
     body = chat.model_dump()
     if chat.stream:
         body["stream_options"] = {"include_usage": True}
-    # Until the model says what the call cost, all that is held is spent: it may work in vain.
-    hold.used = {"requests": 1, "tokens": hold.amounts["tokens"]}
+    # Until the model says what the call cost, all that is held counts as used: it may work in vain.
     try:
         asked = model.stream("POST", "/chat/completions", json=body)
         answer = await ending.enter_async_context(asked)
         return answer.raise_for_status()
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.HTTPStatusError) as error:
-        hold.used = {}  # the model never started, or refused
+        hold.used = 0  # the model never started, or refused
         raise HTTPException(502, "the model is not available") from error
     except httpx.HTTPError as error:
         raise HTTPException(502, NO_USABLE_ANSWER) from error

@@ -500,6 +500,15 @@ def test_while_redis_is_away_the_process_limits_itself(
     assert len(upstream.seen) == 11
 
 
+def test_every_request_that_the_local_limit_has_tokens_for_is_sent(
+    make: Make, own_server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+) -> None:
+    own_server.kill()
+    client = make(Limit(1, "40/s"), at=own_server, on_error="local", max_wait_ms=4000)
+    sent = threads.map(lambda _: client.get(upstream.url).status_code, range(60))
+    assert list(sent) == [200] * 60
+
+
 def test_a_closed_limiter_sends_when_redis_is_back(
     make: Make, own_server: Service, upstream: Upstream, threads: ThreadPoolExecutor
 ) -> None:

@@ -37,7 +37,7 @@ def limiter_on(server: Service, limit: Limit = LIMIT, **options: Any) -> TokenBu
 def limiter(server: Service) -> Iterator[TokenBucketRateLimiter]:
     one = limiter_on(server)
     yield one
-    one.close()
+    asyncio.run(one.aclose())
 
 
 def model_with(limiter: TokenBucketRateLimiter, **options: Any) -> GenericFakeChatModel:
@@ -101,7 +101,7 @@ def test_models_of_all_processes_wait_for_the_same_tokens(
         assert not waits[1].done()
         ask(server, "TB.GIVE", "tb:gpt", 10, STILL, 1)
         assert waits[1].result().content == "hello world"
-    another.close()
+    asyncio.run(another.aclose())
 
 
 def test_a_turn_that_does_not_come_is_an_error(server: Service) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from typing import Any
 
@@ -10,7 +12,7 @@ import redis
 
 from conftest import Make
 from services import Service, wait_for
-from tokenbucket import Decision, Denied, Limit
+from tokenbucket import BadArgument, Decision, Denied, Limit, Limiter, Server
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
@@ -142,11 +144,64 @@ def test_a_hold_that_died_is_charged_once(make: Make, server: Service) -> None:
     assert limiter.peek("a", 0).remaining == 55
 
 
-def test_what_several_limits_used_has_to_be_said_of_each(make: Make, server: Service) -> None:
-    limiter = make(server, {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL)})
-    hold = limiter.hold("demo", {"requests": 1, "tokens": 1})
-    with pytest.raises(ValueError, match="used"):
-        hold.settle(5)
+def test_what_is_not_reported_counts_as_used_but_slots_come_back(make: Make, server: Service) -> None:
+    limits = {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL), "slots": Limit(3, 0)}
+    limiter, amounts = make(server, limits), {"requests": 1, "tokens": 100, "slots": 1}
+    with contextlib.suppress(ConnectionError), limiter.hold("a", amounts) as hold:
+        raise ConnectionError("the caller has hung up")
+    assert hold.remaining == {"requests": 9, "tokens": 900, "slots": 3}
+    hold = limiter.hold("a", amounts)
+    hold.settle({"tokens": 30})
+    assert hold.remaining == {"requests": 8, "tokens": 870, "slots": 3}
+    hold = limiter.hold("a", amounts)
+    hold.settle(0)
+    assert hold.remaining == {"requests": 8, "tokens": 870, "slots": 3}
+    denied = limiter.hold("a", {"tokens": 871})
+    denied.settle()
+    assert denied.remaining == {"tokens": 870}
+
+
+def test_a_use_that_cannot_be_is_an_error_and_the_hold_ends_all_the_same(
+    make: Make, server: Service, caplog: Any
+) -> None:
+    limiter = make(server, {"tokens": Limit(1000, STILL), "slots": Limit(1, 0)})
+    wrong: list[Any] = [5, {"token": 5}, {"tokens": -1}, {"tokens": "many"}, {"slots": 1}]
+    for at, used in enumerate(wrong):
+        hold = limiter.hold("a", {"tokens": 100, "slots": 1})
+        with pytest.raises(BadArgument, match="used"):
+            hold.settle(used)
+        with pytest.raises(BadArgument, match="used"), hold:
+            hold.used = used
+        assert hold.remaining == {"tokens": 900 - 200 * at, "slots": 1}
+        with contextlib.suppress(ConnectionError), limiter.hold("a", {"tokens": 100, "slots": 1}) as hold:
+            hold.used = used
+            raise ConnectionError("which the error of `used` does not hide")
+        assert hold.remaining == {"tokens": 800 - 200 * at, "slots": 1}
+    assert "used" in caplog.text
+
+
+def test_a_name_that_is_none_is_an_error(make: Make, server: Service) -> None:
+    limiter, joint = make(server, Limit(1, STILL)), make(server, {"a": Limit(1, STILL)})
+    calls = (limiter.take, lambda name: limiter.hold(name, 1), lambda name: joint.take_all(name, {"a": 1}))
+    for name in (None, 42, b"a"):
+        for call in calls:
+            with pytest.raises(BadArgument, match="name"):
+                call(name)
+    with pytest.raises(BadArgument, match="'a'"):
+        joint.take_all({"b": "x"}, {"a": 1})
+
+
+def test_one_thread_renews_all_holds(server: Service) -> None:
+    limiter = Limiter(Server(redis.Redis(port=server.port), timeout_ms=20_000), Limit(50, 0))
+    before = threading.active_count()
+    with contextlib.ExitStack() as open_holds:
+        for _ in range(50):
+            open_holds.enter_context(limiter.hold("slot", 1, ttl_ms=1500))
+        assert threading.active_count() <= before + 1
+        time.sleep(3)
+        assert limiter.peek("slot", 0).remaining == 0
+    assert limiter.peek("slot", 0).remaining == 50
+    limiter.close()
 
 
 def test_every_decision_is_told(make: Make, server: Service) -> None:

@@ -132,6 +132,34 @@ def test_a_server_that_is_away_is_an_error_unless_a_policy_is_set(own_server: Se
     assert not hit(closed)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_policy_decides_every_question_while_the_server_is_away(own_server: Service, strategy: str) -> None:
+    uri = f"tokenbucket://127.0.0.1:{own_server.port}"
+    own_server.stop()
+    for on_error in ("open", "closed"):
+        storage: Any = storage_from_string(uri, on_error=on_error)
+        kind: Any = limits.strategies.STRATEGIES[strategy]
+        limiter = kind(storage)
+        for _ in range(2):
+            assert limiter.test(TEN, "alice") == limiter.hit(TEN, "alice") == (on_error == "open")
+            stats = limiter.get_window_stats(TEN, "alice")
+            assert stats.remaining == (10 if on_error == "open" else 0)
+            if on_error == "closed":
+                assert stats.reset_time > time.time() + 0.5, "not at once"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_denial_says_when_the_same_cost_passes(uri: str, strategy: str) -> None:
+    kind: Any = limits.strategies.STRATEGIES[strategy]
+    limiter = kind(storage_from_string(uri))
+    item = limits.parse("10 per hour")
+    for used, cost, waits_s in ((4, 7, 360), (0, 9, 3 * 360), (0, 11, 3600)):
+        assert limiter.hit(item, "a", cost=used) or not used
+        assert not limiter.hit(item, "a", cost=cost)
+        told = limiter.get_window_stats(item, "a").reset_time
+        assert told == pytest.approx(time.time() + waits_s, abs=30)
+
+
 def flask_app(uri: str, **options: Any) -> flask.Flask:
     app = flask.Flask("test")
     limiter = flask_limiter.Limiter(

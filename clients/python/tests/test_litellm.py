@@ -27,6 +27,8 @@ KEYS: dict[str, Any] = {
     "sk-requests": {"metadata": {"tokenbucket": ROOMY | {"requests": f"3 {STILL}"}}},
     "sk-tokens": {"metadata": {"tokenbucket": ROOMY | {"tokens": f"1000 {STILL}"}}},
     "sk-parallel": {"metadata": {"tokenbucket": ROOMY | {"parallel": 2}}},
+    "sk-ids": {"metadata": {"tokenbucket": ROOMY | {"requests": f"3 {STILL}"}}},
+    "sk-n": {"metadata": {"tokenbucket": ROOMY | {"tokens": f"1000 {STILL}"}}},
     "sk-many": {"metadata": {"tokenbucket": ROOMY | {"requests": f"10 {STILL}"}}},
     "sk-stream": {"metadata": {"tokenbucket": ROOMY}},
     "sk-hang-up": {"metadata": {"tokenbucket": ROOMY}},
@@ -186,6 +188,34 @@ def test_many_at_once_get_what_there_is(client: httpx.Client) -> None:
     with ThreadPoolExecutor(20) as threads:
         codes = list(threads.map(lambda _: chat(client, "sk-many").status_code, range(40)))
     assert sorted(codes) == [200] * 10 + [429] * 30
+
+
+def test_no_header_of_a_caller_switches_a_limit_off(client: httpx.Client) -> None:
+    def status(at: int) -> int:
+        headers = {"Authorization": "Bearer sk-ids", "x-litellm-call-id": "mine"}
+        metadata = {"tokenbucket_id": "mine"}
+        body = call("one", 5, metadata=metadata, litellm_metadata=metadata)
+        return client.post("/v1/chat/completions", json=body, headers=headers).status_code
+
+    with ThreadPoolExecutor(15) as threads:
+        assert sorted(threads.map(status, range(30))) == [200] * 3 + [429] * 27
+
+
+@pytest.mark.parametrize("max_tokens", [-500, "abc", 10**15, True])
+def test_a_number_of_tokens_that_cannot_be_is_the_callers_mistake(
+    client: httpx.Client, max_tokens: Any
+) -> None:
+    denied = chat(client, "sk-tokens", max_tokens=max_tokens)
+    assert denied.status_code == 400
+    assert "max_tokens" in denied.text
+
+
+def test_the_estimate_counts_every_choice(client: httpx.Client) -> None:
+    headers = {"Authorization": "Bearer sk-n"}
+    body = call("one", 300, n=4)
+    assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 429
+    body = call("one", 300, n=2)
+    assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
 
 
 def test_a_stream_is_settled_at_its_end(client: httpx.Client, buckets: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from proxy import Proxy
 
 from conftest import Make
 from services import Service, wait_for
-from tokenbucket import Limit, Limiter, Server
+from tokenbucket import Limit, Limiter
 
 STILL = "10/h"
 LIMITS = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL), "inflight": Limit(2, 0)}
@@ -66,30 +65,6 @@ def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
     assert remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
 
 
-class Interrupted(BaseException):
-    pass
-
-
-def test_an_interrupted_call_gives_back_what_it_took(server: Service, admin: redis.Redis) -> None:
-    """As Ctrl-C does, or a server that ends requests that take too long."""
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        limiter = Limiter(Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(5, STILL))
-        assert limiter.take("a").allowed
-        server.signal(signal.SIGSTOP)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Interrupted):
-            limiter.take("a", 3)
-        server.signal(signal.SIGCONT)
-        wait_for(lambda: limiter.peek("a", 0).remaining == 4, "the tokens")
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_a_forked_process_leaves_the_holds_of_its_parent_alone(server: Service, admin: redis.Redis) -> None:
     limiter = Limiter(f"redis://127.0.0.1:{server.port}", Limit(5, STILL))
     hold = limiter.hold("a", 2)
@@ -102,5 +77,5 @@ def test_a_forked_process_leaves_the_holds_of_its_parent_alone(server: Service, 
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert limiter.peek("a", 0).remaining == 2
-    hold.settle()
+    hold.settle(0)
     assert limiter.peek("a", 0).remaining == 4

@@ -153,3 +153,26 @@ def test_batches_and_denials_go_together(make: Make, server: Service, asked: Ask
     decisions = [limiter.take("a") for _ in range(100)]
     assert sum(decision.allowed for decision in decisions) == 20
     assert asked() == 2 * 3
+
+
+def test_a_batch_that_makes_room_for_others_gives_its_tokens_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenbucket.api.batches.MOST_BATCHES", 10)
+    limiter = tokenbucket.Limiter(FakeServer(), Limit(100, STILL), batch=50)
+    took = 0
+    for _ in range(3):
+        took += limiter.take("a").allowed
+        for at in range(11):
+            limiter.take(f"n{at}")
+    while limiter.take("a").allowed:
+        took += 1
+    assert took == 100
+
+
+def test_many_names_do_not_fill_a_drained_bucket_while_the_server_is_away(own_server: Service) -> None:
+    own_server.stop()
+    limiter = tokenbucket.Limiter(f"redis://127.0.0.1:{own_server.port}", Limit(5, STILL))
+    assert [limiter.take("a").allowed for _ in range(6)] == [True] * 5 + [False]
+    for at in range(10_001):
+        assert limiter.take(f"n{at}").degraded
+    assert not limiter.take("a").allowed
+    limiter.close()

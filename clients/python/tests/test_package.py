@@ -28,10 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_has_all_that_it_needs(wheel: Path) -> None:
-    sources = {
-        path.relative_to(PACKAGE / "src").as_posix() for path in (PACKAGE / "src/tokenbucket").iterdir()
-    }
-    sources = {path for path in sources if "__pycache__" not in path}
+    files = [path for path in (PACKAGE / "src").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    sources = {path.relative_to(PACKAGE / "src").as_posix() for path in files}
     assert {"tokenbucket/py.typed", SCRIPT} <= sources
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import django
 import httpx
@@ -21,7 +21,13 @@ settings.configure(
     SECRET_KEY="test",
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework"],
     REST_FRAMEWORK={
-        "DEFAULT_THROTTLE_RATES": {"anon": "3/day", "user": "5 10/h", "uploads": "2/day", "none": None},
+        "DEFAULT_THROTTLE_RATES": {
+            "anon": "3/day",
+            "user": "5 10/h",
+            "uploads": "2/day",
+            "none": None,
+            "hooked": "1/s",
+        },
         "DEFAULT_THROTTLE_CLASSES": ["tokenbucket.rest_framework.UserRateThrottle"],
         "DEFAULT_AUTHENTICATION_CLASSES": [],
     },
@@ -46,6 +52,24 @@ class Scopeless(rest_framework.UserRateThrottle):
     scope = "none"
 
 
+class Hooked(rest_framework.AnonRateThrottle):
+    """As one written for `SimpleRateThrottle`."""
+
+    seen: ClassVar[list[Any]] = []
+    scope = "hooked"
+
+    def parse_rate(self, rate: Any) -> Any:
+        return 2, 86_400
+
+    def throttle_success(self) -> Any:
+        self.seen.append((self.num_requests, len(self.history)))
+        return super().throttle_success()
+
+    def throttle_failure(self) -> Any:
+        self.seen.append(self.key)
+        return super().throttle_failure()
+
+
 class View(APIView):  # type: ignore[misc]
     authentication_classes = (ByHeader,)
 
@@ -62,6 +86,7 @@ urlpatterns = [
     path("anon", view(rest_framework.AnonRateThrottle)),
     path("user", View.as_view()),
     path("uploads", view(rest_framework.ScopedRateThrottle, throttle_scope="uploads")),
+    path("hooked", view(Hooked)),
     path("scopeless", view(rest_framework.ScopedRateThrottle, Scopeless)),
 ]
 
@@ -114,6 +139,12 @@ def test_a_scope_has_buckets_of_its_own(client: httpx.Client) -> None:
 
 def test_no_rate_is_no_limit(client: httpx.Client) -> None:
     assert codes(client, "/scopeless", 20) == [200] * 20
+
+
+def test_the_hooks_of_a_throttle_are_called(client: httpx.Client) -> None:
+    Hooked.seen.clear()
+    assert codes(client, "/hooked", 3) == [200, 200, 429]
+    assert Hooked.seen == [(2, 1), (2, 2), "throttle_hooked_127.0.0.1"]
 
 
 @pytest.mark.parametrize(("on_error", "code"), [("open", 200), ("closed", 429)])

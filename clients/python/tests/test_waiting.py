@@ -7,9 +7,8 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ import redis.asyncio
 import tokenbucket.asyncio
 from conftest import Make
 from launch import Servers, ask
-from services import Service, redis_server, wait_for
-from tokenbucket import BadArgument, Denied, Limit, Limiter, ModuleMissing, Server, ServerAway
+from services import Service, wait_for
+from tokenbucket import BadArgument, Limit, Limiter, ModuleMissing, Server, ServerAway
 from tokenbucket.testing import FakeServer
-from waiters import until_waiting, waiting
+from waiters import until_waiting
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
@@ -38,28 +37,6 @@ pytestmark = pytest.mark.usefixtures("admin")
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(64) as threads:
         yield threads
-
-
-def test_a_take_waits_until_somebody_gives_back(
-    make: Make, server: Service, threads: ThreadPoolExecutor
-) -> None:
-    limiter = make(server, Limit(1, STILL))
-    assert limiter.take("a", max_wait_ms=LONG_MS).allowed
-    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
-    until_waiting(server, 1)
-    limiter.give("a", 1)
-    decision = waits.result()
-    assert (decision.allowed, decision.remaining, decision.degraded) == (True, 0, False)
-
-
-def test_when_the_time_is_over_the_call_is_denied(make: Make, server: Service) -> None:
-    limiter = make(server, Limit(1, STILL))
-    assert limiter.take("a").allowed
-    began = time.monotonic()
-    decision = limiter.take("a", max_wait_ms=300)
-    assert time.monotonic() - began >= 0.3
-    assert (decision.allowed, decision.degraded) == (False, False)
-    assert decision.retry_after_ms > 300_000
 
 
 def test_a_wait_outlasts_the_timeouts_of_the_server_and_of_the_client(
@@ -84,23 +61,6 @@ def limits(limiter: Any, name: str) -> bool:
         return False
 
 
-def test_fifty_who_wait_are_served_in_order_and_keep_nobody_else(
-    make: Make, server: Service, threads: ThreadPoolExecutor
-) -> None:
-    limiter = make(server, Limit(50, STILL))
-    assert limiter.take("a", 50).allowed
-    waits: list[Future[Any]] = []
-    for count in range(50):
-        waits.append(threads.submit(limiter.take, "a", max_wait_ms=LONG_MS))
-        until_waiting(server, count + 1)
-    assert limiter.take("b").allowed
-    for served in range(1, 51):
-        limiter.give("a", 1)
-        wait_for(lambda first=served: all(one.done() for one in waits[:first]), "the next one")  # type: ignore[misc]
-        assert not any(one.done() for one in waits[served:])
-    assert all(one.result().allowed for one in waits)
-
-
 def test_a_joint_take_waits_for_all_or_takes_nothing(
     make: Make, server: Service, threads: ThreadPoolExecutor
 ) -> None:
@@ -119,24 +79,6 @@ def test_a_joint_take_waits_for_all_or_takes_nothing(
 def ask_server(server: Service, *words: Any) -> Any:
     with redis.Redis(port=server.port) as admin:
         return admin.execute_command(*words)
-
-
-def test_a_hold_waits_for_the_slot_of_another(
-    make: Make, server: Service, threads: ThreadPoolExecutor
-) -> None:
-    limiter = make(server, Limit(1, 0))
-
-    def work() -> int:
-        with limiter.hold("a", 1, max_wait_ms=LONG_MS) as hold:
-            return int(hold.remaining[""])
-
-    with limiter.hold("a", 1):
-        waits = threads.submit(work)
-        until_waiting(server, 1)
-        with pytest.raises(Denied), limiter.hold("a", 1, max_wait_ms=50):
-            pass
-    assert waits.result() == 0
-    wait_for(lambda: limiter.peek("a").allowed, "the end of the hold")
 
 
 def test_a_call_that_waits_asks_the_server_whatever_is_batched_or_remembered(
@@ -183,75 +125,17 @@ def test_where_too_many_wait_the_server_decides_at_once(
         ask_server(server, "CONFIG", "SET", "tokenbucket.max-waiters", 1000)
 
 
-def test_a_server_that_ends_meanwhile_leaves_the_call_to_on_error(
-    make: Make, own_server: Service, threads: ThreadPoolExecutor
-) -> None:
-    limiter = make(own_server, Limit(1, STILL), on_error="closed")
-    assert limiter.take("a").allowed
-    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
-    until_waiting(own_server, 1)
-    own_server.kill()
-    decision = waits.result()
-    assert (decision.allowed, decision.degraded) == (False, True)
-
-
-def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(make: Make, own_server: Service) -> None:
-    limiter = make(own_server, Limit(1, STILL), timeout_ms=200, on_error="local")
-    wait_for(lambda: not limiter.take("a", max_wait_ms=1).degraded, "a decision of the server")
-    own_server.signal(signal.SIGSTOP)
-    began = time.monotonic()
-    decision = limiter.take("b", max_wait_ms=LONG_MS)
-    assert time.monotonic() - began < LONG_MS / 1000 / 2
-    assert (decision.allowed, decision.degraded) == (True, True), "on_error decides without waiting"
-    own_server.signal(signal.SIGCONT)
-    wait_for(lambda: waiting(own_server) == 0, "the queue without it")
-
-
-def test_without_the_module_the_call_comes_back_at_the_told_moments(make: Make, tmp_path: Path) -> None:
-    bare = redis_server(tmp_path, with_module=False)
-    bare.start()
-    try:
-        with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
-            make(bare, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
-        limiter = make(bare, Limit(1, "5/s"), fallback="script")
-        took = [limiter.take("a", max_wait_ms=LONG_MS) for _ in range(3)]
-        assert [(one.allowed, one.degraded) for one in took] == [(True, False)] * 3
-        assert not limiter.take("a", max_wait_ms=1).allowed
-        calls: Any = ask_server(bare, "INFO", "commandstats")
-        assert 5 <= calls["cmdstat_evalsha"]["calls"] < 20
-        joint = make(bare, {"one": Limit(1, "5/s")}, fallback="script")
-        assert all(joint.take_all("a", {"one": 1}, max_wait_ms=LONG_MS).allowed for _ in range(2))
-    finally:
-        bare.stop()
-
-
 def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
     make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenbucket._server.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms))
+    monkeypatch.setattr(
+        "tokenbucket.transport.call.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms)
+    )
     with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
         make(server, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
     limiter = make(server, Limit(1, "5/s"), fallback="script")
     assert all(limiter.take("a", max_wait_ms=LONG_MS).allowed for _ in range(3))
     assert admin.keys() == ["tb:a"], "not those of the script"
-
-
-def test_a_slot_that_moves_takes_those_who_wait_along(
-    make_on_cluster: Make, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
-    with Servers(tmp_path, cluster=True) as nodes:
-        old, new, _ = nodes.nodes
-        limiter = make_on_cluster(old, Limit(1, STILL), timeout_ms=2000)
-        name = nodes.name_on(old, "tb:")
-        assert limiter.take(name).allowed
-        waits = threads.submit(limiter.take, name, max_wait_ms=LONG_MS)
-        until_waiting(old, 1)
-        nodes.move_slot_of("tb:" + name, new)
-        until_waiting(new, 1)
-        assert waiting(old) == 0
-        limiter.give(name, 1)
-        decision = waits.result()
-        assert (decision.allowed, decision.remaining, decision.degraded) == (True, 0, False)
 
 
 def test_a_failover_sends_those_who_wait_to_the_new_master(
@@ -342,37 +226,10 @@ def test_a_task_that_is_cancelled_leaves_the_queue(server: Service, by_anyio: bo
     asyncio.run(main())
 
 
-def test_what_is_granted_while_callers_leave_comes_back(server: Service, admin: redis.Redis) -> None:
-    async def main() -> None:
-        with asyncio_limiter(server, Limit(20, STILL)) as limiter:
-            async with limiter:
-                assert (await limiter.take("a", 20)).allowed
-                tasks = [asyncio.create_task(limiter.take("a", max_wait_ms=LONG_MS)) for _ in range(20)]
-                await asyncio.to_thread(until_waiting, server, 20)
-                giving = asyncio.create_task(limiter.give("a", 20))
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)  # the gift is on its way, and no grant has been read
-                for task in tasks:
-                    task.cancel()
-                took = await asyncio.gather(*tasks, return_exceptions=True)
-                await giving
-                kept = sum(not isinstance(one, BaseException) for one in took)
-                await asyncio.to_thread(
-                    wait_for, lambda: level(admin) == 20 - kept, "the tokens of those who left"
-                )
-
-    asyncio.run(main())
-
-
-def level(admin: redis.Redis) -> int:
-    state: Any = admin.execute_command("TB.STATE", "tb:a")  # type: ignore[no-untyped-call]
-    return int(float(state[0])) if state else 20
-
-
 def test_connections_by_which_nobody_waits_are_closed(
     server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenbucket._turns.IDLE_CLOSES_S", 0.1)
+    monkeypatch.setattr("tokenbucket.transport.tasks.IDLE_CLOSES_S", 0.1)
 
     async def main() -> None:
         with asyncio_limiter(server, Limit(1, STILL)) as limiter:

@@ -82,7 +82,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def is_asynchronous(limiter: Any) -> bool:
-    return type(limiter).__module__ == "tokenbucket.asyncio"
+    return hasattr(limiter, "aclose") or inspect.iscoroutinefunction(getattr(limiter, "settle", None))
 
 
 async def finished(result: Any) -> Any:
@@ -230,7 +230,8 @@ async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
         everybody = threading.Barrier(count)
 
         def work() -> None:
-            with on.hold(*words, ttl_ms=asked["ttl_ms"]):
+            with on.hold(*words, ttl_ms=asked["ttl_ms"]) as held:
+                held.used = 0
                 everybody.wait()
                 raise InterruptedError
 
@@ -241,7 +242,8 @@ async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
 
     async def work_async() -> None:
         nonlocal entered
-        async with on.hold(*words, ttl_ms=asked["ttl_ms"]):
+        async with on.hold(*words, ttl_ms=asked["ttl_ms"]) as held:
+            held.used = 0
             entered += 1
             await anyio.sleep_forever()
 
@@ -458,7 +460,8 @@ def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
     on, name = limiters[asked["on"]], asked["name"]
 
     async def work() -> AsyncIterator[str]:
-        async with on.hold(name, asked["amount"], ttl_ms=asked["ttl_ms"]):
+        async with on.hold(name, asked["amount"], ttl_ms=asked["ttl_ms"]) as held:
+            held.used = 0
             while True:
                 yield "more\n"
                 await anyio.sleep(0.05)
@@ -523,6 +526,12 @@ async def request(asked: dict[str, Any]) -> dict[str, Any]:
     return {"status": response.status_code}
 
 
+async def busy(asked: dict[str, Any]) -> dict[str, Any]:
+    """Keeps the event loop from everything else for so long."""
+    time.sleep(asked["ms"] / 1000)
+    return {}
+
+
 async def degraded(asked: dict[str, Any]) -> dict[str, Any]:
     return {"count": servers[asked["server"]].degraded_count}
 
@@ -542,7 +551,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     one.__name__: one
     for one in (server, limiter, joint, hold, settle, settle_inside, hold_cancelled, many, fork, http)
-} | {one.__name__: one for one in (second_runtime, cost, request, degraded, memory, close)}
+} | {one.__name__: one for one in (second_runtime, cost, request, busy, degraded, memory, close)}
 DO |= dict.fromkeys(
     ("take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset", "take_all"), operation
 )
@@ -581,4 +590,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     threading.stack_size(STACK_BYTES)
-    uvloop.run(main())
+    (asyncio if os.environ.get("LOOP") == "asyncio" else uvloop).run(main())

@@ -6,11 +6,11 @@
 The same for asyncio is in `tokenbucket.asyncio`.
 """
 
-from ._core import OnDecision, OnError
-from ._decision import Decision, Denied, JointDecision
-from ._errors import BadArgument, CrossSlot, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
-from ._limit import Limit, Number
-from ._sync import Client, Hold, JointLimiter, Limiter, Server
+from .api.operations import OnDecision, OnError
+from .api.threads import Client, Hold, JointLimiter, Limiter, Server
+from .values.decision import Decision, Denied, JointDecision
+from .values.errors import BadArgument, CrossSlot, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
+from .values.limit import Limit, Number
 
 __version__ = "0.1.0"
 

@@ -1,32 +1,7 @@
-"""Decisions as metrics of OpenTelemetry; needs its API alone.
+"""Decisions as metrics of OpenTelemetry: see `record_decisions`."""
 
-Limiter(client, limit, on_decision=record_decisions(limiter="search"))
-"""
+from .adapters.opentelemetry import record_decisions
 
-from __future__ import annotations
-
-from opentelemetry import metrics
-
-from ._core import OnDecision
-from ._decision import Decision
-from ._limit import Limit
-
-__all__ = ["record_decisions"]
-
-
-def record_decisions(meter: metrics.Meter | None = None, **attributes: str) -> OnDecision:
-    """Records how long each decision took, hence how many there were.
-
-    The histogram `tokenbucket.decision.duration` has the attributes `allowed`, `degraded` and what
-    is given here. Names are not among them: there would be a series for each caller.
-    """
-    meter = meter or metrics.get_meter("tokenbucket")
-    duration = meter.create_histogram(
-        "tokenbucket.decision.duration", unit="s", description="Time until a limiter had decided"
-    )
-
-    def record(name: str, limit: Limit, decision: Decision, seconds: float) -> None:
-        outcome = {"allowed": decision.allowed, "degraded": decision.degraded}
-        duration.record(seconds, {**attributes, **outcome})
-
-    return record
+__all__ = [
+    "record_decisions",
+]

@@ -7,8 +7,8 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from ._circuit import Node
-from ._connections import Endpoint
+from .circuit import Node
+from .driver import Endpoint
 
 SLOTS = 16_384
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
+import logging
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from ._batches import Batch, Batches, Waiter
-from ._circuit import Node
-from ._core import Backend, HoldOperations, JointOperations, OnDecision, OnError, Operations, Part, Used
-from ._decision import Decision, Denied, JointDecision
-from ._errors import BadArgument
-from ._limit import Limit, Number
-from ._server import BaseServer, Call, Steps
-from ._threads import Lines, run
+from ..transport.call import Call, Steps
+from ..transport.circuit import Node
+from ..transport.fork import begins_anew_after_fork
+from ..transport.server import LOG, BaseServer
+from ..transport.threads import Transport, run
+from ..values.decision import Decision, Denied, JointDecision
+from ..values.errors import BadArgument, TokenBucketError
+from ..values.limit import Limit, Number
+from .batches import Batch, Batches, Waiter
+from .hold import HoldOperations, Used
+from .operations import Backend, JointOperations, OnDecision, OnError, Operations, Part
+from .renewals import Renewals
 
 T = TypeVar("T")
 
@@ -36,41 +42,72 @@ class Server(BaseServer):
     the others. `fallback="script"`: a Lua script decides where the server lacks the module.
     """
 
+    def __init__(
+        self,
+        client: Client | str,
+        *,
+        timeout_ms: float = 100,
+        retry_every_ms: float = 500,
+        fallback: Literal["script"] | None = None,
+        log: logging.Logger = LOG,
+    ) -> None:
+        self.renewals = Renewals(log)
+        super().__init__(
+            client, timeout_ms=timeout_ms, retry_every_ms=retry_every_ms, fallback=fallback, log=log
+        )
+
+    def begin_anew(self) -> None:
+        self.renewals.begin_anew()
+        super().begin_anew()
+
     def run(self, steps: Steps[T]) -> T:
-        return run(self._exchange, steps)
+        return run(steps)
+
+    def spawn(self, steps: Steps[Any]) -> None:
+        # Not by threading.Thread, whose start waits: a greenlet's timeout could end it there.
+        _thread.start_new_thread(self._run_in_background, (steps,))
+
+    def _run_in_background(self, steps: Steps[Any]) -> None:
+        try:
+            self.run(steps)
+        except TokenBucketError:
+            self.log.exception("what a late call took was not given back")
 
     def close(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open."""
         for node in self._nodes():
-            node.lines.drop()
+            node.transport.drop()
 
     def ping(self) -> bool:
         """Whether the server answers."""
         return self.run(self.answers())
 
-    @staticmethod
-    def _exchange(call: Call) -> Any:
-        return call.node.lines.exchange(call)
-
-    def _too_late(self, call: Call, reply: Any) -> None:
-        for command in call.too_late(reply):
-            self.run(self.ask(command, once=True, always=True))
-
     def _client_of(self, url: str) -> Any:
         return client_of(url, "")
 
-    def _new_lines(self, node: Node) -> Any:
-        return Lines(node, self._too_late)
+    def _new_transport(self, node: Node) -> Any:
+        return Transport(node, self.leave)
 
     def _forget_connections(self, node: Node) -> None:
-        node.lines.forget()
+        node.transport.forget()
 
     def _drop_connections(self, call: Call) -> None:
-        call.node.lines.drop(call.by.generation)
+        call.node.transport.drop(call.by.generation)
 
 
-_shared_lock = threading.Lock()
-_shared_by_url: WeakValueDictionary[tuple[Any, str], BaseServer] = WeakValueDictionary()
+class _Shared:
+    """The servers that limiters have made, by their URLs."""
+
+    def __init__(self) -> None:
+        self.by_url: WeakValueDictionary[tuple[Any, str], BaseServer] = WeakValueDictionary()
+        self.begin_anew()
+        begins_anew_after_fork(self)
+
+    def begin_anew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_shared = _Shared()
 
 
 def server_of(kind: Any, client: Any) -> Any:
@@ -78,12 +115,13 @@ def server_of(kind: Any, client: Any) -> Any:
     if isinstance(client, kind):
         return client
     if isinstance(client, BaseServer):
-        raise BadArgument(f"client: {type(client).__module__}.Server is not for these limiters")
-    with _shared_lock:
+        package = "tokenbucket.asyncio" if client.is_asynchronous else "tokenbucket"
+        raise BadArgument(f"client: a {package}.Server is not for these limiters")
+    with _shared.lock:
         if isinstance(client, str):
-            server = _shared_by_url.get((kind, client))
+            server = _shared.by_url.get((kind, client))
             if server is None:
-                server = _shared_by_url[kind, client] = kind(client)
+                server = _shared.by_url[kind, client] = kind(client)
             return server
         # Kept where its connections come from, so that it lives as long.
         place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
@@ -224,7 +262,7 @@ class Limiter(_Closing, Operations):
 
         `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
         """
-        part = Part("", self.prefix + name, name, limit or self.limit, amount)
+        part = Part("", self._key(name), name, limit or self.limit, amount)
         return Hold(self, [part], ttl_ms, max_wait_ms)
 
     def close(self) -> None:
@@ -242,37 +280,37 @@ class Limiter(_Closing, Operations):
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
         if decision is None:
             decision = self._wait_for_batch(batches, batch, cost)
+        for giving in self._give_evicted_back(batches):
+            self._run(giving)
         self._tell(name, limit, decision, began)
         return decision
 
     def _wait_for_batch(self, batches: Batches, batch: Batch, cost: int) -> Decision:
-        """One of those who wait fetches for all, then the next if there is anybody left."""
-        waiter = Waiter(cost, threading.Event())
-        with batches.lock:
-            batch.waiting.append(waiter)
-            leads = not batch.is_fetching
-            batch.is_fetching = True
-        if not leads:
-            waiter.ready.wait()
-        if waiter.decision is None and waiter.error is None:
-            self._lead(batches, batch, waiter)
+        """Fetches for all that wait, or waits for the caller that does."""
+        ready = threading.Event()
+        waiter = Waiter(cost, ready.set)
+        is_here = False
+        try:
+            with batches.lock:
+                batch.waiting.append(waiter)
+                batch.leader = batch.leader or waiter
+            if batch.leader is not waiter:
+                ready.wait()
+            if not waiter.is_decided:  # it leads, or the one that led has handed over
+                self._run(self._fetch(batches, batch))
+            is_here = True
+        finally:
+            with batches.lock:
+                if not is_here:  # interrupted, as by Ctrl-C
+                    batch.leave(waiter)
+                if batch.leader is waiter:
+                    batch.leader = batch.waiting[0] if batch.waiting else None
+                    if batch.leader is not None:
+                        batch.leader.wake()
         if waiter.error is not None:
             raise waiter.error
         assert waiter.decision is not None
         return waiter.decision
-
-    def _lead(self, batches: Batches, batch: Batch, leader: Waiter) -> None:
-        served: list[Waiter] = []
-        try:
-            served = self._run(self._fetch(batches, batch))
-        finally:
-            with batches.lock:
-                if leader in batch.waiting:  # interrupted, as by Ctrl-C
-                    batch.waiting.remove(leader)
-                heir = batch.waiting[0] if batch.waiting else None
-                batch.is_fetching = heir is not None
-            for waiter in [*served, *([heir] if heir else [])]:
-                waiter.ready.set()
 
 
 class JointLimiter(_Closing, JointOperations):
@@ -337,42 +375,69 @@ class Hold(HoldOperations):
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
         super().__init__(limiter, parts, ttl_ms, max_wait_ms)
         self._limiter = limiter
-        self._over = threading.Event()
-        self._renewing: threading.Thread | None = None
-        self._settling = threading.Lock()
+        self.is_over = False
+        # A renewal on its way could arrive after the settlement.
+        self._one_at_a_time = threading.Lock()
         self._settled: JointDecision | Exception | None = None
+        began = limiter._clock.monotonic()
         limiter._run(self._renew(first=True))
+        limiter._tell_all(parts, self.decision, began)
 
     def renew(self) -> JointDecision:
         """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
-        if self._is_inherited or self._over.is_set():
-            return self.decision
-        return self._limiter._run(self._renew())
+        began = self._limiter._clock.monotonic()
+        if self.renew_in_background():
+            self._limiter._tell_all(self._parts, self.decision, began)
+        return self.decision
+
+    def renew_in_background(self) -> bool:
+        """Returns whether it was renewed. `on_decision` is not called."""
+        if self._is_inherited:
+            return False
+        with self._one_at_a_time:
+            if self.is_over:
+                return False
+            self._limiter._run(self._renew())
+            return True
 
     def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold, with `used` as told or as it was set. The first call is final."""
+        """Ends the hold, with `used` as told or as it was set. The first call is final.
+
+        What is not reported counts as used in a bucket that refills; slots of a pool come back.
+        """
         if self._is_inherited:
             return self.decision
-        parts = self._amounts_used(self.used if used is None else used)
-        with self._settling:
-            if self._settled is None:
-                # Waited for: a renewal on its way could arrive after the settlement.
-                self.stop_renewing()
-                if self._renewing is not None and self._renewing is not threading.current_thread():
-                    self._renewing.join()
-                try:
-                    self._settled = self._limiter._run(self._settle(parts))
-                except Exception as error:
-                    self._settled = error
+        return self._end(self._amounts_used(self.used if used is None else used))
+
+    def _end(self, parts: list[Part]) -> JointDecision:
+        began, is_first = self._limiter._clock.monotonic(), self._settled is None
+        if self._settled is None:
+            self.stop_renewing()
+            with self._one_at_a_time:
+                if self._settled is None:
+                    self._settled = self._settle_once(parts)
         if isinstance(self._settled, Exception):
             raise self._settled
+        if is_first:
+            self._limiter._tell_all(parts, self._settled, began)
         return self._settled
+
+    def _settle_once(self, parts: list[Part]) -> JointDecision | Exception:
+        calls: list[Call] = []
+        try:
+            return self._limiter._run(self._settle(parts, calls))
+        except TokenBucketError as error:
+            return error
+        except BaseException:  # interrupted
+            self._settled = JointDecision(allowed=False, lost=True)
+            if not any(call.sent for call in calls):
+                self._limiter.server.spawn(self._settle(parts))
+            raise
 
     def __enter__(self) -> Self:
         if not self.allowed:
             raise Denied(self.decision)
-        self._renewing = threading.Thread(target=self._renew_until_over, daemon=True)
-        self._renewing.start()
+        self._limiter.server.renewals.add(self)
         return self
 
     def __exit__(
@@ -381,15 +446,17 @@ class Hold(HoldOperations):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.settle()
+        try:
+            try:
+                self.settle()
+            except BadArgument:  # of `used`: the hold ends all the same
+                self._end(self._amounts_used(None))
+                raise
+        except TokenBucketError:
+            if error is None:
+                raise
+            self._limiter.server.log.exception("a hold was not settled as its work has reported")
 
     def stop_renewing(self) -> None:
         """Leaves the hold to expire, if it is not settled before."""
-        self._over.set()
-
-    def _renew_until_over(self) -> None:
-        while not self._over.wait(self._renew_every_s):
-            try:
-                self.renew()
-            except Exception:
-                self._limiter.server.log.exception("a hold was not renewed")
+        self.is_over = True

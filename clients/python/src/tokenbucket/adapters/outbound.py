@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from fractions import Fraction
 
-from ._clock import Clock
-from ._core import Backend, Operations, Part
-from ._decision import Decision
-from ._errors import ModuleMissing
-from ._server import Steps
+from ..api.operations import Backend, Operations, Part
+from ..local.clock import Clock
+from ..transport.call import Steps
+from ..values.decision import Decision
+from ..values.errors import ModuleMissing
+from ..values.limit import Number
 
 # How often a pause tries to hold what is left, while others take some of it.
 _TRIES = 3
@@ -42,19 +43,57 @@ class Patience:
         return pause_s if pause_s <= left_s else None
 
 
-def until_granted(patience: Patience, ask: Callable[[float], Decision]) -> Decision:
+class Booking:
+    """A place in the bucket of this process, while that decides.
+
+    A caller that asks it again and again may be overtaken each time; one that has booked is not.
+    """
+
+    def __init__(self, limiter: Operations, name: str, cost: Number) -> None:
+        self._limiter, self._name, self._cost = limiter, name, cost
+
+    def of(self, decision: Decision, left_ms: float) -> Decision | None:
+        """Returns the place, to be waited for; None if the server decides or there is none in time."""
+        if decision.allowed or not decision.degraded:
+            return None
+        booked = self._limiter._book_here(self._name, self._cost, left_ms)
+        return booked if booked is not None and booked.allowed else None
+
+    def give_back(self) -> None:
+        self._limiter._give_here(self._name, self._cost)
+
+
+def until_granted(
+    patience: Patience, ask: Callable[[float], Decision], booking: Booking | None = None
+) -> Decision:
     """Asks until granted or too late, and returns the last decision. `ask` gets the ms it may wait."""
     while True:
         decision = ask(patience.left_ms)
+        if booking and (booked := booking.of(decision, patience.left_ms)):
+            try:
+                patience.clock.sleep(booked.retry_after_ms / 1000)
+            except BaseException:
+                booking.give_back()
+                raise
+            return booked
         pause_s = patience.pause_s(decision)
         if pause_s is None:
             return decision
         patience.clock.sleep(pause_s)
 
 
-async def until_granted_async(patience: Patience, ask: Callable[[float], Awaitable[Decision]]) -> Decision:
+async def until_granted_async(
+    patience: Patience, ask: Callable[[float], Awaitable[Decision]], booking: Booking | None = None
+) -> Decision:
     while True:
         decision = await ask(patience.left_ms)
+        if booking and (booked := booking.of(decision, patience.left_ms)):
+            try:
+                await patience.clock.sleep_async(booked.retry_after_ms / 1000)
+            except BaseException:
+                booking.give_back()
+                raise
+            return booked
         pause_s = patience.pause_s(decision)
         if pause_s is None:
             return decision

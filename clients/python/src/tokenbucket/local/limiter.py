@@ -5,8 +5,8 @@ They decide as the module does, in exact arithmetic.
 
 from __future__ import annotations
 
+import heapq
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,12 +14,14 @@ from functools import lru_cache
 from math import floor
 from typing import Any
 
-from ._calendar import Refill, refill_of
-from ._errors import ReplyError
-from ._limit import Limit
+from ..values.errors import ReplyError
+from ..values.limit import Limit
+from .calendar import Refill, refill_of
 
 _MICRO = 1_000_000
 _NEVER = -1
+# Longer than any bucket takes to fill: -1 becomes the end of it.
+_LONG_MS = 200 * 366 * 86_400_000
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class _Bucket:
     level: Fraction
     at: Fraction
     holds: dict[str, _Held] = field(default_factory=dict)
+    full_at: Fraction = Fraction(0)
 
 
 @dataclass(slots=True)
@@ -88,18 +91,21 @@ class _View:
 
 
 class Buckets:
-    """`now_ms` is the clock. Beyond `most` names the least recently used are forgotten."""
+    """`now_ms` is the clock. Beyond `most` names those are forgotten that are full, or will be first."""
 
     def __init__(self, now_ms: Callable[[], Fraction], most: int | None = None) -> None:
         self._now_ms = now_ms
         self._most = most
         self._now = Fraction(0)
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: dict[str, _Bucket] = {}
+        self._full_at: list[tuple[Fraction, str]] = []
+        """A heap; what was written to a bucket later makes an entry void."""
         self._lock = threading.Lock()
 
     def begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._buckets.clear()
+        self._full_at.clear()
 
     def execute(self, name: object, *arguments: object) -> Any:
         """The reply of the module to a command; an error is returned, not raised."""
@@ -134,9 +140,23 @@ class Buckets:
             self._buckets.pop(key, None)
             return
         self._buckets[key] = _Bucket(view.level, view.now, view.holds)
-        self._buckets.move_to_end(key)
-        if self._most is not None and len(self._buckets) > self._most:
-            self._buckets.popitem(last=False)
+        if self._most is not None:
+            self._buckets[key].full_at = full_at = view.now + view.ms_until(view.capacity) % _LONG_MS
+            heapq.heappush(self._full_at, (full_at, key))
+            if len(self._buckets) > self._most:
+                self._forget_one()
+            if len(self._full_at) > 2 * self._most + 2:
+                self._full_at = [(bucket.full_at, key) for key, bucket in self._buckets.items()]
+                heapq.heapify(self._full_at)
+
+    def _forget_one(self) -> None:
+        """Those that are drained stay: a caller does not make its bucket full by asking for many names."""
+        while True:
+            full_at, key = heapq.heappop(self._full_at)
+            bucket = self._buckets.get(key)
+            if bucket is not None and bucket.full_at == full_at:
+                del self._buckets[key]
+                return
 
     def _peek(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
         view = self._look(key, capacity, rate, pool=True)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Protocol
 
-from ._limit import Limit
+from ..values.limit import Limit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

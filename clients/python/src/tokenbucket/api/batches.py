@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ._clock import Clock
-from ._decision import Decision
-from ._limit import Limit
+from ..local.clock import Clock
+from ..values.decision import Decision
+from ..values.limit import Limit
 
 MOST_BATCHES = 10_000
 
@@ -20,10 +20,13 @@ class Waiter:
     """A take that waits for tokens to be fetched."""
 
     cost: int
-    ready: Any
-    """Of threads an event, of asyncio a future."""
+    wake: Callable[[], None]
     decision: Decision | None = None
     error: Exception | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        return self.decision is not None or self.error is not None
 
 
 @dataclass(slots=True)
@@ -36,7 +39,8 @@ class Batch:
     stale_at: float = 0
     reply: Decision = field(default_factory=lambda: Decision(allowed=False))
     waiting: list[Waiter] = field(default_factory=list)
-    is_fetching: bool = False
+    leader: Any = None
+    """What fetches for all that wait: a waiter, or with asyncio a task."""
 
     def left(self, now: float) -> int:
         """What may be spent: nothing once the bucket would have filled.
@@ -65,23 +69,29 @@ class Batch:
         """How much to fetch: one fetch serves all who wait."""
         return max(size, sum(waiter.cost for waiter in self.waiting) - self.tokens)
 
-    def serve(self, look: Decision | None) -> list[Waiter]:
-        """Those whose decision is made; the others wait for the next fetch.
+    def serve(self, look: Decision | None) -> None:
+        """Wakes those whose decision is made; the others wait for the next fetch.
 
         `look`: the reply of a bucket that had less than was asked for. More of the same would be in vain.
         """
-        served, waiting = [], []
-        for waiter in self.waiting:
+        waiting, self.waiting = self.waiting, []
+        for waiter in waiting:
             if waiter.cost <= self.tokens:
                 waiter.decision = self.spend(waiter.cost)
             elif look is not None:
                 waiter.decision = self._denial(look, waiter.cost)
             else:
-                waiting.append(waiter)
+                self.waiting.append(waiter)
                 continue
-            served.append(waiter)
-        self.waiting = waiting
-        return served
+            waiter.wake()
+
+    def leave(self, waiter: Waiter) -> None:
+        """Takes out a caller that is gone, and puts back, once, what was spent for it."""
+        if waiter in self.waiting:
+            self.waiting.remove(waiter)
+        decision, waiter.decision = waiter.decision, None
+        if decision is not None and decision.allowed and not decision.degraded:
+            self.tokens += waiter.cost
 
     def _denial(self, look: Decision, cost: int) -> Decision:
         """From the bucket's reply to a look for one token."""
@@ -108,13 +118,15 @@ class Batches:
         self.clock = clock
         self.lock = threading.Lock()
         self._batches: OrderedDict[tuple[str, Limit], Batch] = OrderedDict()
+        self.evicted: deque[tuple[Batch, int]] = deque()
+        """What is to be given back."""
 
     def of(self, name: str, limit: Limit) -> Batch:
         batch = self._batches.get((name, limit))
         if batch is None:
             batch = self._batches[name, limit] = Batch(name, limit)
             if len(self._batches) > MOST_BATCHES:
-                self._batches.popitem(last=False)
+                self._evict()
         else:
             self._batches.move_to_end((name, limit))
         return batch
@@ -124,6 +136,16 @@ class Batches:
         if batch.tokens >= cost and batch.left(self.clock.monotonic()) >= cost and not batch.waiting:
             return batch, batch.spend(cost)
         return batch, None
+
+    def _evict(self) -> None:
+        """Forgets the batch that was used longest ago and for which nothing is being fetched."""
+        for key, batch in self._batches.items():
+            if batch.leader is None:
+                del self._batches[key]
+                if left := batch.left(self.clock.monotonic()):
+                    batch.tokens = 0
+                    self.evicted.append((batch, left))
+                return
 
     def forget(self, name: str, limit: Limit) -> None:
         self._batches.pop((name, limit), None)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
-from ._batches import Batch, Batches
-from ._command import Command, Word, command, keys_of_name
-from ._decision import Decision, JointDecision
-from ._denials import Denials
-from ._errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
-from ._fork import begins_anew_after_fork
-from ._limit import Limit, Number
-from ._server import BaseServer, Call, Steps
+from ..transport.call import Call, Steps
+from ..transport.commands import Command, Word, command, keys_of_name
+from ..transport.fork import begins_anew_after_fork
+from ..transport.server import BaseServer
+from ..values.decision import Decision, JointDecision
+from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
+from ..values.limit import Limit, Number
+from .batches import Batch, Batches
+from .denials import Denials
 
 OnError = Literal["local", "open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
 
-Used = Number | Mapping[str, Number]
-
-MAX_HOLD_TTL_MS = MAX_WAIT_MS = 30 * 86_400_000
+MAX_WAIT_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +51,6 @@ class Backend:
         self._clock = server.clock
         self._has_left = False
         server.joined()
-        begins_anew_after_fork(self)
-
-    def begin_anew(self) -> None:
-        """In a process that was forked."""
 
     def _leave(self) -> bool:
         """Whether nobody else uses the server's connections."""
@@ -69,6 +62,15 @@ class Backend:
     def _tell(self, name: str, limit: Limit, decision: Decision, began: float) -> None:
         if self._on_decision:
             self._on_decision(name, limit, decision, self._clock.monotonic() - began)
+
+    def _tell_all(self, parts: Sequence[Part], decision: JointDecision, began: float) -> None:
+        for part in parts:
+            self._tell(part.name, part.limit, decision.each.get(part.which, decision), began)
+
+    def _key(self, name: str) -> str:
+        if not isinstance(name, str):
+            raise BadArgument(f"name: {name!r} is not a str")
+        return self.prefix + name
 
     def _degraded(self, words: Command, unanswered: Unanswered, once: bool) -> tuple[Any, bool]:
         """What `on_error` replies in the server's place, and whether the server's reply was lost."""
@@ -94,13 +96,14 @@ class Backend:
         always: bool = False,
         keep: bool = False,
         max_wait_ms: float = 0,
+        calls: list[Call] | None = None,
     ) -> Steps[tuple[Any, bool, bool]]:
         """The reply, whether it is `on_error`'s, and whether the server's was lost.
 
         What a reply that comes too late has granted is given back if the caller is gone, or was denied
         meanwhile. `keep`: it is not.
         """
-        calls: list[Call] = []
+        calls = [] if calls is None else calls
         late = _keep if keep else None
         try:
             if max_wait_ms:
@@ -109,13 +112,15 @@ class Backend:
                 reply = yield from self.server.ask(words, once=once, always=always, late=late, calls=calls)
             return reply, False, False
         except Unanswered as unanswered:
-            for call in calls:
-                call.undo = not once
-            reply, lost = self._degraded(words, unanswered, once)
-            if reply[0]:
-                for call in calls:
-                    call.undo = False
-            return reply, True, lost
+            stays = once  # the caller learns that nobody knows
+            try:
+                reply, lost = self._degraded(words, unanswered, once)
+                stays = stays or bool(reply[0])
+                return reply, True, lost
+            finally:
+                for call in () if stays else calls:
+                    call.undo = True
+                    self.server.leave(call)
 
     def _decide(
         self, name: str, limit: Limit, words: Command, once: bool = False, max_wait_ms: float = 0
@@ -133,22 +138,18 @@ class Backend:
         always: bool = False,
         keep: bool = False,
         max_wait_ms: float = 0,
+        calls: list[Call] | None = None,
     ) -> Steps[JointDecision]:
         """The reply to a command that is followed by the arguments of each part."""
-        began = self._clock.monotonic()
         arguments = (command(part.key, part.limit, part.amount) for part in parts)
         whole: Command = (*words, *chain.from_iterable(arguments))
         reply, degraded, lost = yield from self._ask(
-            whole, once=once, always=always, keep=keep, max_wait_ms=max_wait_ms
+            whole, once=once, always=always, keep=keep, max_wait_ms=max_wait_ms, calls=calls
         )
         if len(reply) == 4:
             reply = [*reply, []]
         which = [part.which for part in parts] if reply[4] else []
-        decision = JointDecision.read_each(reply, which, degraded, lost)
-        for part in parts:
-            one = decision.each.get(part.which, decision)
-            self._tell(part.name, part.limit, one, began)
-        return decision
+        return JointDecision.read_each(reply, which, degraded, lost)
 
     def _reset(self, keys: Sequence[str]) -> Steps[Decision]:
         degraded = False
@@ -190,6 +191,7 @@ class Operations(Backend):
         self._remembers = remember_denials
         self._batch = batch if batch > 1 else 0
         self.begin_anew()
+        begins_anew_after_fork(self)
 
     def begin_anew(self) -> None:
         self._denials = Denials(self._remembers, self._clock) if self._remembers else None
@@ -207,7 +209,7 @@ class Operations(Backend):
         return decision.headers(limit or self.limit, name, jitter)
 
     def _words(self, name: str, operation: str, limit: Limit, *arguments: Number) -> Command:
-        return command(operation, self.prefix + name, limit, *arguments)
+        return command(operation, self._key(name), limit, *arguments)
 
     def _simple(
         self, operation: str, name: str, limit: Limit | None, *arguments: Number, once: bool = False
@@ -247,7 +249,19 @@ class Operations(Backend):
         for batches in self._batches_of.values():
             with batches.lock:
                 batches.forget(name, limit or self.limit)
-        return self._reset([self.prefix + name])
+        return self._reset([self._key(name)])
+
+    def _book_here(self, name: str, cost: Number, max_wait_ms: float) -> Decision | None:
+        """Books a place in the bucket of this process; None if that does not decide."""
+        if self._on_error != "local":
+            return None
+        reply = self.server.local.execute(
+            *self._words(name, "TB.RESERVE", self.limit, cost, int(max_wait_ms))
+        )
+        return None if isinstance(reply, ReplyError) else Decision.read(reply, True)
+
+    def _give_here(self, name: str, amount: Number) -> None:
+        self.server.local.execute(*self._words(name, "TB.GIVE", self.limit, amount))
 
     # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
 
@@ -261,8 +275,8 @@ class Operations(Backend):
             batches = self._batches_of.setdefault(place, Batches(self._batch, self._clock))
         return batches
 
-    def _fetch(self, batches: Batches, batch: Batch) -> Steps[list[Any]]:
-        """Fetches for all who wait, and returns the waiters whose decision is made."""
+    def _fetch(self, batches: Batches, batch: Batch) -> Steps[None]:
+        """Fetches for all callers that wait, and wakes those whose decision is made."""
         with batches.lock:
             wanted = batch.wanted(batches.size)
         asked_at = self._clock.monotonic()
@@ -281,17 +295,17 @@ class Operations(Backend):
                 waiting, batch.waiting = batch.waiting, []
             for waiter in waiting:
                 self._decide_without(batch, waiter, error)
-            return waiting
+                waiter.wake()
+            return
         with batches.lock:
             batch.add(taken[0], taken[3], asked_at)
             batch.reply = Decision.read(taken)
             # That the bucket had less is what its reply to the look is about.
             short = None if taken[0] >= wanted or isinstance(looked, ReplyError) else Decision.read(looked)
-            served = batch.serve(short)
+            batch.serve(short)
             if self._denials and short is not None and batch.tokens == 0:
                 denied = replace(short, allowed=False, granted=0, retry_after_ms=max(short.retry_after_ms, 1))
                 self._denials.remember(batch.name, batch.limit, 1, denied, asked_at)
-            return served
 
     def _decide_without(self, batch: Batch, waiter: Any, error: Exception) -> None:
         """The server did not decide: `on_error` does, for each of those who wait."""
@@ -309,6 +323,13 @@ class Operations(Backend):
         if batches is None:
             return []
         return [self._give(batch.name, left, batch.limit) for batch, left in batches.drain()]
+
+    def _give_evicted_back(self, batches: Batches) -> Iterator[Steps[None]]:
+        """What the batches had left that made room for others."""
+        while batches.evicted:
+            batch, left = batches.evicted.popleft()
+            words = self._words(batch.name, "TB.GIVE", batch.limit, left)
+            yield self.server.give_back(words, always=False)
 
 
 class JointOperations(Backend):
@@ -346,6 +367,10 @@ class JointOperations(Backend):
         of = self.limits if limits is None else limits
         if unknown := [which for which in amounts if which not in of]:
             raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
+        if isinstance(name, Mapping) and (missing := [which for which in amounts if which not in name]):
+            raise BadArgument(f"name: {name!r} has none for the limit {missing[0]!r}")
+        if not all(isinstance(one, str) for one in (name.values() if isinstance(name, Mapping) else [name])):
+            raise BadArgument(f"name: {name!r} is neither a str nor one for each limit")
         return [
             Part(
                 which,
@@ -364,100 +389,11 @@ class JointOperations(Backend):
         limits: Mapping[str, Limit] | None,
         max_wait_ms: float,
     ) -> Steps[JointDecision]:
-        parts = self._parts(name, costs, limits)
-        return self._decide_all(parts, "TB.MTAKE", len(costs), max_wait_ms=checked_wait(max_wait_ms))
+        began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
+        words = ("TB.MTAKE", len(costs))
+        decision = yield from self._decide_all(parts, *words, max_wait_ms=checked_wait(max_wait_ms))
+        self._tell_all(parts, decision, began)
+        return decision
 
     def _reset_name(self, name: str | Mapping[str, str]) -> Steps[Decision]:
         return self._reset([keys_of_name(self.prefix, name, which) for which in self.limits])
-
-
-class HoldOperations:
-    """What is held for one piece of work until it is settled, or its holder is gone.
-
-    Work that was let through because the server was away has one too, which the first renewal after
-    its return takes, if there is room, and the settlement charges in any case.
-    """
-
-    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
-        if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
-            raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
-        self._backend = backend
-        self._parts = parts
-        self._ttl_ms = ttl_ms
-        self._max_wait_ms = checked_wait(max_wait_ms)
-        self._process = os.getpid()
-        self._was_local = False
-        self.id = uuid.uuid4().hex
-        self.amounts = {part.which: part.amount for part in parts}
-        """What is held of each limit; of a single limit, under the name \"\"."""
-        self.used: Used = 0
-        """What the work used, for the end of `with`: of several limits, by their names."""
-        self.decision = JointDecision(allowed=False)
-        """The first decision, then that of the last renewal."""
-        self.remaining: dict[str, int] = {}
-        """What each limit had left at the last reply of the server."""
-
-    @property
-    def allowed(self) -> bool:
-        return self.decision.allowed
-
-    @property
-    def _is_inherited(self) -> bool:
-        """Whether a fork made this one: the hold is the parent's to renew and to settle."""
-        return self._process != os.getpid()
-
-    @property
-    def _renew_every_s(self) -> float:
-        """Three times a ttl, so that one renewal may fail and the next still comes in time."""
-        return self._ttl_ms / 3000
-
-    def _renew(self, first: bool = False) -> Steps[JointDecision]:
-        # A late renewal is the hold of work that goes on; of a hold that was denied, nothing may stay.
-        self.decision = yield from self._backend._decide_all(
-            self._parts,
-            *("TB.MHOLD", len(self._parts), self._ttl_ms, self.id),
-            keep=not first,
-            max_wait_ms=self._max_wait_ms if first else 0,
-        )
-        self._note(self.decision)
-        return self.decision
-
-    def _amounts_used(self, used: Used) -> list[Part]:
-        of = used if isinstance(used, Mapping) else dict.fromkeys(self.amounts, used)
-        if of is not used and used != 0 and len(self._parts) > 1:
-            raise BadArgument(f"used: {used!r} does not say of which of {list(self.amounts)}")
-        return [replace(part, amount=of.get(part.which, 0)) for part in self._parts]
-
-    def _settle(self, parts: list[Part]) -> Steps[JointDecision]:
-        """What was not used comes back, what was used beyond the hold is charged.
-
-        A hold that is not there (it expired, or the server was away when the work began) is charged
-        what was used. Asked also while the server is thought to be away: what a settlement does not
-        tell is lost. Sent once: a second "not there" could mean that the first has settled.
-        """
-        settled = yield from self._backend._decide_all(
-            parts, "TB.MSETTLE", len(parts), self.id, once=True, always=True
-        )
-        self._note(settled)
-        if settled.degraded:
-            return settled
-        if self._was_local:
-            arguments = (command(part.key, part.limit, part.amount) for part in parts)
-            self._backend.server.local.execute(
-                "TB.MSETTLE", len(parts), self.id, *chain.from_iterable(arguments)
-            )
-        each = dict(settled.each)
-        for part in parts:
-            if not each[part.which].allowed and float(part.amount) > 0:
-                words = command("TB.CHARGE", part.key, part.limit, part.amount)
-                each[part.which] = Decision.read(
-                    *(yield from self._backend._ask(words, once=True, always=True))
-                )
-        settled = replace(settled, each=each, lost=any(one.lost for one in each.values()))
-        self._note(settled)
-        return settled
-
-    def _note(self, decision: JointDecision) -> None:
-        self._was_local = self._was_local or decision.degraded
-        if not decision.degraded:
-            self.remaining |= {which: one.remaining for which, one in decision.each.items()}

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
-from ._connections import Endpoint
-from ._errors import Fault, ReplyError, fault_of
+from ..values.errors import Fault, ReplyError, fault_of
+from .driver import Endpoint
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
 # A server that answers a moment too late is away and back all the time.
@@ -19,6 +19,8 @@ TICKS = 4
 
 # A connection that was idle for longer is tried before a call is sent that must not happen twice.
 IDLE_S = 0.1
+# How often a waiting call is ended that its caller has left.
+UNBLOCK_EVERY_S = 0.02
 
 
 class Circuit:
@@ -52,6 +54,10 @@ class Circuit:
     def let_through(self) -> None:
         """The call that was admitted is about to ask."""
         self._probing_until = 0.0
+
+    def try_now(self) -> None:
+        """Lets the next call ask: a connection was made."""
+        self._next_probe = 0.0
 
     def heard(self, reply: Any) -> None:
         """Called for a reply while the server is thought to be away, and for every error."""
@@ -139,10 +145,9 @@ class Node:
         """A connection is given up that tells nothing for so long while others do."""
         self.last_heard = 0.0
         """When anything came from the server, on any connection."""
-        self.lines: Any = None
-        """Its connections: see `_threads.py` and `_lanes.py`."""
-        self.turns: dict[Any, Any] = {}
-        """Of asyncio, of each event loop the connections by which calls wait, see `_turns.py`."""
+        self.transport: Any = None
+        """Its connections; with asyncio, those of each event loop."""
 
     def connected(self) -> None:
+        self.circuit.try_now()
         self.script.look_for_module()

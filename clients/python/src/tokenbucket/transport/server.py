@@ -1,7 +1,7 @@
 """Asking a server: whether it is worth a try, what to send, and what an error means.
 
 Nothing here waits or sends. `BaseServer.ask` is a generator that yields calls and is sent replies, so that
-threads and asyncio share every decision and differ in how they wait, see `_threads.py` and `_lanes.py`.
+threads and asyncio share every decision and differ in how they wait, see `threads.py` and `tasks.py`.
 """
 
 from __future__ import annotations
@@ -10,28 +10,14 @@ import functools
 import hashlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal, TypeVar
 
-from ._buckets import Buckets
-from ._circuit import Node
-from ._clock import REAL, Clock, unix_ms_now
-from ._cluster import Slots
-from ._command import (
-    NEED_THE_MODULE,
-    NO_SCRIPT,
-    Command,
-    key_of,
-    owed,
-    script_arguments,
-    script_key,
-    waiting,
-)
-from ._connections import Endpoint, endpoints_of
-from ._errors import (
+from ..local.clock import REAL, Clock, unix_ms_now
+from ..local.limiter import Buckets
+from ..values.errors import (
     BadArgument,
     CrossSlot,
     Fault,
@@ -41,11 +27,24 @@ from ._errors import (
     Unanswered,
     fault_of,
 )
-from ._fork import begins_anew_after_fork
-from ._resp import pack
+from .call import Call, Steps
+from .circuit import Node
+from .commands import (
+    NEED_THE_MODULE,
+    NO_SCRIPT,
+    Command,
+    key_of,
+    script_arguments,
+    script_key,
+)
+from .driver import Endpoint, endpoints_of
+from .fork import begins_anew_after_fork
+from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
+# Holds whose reply was lost are ended once the server is back; those that last longer may expire before.
+LONGEST_GIVING_BACK_S = 600.0
 _MOST_REDIRECTIONS = 16
 # How often a call is sent again within the timeout while its slot is on two nodes.
 _TRIES_OF_A_SPLIT_SLOT = 10
@@ -54,62 +53,6 @@ _TRIES_OF_A_SPLIT_SLOT = 10
 _NOT_HERE_NOW = {"TRYAGAIN", "UNBLOCKED"}
 
 T = TypeVar("T")
-
-
-class Call:
-    """What is sent at once to one node, and what becomes of a reply that comes too late."""
-
-    __slots__ = (
-        "by",
-        "commands",
-        "data",
-        "future",
-        "late",
-        "node",
-        "once",
-        "pause_s",
-        "replies",
-        "tick",
-        "undo",
-        "until",
-        "words",
-    )
-
-    def __init__(self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...]) -> None:
-        self.node = node
-        self.commands = commands
-        """As for the module: what a late grant owes is read from them."""
-        self.words = words
-        self.data = pack(words[0]) if len(words) == 1 else b"".join(map(pack, words))
-        self.replies = len(words)
-        self.once = False
-        """Whether it must not be sent a second time: a connection that was idle is tried before."""
-        self.pause_s = 0.0
-        """How long to wait before it is sent."""
-        self.until: float | None = None
-        """When its wait in the server ends; None if it does not wait there."""
-        self.undo = False
-        """Whether what it took goes back: its caller is gone, or was denied in the meantime."""
-        self.late: Callable[[Any], None] | None = None
-        """Told the reply if it comes when nobody waits for it any more."""
-        self.by: Any = None
-        """The connection by which it was sent."""
-        self.tick = 0
-        self.future: Any = None
-
-    def waiting_now(self) -> tuple[bytes, float]:
-        """What to send of a call that waits its turn, and how long it waits at most from now on."""
-        assert self.until is not None
-        left_s = max(self.until - time.monotonic(), 0.0)
-        *before, last = self.words
-        return b"".join(map(pack, [*before, waiting(last, int(-(-left_s * 1000 // 1)))])), left_s
-
-    def too_late(self, reply: Any) -> list[Command]:
-        """What to send now that the reply came, and nobody waited for it."""
-        if self.late is not None:
-            self.late(reply)
-            return []
-        return owed(self.commands[0], reply) if self.undo else []
 
 
 @dataclass(slots=True)
@@ -124,21 +67,17 @@ class _Options:
     until: float | None = None
 
 
-Steps = Generator[Call, Any, T]
-"""Yields calls, is sent their replies or has errors thrown in, and returns a T."""
-
-
 @functools.cache
 def _source() -> tuple[str, str]:
     """The script, and the name that the server gives it."""
-    text = resources.files(__package__).joinpath("fallback.lua").read_text("utf-8")
+    text = resources.files("tokenbucket").joinpath("fallback.lua").read_text("utf-8")
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class BaseServer:
     """One server or cluster: what all limiters on it share. See `tokenbucket.Server`."""
 
-    _asynchronous = False
+    is_asynchronous = False
 
     def __init__(
         self,
@@ -170,7 +109,7 @@ class BaseServer:
         self.clock: Clock = self._fake or REAL
         if isinstance(client, str):
             client = self._client_of(client)
-        endpoints, manager = endpoints_of(client, self._asynchronous) if not self._fake else ([], None)
+        endpoints, manager = endpoints_of(client, self.is_asynchronous) if not self._fake else ([], None)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(client, "connection_pool", None)
         if manager is not None:
@@ -219,15 +158,38 @@ class BaseServer:
 
     def _new_node(self, endpoint: Endpoint, in_cluster: bool = False) -> Node:
         node = Node(endpoint, self.timeout_ms / 1000, self.retry_every_ms / 1000, self.log, in_cluster)
-        node.lines = self._new_lines(node)
+        node.transport = self._new_transport(node)
         return node
 
+    def leave(self, call: Call) -> None:
+        """Called when a call has no caller any more, and when nothing comes for it any more."""
+        for command in call.owed():
+            self.spawn(self.give_back(command))
+
+    def give_back(self, command: Command, always: bool = True) -> Steps[None]:
+        """Sends what a late grant owes. A hold is ended by its id, so that can be sent until it is there."""
+        may_repeat = command[0] == "TB.MSETTLE"
+        until, pause_s = self.clock.monotonic() + LONGEST_GIVING_BACK_S, 0.0
+        while True:
+            try:
+                yield from self.ask(command, once=not may_repeat, always=always, pause_s=pause_s)
+                return
+            except Unanswered:
+                # Else as late as the call itself: sent, and perhaps done.
+                if not may_repeat or self.clock.monotonic() > until:
+                    return
+            pause_s = max(self.retry_every_ms / 1000, 0.05)
+
     # What threads and asyncio do in ways of their own.
+
+    def spawn(self, steps: Steps[Any]) -> None:
+        """Runs them in the background."""
+        raise NotImplementedError
 
     def _client_of(self, url: str) -> Any:
         raise NotImplementedError
 
-    def _new_lines(self, node: Node) -> Any:
+    def _new_transport(self, node: Node) -> Any:
         raise NotImplementedError
 
     def _forget_connections(self, node: Node) -> None:

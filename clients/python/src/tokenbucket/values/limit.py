@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from ._errors import BadArgument
+from .errors import BadArgument
 
 Number = int | float | str | Decimal
 """An amount of tokens, sent to the server as Python prints it."""

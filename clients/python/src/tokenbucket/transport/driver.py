@@ -1,23 +1,40 @@
-"""Connections of a limiter's own, made as the client that it was given makes them.
+"""Connections of the driver whose client was given, by its public names: redis-py and valkey-py alike.
 
-The library of that client connects: it knows about passwords, TLS, databases and Sentinel. What is sent
-and read afterwards is ours, so that all versions of redis-py and valkey-py behave alike.
+The driver connects, writes and parses: it knows about passwords, TLS, databases and Sentinel. Each
+connection is made with the options of the client and with those below, so that it repeats nothing.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import socket
+import re
+from collections.abc import Iterable
 from typing import Any
 
-from ._errors import BadArgument
+from ..values.errors import BadArgument, ReplyError
+from .commands import Command
 
 CONNECT_WITHIN_S = 1.0
 
 # What a pool of redis-py adds for its own maintenance.
 _OF_A_POOL = ("maint_", "orig_", "himport_", "event_dispatcher", "oss_cluster_", "cache")
 _OF_A_CLUSTER = ("host", "port", "path", "connection_class", "response_callbacks", "max_connections")
+
+# The driver strips the first word of these errors.
+_WORDS = {
+    "AskError": "ASK",
+    "BusyLoadingError": "LOADING",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
 
 
 class Endpoint:
@@ -27,7 +44,7 @@ class Endpoint:
         self.connection_class = connection_class
         self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
         self.asynchronous = asynchronous
-        self.options |= self._answering_or_failing(_library_of(connection_class))
+        self.options |= self._own_options(_library_of(connection_class))
 
     @property
     def name(self) -> str:
@@ -40,27 +57,28 @@ class Endpoint:
         return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}"
 
     def at(self, host: str, port: int) -> Endpoint:
-        """Another node of the same cluster."""
+        """Returns another node of the same cluster."""
         options = {name: value for name, value in self.options.items() if name not in _OF_A_CLUSTER}
         return Endpoint(self.connection_class, options | {"host": host, "port": port}, self.asynchronous)
 
     def new(self) -> Any:
-        """A connection of the library, not connected yet."""
+        """Makes a connection of the driver, not connected yet."""
         return self.connection_class(**self.options)
 
-    def _answering_or_failing(self, library: str) -> dict[str, Any]:
-        """Options of a connection that repeats nothing, and speaks the protocol that we read."""
+    def _own_options(self, library: str) -> dict[str, Any]:
         home = f"{library}.asyncio" if self.asynchronous else library
         retry = importlib.import_module(f"{home}.retry").Retry
+        # With asyncio, time is counted in ticks of the event loop instead, see `tasks.py`.
+        timeout_s = None if self.asynchronous else CONNECT_WITHIN_S
         options = {
             "retry": retry(importlib.import_module(f"{library}.backoff").NoBackoff(), 0),
             "retry_on_error": [],
             "retry_on_timeout": False,
             "health_check_interval": 0,
             "protocol": 2,
-            # An asyncio connection is given its time by the event loop's own count, see `_lanes.py`.
-            "socket_timeout": None if self.asynchronous else CONNECT_WITHIN_S,
-            "socket_connect_timeout": None if self.asynchronous else CONNECT_WITHIN_S,
+            "decode_responses": False,
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
         }
         if "maint_notifications_config" in _parameters(self.connection_class):
             notifications = importlib.import_module(f"{library}.maint_notifications")
@@ -68,8 +86,33 @@ class Endpoint:
         return options
 
 
+def packed(connection: Any, commands: Iterable[Command]) -> Any:
+    # A name may hold half of a surrogate pair, as JSON can spell it.
+    return connection.pack_commands(
+        [[str(word).encode("utf-8", "surrogatepass") for word in words] for words in commands]
+    )
+
+
+def is_drivers(error: Exception) -> bool:
+    """Returns whether the driver has raised it, and not a signal's handler in the middle of a call."""
+    return bool({one.__name__ for one in type(error).__mro__} & {"RedisError", "ValkeyError", "OSError"})
+
+
+def reply_of(error: Exception) -> ReplyError | None:
+    """Returns the error line that the driver has made an exception of, or None if there was none.
+
+    redis-py and valkey-py share no classes, so their errors are recognised by name.
+    """
+    if word := _WORDS.get(type(error).__name__):
+        return ReplyError(f"{word} {error}")
+    if any(one.__name__ == "ResponseError" for one in type(error).__mro__):
+        text = str(error)
+        return ReplyError(text if re.match(r"[A-Z]+ ", text) else f"ERR {text}")
+    return None
+
+
 def _parameters(connection_class: Any) -> set[str]:
-    """Which options it knows: that differs between versions, and between threads and asyncio."""
+    """Returns the options that it knows: they differ between versions, and between threads and asyncio."""
     kinds = (one for one in connection_class.__mro__ if "__init__" in vars(one))
     return {name for one in kinds for name in inspect.signature(one.__init__).parameters}
 
@@ -82,19 +125,15 @@ def _library_of(connection_class: Any) -> str:
     raise BadArgument(f"client: connections of {connection_class!r} are neither redis-py's nor valkey-py's")
 
 
-def is_asynchronous(client: Any) -> bool:
-    return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
-
-
 def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
-    """The server of a client; of a cluster's client the nodes that it was told, and its node manager."""
+    """Returns the server of a client; of a cluster's client its first nodes, and its node manager."""
     if not hasattr(client, "execute_command"):
         raise BadArgument(f"client: {_kind(client)} is not a client of redis-py or valkey-py")
-    if is_asynchronous(client) != asynchronous:
+    if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
         package = "tokenbucket" if asynchronous else "tokenbucket.asyncio"
         raise BadArgument(f"client: {_kind(client)} is for the limiters of {package}")
     if manager := getattr(client, "nodes_manager", None):
-        return [_node_endpoint(manager, node, asynchronous) for node in _nodes_told(manager)], manager
+        return [_node_endpoint(manager, node, asynchronous) for node in _first_nodes(manager)], manager
     pool: Any = getattr(client, "connection_pool", None)
     if not hasattr(pool, "connection_class") or not isinstance(
         getattr(pool, "connection_kwargs", None), dict
@@ -103,7 +142,7 @@ def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
     return [Endpoint(pool.connection_class, pool.connection_kwargs, asynchronous)], None
 
 
-def _nodes_told(manager: Any) -> list[Any]:
+def _first_nodes(manager: Any) -> list[Any]:
     nodes = manager.startup_nodes
     return list(nodes.values()) if isinstance(nodes, dict) else list(nodes)
 
@@ -116,23 +155,6 @@ def _node_endpoint(manager: Any, node: Any, asynchronous: bool) -> Endpoint:
     )
     pool = client(node.host, node.port, **manager.connection_kwargs).connection_pool
     return Endpoint(pool.connection_class, pool.connection_kwargs, False)
-
-
-def socket_of(connection: Any) -> socket.socket:
-    """What a connected connection of the library sends by."""
-    found = connection._sock
-    if not isinstance(found, socket.socket):
-        raise BadArgument(f"client: {_kind(connection)} has no socket")
-    return found
-
-
-def transport_of(connection: Any) -> Any:
-    writer = connection._writer
-    if writer is None or not hasattr(writer.transport, "set_protocol"):
-        raise BadArgument(f"client: {_kind(connection)} has no transport of asyncio")
-    if writer.transport.is_closing():
-        raise ConnectionError("the server closed the connection")
-    return writer.transport
 
 
 def _kind(one: Any) -> str:

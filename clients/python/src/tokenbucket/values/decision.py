@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ._errors import TokenBucketError
-from ._limit import Limit
+from .errors import TokenBucketError
+from .limit import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,20 @@ class JointDecision(Decision):
             bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost, decisions
         )
 
+    @classmethod
+    def of(cls, decision: Decision) -> JointDecision:
+        """Returns the decision of a single limit as that of several, which names none of them."""
+        if isinstance(decision, JointDecision):
+            return decision
+        return cls(*(getattr(decision, one.name) for one in fields(decision)))
+
 
 class Denied(TokenBucketError):
     """The hold of a `with` block was denied."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision)
-        self.decision = decision
+        self.decision = JointDecision.of(decision)
 
 
 def _up_to_seconds(ms: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ._limit import Limit, Number
+from ..values.limit import Limit, Number
 
 Word = str | int
 Command = tuple[Word, ...]

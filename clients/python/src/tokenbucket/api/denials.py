@@ -7,9 +7,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from ._clock import Clock
-from ._decision import Decision
-from ._limit import Limit, Number
+from ..local.clock import Clock
+from ..values.decision import Decision
+from ..values.limit import Limit, Number
 
 
 @dataclass(frozen=True, slots=True)

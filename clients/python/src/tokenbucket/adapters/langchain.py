@@ -1,0 +1,87 @@
+"""A rate limiter of LangChain on a token bucket that all processes share.
+
+limiter = TokenBucketRateLimiter("redis://localhost:6379", tokenbucket.Limit(10, "60/m"), "gpt")
+model = init_chat_model("…", rate_limiter=limiter)
+"""
+
+from __future__ import annotations
+
+from langchain_core.rate_limiters import BaseRateLimiter
+
+from ..api import asyncio as _asyncio
+from ..api import threads as _sync
+from ..api.operations import MAX_WAIT_MS, OnError, checked_wait
+from ..values.decision import Decision, Denied
+from ..values.errors import BadArgument
+from ..values.limit import Limit, Number
+from .outbound import Booking, Patience, until_granted, until_granted_async
+
+__all__ = ["TokenBucketRateLimiter"]
+
+
+class TokenBucketRateLimiter(BaseRateLimiter):
+    """Takes `cost` tokens of the bucket `prefix` + `name` for each request, in order of arrival.
+
+    `server` is a URL, a `tokenbucket.Server`, or a client for threads; with one of the latter two,
+    `async_server` is what `ainvoke` and the like use, a `tokenbucket.asyncio.Server` or a client for
+    asyncio. A model ignores that it got no token, so a caller whose turn does not come within
+    `max_wait_ms` (by default 30 days) gets `Denied`.
+    """
+
+    def __init__(
+        self,
+        server: _sync.Server | _sync.Client | str,
+        limit: Limit,
+        name: str = "langchain",
+        *,
+        async_server: _asyncio.Server | _asyncio.Client | str | None = None,
+        cost: Number = 1,
+        max_wait_ms: float = MAX_WAIT_MS,
+        prefix: str = "tb:",
+        on_error: OnError = "local",
+    ) -> None:
+        if async_server is None and isinstance(server, str):
+            async_server = server
+        self.limiter = _sync.Limiter(server, limit, prefix, on_error=on_error)
+        self.async_limiter = (
+            None if async_server is None else _asyncio.Limiter(async_server, limit, prefix, on_error=on_error)
+        )
+        self.name = name
+        self.cost = cost
+        self.max_wait_ms = checked_wait(max_wait_ms)
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        take, name, cost = self.limiter.take, self.name, self.cost
+        if not blocking:
+            return take(name, cost).allowed
+        patience = Patience(self.limiter, self.max_wait_ms)
+        booking = Booking(self.limiter, name, cost)
+        return _granted(until_granted(patience, lambda left: take(name, cost, max_wait_ms=left), booking))
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        if self.async_limiter is None:
+            raise BadArgument("async_server: asyncio needs a client for asyncio, or a URL as server")
+        take, name, cost = self.async_limiter.take, self.name, self.cost
+        if not blocking:
+            return (await take(name, cost)).allowed
+        patience = Patience(self.async_limiter, self.max_wait_ms)
+        booking = Booking(self.async_limiter, name, cost)
+        decision = await until_granted_async(
+            patience, lambda left: take(name, cost, max_wait_ms=left), booking
+        )
+        return _granted(decision)
+
+    def close(self) -> None:
+        """Closes the connections of threads; `aclose` those of asyncio too."""
+        self.limiter.close()
+
+    async def aclose(self) -> None:
+        self.limiter.close()
+        if self.async_limiter is not None:
+            await self.async_limiter.aclose()
+
+
+def _granted(decision: Decision) -> bool:
+    if not decision.allowed:
+        raise Denied(decision)
+    return True

@@ -1,0 +1,373 @@
+"""The `limits` library on token buckets, and with it Flask-Limiter and slowapi.
+
+    import tokenbucket.limits
+
+    Limiter(get_remote_address, app=app, storage_uri="tokenbucket://localhost:6379")
+
+Importing this module makes the URIs known: `tokenbucket://`, `tokenbuckets://` (TLS),
+`tokenbucket+unix://`, `tokenbucket+cluster://` and `tokenbucket+sentinel://`, each with `async+` in
+front for `limits.aio`. Behind such a URI every strategy decides by bucket: "10 per minute" is a bucket
+of 10 that refills with 10 a minute. The strategy "token-bucket" says what it is.
+
+Storage options are those of `tokenbucket.Server` and `tokenbucket.Limiter`, and all others go to
+redis-py. By default `on_error` is "raise", so that the library's users decide what an error means.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import limits.aio.storage
+import limits.aio.strategies
+import limits.storage
+import limits.strategies
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.exceptions
+import redis.sentinel
+from limits import RateLimitItem
+from limits.limits import TIME_TYPES
+from limits.util import WindowStats
+
+from ..api import asyncio as _asyncio
+from ..api.threads import Limiter, Server
+from ..values.decision import Decision
+from ..values.errors import TokenBucketError
+from ..values.limit import Limit
+
+__all__ = [
+    "AsyncTokenBucketRateLimiter",
+    "AsyncTokenBucketStorage",
+    "TokenBucketRateLimiter",
+    "TokenBucketStorage",
+]
+
+_SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix": "unix"}
+_CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
+_ALL_SCHEMES = [*_SCHEMES, _CLUSTER, _SENTINEL]
+_ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
+# Other than that of the library's own storages, whose keys under it are of other types.
+_PREFIX = "tb:limits"
+_OF_SERVER = {"timeout_ms", "retry_every_ms", "fallback", "log"}
+_OF_LIMITER = {"on_error", "remember_denials", "batch", "on_decision"}
+
+# How `RateLimitItem.key_for` ends: amount, multiples, granularity. Two of the library's strategies
+# tell a storage nothing else about the limit.
+_LIMIT_IN_KEY = re.compile(rf".*/(\d+)/(\d+)/({'|'.join(TIME_TYPES)})", re.DOTALL)
+
+
+def _limit(amount: int, seconds: int) -> Limit:
+    return Limit(amount, f"{amount}/{seconds}s" if amount else 1)
+
+
+def _limit_of(key: str) -> Limit:
+    found = _LIMIT_IN_KEY.fullmatch(key)
+    if found is None:
+        raise ValueError(f"{key!r} does not end in a limit, like 10/1/minute")
+    amount, multiples, granularity = found.groups()
+    return _limit(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
+
+
+def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
+    """A client of redis-py: of `redis` or `redis.asyncio`."""
+    parts = urlsplit(uri)
+    scheme = parts.scheme.removeprefix("async+")
+    if scheme in _SCHEMES:
+        return home.Redis.from_url(urlunsplit(parts._replace(scheme=_SCHEMES[scheme])), **options)
+    whose, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = (unquote(part) for part in whose.partition(":"))
+    options = {name: value for name, value in (("username", user), ("password", password)) if value} | options
+    nodes = [(host, int(port or 6379)) for host, _, port in (one.rpartition(":") for one in hosts.split(","))]
+    if scheme == _CLUSTER:
+        startup_nodes = [home.cluster.ClusterNode(*node) for node in nodes]
+        return home.cluster.RedisCluster(startup_nodes=startup_nodes, **options)
+    master = options.pop("service_name", None) or parts.path.strip("/")
+    of_sentinel = options.pop("sentinel_kwargs", None)
+    return home.sentinel.Sentinel(nodes, sentinel_kwargs=of_sentinel, **options).master_for(master)
+
+
+def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Those of the server, of the limiter, and of redis-py."""
+    given = {"on_error": "raise", "timeout_ms": 1000} | options
+    of_server = {name: value for name, value in given.items() if name in _OF_SERVER}
+    of_limiter = {name: value for name, value in given.items() if name in _OF_LIMITER}
+    return of_server, of_limiter, {n: v for n, v in given.items() if n not in _OF_SERVER | _OF_LIMITER}
+
+
+_denied: ContextVar[tuple[str, float] | None] = ContextVar("tokenbucket_denied", default=None)
+"""The key of the last denial in this thread or task, and when the same cost would pass.
+
+A strategy is asked for the reset time without the cost that was denied.
+"""
+
+
+def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
+    if decision.allowed:
+        _denied.set(None)
+    else:
+        # No wait helps a cost above the capacity: whoever obeys comes back no sooner than in a period.
+        wait_s = decision.retry_after_ms / 1000 if decision.retry_after_ms >= 0 else limit.window_s or 1
+        _denied.set((key, time.time() + max(wait_s, 1)))
+    return decision
+
+
+class _Level:
+    """What a bucket has to tell."""
+
+    def __init__(self, key: str, limit: Limit, look: Decision, next_token: Decision | None) -> None:
+        capacity, now = int(limit.capacity), time.time()
+        is_open = look.degraded and look.allowed and look.reset_after_ms == 0
+        self.remaining = capacity if is_open else max(look.remaining, 0)
+        self.used = capacity - self.remaining
+        # When the next call passes, of an empty bucket; of others, when it is full.
+        wait_ms = look.reset_after_ms if next_token is None else next_token.retry_after_ms
+        self.resets_at = now + max(wait_ms, 1000 if self.used == capacity else 0) / 1000
+        denied = _denied.get()
+        if denied is not None and denied[0] == key and denied[1] > now:
+            self.resets_at = denied[1]
+
+    @property
+    def stats(self) -> WindowStats:
+        return WindowStats(self.resets_at, self.remaining)
+
+
+class TokenBucketStorage(
+    limits.storage.Storage,
+    limits.storage.MovingWindowSupport,
+    limits.storage.SlidingWindowCounterSupport,
+):
+    """What the strategies of `limits` ask of a storage, answered by token buckets."""
+
+    STORAGE_SCHEME = _ALL_SCHEMES
+
+    def __init__(
+        self,
+        uri: str,
+        key_prefix: str = _PREFIX,
+        wrap_exceptions: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        of_server, of_limiter, of_client = _split(options)
+        self.redis = _client(redis, uri, of_client)
+        self.server = Server(self.redis, **of_server)
+        self.limiter = Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
+
+    @property
+    def base_exceptions(self) -> tuple[type[Exception], ...]:
+        return _ERRORS
+
+    def take(self, key: str, limit: Limit, amount: int) -> Decision:
+        return _noted(key, limit, self.limiter.take(key, amount, limit=limit))
+
+    def look(self, key: str, limit: Limit) -> _Level:
+        look = self.limiter.peek(key, 0, limit=limit)
+        return _Level(key, limit, look, None if look.remaining > 0 else self.limiter.peek(key, limit=limit))
+
+    def check(self) -> bool:
+        try:
+            return self.server.ping()
+        except TokenBucketError:
+            return False
+
+    def reset(self) -> int:
+        """Makes every bucket under the prefix full; how many were not."""
+        keys = list(self.redis.scan_iter(f"{_escaped(self.limiter.prefix)}*", count=1000))
+        return sum(int(self.redis.unlink(key)) for key in keys)
+
+    def clear(self, key: str) -> None:
+        self.limiter.reset(key)
+
+    # The fixed window's.
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """How much of the limit is used; more than all of it if that was denied, and not taken."""
+        limit = _limit_of(key)
+        return _count(limit, self.take(key, limit, amount), amount)
+
+    def get(self, key: str) -> int:
+        return self.look(key, _limit_of(key)).used
+
+    def get_expiry(self, key: str) -> float:
+        return self.look(key, _limit_of(key)).resets_at
+
+    # The moving window's.
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return self.take(key, _limit(limit, expiry), amount).allowed
+
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        level = self.look(key, _limit(limit, expiry))
+        return level.resets_at - expiry, level.used
+
+    # The sliding window's.
+
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return self.acquire_entry(key, limit, expiry, amount)
+
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """No previous window: a bucket has but one level."""
+        level = self.look(key, _limit_of(key))
+        return 0, 0.0, level.used, max(level.resets_at - time.time(), 0)
+
+    def clear_sliding_window(self, key: str, expiry: int) -> None:
+        self.clear(key)
+
+
+class TokenBucketRateLimiter(limits.strategies.RateLimiter):
+    """The strategy "token-bucket"."""
+
+    storage: TokenBucketStorage
+
+    def __init__(self, storage: limits.storage.StorageTypes) -> None:
+        if not isinstance(storage, TokenBucketStorage):
+            raise NotImplementedError(f"a {type(storage).__name__} holds no token buckets")
+        super().__init__(storage)
+
+    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        return self.storage.take(item.key_for(*identifiers), _limit_in(item), cost).allowed
+
+    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        return self.storage.look(item.key_for(*identifiers), _limit_in(item)).remaining >= cost
+
+    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
+        return self.storage.look(item.key_for(*identifiers), _limit_in(item)).stats
+
+
+class AsyncTokenBucketStorage(
+    limits.aio.storage.Storage,
+    limits.aio.storage.MovingWindowSupport,
+    limits.aio.storage.SlidingWindowCounterSupport,
+):
+    """`TokenBucketStorage` for `limits.aio`."""
+
+    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _ALL_SCHEMES]  # noqa: RUF012
+
+    def __init__(
+        self,
+        uri: str,
+        key_prefix: str = _PREFIX,
+        wrap_exceptions: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        # Which asyncio library the storages of `limits` use; here it is redis-py.
+        options.pop("implementation", None)
+        of_server, of_limiter, of_client = _split(options)
+        self.redis = _client(redis.asyncio, uri, of_client)
+        self.server = _asyncio.Server(self.redis, **of_server)
+        prefix = f"{key_prefix}:"
+        self.limiter = _asyncio.Limiter(self.server, Limit(0, 1), prefix, **of_limiter)
+
+    @property
+    def base_exceptions(self) -> tuple[type[Exception], ...]:
+        return _ERRORS
+
+    async def take(self, key: str, limit: Limit, amount: int) -> Decision:
+        return _noted(key, limit, await self.limiter.take(key, amount, limit=limit))
+
+    async def look(self, key: str, limit: Limit) -> _Level:
+        look = await self.limiter.peek(key, 0, limit=limit)
+        next_token = None if look.remaining > 0 else await self.limiter.peek(key, limit=limit)
+        return _Level(key, limit, look, next_token)
+
+    async def check(self) -> bool:
+        try:
+            return await self.server.ping()
+        except TokenBucketError:
+            return False
+
+    async def reset(self) -> int:
+        """Makes every bucket under the prefix full; how many were not."""
+        pattern = f"{_escaped(self.limiter.prefix)}*"
+        keys = [key async for key in self.redis.scan_iter(pattern, count=1000)]
+        return sum([int(await self.redis.unlink(key)) for key in keys])
+
+    async def clear(self, key: str) -> None:
+        await self.limiter.reset(key)
+
+    # The fixed window's.
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """How much of the limit is used; more than all of it if that was denied, and not taken."""
+        limit = _limit_of(key)
+        return _count(limit, await self.take(key, limit, amount), amount)
+
+    async def get(self, key: str) -> int:
+        return (await self.look(key, _limit_of(key))).used
+
+    async def get_expiry(self, key: str) -> float:
+        return (await self.look(key, _limit_of(key))).resets_at
+
+    # The moving window's.
+
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return (await self.take(key, _limit(limit, expiry), amount)).allowed
+
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        level = await self.look(key, _limit(limit, expiry))
+        return level.resets_at - expiry, level.used
+
+    # The sliding window's.
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return await self.acquire_entry(key, limit, expiry, amount)
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """No previous window: a bucket has but one level."""
+        level = await self.look(key, _limit_of(key))
+        return 0, 0.0, level.used, max(level.resets_at - time.time(), 0)
+
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        await self.clear(key)
+
+
+class AsyncTokenBucketRateLimiter(limits.aio.strategies.RateLimiter):
+    """The strategy "token-bucket" of `limits.aio`."""
+
+    storage: AsyncTokenBucketStorage
+
+    def __init__(self, storage: limits.storage.StorageTypes) -> None:
+        if not isinstance(storage, AsyncTokenBucketStorage):
+            raise NotImplementedError(f"a {type(storage).__name__} holds no token buckets")
+        super().__init__(storage)
+
+    async def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        return (await self.storage.take(item.key_for(*identifiers), _limit_in(item), cost)).allowed
+
+    async def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        level = await self.storage.look(item.key_for(*identifiers), _limit_in(item))
+        return level.remaining >= cost
+
+    async def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
+        return (await self.storage.look(item.key_for(*identifiers), _limit_in(item))).stats
+
+
+def _limit_in(item: RateLimitItem) -> Limit:
+    return _limit(item.amount, item.get_expiry())
+
+
+def _count(limit: Limit, decision: Decision, amount: int) -> int:
+    capacity = int(limit.capacity)
+    if decision.degraded:
+        return amount if decision.allowed else capacity + amount
+    return capacity - decision.remaining + (0 if decision.allowed else amount)
+
+
+def _escaped(prefix: str) -> str:
+    """For a pattern of SCAN."""
+    return re.sub(r"([\\\[\]*?])", r"\\\1", prefix)
+
+
+_strategies: dict[str, Any] = limits.strategies.STRATEGIES
+_strategies["token-bucket"] = TokenBucketRateLimiter
+_async_strategies: dict[str, Any] = limits.aio.strategies.STRATEGIES
+_async_strategies["token-bucket"] = AsyncTokenBucketRateLimiter

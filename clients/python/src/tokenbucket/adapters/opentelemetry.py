@@ -1,0 +1,32 @@
+"""Decisions as metrics of OpenTelemetry; needs its API alone.
+
+Limiter(client, limit, on_decision=record_decisions(limiter="search"))
+"""
+
+from __future__ import annotations
+
+from opentelemetry import metrics
+
+from ..api.operations import OnDecision
+from ..values.decision import Decision
+from ..values.limit import Limit
+
+__all__ = ["record_decisions"]
+
+
+def record_decisions(meter: metrics.Meter | None = None, **attributes: str) -> OnDecision:
+    """Records how long each decision took, hence how many there were.
+
+    The histogram `tokenbucket.decision.duration` has the attributes `allowed`, `degraded` and what
+    is given here. Names are not among them: there would be a series for each caller.
+    """
+    meter = meter or metrics.get_meter("tokenbucket")
+    duration = meter.create_histogram(
+        "tokenbucket.decision.duration", unit="s", description="Time until a limiter had decided"
+    )
+
+    def record(name: str, limit: Limit, decision: Decision, seconds: float) -> None:
+        outcome = {"allowed": decision.allowed, "degraded": decision.degraded}
+        duration.record(seconds, {**attributes, **outcome})
+
+    return record

@@ -1,0 +1,1 @@
+"""Limiters and holds, for threads and for asyncio."""

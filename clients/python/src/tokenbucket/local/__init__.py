@@ -1,0 +1,1 @@
+"""Limits in this process: while the server is away, and for tests."""

@@ -1,0 +1,432 @@
+"""How asyncio asks: all calls of an event loop share one connection to a node, and one write a round.
+
+A call is sent behind those whose replies are still on their way, so no call waits for a connection of a
+pool, and a caller that is cancelled breaks nothing. Only a call that waits its turn in the server has a
+connection for itself. All time is counted in ticks of the event loop: a loop that is busy is no outage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Any
+
+from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
+from .call import Call
+from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
+from .commands import Command, writes_nothing
+from .driver import CONNECT_WITHIN_S, packed, reply_of
+
+_MOST_CONNECTING = 8
+IDLE_CLOSES_S = 5.0
+"""When a connection is closed by which no call waits."""
+_PING: tuple[Command, ...] = (("PING",),)
+
+
+class Connection:
+    """One of the driver's, and the calls whose replies are on their way, in order."""
+
+    def __init__(self, transport: Transport, raw: Any, for_waits: bool) -> None:
+        self.transport = transport
+        self.raw = raw
+        self.for_waits = for_waits
+        self.sent: deque[Call] = deque()
+        self.heard_at = transport.loop.time()
+        self.heard_tick = transport.tick
+        self.is_open = True
+        self.is_silent = False
+        """Its calls were given up, but what comes late is still read."""
+        self.is_dropped = False
+        """It leads to a server that is no longer the one to ask."""
+        self.closing: asyncio.TimerHandle | None = None
+        """Of one by which no call waits."""
+        self._reading: asyncio.Task[None] | None = None
+
+    def send(self, calls: list[Call]) -> None:
+        words: list[Command] = []
+        for call in calls:
+            call.by, call.tick = self, self.transport.tick
+            words += call.to_send()
+        self.sent.extend(calls)
+        self.transport.detach(self._write(packed(self.raw, words)))
+        if self._reading is None:
+            self._reading = self.transport.detach(self._read())
+
+    async def _write(self, data: Any) -> None:
+        try:
+            if self.is_open:  # a driver's connection that was closed would connect anew
+                await self.raw.send_packed_command(data, check_health=False)
+        except Exception as error:
+            self.end(Unanswered(error, sent=True, broken=True))
+
+    async def _read(self) -> None:
+        """Ends with the last reply that is on its way, so that no task is left to an idle event loop."""
+        why = Unanswered("the connection was closed", sent=True)
+        try:
+            while self.sent and self.is_open:
+                reply: Any
+                try:
+                    reply = await self.raw.read_response(disconnect_on_error=False)
+                except Exception as error:
+                    reply = reply_of(error)
+                    if reply is None:
+                        raise
+                self._heard(reply)
+        except Exception as error:
+            why = Unanswered(error, sent=True, broken=True)
+        finally:
+            self._reading = None
+            if self.sent:
+                self.end(why)
+
+    def _heard(self, reply: Any) -> None:
+        transport, call = self.transport, self.sent[0]
+        self.heard_at = transport.node.last_heard = transport.loop.time()
+        self.heard_tick = transport.tick
+        circuit = transport.node.circuit
+        if circuit.is_away or type(reply) is ReplyError:
+            circuit.heard(reply)
+        call.replies.append(reply)
+        if call.is_answered:
+            self.sent.popleft()
+            call.is_over = True
+            if call.future.done():
+                call.undo = call.undo or call.future.cancelled()
+                transport.server.leave(call)
+            else:
+                call.future.set_result(call.reply)
+            transport.answered(self)
+        elif call.is_waiting:
+            call.quiet_until = self.heard_at + call.left_s
+
+    def end(self, why: Unanswered) -> None:
+        """Closes it. Calls on their way get no reply any more."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self.closing is not None:
+            self.closing.cancel()
+        self.transport.ended(self, why)
+        calls, self.sent = self.sent, deque()
+        for call in calls:
+            fail(call, why)
+            call.is_over = True
+            self.transport.server.leave(call)
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        with contextlib.suppress(Exception):
+            await self.raw.disconnect(nowait=True)
+
+
+def fail(call: Call, error: Exception) -> None:
+    if not call.future.done():
+        call.future.set_exception(error)
+        # A caller who was cancelled meanwhile does not look at it.
+        call.future.exception()
+    elif call.future.cancelled():
+        call.undo = True
+
+
+class Transport:
+    """The connections of one event loop to one node."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, node: Node, server: Any) -> None:
+        self.loop = loop
+        self.node = node
+        self.server = server
+        self.detach = server.detach
+        self.tick = 0
+        self._connect_within_s = max(CONNECT_WITHIN_S, node.timeout_s)
+        self._shared: Connection | None = None
+        """By which all calls are sent that do not wait in the server."""
+        self._all: set[Connection] = set()
+        self._idle: list[Connection] = []
+        """By which calls have waited."""
+        self._unsent: deque[Call] = deque()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._connecting: dict[asyncio.Task[Any], int] = {}
+        self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
+        self._is_connecting_shared = self._flushing = self._naps = self._is_closed = False
+        self._ticking: asyncio.TimerHandle | None = None
+        self._last_heard = 0.0
+        self._heard_tick = 0
+
+    async def exchange(self, call: Call) -> Any:
+        if call.pause_s:
+            await asyncio.sleep(call.pause_s)
+        future = call.future = self.loop.create_future()
+        if call.until is None:
+            call.tick = self.tick
+            self._unsent.append(call)
+            if not self._flushing:
+                self._flushing = True
+                self.loop.call_soon(self._flush)
+        else:
+            connection = self._reused() or await self._connected(for_waits=True)
+            connection.send([call])
+            self._begin_ticking()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            call.undo = True
+            self.server.leave(call)
+            if call.until is not None and not call.is_over:
+                self.detach(self._end_wait(call))
+            raise
+
+    # Calls that do not wait in the server.
+
+    def _flush(self) -> None:
+        """Sends in one write what was asked for in one round of the event loop."""
+        self._flushing = False
+        if self._is_closed:
+            self._fail_unsent(Unanswered("the limiter was closed"))
+        if not self._unsent:
+            return
+        if self._ticking is None:
+            for call in self._unsent:
+                call.tick = self.tick
+        self._begin_ticking()
+        shared = self._shared
+        calls: list[Call] = []
+        if shared is None:
+            if not self._is_connecting_shared:
+                self._is_connecting_shared = True
+                self.detach(self._connect_shared())
+            return
+        while self._unsent:
+            call = self._unsent[0]
+            if call.once and self.loop.time() - shared.heard_at > IDLE_S and not call.future.done():
+                # What is on its way will tell whether the connection lives.
+                if not shared.sent and not calls:
+                    shared.send([self._ping()])
+                break
+            self._unsent.popleft()
+            if not call.future.done():  # else its caller has gone, and nothing was sent
+                calls.append(call)
+        if calls:
+            shared.send(calls)
+
+    def _ping(self) -> Call:
+        ping = Call(self.node, _PING, _PING)
+        ping.future = self.loop.create_future()
+        return ping
+
+    async def _connect_shared(self) -> None:
+        """Detached: connecting outlives the call that began it."""
+        try:
+            self._shared = await self._connected(for_waits=False)
+        except asyncio.CancelledError:
+            self._fail_unsent(Unanswered("the event loop ends"))
+            raise
+        except Exception as error:
+            self._fail_unsent(error)
+        finally:
+            self._is_connecting_shared = False
+        self._flush()
+
+    def _fail_unsent(self, error: Exception) -> None:
+        calls, self._unsent = self._unsent, deque()
+        for call in calls:
+            fail(call, error)
+
+    # Calls that wait their turn in the server.
+
+    def _reused(self) -> Connection | None:
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        assert connection.closing is not None
+        connection.closing.cancel()
+        return connection
+
+    async def _end_wait(self, call: Call) -> None:
+        """Ends the wait as if its time were over: the reply says whether the call was granted before.
+
+        Closing the connection would not tell. Done again, as it may overtake the call itself.
+        """
+        until = self.loop.time() + self.node.stall_s
+        while not call.is_over:
+            is_permitted = True
+            if call.client_id is not None:
+                words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
+                with contextlib.suppress(Unanswered):
+                    _, ended = await self.exchange(Call(self.node, words, words))
+                    is_permitted = not isinstance(ended, ReplyError)
+            elif call.replies or self.loop.time() > until:
+                is_permitted = False
+            if not is_permitted:
+                call.by.end(Unanswered("left"))
+                return
+            await asyncio.sleep(UNBLOCK_EVERY_S)
+
+    # Connections.
+
+    async def _connected(self, for_waits: bool) -> Connection:
+        """Makes a connection. The time for it is counted in ticks, see `_on_tick`."""
+        node, circuit = self.node, self.node.circuit
+        asks_anyway = circuit.is_away
+        async with self._turns_to_connect:
+            if circuit.is_away and not asks_anyway:
+                raise Unanswered(f"{node.name} is away")
+            raw = node.endpoint.new()
+            connecting = self.detach(raw.connect())
+            self._connecting[connecting] = self.tick
+            self._begin_ticking()
+            try:
+                await asyncio.wait([connecting])
+                connecting.result()
+            except BaseException as error:
+                connecting.cancel()
+                self.detach(self._abandon(raw))
+                if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
+                    error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
+                if not isinstance(error, Exception):
+                    raise
+                if not is_callers_fault(error):
+                    circuit.failed(error)
+                raise why_not_connected(error, node.name) from error
+            finally:
+                del self._connecting[connecting]
+        connection = Connection(self, raw, for_waits)
+        self._all.add(connection)
+        if self._is_closed:  # meanwhile
+            why = Unanswered("the limiter was closed")
+            connection.end(why)
+            raise why
+        node.last_heard = connection.heard_at
+        node.connected()
+        return connection
+
+    @staticmethod
+    async def _abandon(raw: Any) -> None:
+        with contextlib.suppress(Exception):
+            await raw.disconnect(nowait=True)
+
+    def answered(self, connection: Connection) -> None:
+        """Called with each connection that has brought a reply."""
+        if connection is self._shared:
+            if self._unsent:
+                self._flush()
+        elif connection.sent:
+            return
+        elif connection.is_dropped:
+            connection.end(Unanswered("dropped"))
+        elif connection.for_waits:
+            self._idle.append(connection)
+            connection.closing = self.loop.call_later(
+                IDLE_CLOSES_S, connection.end, Unanswered("no longer needed")
+            )
+        elif self._shared or self._is_connecting_shared or self.node.circuit.is_away:
+            connection.end(Unanswered("replaced"))
+        else:
+            connection.is_silent = False
+            self._shared = connection
+
+    def ended(self, connection: Connection, why: Unanswered) -> None:
+        self._all.discard(connection)
+        closing = self.detach(connection.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if connection is self._shared:
+            self._shared = None
+            if self._unsent:
+                self._flush()
+        elif why.broken:  # so are those that the server had before
+            self._drop_idle()
+
+    def drop(self, connection: Connection) -> None:
+        """The endpoint has moved: no new calls go by these connections."""
+        self._drop_idle()
+        connection.is_dropped = True
+        if connection is self._shared:
+            self._shared = None
+        if not connection.sent:
+            connection.end(Unanswered("dropped"))
+
+    def _drop_idle(self) -> None:
+        for connection in list(self._idle):
+            connection.end(Unanswered("dropped"))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for connecting in self._connecting:
+            connecting.cancel()
+        for connection in list(self._all):
+            connection.end(Unanswered("the limiter was closed", sent=True))
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+    # The time of calls, counted in ticks.
+
+    def _begin_ticking(self) -> None:
+        if self._ticking is None:
+            self._heard_tick = self.tick
+        elif not self._naps:
+            return
+        self._tick_in(self.node.tick_s)
+
+    def _tick_in(self, seconds: float) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._naps = seconds > self.node.tick_s
+        self._ticking = self.loop.call_later(seconds, self._on_tick)
+
+    def _on_tick(self) -> None:
+        """A tick that comes late counts once: when this process lags, the server is not taken for silent."""
+        self.tick += 1
+        self._ticking = None
+        node = self.node
+        if node.last_heard != self._last_heard:
+            self._last_heard, self._heard_tick = node.last_heard, self.tick
+        if self._unsent and self._is_silent_since(self._unsent[0].tick):
+            self._give_up_unsent(Unanswered(f"no connection within {node.timeout_s * 1000:g} ms"))
+        for connecting, since in self._connecting.items():
+            if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
+                connecting.cancel()
+        for connection in list(self._all):
+            self._look_at(connection)
+        waits_s = node.tick_s
+        if not self._unsent and not self._connecting:
+            now = self.loop.time()
+            busy = [one.sent[0].quiet_until - now for one in self._all if one.sent]
+            if not busy:
+                return
+            waits_s = max(min(busy), waits_s)
+        self._tick_in(waits_s)
+
+    def _is_silent_since(self, tick: int) -> bool:
+        return self.tick - max(self._heard_tick, tick) > TICKS
+
+    def _look_at(self, connection: Connection) -> None:
+        if not connection.sent:
+            return
+        node, first = self.node, connection.sent[0]
+        if first.quiet_until > self.loop.time():
+            first.tick = self.tick
+        elif (self.tick - max(connection.heard_tick, first.tick)) * node.tick_s > node.stall_s:
+            connection.end(Unanswered("no reply, while others are answered", sent=True))
+        elif not connection.is_silent and self._is_silent_since(first.tick):
+            self._is_silent(connection)
+
+    def _is_silent(self, connection: Connection) -> None:
+        """No caller waits any longer, but what comes late is still read: it says that the server is back."""
+        connection.is_silent = True
+        silence = Unanswered(f"no reply within {self.node.timeout_s * 1000:g} ms", sent=True)
+        self.node.circuit.failed(silence)
+        for call in connection.sent:
+            fail(call, silence)
+            if call.until is not None:
+                self.detach(self._end_wait(call))
+        if connection is self._shared:
+            self._shared = None
+            self._give_up_unsent(Unanswered(silence))
+
+    def _give_up_unsent(self, why: Unanswered) -> None:
+        self.node.circuit.failed(why)
+        self._fail_unsent(why)

@@ -1,0 +1,368 @@
+"""How threads ask: each call has a connection for itself while it lasts.
+
+A caller may be interrupted wherever it waits: by a signal, by Ctrl-C, by a greenlet's timeout. So nothing
+that is shared is kept under a lock, and connections in use are counted by weak references: whatever a
+caller leaves behind is collected. `_part` is the one place through which each call ends.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from ..values.errors import ReplyError, TokenBucketError, Unanswered, is_callers_fault, why_not_connected
+from .call import Call, Steps
+from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
+from .commands import Command, writes_nothing
+from .driver import is_drivers, packed, reply_of
+
+T = TypeVar("T")
+
+# Python runs one thread at a time and the server one command: more connections would not be faster.
+MOST_CONNECTIONS = 128
+_MOST_CONNECTING = 8
+# What a socket can be told to wait for.
+_LONGEST_S = 86_400.0
+_PING: tuple[Command, ...] = (("PING",),)
+
+
+def run(steps: Steps[T]) -> T:
+    """Sends what the steps ask for, until they are over."""
+    call, is_delivered = None, False
+    try:
+        call = next(steps)
+        while True:
+            try:
+                reply = call.node.transport.exchange(call)
+            except (Unanswered, TokenBucketError) as error:
+                call = steps.throw(error)
+            else:
+                is_delivered = True
+                call = steps.send(reply)
+            is_delivered = False
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    except TokenBucketError:
+        raise
+    except BaseException:  # a signal, Ctrl-C, a greenlet's timeout, a hook: the caller gets no decision
+        if call is not None:
+            call.node.transport.interrupted(call, is_delivered)
+        steps.close()
+        raise
+
+
+class Connection:
+    """One of the driver's, with one call at a time."""
+
+    def __init__(self, raw: Any, generation: int) -> None:
+        self.raw = raw
+        self.generation = generation
+        self.heard_at = time.monotonic()
+        self.is_broken = False
+
+    def close(self) -> None:
+        self.is_broken = True
+        with contextlib.suppress(Exception):
+            self.raw.disconnect()
+
+
+class Transport:
+    """The connections to one node."""
+
+    def __init__(self, node: Node, leave: Callable[[Call], None]) -> None:
+        self._node = node
+        self._leave = leave
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._idle: deque[Connection] = deque()
+        self._counted: WeakSet[Connection] = WeakSet()
+        """Those that are open, but for those by which calls wait in the server."""
+        self._waiters: deque[Any] = deque()
+        self._connecting: set[object] = set()
+        self._generation = 0
+        self._failure: Exception | None = None
+
+    def forget(self) -> None:
+        """In a process that was forked. What the threads of the parent use stays open with it."""
+        idle = self._idle
+        self.begin_anew()
+        for connection in idle:
+            connection.close()
+
+    def drop(self, generation: int | None = None) -> None:
+        """Ends those that are no newer; one in use ends when its call does."""
+        if generation is not None and generation < self._generation:
+            return
+        self._generation += 1
+        with contextlib.suppress(IndexError):
+            while True:
+                self._close(self._idle.popleft())
+
+    def exchange(self, call: Call) -> Any:
+        if call.pause_s:
+            time.sleep(call.pause_s)
+        try:
+            call.by = self._acquire()
+            if call.once:
+                self._try(call)
+            if call.until is not None:
+                self._counted.discard(call.by)
+            self._write(call.by, call.to_send())
+            self._read(call.by, call)
+            return call.reply
+        except Unanswered as unanswered:
+            if unanswered.broken and call.by is not None:
+                self.drop(call.by.generation)
+            raise
+        finally:
+            self._part(call)
+
+    def interrupted(self, call: Call, is_delivered: bool) -> None:
+        """Called when the caller is gone. `is_delivered`: its reply has been used."""
+        self._part(call)
+        if not (is_delivered and call.late):
+            call.undo = True
+            self._leave(call)
+
+    def _part(self, call: Call) -> None:
+        """Ends a call, however it went, without waiting for anything."""
+        connection = call.by
+        if connection is None or call.is_parted:
+            return
+        call.is_parted = True
+        if call.is_answered or not call.sent:
+            call.is_over = True
+            if call.until is not None:
+                self._counted.add(connection)
+            self._release(connection)
+        elif connection.is_broken:
+            call.is_over = True
+            self._close(connection)
+            self._leave(call)
+        else:
+            self._counted.discard(connection)
+            # Not by threading.Thread, whose start waits.
+            _thread.start_new_thread(self._finish, (connection, call))
+
+    def _finish(self, connection: Connection, call: Call) -> None:
+        """Reads a reply that no caller waits for: it says that the server is back, and what it took."""
+        try:
+            if call.until is None:
+                self._read(connection, call, patient=True)
+            else:
+                self._end_wait(connection, call)
+        except Exception:
+            connection.close()
+        else:
+            self._counted.add(connection)
+            self._release(connection)
+        call.is_over = True
+        self._leave(call)
+
+    def _end_wait(self, connection: Connection, call: Call) -> None:
+        """Ends the wait as if its time were over: the reply says whether the call was granted before.
+
+        Closing the connection would not tell. Done again, as it may overtake the call itself.
+        """
+        until = time.monotonic() + self._node.stall_s
+        while not call.is_answered:
+            if call.client_id is not None:
+                words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
+                with contextlib.suppress(Unanswered):
+                    if isinstance(self.exchange(Call(self._node, words, words))[1], ReplyError):
+                        raise PermissionError
+            elif call.replies or time.monotonic() > until:
+                raise Unanswered("the server did not say who waits")
+            if self._can_read(connection, UNBLOCK_EVERY_S):
+                self._read_one(connection, call)
+
+    def _write(self, connection: Connection, words: tuple[Command, ...]) -> None:
+        data = packed(connection.raw, words)
+        connection.is_broken = True  # what is interrupted here, the driver closes
+        try:
+            connection.raw.send_packed_command(data, check_health=False)
+        except Exception as error:
+            raise self._broken(connection, error) from error
+        connection.is_broken = False
+
+    def _broken(self, connection: Connection, error: Exception) -> Exception:
+        """Returns what to raise for an error inside the driver."""
+        if not is_drivers(error):
+            return error
+        connection.is_broken = True
+        if is_callers_fault(error):
+            return why_not_connected(error, self._node.name)
+        return Unanswered(error, sent=True, broken=True)
+
+    def _can_read(self, connection: Connection, within_s: float) -> bool:
+        try:
+            return bool(connection.raw.can_read(timeout=within_s))
+        except Exception as error:
+            raise self._broken(connection, error) from error
+
+    def _read_one(self, connection: Connection, call: Call) -> None:
+        reply: Any
+        try:
+            reply = connection.raw.read_response(disconnect_on_error=False)
+        except Exception as error:
+            reply = reply_of(error)
+            if reply is None:
+                raise self._broken(connection, error) from error
+            # The driver takes these for the end of a connection, and may read them twice.
+            connection.is_broken = any(one.__name__ == "ConnectionError" for one in type(error).__mro__)
+        call.replies.append(reply)
+        node = self._node
+        node.last_heard = connection.heard_at = time.monotonic()
+        if node.circuit.is_away or type(reply) is ReplyError:
+            node.circuit.heard(reply)
+
+    def _read(self, connection: Connection, call: Call, patient: bool = False) -> None:
+        """Reads the replies. Raises Unanswered when the server has been silent for the timeout.
+
+        Silence is counted in ticks: nothing came on any connection. `patient`: it is not asked for.
+        """
+        node, silent = self._node, 0
+        ticks_left = node.stall_s / node.tick_s
+        while not call.is_answered:
+            last_heard = node.last_heard
+            waits_s = min(call.left_s, _LONGEST_S) if call.is_waiting else 0.0
+            if self._can_read(connection, waits_s or node.tick_s):
+                self._read_one(connection, call)
+                silent = 0
+                continue
+            if waits_s:
+                continue
+            silent = 0 if node.last_heard > last_heard else silent + 1
+            ticks_left -= 1
+            if silent >= TICKS and not patient:
+                silence = Unanswered(f"no reply within {node.timeout_s * 1000:g} ms", sent=True)
+                node.circuit.failed(silence)
+                raise silence
+            if ticks_left < 0:
+                raise Unanswered("no reply, while others are answered", sent=True)
+
+    def _try(self, call: Call) -> None:
+        """Replaces a connection that was idle by one that answers."""
+        while time.monotonic() - call.by.heard_at > IDLE_S or self._has_ended(call.by):
+            connection, call.by = call.by, None
+            ping = Call(self._node, _PING, _PING)
+            try:
+                if not connection.is_broken:
+                    self._write(connection, ping.to_send())
+                    self._read(connection, ping)
+            except Unanswered as unanswered:
+                if not unanswered.broken:
+                    self._close(connection)
+                    raise Unanswered(unanswered) from unanswered
+            if not connection.is_broken:
+                call.by = connection
+                return
+            self._close(connection)
+            self.drop(connection.generation)
+            call.by = self._acquire()
+
+    def _has_ended(self, connection: Connection) -> bool:
+        """Returns whether something has come although nothing was asked."""
+        with contextlib.suppress(Unanswered):
+            connection.is_broken = self._can_read(connection, 0)
+        return connection.is_broken
+
+    # Connections.
+
+    def _acquire(self) -> Connection:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        return self._wait_for_one()
+
+    def _wait_for_one(self) -> Connection:
+        """Waits for a connection that is idle or new, as long as the server answers anything.
+
+        A wait that ends late tells nothing: this process was busy.
+        """
+        node, failure = self._node, self._failure
+        asks_anyway, waiter = node.circuit.is_away, threading.Lock()
+        waiter.acquire()
+        silent_s, tick_s = 0.0, node.timeout_s
+        self._waiters.append(waiter)
+        try:
+            while True:
+                self._begin_connecting()
+                last_heard, began = node.last_heard, time.monotonic()
+                if waiter.acquire(timeout=tick_s):
+                    self._waiters.append(waiter)
+                with contextlib.suppress(IndexError):
+                    return self._idle.pop()
+                if self._failure is not failure and not self._counted:
+                    assert self._failure is not None
+                    raise why_not_connected(self._failure, node.name)
+                if node.circuit.is_away and not asks_anyway:
+                    raise Unanswered(f"{node.name} is away")
+                is_late = time.monotonic() - began > tick_s + node.tick_s
+                silent_s = 0.0 if is_late or node.last_heard > last_heard else silent_s + tick_s
+                tick_s = node.tick_s if silent_s else node.timeout_s
+                if silent_s > node.timeout_s:
+                    silence = Unanswered(f"no connection within {node.timeout_s * 1000:g} ms")
+                    node.circuit.failed(silence)
+                    raise silence
+        finally:
+            with contextlib.suppress(ValueError):
+                while True:
+                    self._waiters.remove(waiter)
+
+    def _begin_connecting(self) -> None:
+        room = MOST_CONNECTIONS - len(self._counted)
+        if len(self._connecting) < min(len(self._waiters), _MOST_CONNECTING, room):
+            one = object()
+            self._connecting.add(one)
+            _thread.start_new_thread(self._connect, (one, self._generation))
+
+    def _connect(self, one: object, generation: int) -> None:
+        """On a thread of its own: connecting outlives the call that began it."""
+        node, raw = self._node, None
+        try:
+            raw = node.endpoint.new()
+            raw.connect()
+        except Exception as error:
+            if raw is not None:
+                raw.disconnect()
+            self._failure = error
+            if not self._counted and not is_callers_fault(error):
+                node.circuit.failed(error)
+            self._wake(len(self._waiters))
+        else:
+            connection = Connection(raw, generation)
+            self._counted.add(connection)
+            node.last_heard = connection.heard_at
+            node.connected()
+            self._release(connection)
+        finally:
+            self._connecting.discard(one)
+            self._begin_connecting()  # for those that still wait
+
+    def _release(self, connection: Connection) -> None:
+        if (
+            connection.is_broken
+            or connection.generation != self._generation
+            or len(self._counted) > MOST_CONNECTIONS
+        ):
+            self._close(connection)
+        else:
+            self._idle.append(connection)
+        self._wake(1)
+
+    def _wake(self, count: int) -> None:
+        for _ in range(count):
+            with contextlib.suppress(IndexError):
+                self._waiters.popleft().release()
+
+    def _close(self, connection: Connection) -> None:
+        self._counted.discard(connection)
+        connection.close()

@@ -1,0 +1,1 @@
+"""What callers pass and get: limits, decisions, errors."""
