@@ -23,14 +23,15 @@ SOURCES = {
 }
 FORBIDDEN = {
     "python": r"^\s*(?:import|from) (?:socket|ssl|select|selectors|ctypes)\b",
-    "node": r"^import .* from ['\"](?:node:)?(?:net|tls)['\"]|\bas any\)?\._?\w|\[['\"]_",
+    "node": r"^import .* from ['\"](?:node:)?(?:net|tls)['\"]|\bas any\)?\._?\w|\[['\"]_|(?<!this)\._\w",
     "go": r'^\s*(?:_ )?"(?:unsafe|reflect)"|go:linkname',
     "rust": r"\bunsafe\b(?!_code)|TcpStream",
 }
 # Where a driver leaves no other way, with the reason. At most three in all.
-EXCEPTIONS: dict[str, str] = {}
-# Those that keep to it so far.
-CHECKED = ("python",)
+EXCEPTIONS: dict[str, str] = {
+    "node/src/transport/clients.ts": "names `_execute` to tell node-redis's Sentinel client from others",
+    "node/src/transport/node-redis.ts": "`_execute`: other ways lend clients without options or duplicates",
+}
 # Public, as the standard library spells it.
 PUBLIC = {"_replace"}
 
@@ -38,7 +39,7 @@ PUBLIC = {"_replace"}
 def main() -> None:
     assert len(EXCEPTIONS) <= 3, "at most three exceptions in all"
     languages = os.environ.get("LANGUAGES", "python,node,go,rust").split(",")
-    found = [one for language in languages if language in CHECKED for one in faults(language)]
+    found = [one for language in languages for one in faults(language)]
     found = [one for one in found if not any(one.startswith(place) for place in EXCEPTIONS)]
     if found:
         sys.exit("\n".join(found))

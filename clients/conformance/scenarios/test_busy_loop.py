@@ -10,7 +10,7 @@ import redis
 from conftest import Package, StartProxy, ask, eventually, executed, level
 from services import Service
 
-pytestmark = pytest.mark.only("node")
+pytestmark = pytest.mark.only("node", "redis-py-asyncio")
 
 BUSY_MS = 2500
 # For a starved machine; it is shorter than the loop is busy.

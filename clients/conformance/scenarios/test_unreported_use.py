@@ -11,8 +11,6 @@ from conftest import Package, ask, level
 from drivers import DriverError
 from services import Service
 
-pytestmark = pytest.mark.only("python")
-
 
 def connect(package: Package, server: Service) -> None:
     package.server(server)
@@ -52,6 +50,7 @@ def test_of_several_limits_each_counts_as_it_is(
     assert ask(admin, "TB.PEEK", "tb:{user}:slots", 2, 0, 0)[1] == 2
 
 
+@pytest.mark.only("python")  # The others have it among their own tests.
 def test_a_use_of_an_unknown_limit_is_an_error_and_the_hold_stays(
     package: Package, server: Service, admin: redis.Redis
 ) -> None:

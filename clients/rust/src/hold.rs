@@ -16,7 +16,8 @@ use crate::request::{Amount, Part};
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
 /// It renews itself while it lives. [`settle`](Self::settle) ends it: what was not used comes back, what was used
-/// beyond the hold is charged. Dropping it does the same in the background.
+/// beyond the hold is charged. Dropping it does the same in the background. What the work does not report counts as used;
+/// slots of a pool (rate 0) come back.
 ///
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
 /// if there is room, and the settlement charges in any case.
@@ -47,7 +48,7 @@ impl Hold {
     ) -> Result<Self, Error> {
         let inner = Arc::new(Inner {
             caller,
-            used: Mutex::new(vec![Amount::from(0); parts.len()]),
+            used: Mutex::new(parts.iter().map(unreported).collect()),
             parts,
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
@@ -67,16 +68,27 @@ impl Hold {
         Ok(Self(inner))
     }
 
-    /// How much the work used, of its only limit; nothing unless it is told.
-    pub fn set_used(&self, used: impl Into<Amount>) {
-        self.set_used_of(0, used);
+    /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
+    /// come back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadArgument`] if it is not a number of tokens. The hold stays as it was.
+    pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
+        self.set_used_of(0, used)
     }
 
-    /// How much it used of one of several limits, by its place in the call.
-    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) {
-        if let Some(one) = locked(&self.0.used).get_mut(place) {
-            *one = used.into();
-        }
+    /// Reports how much the work used of one of several limits, by its place in the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens. The hold stays as it was.
+    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
+        let used = used.into();
+        used.word("used")?;
+        let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
+        *locked(&self.0.used).get_mut(place).ok_or_else(no_such_limit)? = used;
+        Ok(())
     }
 
     /// The decision by which it came to be, then that of the last renewal.
@@ -95,6 +107,14 @@ impl Hold {
         };
         Detached::new(async move { inner.settle().await }, late).await
     }
+}
+
+/// What a hold used of one limit if its work does not report it: an exception or an early return must not make work free.
+fn unreported(part: &Part) -> Amount {
+    if part.limit.is_pool() {
+        return Amount::from(0);
+    }
+    part.amount
 }
 
 impl Drop for Hold {

@@ -75,6 +75,11 @@ impl Limit {
         matches!(self.0.terms.rate(), Rate::Calendar(_))
     }
 
+    /// Returns whether tokens come back only from holds.
+    pub(crate) fn is_pool(&self) -> bool {
+        self.0.terms.is_pool()
+    }
+
     /// In what time so much flows in, rounded up; None if nothing ever does.
     pub(crate) fn lasts_us(&self, micro: i64) -> Option<u64> {
         self.0.average.map(|rate| rate.reaches_at_us(0, micro).unsigned_abs())

@@ -233,15 +233,13 @@ pub struct Hold(Option<crate::Hold>);
 
 impl Hold {
     /// See [`crate::Hold::set_used`].
-    pub fn set_used(&self, used: impl Into<Amount>) {
-        self.set_used_of(0, used);
+    pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
+        self.set_used_of(0, used)
     }
 
     /// See [`crate::Hold::set_used_of`].
-    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) {
-        if let Some(hold) = &self.0 {
-            hold.set_used_of(place, used);
-        }
+    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
+        self.0.as_ref().map_or(Ok(()), |hold| hold.set_used_of(place, used))
     }
 
     /// See [`crate::Hold::decision`].

@@ -33,7 +33,7 @@ async fn buckets_are_spread_over_the_nodes_and_joint_calls_find_theirs() {
     for name in names(&cluster) {
         assert_eq!(limiter.take(&name, 4).await.unwrap().remaining, 6);
         let hold = limiter.hold(&name, 2, Duration::from_secs(60)).await.unwrap();
-        hold.set_used(1);
+        hold.set_used(1).unwrap();
         hold.settle().await.unwrap();
 
         let parts = parts_of(&name);

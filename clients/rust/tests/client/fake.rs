@@ -123,7 +123,7 @@ impl Call {
             Self::Settle(_) if holds.is_empty() => return Vec::new(),
             Self::Settle(used) => {
                 let hold = holds.remove(0);
-                hold.set_used(*used);
+                hold.set_used(*used).unwrap();
                 return all(hold.settle().unwrap());
             }
         };

@@ -19,7 +19,7 @@ async fn what_was_used_beyond_a_hold_is_charged() {
     let limiter = limiter(&server, limit(10_000, "1/h"), Options::new());
     let hold = limiter.hold("a", 200, LONG).await.unwrap();
     assert_eq!(hold.decision().binding.remaining, 9800);
-    hold.set_used(700.5);
+    hold.set_used(700.5).unwrap();
     hold.settle().await.unwrap();
     assert_eq!(remaining(&limiter, "a").await, 9299);
 }
@@ -74,7 +74,7 @@ async fn a_hold_that_died_is_charged_what_was_used() {
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
     redis::cmd("DEL").arg("tb:a").exec(&mut server.connection()).unwrap();
-    hold.set_used(3);
+    hold.set_used(3).unwrap();
     assert!(!hold.settle().await.unwrap().allowed());
     assert_eq!(remaining(&limiter, "a").await, 7);
 }
@@ -87,7 +87,7 @@ async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
     assert!(hold.decision().binding.degraded);
     server.start_again();
-    hold.set_used(3);
+    hold.set_used(3).unwrap();
     hold.settle().await.unwrap();
     assert_eq!(remaining(&limiter, "a").await, 7, "and is no longer thought to be away");
 }
@@ -104,11 +104,11 @@ async fn holds_all_or_none() {
     let second = limiter.hold_all(&parts, LONG).await.unwrap();
     let Err(Error::Denied(denied)) = limiter.hold_all(&parts, LONG).await else { panic!("denied") };
     assert_eq!(denied.each.iter().map(|one| one.allowed).collect::<Vec<_>>(), [true, false]);
-    first.set_used(1);
+    first.set_used(1).unwrap();
     first.settle().await.unwrap();
     assert_eq!(remaining(&limiter, "{a}:requests").await, 8, "one used, one held");
     assert_eq!(remaining(&in_flight, "{a}:in-flight").await, 1, "slots come back");
-    second.set_used_of(0, 1);
+    second.set_used_of(0, 1).unwrap();
     second.settle().await.unwrap();
     assert_eq!(remaining(&in_flight, "{a}:in-flight").await, 2);
 }

@@ -28,7 +28,7 @@ async fn every_operation() {
     let hold = limiter.hold("a", 5, Duration::from_millis(900)).unwrap();
     thread::sleep(Duration::from_secs(2));
     assert_eq!(limiter.peek("a", 0).unwrap().remaining, 0, "renewed");
-    hold.set_used(2);
+    hold.set_used(2).unwrap();
     hold.settle().unwrap();
     assert_eq!(limiter.peek("a", 0).unwrap().remaining, 3);
     assert!(limiter.take("a", -1).is_err());

@@ -288,7 +288,7 @@ impl Hold {
         })
     }
 
-    fn set_used_of(&self, place: usize, used: f64) {
+    fn set_used_of(&self, place: usize, used: f64) -> Result<(), Error> {
         match self {
             Self::Tasks(hold) => hold.set_used_of(place, used),
             Self::Threads(hold) => hold.set_used_of(place, used),
@@ -300,11 +300,11 @@ impl Held {
     /// `used` is a number, or one for each limit.
     pub async fn settle(&self, used: &Value) -> Result<Value, Error> {
         if let Some(used) = used.as_f64() {
-            self.hold.set_used_of(0, used);
+            self.hold.set_used_of(0, used)?;
         }
         for (place, which) in self.of.iter().enumerate() {
             if let Some(used) = used[which].as_f64() {
-                self.hold.set_used_of(place, used);
+                self.hold.set_used_of(place, used)?;
             }
         }
         Ok(joint_fields(&match &self.hold {
