@@ -33,8 +33,11 @@ async fn a_hold_without_room_is_denied() {
     assert_eq!(decision.binding.retry_after_s(), Some(360));
     let Err(Error::Denied(never)) = limiter.hold("a", 11, LONG).await else { panic!("denied") };
     assert_eq!(never.binding.retry_after(), None);
+    // What is not reported counts as used, and a wrong report loses no hold.
+    let wrong = [first.set_used(-1), first.set_used(f64::NAN), first.set_used_of(1, 1)];
+    assert!(wrong.iter().all(|error| matches!(error, Err(Error::BadArgument(_)))), "{wrong:?}");
     first.settle().await.unwrap();
-    assert_eq!(remaining(&limiter, "a").await, 10);
+    assert_eq!(remaining(&limiter, "a").await, 2);
 }
 
 #[tokio::test]
