@@ -108,7 +108,7 @@ impl<'call> Call<'call> {
         Self { context, arguments, now_us, is_its_turn: false }
     }
 
-    /// The same call when its turn has come: no other is before it.
+    /// Marks a call that waited and whose turn has come: no other is before it.
     pub(super) fn in_turn(self) -> Self {
         Self { is_its_turn: true, ..self }
     }

@@ -11,10 +11,10 @@ pub trait Buckets {
     /// What the call wants in addition to what it holds already, in micro-tokens.
     fn needs_micro(&self, db: Db, part: &Part) -> i64;
 
-    /// Whether the bucket has less than that, and no wait brings it.
+    /// Returns whether the bucket has less than that, and no wait brings it.
     fn is_lost(&self, db: Db, part: &Part) -> bool;
 
-    /// Whether the bucket has less than that, and will have it.
+    /// Returns whether the bucket has less than that, and will have it.
     fn lacks(&self, db: Db, part: &Part) -> bool;
 }
 
@@ -31,8 +31,8 @@ pub struct Call {
 pub struct Waiting(pub Vec<Call>);
 
 impl Waiting {
-    /// The first call that lacks nothing and takes nothing that an earlier one lacks. A call that no wait can help is none
-    /// of them: it is denied sooner or later.
+    /// The first call that lacks nothing and takes nothing that an earlier one lacks. A call that no wait can help is not
+    /// among them: it is denied sooner or later.
     pub fn next_served(&self, buckets: &impl Buckets) -> Option<Arrival> {
         let mut lacked = HashSet::new();
         for Call { arrival, db, parts, .. } in &self.0 {

@@ -1,4 +1,4 @@
-//! Whether a user may still call the command for which it waits.
+//! Asks the server again, at the grant, whether a user may call the command for which it waits.
 
 use super::super::call::OwnedString;
 use super::super::spec::Spec;
