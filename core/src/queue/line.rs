@@ -76,11 +76,13 @@ impl<N: Name> Part<N> {
 
     fn lack(&self, seen: &Seen<'_>) -> Lack {
         // Most calls that name a bucket do not lack it, and many may be looked at.
-        if self.wanted_micro <= seen.least_micro().min(self.limit.capacity_micro()) || self.is_satisfied(seen)
-        {
+        if self.wanted_micro <= seen.least_micro().min(self.limit.capacity_micro()) {
             return Lack::Nothing;
         }
         let (needs_micro, ends_at_us) = self.needs(seen);
+        if self.id.is_some() && needs_micro <= 0 {
+            return Lack::Nothing;
+        }
         match seen.lack(&self.limit, needs_micro) {
             // The hold ends before that, and all of it has to be had anew.
             Lack::Until(at_us) if at_us >= ends_at_us => seen.lack(&self.limit, self.wanted_micro),

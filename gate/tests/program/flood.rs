@@ -98,7 +98,7 @@ async fn of_watchers_share_a_bound() {
     tokio::task::block_in_place(|| wait_until("a place", || runtime.block_on(has_place())));
 }
 
-/// The same over HTTP, with bodies of 200 MB in all.
+/// Bounds the memory of requests over HTTP too, with bodies of 200 MB in all.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_large_bodies_share_a_bound() {
     let redis = Server::start();

@@ -10,7 +10,7 @@ use tokenbucket_core::queue::{Db, Levels, Seen};
 /// How long a turn examines and serves waiting calls before the server goes on with its other clients.
 const TURN: Duration = Duration::from_micros(500);
 
-/// One turn: looks at any bucket by its key, as long as there is time.
+/// Looks at buckets by their keys, until the time of one turn is over.
 pub(super) struct Turn {
     context: *mut raw::RedisModuleCtx,
     now_us: i64,
