@@ -28,8 +28,8 @@ const NOISE: f64 = 0.01;
 const PROMISES: [(&str, (&str, &str), f64); 7] = [
     (FIRST, (ALLOWED, NOBODY.0), 1.6),
     (RENEWED, (ALLOWED, NOBODY.0), 1.6),
-    (BESIDE_1000, (BESIDE_1, NOBODY.0), 1.5),
-    (BESIDE_10000, (BESIDE_1, NOBODY.0), 3.0),
+    (BESIDE_1000, (BESIDE_1, NOBODY.0), 2.5),
+    (BESIDE_10000, (BESIDE_1, NOBODY.0), 14.0),
     (DAILY, (ALLOWED, NOBODY.0), 1.2),
     (MONTHLY, (ALLOWED, NOBODY.0), 1.4),
     (DENIED, (DENIED, UNCOUNTED.0), 1.06),

@@ -33,6 +33,7 @@ use crate::bucket::Bucket;
 use crate::expiry::MAX_EXPIRE_AT_MS;
 use crate::hold::{Hold, Holds, MAX_HOLDS, MAX_ID_LEN};
 use std::ffi::CStr;
+use std::sync::Arc;
 
 /// The command that carries effects. It is in every append-only file, so it cannot change.
 pub const COMMAND: &CStr = c"TB.RESTORE";
@@ -86,7 +87,7 @@ pub enum HoldChange {
     /// There is this one.
     Set(Hold),
     /// There is none of this name.
-    Removed(Box<[u8]>),
+    Removed(Arc<[u8]>),
 }
 
 impl HoldChanges {
@@ -122,7 +123,7 @@ impl HoldChanges {
                 }
                 HoldChange::Removed(id) => {
                     bytes.extend([REMOVE, u8::try_from(id.len()).unwrap_or(u8::MAX)]);
-                    bytes.extend(id);
+                    bytes.extend(&**id);
                 }
             }
         }

@@ -352,7 +352,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
     let holds = unsafe { stored_holds(value) };
-    holds.map_or(1, |holds| holds.stored().max(1))
+    holds.map_or(1, |holds| holds.len().max(1))
 }
 
 unsafe extern "C" fn copy(

@@ -14,7 +14,7 @@ use std::slice;
 use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
-use tokenbucket_core::hold::{Holds, FREED_A_CALL};
+use tokenbucket_core::hold::Holds;
 
 /// What a command may do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,14 +222,13 @@ impl<'call> BucketKey<'call> {
         let holds = self.holds_mut().unwrap_or(&mut new);
         info::counters().holds_expired(dropped.min(holds.len()));
         holds.drop_first(dropped);
-        holds.free_dropped(FREED_A_CALL);
         let (bucket, result) = change(holds);
-        let (len, is_stored) = (holds.len(), holds.stored() > 0);
+        let len = holds.len();
         match (bucket, self.with_holds()) {
             (None, _) => self.delete(),
             // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
-            (Some(bucket), Some(mut value)) if is_stored => unsafe { value.as_mut() }.store(bucket),
-            (Some(bucket), None) if is_stored => self.put(data_type::allocate_with_holds(bucket, new)),
+            (Some(bucket), Some(mut value)) if len > 0 => unsafe { value.as_mut() }.store(bucket),
+            (Some(bucket), None) if len > 0 => self.put(data_type::allocate_with_holds(bucket, new)),
             (Some(bucket), _) => self.store_alone(bucket),
         }
         (len, result)

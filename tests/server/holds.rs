@@ -45,9 +45,9 @@ fn a_bucket_has_at_most_max_holds_holds() {
     }
 }
 
-/// One call finds that they have ended, and none of them takes the time or the memory for long.
+/// The first write that finds them ended frees them all.
 #[test]
-fn holds_that_end_together_come_back_at_once_and_their_memory_soon() {
+fn holds_that_end_together_come_back_and_are_freed_at_once() {
     // One more stays.
     const HOLDS: u32 = MAX_HOLDS - 1;
     let most = MAX_HOLDS.to_string();
@@ -62,34 +62,13 @@ fn holds_that_end_together_come_back_at_once_and_their_memory_soon() {
     }
     let few_bytes = bytes(&mut client);
     send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));
-    let many_bytes = bytes(&mut client);
     server.clock().advance_ms(5000);
-    let mut last_bytes = many_bytes;
-    let mut calls = 0;
-    while bytes(&mut client) > 3 * few_bytes {
-        assert_eq!(client.decide("TB.HOLD k 1e6 0 1 86395000 stays"), decided([1, 999_999, 0, 86_395_000]));
-        assert!(bytes(&mut client) <= last_bytes, "memory grows");
-        last_bytes = bytes(&mut client);
-        calls += 1;
-        if calls == 1 {
-            assert!(last_bytes > many_bytes / 2, "one call has freed them all");
-            let counts = ["holds", "holds_expired", "settled_late"].map(|field| count(&mut client, field));
-            assert_eq!(counts, [1, i64::from(HOLDS), 1]);
-            assert_eq!(shown(&client.say("TB.HOLDS k")), "[[\"stays\" \"1\" 86395000]]");
-            let everything = (stored::buckets(&mut client), digest(&mut client));
-            client.say("DEBUG RELOAD");
-            assert_eq!((stored::buckets(&mut client), digest(&mut client)), everything);
-            // What is loaded has nothing left to free; Valkey frees what was there before in the background.
-            wait_until("only what was loaded is left", || bytes(&mut client) <= 3 * few_bytes);
-            send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));
-            server.clock().advance_ms(5000);
-            client.say("TB.HOLD k 1e6 0 1 86390000 stays");
-            server.clock().advance_ms(-5000);
-            last_bytes = bytes(&mut client);
-        }
-        assert!(calls < HOLDS / 100, "{last_bytes} bytes are left after {calls} calls");
-    }
-    // A bucket that goes takes along what waits to be freed.
+    assert_eq!(client.decide("TB.HOLD k 1e6 0 1 86395000 stays"), decided([1, 999_999, 0, 86_395_000]));
+    assert!(bytes(&mut client) <= few_bytes);
+    let counts = ["holds", "holds_expired", "settled_late"].map(|field| count(&mut client, field));
+    assert_eq!(counts, [1, i64::from(HOLDS), 1]);
+    assert_eq!(shown(&client.say("TB.HOLDS k")), "[[\"stays\" \"1\" 86395000]]");
+    // A bucket that goes takes along those that have ended.
     send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));
     server.clock().advance_ms(5000);
     client.say("TB.SETTLE k 1e6 0 stays 0");
@@ -97,9 +76,9 @@ fn holds_that_end_together_come_back_at_once_and_their_memory_soon() {
     wait_until("all is freed", || bytes(&mut client) == 0 && count(&mut client, "holds") == 0);
 }
 
-/// More than one call frees: meanwhile they exist for nobody, also behind a clock that steps back.
+/// Also behind a clock that steps back over their end.
 #[test]
-fn decisions_are_right_while_ended_holds_are_freed() {
+fn decisions_are_right_after_many_holds_end_together() {
     let server = Server::with_clock();
     let mut random = Random::new(12);
     let limit = Limit::new("2000", "1");

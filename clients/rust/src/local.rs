@@ -200,7 +200,6 @@ impl Buckets {
         let stored = self.of_keys.get_or_insert_mut(key.to_vec(), new);
         stored.bucket = bucket;
         stored.holds.drop_ended(now_us);
-        stored.holds.free_dropped(usize::MAX);
         stored
     }
 }

@@ -14,7 +14,7 @@ impl Hold {
         bytes.extend(self.ends_at_us.to_le_bytes());
         bytes.extend(self.amount_micro.to_le_bytes());
         bytes.push(u8::try_from(self.id.len()).unwrap_or(u8::MAX));
-        bytes.extend(&self.id);
+        bytes.extend(&*self.id);
     }
 
     /// Reads the hold with which `bytes` begin, and what follows it. The hold is `None` if there can be none like it;

@@ -2,6 +2,7 @@
 
 use crate::bucket::MAX_TIME_US;
 use crate::number::MAX_MICRO;
+use std::sync::Arc;
 
 /// The longest id of a hold, in bytes.
 pub const MAX_ID_LEN: usize = 128;
@@ -10,7 +11,7 @@ pub const MAX_ID_LEN: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Its id: 1 to [`MAX_ID_LEN`] bytes.
-    pub id: Box<[u8]>,
+    pub id: Arc<[u8]>,
     /// What is held, in micro-tokens: 1 to [`MAX_MICRO`].
     pub amount_micro: i64,
     /// When it comes back, in Unix microseconds: 0 to [`MAX_TIME_US`].
@@ -33,11 +34,8 @@ impl Hold {
         self.place() < other.place()
     }
 
-    /// What the order goes by.
-    pub(super) fn place(&self) -> Place<'_> {
+    /// Returns what the order goes by: the end, then the id.
+    pub(super) fn place(&self) -> (i64, &[u8]) {
         (self.ends_at_us, &self.id)
     }
 }
-
-/// An end, and an id to tell apart what ends together.
-pub(super) type Place<'a> = (i64, &'a [u8]);

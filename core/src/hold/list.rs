@@ -1,242 +1,307 @@
-//! The list of a bucket's holds.
+//! The holds of a bucket, in the order in which they end.
 
 use super::item::Hold;
-use super::order::Order;
-use super::slots::Slots;
 use crate::bucket::{Bucket, Expiring};
 use crate::rate::Rate;
+use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
-
-/// The most dropped holds that one call frees.
-pub const FREED_A_CALL: usize = 512;
+use std::sync::Arc;
 
 /// The most that is reported as returned: it fills any bucket from the deepest debt, and is small enough to be added
 /// to a level.
 const MOST_RETURNED: i64 = 1 << 61;
 
-/// The holds of one bucket.
+/// Up to this many ids are compared one by one, which is cheaper than a table.
+const FEW: usize = 8;
+
+/// Holds that a search for a level sums up at once.
+const BLOCK: usize = 64;
+
+/// The holds of one bucket, sorted by end, then by id.
+///
+/// Most holds end later than all others, and those that end or are renewed stand near the front, so either end of the
+/// list is cheap to change.
 #[derive(Clone, Default)]
 pub struct Holds {
-    slots: Slots,
-    order: Order,
-    /// Those that were dropped and are not freed yet.
-    dropped: Option<Box<Dropped>>,
-    id_bytes: usize,
+    list: VecDeque<Hold>,
+    /// When the hold with an id ends, and thereby where it stands; `None` while there are few holds.
+    ends_us: Option<Box<HashMap<Arc<[u8]>, i64>>>,
+    total: Sum,
 }
 
-/// Holds that still occupy slots, and exist for nobody.
-#[derive(Clone, Default)]
-struct Dropped {
-    order: Order,
-    /// The latest end among them. All holds that exist end later, which tells them apart.
-    until_us: i64,
+/// Micro-tokens of many holds, which may exceed 64 bits. Aligned as 64 bits are, because servers align their blocks to
+/// no more.
+#[derive(Clone, Copy, Default)]
+#[repr(C, packed(8))]
+struct Sum(i128);
+
+impl Sum {
+    fn micro(self) -> i128 {
+        self.0
+    }
+
+    fn add(&mut self, micro: i128) {
+        *self = Self(self.micro().saturating_add(micro));
+    }
 }
 
 impl Holds {
-    /// How many there are, those that have ended included.
+    /// Counts all holds, including those that have ended.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.order.len
+        self.list.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no holds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.list.is_empty()
     }
 
-    /// How many occupy memory: these, and those that were dropped and are not freed yet.
-    #[must_use]
-    pub fn stored(&self) -> usize {
-        self.slots.len
-    }
-
-    /// How many of them have ended at `now_us`.
+    /// Counts the holds that have ended at `now_us`.
     #[must_use]
     pub fn ended(&self, now_us: i64) -> usize {
-        self.order.until(&self.slots, now_us).0
+        if self.first_end_us() > now_us {
+            return 0;
+        }
+        self.list.partition_point(|hold| hold.ends_at_us <= now_us)
     }
 
-    /// How many of them have not ended at `now_us`.
+    /// Counts the holds that have not ended at `now_us`.
     #[must_use]
     pub fn outstanding(&self, now_us: i64) -> usize {
         self.len().saturating_sub(self.ended(now_us))
     }
 
-    /// The hold of that id.
+    /// Returns the hold with that id.
     #[must_use]
     pub fn get(&self, id: &[u8]) -> Option<&Hold> {
-        let hold = self.slots.get(self.find(id, self.slots.hash(id))?)?;
-        (!self.is_dropped(hold)).then_some(hold)
+        self.list.get(self.position(id)?)
     }
 
-    /// The hold of that id, unless it has ended at `now_us`.
+    /// Returns the hold with that id, unless it has ended at `now_us`.
     #[must_use]
     pub fn outstanding_of(&self, id: &[u8], now_us: i64) -> Option<&Hold> {
         self.get(id).filter(|hold| hold.ends_at_us > now_us)
     }
 
-    /// Sets a hold, whether or not there is one of its id.
+    /// Adds a hold, or replaces the one with its id.
     pub fn set(&mut self, hold: Hold) {
-        if self.is_dropped(&hold) {
-            // Only behind a clock that stepped back: it would be taken for one of them.
-            self.free_dropped(usize::MAX);
-        }
-        let hash = self.slots.hash(&hold.id);
-        if let Some(slot) = self.find(&hold.id, hash) {
-            return self.change(slot, &hold);
-        }
-        let id_len = hold.id.len();
-        let Some(slot) = self.slots.put(hold, hash) else {
-            return;
-        };
-        self.id_bytes = self.id_bytes.saturating_add(id_len);
-        self.order.insert(&self.slots, slot);
-    }
-
-    /// Changes the amount and the end of the hold in a slot, which may be one that was dropped.
-    fn change(&mut self, slot: u32, to: &Hold) {
-        if self.slots.len == 1 && self.order.len == 1 {
-            // Most buckets have one hold at a time, and its holder renews it.
-            self.slots.change(slot, to);
-            return self.order.change_only(to);
-        }
-        match &mut self.dropped {
-            Some(dropped) if self.slots.ends_at_us(slot) <= dropped.until_us => {
-                dropped.order.remove(&self.slots, slot);
+        if let Some(position) = self.position(&hold.id) {
+            if let ([only], []) = self.list.as_mut_slices() {
+                // Most buckets have one hold at a time, and its holder renews it.
+                self.total = Sum(hold.amount_micro.into());
+                only.amount_micro = hold.amount_micro;
+                only.ends_at_us = hold.ends_at_us;
+                return;
             }
-            _ => self.order.remove(&self.slots, slot),
+            self.remove_at(position);
         }
-        self.slots.change(slot, to);
-        self.order.insert(&self.slots, slot);
+        self.insert(hold);
     }
 
-    /// Removes the hold of that id.
+    /// Adds a hold whose id is new.
+    fn insert(&mut self, hold: Hold) {
+        self.total.add(hold.amount_micro.into());
+        if let Some(ends_us) = &mut self.ends_us {
+            ends_us.insert(Arc::clone(&hold.id), hold.ends_at_us);
+        }
+        if self.is_empty() {
+            self.list.reserve_exact(1);
+        }
+        if self.last().is_none_or(|last| last.is_before(&hold)) {
+            self.list.push_back(hold);
+        } else {
+            let position = self.list.partition_point(|other| other.is_before(&hold));
+            self.list.insert(position, hold);
+        }
+        if self.ends_us.is_none() && self.len() > FEW {
+            self.index();
+        }
+    }
+
+    /// Removes the hold with that id.
     pub fn remove(&mut self, id: &[u8]) -> Option<Hold> {
-        let slot = self.find(id, self.slots.hash(id))?;
-        if self.slots.get(slot).is_some_and(|hold| self.is_dropped(hold)) {
-            return None;
-        }
-        self.order.remove(&self.slots, slot);
-        self.free_slot(slot)
+        let hold = self.remove_at(self.position(id)?);
+        self.shrink();
+        hold
     }
 
-    /// Drops all that have ended by `until_us`, and returns how many. [`free_dropped`](Self::free_dropped) gives their
-    /// memory back.
+    fn remove_at(&mut self, position: usize) -> Option<Hold> {
+        let hold = self.list.remove(position)?;
+        self.total.add(-i128::from(hold.amount_micro));
+        if let Some(ends_us) = &mut self.ends_us {
+            ends_us.remove(&hold.id);
+        }
+        Some(hold)
+    }
+
+    /// Removes the holds that have ended by `until_us`, and returns how many.
     pub fn drop_ended(&mut self, until_us: i64) -> usize {
         let ended = self.ended(until_us);
         self.drop_first(ended);
         ended
     }
 
-    /// Drops the first `count` in the order of their ends.
+    /// Removes the first `count` holds.
     pub fn drop_first(&mut self, count: usize) {
         if count == 0 {
             return;
         }
-        let dropped = self.dropped.get_or_insert_default();
-        self.order.move_first(count, &self.slots, &mut dropped.order);
-        dropped.until_us = dropped.order.last_end_us();
-        if self.order.first_end_us(&self.slots) <= dropped.until_us {
-            // Not all that end together were dropped, which no call does.
-            self.free_dropped(usize::MAX);
-        }
-    }
-
-    /// Frees dropped holds, as many as `at_most`.
-    pub fn free_dropped(&mut self, at_most: usize) {
-        for _ in 0..at_most {
-            let Some(dropped) = &mut self.dropped else {
-                return;
-            };
-            if let Some(slot) = dropped.order.pop(&self.slots) {
-                self.free_slot(slot);
+        let count = count.min(self.len());
+        // Building a small table anew is cheaper than emptying a large one.
+        let ends_us = self.ends_us.take().filter(|_| count <= self.len() / 2);
+        self.total.add(-self.first_micro(count));
+        let dropped = self.list.drain(..count);
+        match ends_us {
+            Some(mut ends_us) => {
+                for hold in dropped {
+                    ends_us.remove(&hold.id);
+                }
+                self.ends_us = Some(ends_us);
             }
-            self.dropped.take_if(|dropped| dropped.order.len == 0);
+            None => {
+                drop(dropped);
+                if self.len() > FEW {
+                    self.index();
+                }
+            }
+        }
+        self.shrink();
+    }
+
+    #[cold]
+    fn index(&mut self) {
+        let ends_us = self.list.iter().map(|hold| (Arc::clone(&hold.id), hold.ends_at_us));
+        self.ends_us = Some(Box::new(ends_us.collect()));
+    }
+
+    /// Frees memory that most holds have left.
+    fn shrink(&mut self) {
+        if self.len() < self.list.capacity() / 4 {
+            self.list.shrink_to_fit();
+        }
+        if self.len() <= FEW / 2 {
+            self.ends_us = None;
+        }
+        if let Some(ends_us) = self.ends_us.as_mut().filter(|ends_us| ends_us.len() < ends_us.capacity() / 4)
+        {
+            ends_us.shrink_to_fit();
         }
     }
 
-    /// All of them, the next to end first.
+    /// Returns all holds, the next to end first.
     pub fn iter(&self) -> impl Iterator<Item = &Hold> {
-        self.order.iter().filter_map(|slot| self.slots.get(slot))
+        self.list.iter()
     }
 
-    /// The last to end.
     pub(super) fn last(&self) -> Option<&Hold> {
-        self.slots.get(self.order.last_slot()?)
+        self.list.back()
     }
 
-    /// Bytes of all ids.
+    /// Sums the lengths of all ids.
     pub(super) fn id_bytes(&self) -> usize {
-        self.id_bytes
+        self.iter().map(|hold| hold.id.len()).sum()
     }
 
-    /// Bytes that they take, without what allocators add.
+    /// Returns the bytes of memory that the holds take, without what allocators add.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let dropped = self.dropped.as_ref();
-        let dropped = dropped.map_or(0, |dropped| size_of::<Dropped>().saturating_add(dropped.order.bytes()));
-        let parts = [self.slots.bytes(), self.order.bytes(), dropped, self.id_bytes];
-        parts.into_iter().fold(size_of::<Self>(), usize::saturating_add)
+        // Each id follows two counts of its references.
+        let ids = self.len().saturating_mul(size_of::<[usize; 2]>()).saturating_add(self.id_bytes());
+        let list = self.list.capacity().saturating_mul(size_of::<Hold>());
+        // A table of the standard library has a byte beside each entry, and is at most seven eighths full.
+        let entry = size_of::<(Arc<[u8]>, i64)>().saturating_add(1);
+        let table = self.ends_us.as_ref().map_or(0, |ends_us| ends_us.capacity().saturating_mul(entry));
+        [list, ids, table, table / 7].into_iter().fold(size_of::<Self>(), usize::saturating_add)
     }
 
     #[inline]
-    fn find(&self, id: &[u8], hash: u32) -> Option<u32> {
-        // Most buckets are asked before anything is held of them.
-        if self.slots.len == 0 {
-            return None;
-        }
-        self.slots.find(id, hash)
+    fn position(&self, id: &[u8]) -> Option<usize> {
+        let Some(ends_us) = &self.ends_us else {
+            return self.list.iter().position(|hold| *hold.id == *id);
+        };
+        let place = (*ends_us.get(id)?, id);
+        self.list.binary_search_by(|hold| hold.place().cmp(&place)).ok()
     }
 
     #[inline]
-    fn is_dropped(&self, hold: &Hold) -> bool {
-        self.dropped.as_ref().is_some_and(|dropped| hold.ends_at_us <= dropped.until_us)
+    fn first_end_us(&self) -> i64 {
+        self.list.front().map_or(i64::MAX, |hold| hold.ends_at_us)
     }
 
-    /// Takes a hold out of its slot that is in no order any more.
-    fn free_slot(&mut self, slot: u32) -> Option<Hold> {
-        let last = self.slots.last();
-        if slot != last {
-            self.renumber(last, slot);
-        }
-        let hold = self.slots.free(slot)?;
-        self.id_bytes = self.id_bytes.saturating_sub(hold.id.len());
-        Some(hold)
+    /// Sums the amounts of the first `count` holds.
+    fn first_micro(&self, count: usize) -> i128 {
+        sum(self.list.iter().take(count))
     }
 
-    /// Tells the order that a hold is in that it moves to another slot.
-    fn renumber(&mut self, slot: u32, to: u32) {
-        let slots = &self.slots;
-        let ends_at_us = slots.ends_at_us(slot);
-        let may_be_dropped = self.dropped.as_mut().filter(|dropped| ends_at_us <= dropped.until_us);
-        if !may_be_dropped.is_some_and(|dropped| dropped.order.renumber(slots, slot, to)) {
-            self.order.renumber(slots, slot, to);
+    /// Returns when the holds that have ended and the refill since `since_us` together bring `missing_micro`.
+    fn covered_at_us(&self, rate: &Rate, since_us: i64, missing_micro: i128) -> i64 {
+        let flown_at_us = |missing_micro: i128| {
+            rate.reaches_at_us(since_us, i64::try_from(missing_micro).unwrap_or(i64::MAX))
+        };
+        let is_covered = |without_micro: i128, at_us: i64| {
+            without_micro <= 0 || without_micro <= i128::from(rate.flow(since_us, at_us).micro)
+        };
+        let Some(last) = self.last() else {
+            return flown_at_us(missing_micro);
+        };
+        // A full bucket nearly always needs all of them.
+        let lacking = missing_micro.saturating_sub(self.total.micro());
+        if !is_covered(lacking, last.ends_at_us) {
+            return flown_at_us(lacking);
         }
+        if !is_covered(lacking.saturating_add(last.amount_micro.into()), last.ends_at_us) {
+            return last.ends_at_us;
+        }
+        let mut lacking = missing_micro;
+        for first in (0..self.len()).step_by(BLOCK) {
+            let block = self.list.range(first..first.saturating_add(BLOCK).min(self.len()));
+            let after = lacking.saturating_sub(sum(block.clone()));
+            if block.clone().next_back().is_some_and(|last| !is_covered(after, last.ends_at_us)) {
+                lacking = after;
+                continue;
+            }
+            for hold in block {
+                let after = lacking.saturating_sub(hold.amount_micro.into());
+                if is_covered(after, hold.ends_at_us) {
+                    return hold.ends_at_us.min(flown_at_us(lacking));
+                }
+                lacking = after;
+            }
+        }
+        debug_assert!(false, "all holds together were seen to cover it");
+        last.ends_at_us
     }
+}
+
+fn sum<'a>(holds: impl Iterator<Item = &'a Hold>) -> i128 {
+    holds.fold(0, |sum, hold| sum.saturating_add(hold.amount_micro.into()))
 }
 
 impl Expiring for &Holds {
     #[inline]
     fn ended_micro(self, now_us: i64) -> i64 {
-        let (_, sum) = self.order.until(&self.slots, now_us);
-        i64::try_from(sum).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
+        if self.first_end_us() > now_us {
+            return 0;
+        }
+        let micro = self.first_micro(self.ended(now_us));
+        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
     }
 
     #[inline]
     fn last_end_us(self) -> i64 {
-        self.order.last_end_us()
+        self.last().map_or(i64::MIN, |hold| hold.ends_at_us)
     }
 
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
         let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
         let alone_us = rate.reaches_at_us(bucket.refilled_at_us, missing_micro);
-        let first_end_us = self.order.first_end_us(&self.slots);
-        if alone_us <= included_until_us.max(first_end_us) {
+        if alone_us <= included_until_us.max(self.first_end_us()) {
             return alone_us;
         }
-        let (_, included_micro) = self.order.until(&self.slots, included_until_us);
-        let missing_micro = included_micro.saturating_add(i128::from(missing_micro));
-        self.order.time_covered_us(&self.slots, rate, bucket.refilled_at_us, missing_micro)
+        let included_micro = self.first_micro(self.ended(included_until_us));
+        let missing_micro = included_micro.saturating_add(missing_micro.into());
+        self.covered_at_us(rate, bucket.refilled_at_us, missing_micro)
     }
 }

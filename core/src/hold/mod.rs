@@ -12,32 +12,15 @@
 //! Below the capacity nothing is cut off, so the sum itself can be searched. In the order of their ends, let `S(k)` be
 //! what the first `k` holds bring together. The first `k` for which level, `S(k)` and what flows until hold `k` ends
 //! suffice tells the answer: it is that end, or the moment before it at which the flow alone completes `S(k - 1)`.
-//!
-//! # How it is found quickly
-//!
-//! The order is kept in chunks of up to `CHUNK` holds, with the sum of each. Ids are found by a hash table, once
-//! there are more than `FEW`. Holds that end in the same microsecond are ordered by id: so the order, and with it
-//! what is saved and replied, does not depend on the history.
-//!
-//! # Why no call takes long
-//!
-//! [`MAX_HOLDS`] may end at once, and freeing them all takes tens of milliseconds. So a hold that has ended is
-//! dropped in two steps. [`Holds::drop_first`] moves whole chunks out of the order: from then on the hold does not
-//! exist for anybody. [`Holds::free_dropped`] frees a bounded number of them, in this call and the next ones. Nothing
-//! grows or shrinks in one go either: holds are stored in pages, and the hash table grows and shrinks by one chain at
-//! a time (linear hashing: Litwin, "Linear Hashing: A New Tool for File and Table Addressing", 1980).
 
 mod bytes;
 mod decide;
 mod item;
 mod list;
-mod memory;
-mod order;
-mod slots;
 
 pub use decide::HoldPlan;
 pub use item::{Hold, MAX_ID_LEN};
-pub use list::{Holds, FREED_A_CALL};
+pub use list::Holds;
 
 /// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects are refused
 /// beyond it, because reading, listing and freeing holds takes time for each.

@@ -5,6 +5,7 @@ use super::model::operation::assert_read_as_meant;
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
+use std::sync::Arc;
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::{Error, Refusal};
@@ -187,7 +188,7 @@ fn calls() -> impl Strategy<Value = (&'static str, Vec<Vec<u8>>)> {
 }
 
 fn hold_changes() -> impl Strategy<Value = HoldChange> {
-    let ids = || prop::collection::vec(any::<u8>(), 1..=MAX_ID_LEN).prop_map(Vec::into_boxed_slice);
+    let ids = || prop::collection::vec(any::<u8>(), 1..=MAX_ID_LEN).prop_map(Arc::from);
     let set = (ids(), 1..=MAX_MICRO, 0..=MAX_TIME_US)
         .prop_map(|(id, amount_micro, ends_at_us)| HoldChange::Set(Hold { id, amount_micro, ends_at_us }));
     prop_oneof![set, ids().prop_map(HoldChange::Removed)]
