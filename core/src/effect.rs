@@ -11,7 +11,7 @@
 //! | 17..25 | expiry of the key, Unix milliseconds; -1 for none |
 //!
 //! A bucket with holds, or without any for the first time, is too large to be sent whole with each write. So the effect
-//! contains what has changed: version 3, the fields above, and then
+//! contains what has changed, behind the fields above:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -26,7 +26,7 @@
 //! It may also still have a bucket that expired on the master: a server that reads a snapshot leaves expired keys out and
 //! tells nobody. So where as many holds are set as there are after all changes, they are all, whatever else there was.
 //!
-//! The version 1 alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
+//! The version alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
 //! an operator may have renamed.
 
 use crate::bucket::Bucket;
@@ -42,7 +42,6 @@ pub const COMMAND: &CStr = c"TB.RESTORE";
 const PLAIN_LEN: usize = 25;
 
 const VERSION: u8 = 1;
-const VERSION_WITH_HOLDS: u8 = 3;
 const SET: u8 = 1;
 const REMOVE: u8 = 2;
 const NO_EXPIRY: i64 = -1;
@@ -210,9 +209,9 @@ impl Effect {
     pub fn encode(&self) -> Encoded {
         match self {
             Self::Cleared => Encoded::Cleared([VERSION]),
-            Self::Stored { bucket, expire_at_ms } => Encoded::Plain(fields(VERSION, *bucket, *expire_at_ms)),
+            Self::Stored { bucket, expire_at_ms } => Encoded::Plain(fields(*bucket, *expire_at_ms)),
             Self::Changed { bucket, expire_at_ms, holds } => {
-                let mut bytes = fields(VERSION_WITH_HOLDS, *bucket, *expire_at_ms).to_vec();
+                let mut bytes = fields(*bucket, *expire_at_ms).to_vec();
                 holds.encode(&mut bytes);
                 Encoded::WithHolds(bytes)
             }
@@ -222,9 +221,9 @@ impl Effect {
     /// Reads what [`encode`](Self::encode) wrote, or `None` if any field is not one that a bucket can have.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let ([version], fields) = bytes.split_first_chunk::<1>()?;
+        let fields = bytes.strip_prefix(&[VERSION])?;
         if fields.is_empty() {
-            return (*version == VERSION).then_some(Self::Cleared);
+            return Some(Self::Cleared);
         }
         let (level, fields) = fields.split_first_chunk::<8>()?;
         let (refilled_at, fields) = fields.split_first_chunk::<8>()?;
@@ -235,20 +234,17 @@ impl Effect {
             at @ 0..=MAX_EXPIRE_AT_MS => Some(at),
             _ => return None,
         };
-        match (*version, rest) {
-            (VERSION, []) => Some(Self::Stored { bucket, expire_at_ms }),
-            (VERSION_WITH_HOLDS, changes) => {
-                let holds = HoldChanges::decode(changes)?;
-                Some(Self::Changed { bucket, expire_at_ms, holds })
-            }
-            _ => None,
+        if rest.is_empty() {
+            return Some(Self::Stored { bucket, expire_at_ms });
         }
+        let holds = HoldChanges::decode(rest)?;
+        Some(Self::Changed { bucket, expire_at_ms, holds })
     }
 }
 
-/// What both versions begin with.
-fn fields(version: u8, bucket: Bucket, expire_at_ms: Option<i64>) -> [u8; PLAIN_LEN] {
-    let mut bytes = [version; PLAIN_LEN];
+/// Returns the version and the fields that every effect on a bucket begins with.
+fn fields(bucket: Bucket, expire_at_ms: Option<i64>) -> [u8; PLAIN_LEN] {
+    let mut bytes = [VERSION; PLAIN_LEN];
     let (_, fields) = bytes.split_at_mut(1);
     let values = [bucket.level_micro, bucket.refilled_at_us, expire_at_ms.unwrap_or(NO_EXPIRY)];
     for (field, value) in fields.chunks_exact_mut(8).zip(values) {

@@ -85,7 +85,7 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
 /// The bit in the time of the refill that says that holds follow, in memory and in files.
 const WITH_HOLDS: i64 = 1 << 61;
 
-/// A value with holds. There is at least one of them, or one that is not freed yet, except while a call changes them.
+/// A value with holds. There is at least one, except while a call changes them.
 #[repr(C)]
 pub(super) struct WithHolds {
     /// With the bit in its time.
@@ -177,27 +177,15 @@ fn value_bytes(value: *mut c_void) -> usize {
     unsafe { server!(RedisModule_MallocSize)(value) }
 }
 
-/// A value as a callback is given it: a bucket, and holds if it has any.
+/// Reads a value as a callback gets it: a bucket, and its holds if it has any.
 ///
 /// # Safety
 /// It must have been made here, and not have been freed while what is returned is used.
 unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Holds>) {
     // SAFETY: by the contract of this function. A value is never null.
-    let bucket = unsafe { bucket(NonNull::new_unchecked(value.cast_mut().cast())) };
-    // SAFETY: as above.
-    let holds = unsafe { stored_holds(value) };
-    (bucket, holds.filter(|holds| !holds.is_empty()))
-}
-
-/// The holds of a value, also if all of them were dropped and only wait to be freed.
-///
-/// # Safety
-/// As of [`read`].
-unsafe fn stored_holds<'value>(value: *const c_void) -> Option<&'value Holds> {
-    // SAFETY: by the contract of this function. A value is never null.
     unsafe {
         let value = NonNull::new_unchecked(value.cast_mut().cast());
-        with_holds(value).map(|with_holds| with_holds.as_ref().holds())
+        (bucket(value), with_holds(value).map(|with_holds| with_holds.as_ref().holds()))
     }
 }
 
@@ -320,7 +308,7 @@ unsafe extern "C" fn aof_rewrite(
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
-    let holds = unsafe { stored_holds(value) };
+    let (_, holds) = unsafe { read(value) };
     value_bytes(value.cast_mut()).saturating_add(holds.map_or(0, Holds::bytes))
 }
 
@@ -347,11 +335,11 @@ unsafe extern "C" fn free(value: *mut c_void) {
     }
 }
 
-/// How many allocations there are to free: that of a bucket alone is never worth a background thread. Servers read 0 as
-/// too many to count, so a bucket whose last hold has gone counts as one.
+/// Counts the allocations to free: that of a bucket alone is never worth a background thread. Servers read 0 as too many
+/// to count, so a bucket that goes with its last hold counts as one.
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
-    let holds = unsafe { stored_holds(value) };
+    let (_, holds) = unsafe { read(value) };
     holds.map_or(1, |holds| holds.len().max(1))
 }
 
