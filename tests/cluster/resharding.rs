@@ -1,7 +1,7 @@
 //! Spreading, redirecting, resharding under load, and the loss of a master.
 
 use crate::common::calls::{Outcome, CALLS};
-use crate::common::{multi_decision, texts, wait_until, Server};
+use crate::common::{multi_decision, text, texts, wait_until, Server};
 use crate::nodes::{node_id, ownership, reshard, Cluster, ClusterClient, CAPACITY, MASTERS, REFILL};
 use crc::{Crc, CRC_16_XMODEM};
 use redis::Value;
@@ -45,6 +45,33 @@ fn no_bucket_is_lost_or_refilled_while_slots_migrate_one_key_at_a_time() {
 #[test]
 fn no_bucket_is_lost_or_refilled_while_slots_migrate_atomically() {
     assert_kept_while(migrate_atomically);
+}
+
+#[test]
+fn the_loss_of_a_master_stops_every_slot_unless_full_coverage_is_switched_off() {
+    for requires_full_coverage in [true, false] {
+        let mut cluster = Cluster::start(0);
+        if !requires_full_coverage {
+            for node in &cluster.nodes {
+                node.connect().say("CONFIG SET cluster-require-full-coverage no");
+            }
+        }
+        let take = |node: &Server, key: &str| node.connect().attempt(&format!("TB.TAKE {key} {CAPACITY} 1"));
+        let mut keys = (0..).map(|n| format!("user:{n}"));
+        let key = keys.find(|key| take(&cluster.nodes[1], key).is_ok()).unwrap();
+        cluster.nodes[0].kill();
+        let (lost, survivor) = (format!(":{}@", cluster.nodes[0].port()), &cluster.nodes[1]);
+        wait_until("the survivor knows that a master failed", || {
+            let nodes = text(&survivor.connect().say("CLUSTER NODES"));
+            nodes.lines().any(|line| line.contains(&lost) && line.contains("master,fail "))
+        });
+        match take(survivor, &key) {
+            Ok(_) => assert!(!requires_full_coverage),
+            Err(refusal) => {
+                assert!(requires_full_coverage && refusal.starts_with("CLUSTERDOWN"), "{refusal}")
+            }
+        }
+    }
 }
 
 #[test]
