@@ -115,15 +115,13 @@ fn the_readme_and_the_comparison_quote_what_others_cost() {
 #[test]
 fn the_readme_quotes_the_decisions_and_the_memory() {
     let [own, possible] = ["allowed", "possible"].map(|column| figure("over-grant", &[TAKE], column));
-    let computed = figure("over-grant", &["read, compute, write"], "allowed") / possible;
     let (increx, script) = (times_as_fast("INCREX fixed window", 2), times_as_fast("Lua token bucket", 1));
     let bytes = figure("memory", &[TAKE], "bytes a key");
     assert_quotes(
         "README.md",
         &[
             format!("{increx} times as fast as `INCREX`, and {script} times as fast as the script"),
-            format!("With 64 clients competing for {possible} tokens, exactly {own} pass; a read-modify-write in the client \
-                 grants {computed:.0} times as many."),
+            format!("With 64 clients competing for {possible} tokens, exactly {own} pass."),
             format!("{bytes:.0} bytes a bucket on Redis 8.10, with a 12-byte key"),
         ],
     );
