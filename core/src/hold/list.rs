@@ -25,6 +25,7 @@ const BLOCK: usize = 64;
 pub struct Holds {
     list: VecDeque<Hold>,
     /// When the hold with an id ends, and thereby where it stands; `None` while there are few holds.
+    #[expect(clippy::box_collection, reason = "most buckets need no table, and pay a pointer for it")]
     ends_us: Option<Box<HashMap<Arc<[u8]>, i64>>>,
     total: Sum,
 }
@@ -42,6 +43,10 @@ impl Sum {
 
     fn add(&mut self, micro: i128) {
         *self = Self(self.micro().saturating_add(micro));
+    }
+
+    fn subtract(&mut self, micro: i128) {
+        *self = Self(self.micro().saturating_sub(micro));
     }
 }
 
@@ -129,7 +134,7 @@ impl Holds {
 
     fn remove_at(&mut self, position: usize) -> Option<Hold> {
         let hold = self.list.remove(position)?;
-        self.total.add(-i128::from(hold.amount_micro));
+        self.total.subtract(hold.amount_micro.into());
         if let Some(ends_us) = &mut self.ends_us {
             ends_us.remove(&hold.id);
         }
@@ -151,7 +156,7 @@ impl Holds {
         let count = count.min(self.len());
         // Building a small table anew is cheaper than emptying a large one.
         let ends_us = self.ends_us.take().filter(|_| count <= self.len() / 2);
-        self.total.add(-self.first_micro(count));
+        self.total.subtract(self.first_micro(count));
         let dropped = self.list.drain(..count);
         match ends_us {
             Some(mut ends_us) => {
