@@ -20,6 +20,7 @@
 //! | [`rate`] | rates: how they are read (`rate/read.rs`), exact ratios, the calendar, what flows in a time, and when an amount has flowed |
 //! | [`numkeys`] | the number of buckets in a call of several |
 //! | [`request`] | the arguments of each command to one typed request |
+//! | `plan` | what a request will do to its bucket |
 //! | [`effect`] | what replicas and files are sent instead of the call |
 //! | [`expiry`] | when the key of a bucket expires |
 //! | [`queue`] | calls that wait in order of arrival, and whose turn it is |
@@ -41,6 +42,7 @@ pub mod expiry;
 pub mod hold;
 pub mod number;
 pub mod numkeys;
+mod plan;
 pub mod queue;
 pub mod rate;
 pub mod request;

@@ -22,7 +22,7 @@ pub const MAX_TTL_MS: i64 = 2_592_000_000;
 /// The longest time that a call waits its turn: 30 days, in milliseconds.
 pub const MAX_TURN_WAIT_MS: i64 = 2_592_000_000;
 
-/// One bucket, its limit, and the operation on it.
+/// One bucket, its limit, and what a call wants of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a, A> {
     /// The argument that names the bucket.
@@ -30,37 +30,59 @@ pub struct Request<'a, A> {
     /// The limit that came with the call.
     pub limit: Limit,
     /// What is wanted.
-    pub operation: Operation,
+    pub wanted: Wanted<'a, A>,
 }
 
-/// One bucket, its limit, and the operation on one of its holds.
-#[derive(Clone, Copy, Debug)]
-pub struct HoldRequest<'a, A> {
-    /// The argument that names the bucket.
-    pub key: &'a A,
-    /// The limit that came with the call.
-    pub limit: Limit,
-    /// The argument that names the hold: 1 to [`MAX_ID_LEN`] bytes.
-    pub id: &'a A,
-    /// What is wanted.
-    pub operation: HoldOperation,
-}
-
-/// An operation on a hold.
+/// What a call wants of a bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`](crate::number::MAX_MICRO), and ids have
+/// 1 to [`MAX_ID_LEN`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldOperation {
-    /// Sets it to this amount.
-    Set {
+pub enum Wanted<'a, A> {
+    /// Tokens, or their return.
+    Tokens(Operation),
+    /// A hold of this amount.
+    Hold {
+        /// The argument that names the hold.
+        id: &'a A,
         /// What is to be held; 0 ends the hold.
         amount_micro: i64,
         /// For how long from now: 1 to [`MAX_TTL_MS`].
         ttl_ms: i64,
     },
-    /// Ends it.
+    /// The end of a hold.
     Settle {
+        /// The argument that names the hold.
+        id: &'a A,
         /// What the work cost.
         used_micro: i64,
     },
+}
+
+impl<A> Wanted<'_, A> {
+    /// Returns the micro-tokens without which the call is denied.
+    #[must_use]
+    pub fn micro(&self) -> i64 {
+        match self {
+            Self::Tokens(operation) => operation.needed_micro(),
+            Self::Hold { amount_micro, .. } => *amount_micro,
+            Self::Settle { .. } => 0,
+        }
+    }
+}
+
+impl<'a, A> Request<'a, A> {
+    #[inline(always)]
+    fn tokens(key: &'a A, limit: Limit, operation: Operation) -> Self {
+        Self { key, limit, wanted: Wanted::Tokens(operation) }
+    }
+
+    /// Returns the argument that names the hold of which the call is.
+    #[must_use]
+    pub fn id(&self) -> Option<&'a A> {
+        match self.wanted {
+            Wanted::Tokens(_) => None,
+            Wanted::Hold { id, .. } | Wanted::Settle { id, .. } => Some(id),
+        }
+    }
 }
 
 /// What is asked of the keys that were denied most.
@@ -111,7 +133,7 @@ fn take_or_peek<A: AsRef<[u8]>, const MAY_BE_POOL: bool>(arguments: &[A]) -> Res
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,
     };
-    Ok(Request { key, limit, operation: Operation::Take { cost_micro } })
+    Ok(Request::tokens(key, limit, Operation::Take { cost_micro }))
 }
 
 /// `key capacity rate max`, of `TB.TAKEUPTO`.
@@ -124,7 +146,7 @@ pub fn take_up_to<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Err
     };
     let limit = limit(capacity, rate)?;
     let max_tokens = whole(max.as_ref(), MAX_TOKENS).filter(|max| *max >= 1).ok_or(Error::Max)?;
-    Ok(Request { key, limit, operation: Operation::TakeUpTo { max_tokens } })
+    Ok(Request::tokens(key, limit, Operation::TakeUpTo { max_tokens }))
 }
 
 /// `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
@@ -138,7 +160,7 @@ pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error>
     let limit = limit(capacity, rate)?;
     let cost_micro = self::cost(cost)?;
     let max_wait_ms = whole(max_wait.as_ref(), MAX_WAIT_MS).ok_or(Error::MaxWait)?;
-    Ok(Request { key, limit, operation: Operation::Reserve { cost_micro, max_wait_ms } })
+    Ok(Request::tokens(key, limit, Operation::Reserve { cost_micro, max_wait_ms }))
 }
 
 /// `key capacity rate amount`, of `TB.CHARGE`.
@@ -147,7 +169,7 @@ pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error>
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
-    Ok(Request { key, limit, operation: Operation::Charge { amount_micro } })
+    Ok(Request::tokens(key, limit, Operation::Charge { amount_micro }))
 }
 
 /// `key capacity rate amount`, of `TB.GIVE`.
@@ -156,7 +178,7 @@ pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> 
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn give<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
-    Ok(Request { key, limit, operation: Operation::Give { amount_micro } })
+    Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
 }
 
 /// `key`, of `TB.STATE` and `TB.HOLDS`.
@@ -185,39 +207,33 @@ pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
-pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error> {
+pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let [key, capacity, rate, amount, ttl_ms, id] = arguments else {
         return Err(Error::WrongArity);
     };
     let limit = limit_or_pool(capacity, rate)?;
-    let amount_micro = self::hold_amount(amount)?;
-    let ttl_ms = self::ttl_ms(ttl_ms)?;
-    Ok(HoldRequest { key, limit, id: self::id(id)?, operation: HoldOperation::Set { amount_micro, ttl_ms } })
+    let (amount_micro, ttl_ms) = (hold_amount(amount)?, self::ttl_ms(ttl_ms)?);
+    Ok(Request { key, limit, wanted: Wanted::Hold { id: self::id(id)?, amount_micro, ttl_ms } })
 }
 
 /// `key capacity rate id used`, of `TB.SETTLE`.
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
-pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<HoldRequest<'_, A>, Error> {
+pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let [key, capacity, rate, id, used] = arguments else {
         return Err(Error::WrongArity);
     };
     let limit = limit_or_pool(capacity, rate)?;
-    let id = self::id(id)?;
-    Ok(HoldRequest {
-        key,
-        limit,
-        id,
-        operation: HoldOperation::Settle { used_micro: self::used(used, &limit)? },
-    })
+    let wanted = Wanted::Settle { id: self::id(id)?, used_micro: self::used(used, &limit)? };
+    Ok(Request { key, limit, wanted })
 }
 
 /// `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Refusal> {
+pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
     let [numkeys, ttl_ms, id, groups @ ..] = arguments else {
         return Err(Error::WrongArity.into());
     };
@@ -229,31 +245,26 @@ pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_,
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<HoldRequest<'_, A>>, Refusal> {
+pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
     let [numkeys, id, groups @ ..] = arguments else {
         return Err(Error::WrongArity.into());
     };
     let id = self::id(id)?;
     let one = |group| {
         let (key, limit, used) = group_of_four(group)?;
-        Ok(HoldRequest {
-            key,
-            limit,
-            id,
-            operation: HoldOperation::Settle { used_micro: self::used(used, &limit)? },
-        })
+        Ok(Request { key, limit, wanted: Wanted::Settle { id, used_micro: self::used(used, &limit)? } })
     };
     several(numkeys, groups, one)
 }
 
 /// What calls that wait want, and for how many milliseconds at most they wait: 0 to [`MAX_TURN_WAIT_MS`].
-pub type Waiting<R> = (Vec<R>, i64);
+pub type Waiting<'a, A> = (Vec<Request<'a, A>>, i64);
 
 /// `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
-pub fn blocking_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<Request<'_, A>>, Refusal> {
+pub fn blocking_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
     let [call @ .., max_wait_ms] = arguments else {
         return Err(Error::WrongArity.into());
     };
@@ -265,7 +276,7 @@ pub fn blocking_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<Request<
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn blocking_multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<Request<'_, A>>, Refusal> {
+pub fn blocking_multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
     let [numkeys, max_wait_ms, groups @ ..] = arguments else {
         return Err(Error::WrongArity.into());
     };
@@ -277,7 +288,7 @@ pub fn blocking_multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<Re
 ///
 /// # Errors
 /// Of the first argument that is wrong, or [`Error::WrongArity`].
-pub fn blocking_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<HoldRequest<'_, A>>, Refusal> {
+pub fn blocking_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
     let [call @ .., max_wait_ms] = arguments else {
         return Err(Error::WrongArity.into());
     };
@@ -288,7 +299,7 @@ pub fn blocking_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<HoldRequ
 ///
 /// # Errors
 /// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
-pub fn blocking_multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<HoldRequest<'_, A>>, Refusal> {
+pub fn blocking_multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
     let [numkeys, ttl_ms, id, max_wait_ms, groups @ ..] = arguments else {
         return Err(Error::WrongArity.into());
     };
@@ -323,10 +334,9 @@ fn hold_of_group<'a, A: AsRef<[u8]>>(
     group: &'a [A],
     ttl_ms: i64,
     id: &'a A,
-) -> Result<HoldRequest<'a, A>, Error> {
+) -> Result<Request<'a, A>, Error> {
     let (key, limit, amount) = group_of_four(group)?;
-    let operation = HoldOperation::Set { amount_micro: hold_amount(amount)?, ttl_ms };
-    Ok(HoldRequest { key, limit, id, operation })
+    Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro: hold_amount(amount)?, ttl_ms } })
 }
 
 /// A key, its limit, and the argument behind them.
@@ -404,7 +414,7 @@ pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error
     };
     let rate = Rate::per_seconds(count, period_s).ok_or(Error::Count)?;
     let limit = Limit::new(micro(capacity_tokens), rate).ok_or(Error::BurstTooSlow)?;
-    Ok(Request { key, limit, operation: Operation::Take { cost_micro: micro(quantity) } })
+    Ok(Request::tokens(key, limit, Operation::Take { cost_micro: micro(quantity) }))
 }
 
 /// What a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients that

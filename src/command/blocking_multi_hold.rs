@@ -7,7 +7,7 @@ use crate::redis::spec::{
 };
 use crate::redis::{Argument, Call, Decisions};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, HoldRequest, Waiting};
+use tokenbucket_core::request::{self, Waiting};
 
 pub(crate) struct BlockingMultiHold;
 
@@ -35,9 +35,7 @@ impl Command for BlockingMultiHold {
 }
 
 impl Wait for BlockingMultiHold {
-    type Request<'call> = HoldRequest<'call, Argument<'call>>;
-
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<Self::Request<'call>>, Refusal> {
+    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
         request::blocking_multi_hold(arguments)
     }
 

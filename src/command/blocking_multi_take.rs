@@ -7,7 +7,7 @@ use crate::redis::spec::{
 };
 use crate::redis::{Argument, Call, Decisions};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, Request, Waiting};
+use tokenbucket_core::request::{self, Waiting};
 
 pub(crate) struct BlockingMultiTake;
 
@@ -33,9 +33,7 @@ impl Command for BlockingMultiTake {
 }
 
 impl Wait for BlockingMultiTake {
-    type Request<'call> = Request<'call, Argument<'call>>;
-
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<Self::Request<'call>>, Refusal> {
+    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
         request::blocking_multi_take(arguments)
     }
 

@@ -4,7 +4,7 @@ use super::pipeline::{run_or_wait, Wait};
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, RATE};
 use crate::redis::{Argument, Call, Decisions};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, Request, Waiting};
+use tokenbucket_core::request::{self, Waiting};
 
 pub(crate) struct BlockingTake;
 
@@ -26,9 +26,7 @@ impl Command for BlockingTake {
 }
 
 impl Wait for BlockingTake {
-    type Request<'call> = Request<'call, Argument<'call>>;
-
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<Self::Request<'call>>, Refusal> {
+    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
         request::blocking_take(arguments)
     }
 

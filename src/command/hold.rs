@@ -1,6 +1,6 @@
 //! `TB.HOLD key capacity rate amount ttl_ms id`: tokens taken under a name, that come back by themselves.
 
-use super::pipeline::run_one;
+use super::pipeline::execute;
 use crate::redis::spec::{
     Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, RATE, TTL_MS,
 };
@@ -24,7 +24,7 @@ impl Command for Hold {
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::hold(call.arguments())?;
-        let decision = run_one(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `TB.SETTLE key capacity rate id used`: what a hold was for is done, and cost so much.
 
 use super::hold::Hold;
-use super::pipeline::run_one;
+use super::pipeline::execute;
 use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
@@ -19,7 +19,7 @@ impl Command for Settle {
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::settle(call.arguments())?;
-        let decision = run_one(call, &request)?;
+        let decision = execute(call, &request)?;
         call.reply_decision(&decision);
         Ok(())
     }

@@ -7,14 +7,14 @@
 //! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
-use super::pipeline::{run, Decide, Written};
+use super::pipeline::{commit, Planned};
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
-use std::ffi::CStr;
 use std::ops::RangeInclusive;
-use tokenbucket_core::bucket::{Bucket, Change, Expiring, Limit, NoHolds, Operation, Outcome};
+use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome};
 use tokenbucket_core::cast::signed;
 use tokenbucket_core::error::{Error, Refusal};
+use tokenbucket_core::hold::{Holds, Plan};
 use tokenbucket_core::number::MICRO_PER_TOKEN;
 use tokenbucket_core::request::{self, Request};
 
@@ -42,99 +42,56 @@ impl Command for Throttle {
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::throttle(call.arguments())?;
-        let cost_micro = match request.operation {
-            Operation::Take { cost_micro } => cost_micro,
-            _ => 0,
-        };
         // A call of cost 0 leaves no trace, not even on what redis-cell left.
-        let access = if cost_micro > 0 { Access::Write } else { Access::Read };
-        let (mut key, inherited) = open(call, &request, access)?;
-        let throttled = Throttled { request, cost_micro, inherited };
-        let Plan { verdict, .. } = match access {
-            Access::Read => throttled.decide(&mut key)?,
-            Access::Write => run(key, &throttled, Replication::Effect)?.0,
-        };
+        let access = if request.wanted.micro() > 0 { Access::Write } else { Access::Read };
+        let (planned, verdict) = plan(call, &request, access)?;
+        if access == Access::Write {
+            commit::<false>(planned, Replication::Effect)?;
+        }
         verdict.reply(&call);
         Ok(())
     }
 }
 
-/// Opens a bucket, or what redis-cell left: a bucket of the same level, and a full one if its moment is past.
-fn open<'call>(
+/// Plans the take of a bucket, or of what redis-cell left.
+fn plan<'request, 'call>(
     call: Call<'call>,
-    request: &Request<'call, Argument<'call>>,
+    request: &'request Request<'call, Argument<'call>>,
     access: Access,
-) -> Result<(BucketKey<'call>, Option<Bucket>), Error> {
+) -> Result<(Planned<'request, 'call>, Verdict), Error> {
     match BucketKey::open(call, *request.key, access) {
-        Ok(key) => Ok((key, None)),
+        Ok(key) => {
+            let planned = Planned::new(request, key)?;
+            let (key, outcome) = (&planned.key, planned.outcome());
+            let verdict = Verdict::new(request, key.bucket(), key.holds(), &outcome, call.now_us());
+            Ok((planned, verdict))
+        }
         Err(Error::WrongType) => {
             let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
             let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
-            Ok((key, Some(request.limit.bucket_full_at(full_at_us, call.now_us()))))
+            take_over(request, key, request.limit.bucket_full_at(full_at_us, call.now_us()))
         }
         Err(error) => Err(error),
     }
 }
 
-/// A take, with redis-cell's reply.
-struct Throttled<'call> {
-    request: Request<'call, Argument<'call>>,
-    cost_micro: i64,
-    /// What redis-cell left in the key.
-    inherited: Option<Bucket>,
-}
-
-#[derive(Clone, Copy)]
-struct Plan {
-    outcome: Outcome,
-    verdict: Verdict,
-}
-
-impl<'call> Decide<'call> for Throttled<'call> {
-    type Plan = Plan;
-
-    fn key(&self) -> &Argument<'call> {
-        self.request.key
+/// Plans the take of what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
+/// is not one of the limit that the key was used with, and leaves it alone.
+fn take_over<'request, 'call>(
+    request: &'request Request<'call, Argument<'call>>,
+    key: BucketKey<'call>,
+    inherited: Bucket,
+) -> Result<(Planned<'request, 'call>, Verdict), Error> {
+    let (limit, now_us) = (&request.limit, key.call().now_us());
+    let mut outcome =
+        limit.decide(Some(inherited), Operation::Take { cost_micro: request.wanted.micro() }, now_us)?;
+    let verdict = Verdict::new(request, Some(inherited), None, &outcome, now_us);
+    if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
+        let full_in_us = limit.wait_us(Some(inherited), limit.capacity_micro(), now_us);
+        let full_at_us = now_us.saturating_add(full_in_us);
+        outcome.change = Change::Store { bucket: inherited, full_at_us };
     }
-
-    fn decide(&self, key: &mut BucketKey<'call>) -> Result<Plan, Error> {
-        if let Some(bucket) = self.inherited {
-            return self.take_over(bucket, key.call().now_us());
-        }
-        let outcome = self.request.decide(key)?;
-        let verdict = Verdict::of(key, &self.request.limit, self.cost_micro, &outcome);
-        Ok(Plan { outcome, verdict })
-    }
-
-    fn admit(&self, key: &BucketKey<'call>, plan: &mut Plan) -> Result<(), Error> {
-        match self.inherited {
-            Some(_) => Ok(()),
-            None => self.request.admit(key, &mut plan.outcome),
-        }
-    }
-
-    fn store(&self, key: &mut BucketKey<'call>, plan: &Plan) -> (Outcome, Option<Written>) {
-        self.request.store(key, &plan.outcome)
-    }
-
-    fn event(&self, plan: &Plan, outcome: &Outcome) -> Option<&'static CStr> {
-        self.request.event(&plan.outcome, outcome)
-    }
-}
-
-impl Throttled<'_> {
-    /// Decides on what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
-    /// is not one of the limit that the key was used with, and leaves it alone.
-    fn take_over(&self, bucket: Bucket, now_us: i64) -> Result<Plan, Error> {
-        let Request { limit, operation, .. } = &self.request;
-        let mut outcome = limit.decide(Some(bucket), *operation, now_us)?;
-        let verdict = Verdict::new(limit, Some(bucket), NoHolds, self.cost_micro, &outcome, now_us);
-        if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
-            let full_in_us = limit.wait_us(Some(bucket), limit.capacity_micro(), now_us);
-            outcome.change = Change::Store { bucket, full_at_us: now_us.saturating_add(full_in_us) };
-        }
-        Ok(Plan { outcome, verdict })
-    }
+    Ok((Planned { request, key, plan: Plan::Outcome(outcome) }, verdict))
 }
 
 /// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else
@@ -158,26 +115,17 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// What an outcome on an open key comes to, before it is applied.
-    fn of(key: &BucketKey, limit: &Limit, cost_micro: i64, outcome: &Outcome) -> Self {
-        let now_us = key.call().now_us();
-        match key.holds() {
-            None => Self::new(limit, key.bucket(), NoHolds, cost_micro, outcome, now_us),
-            Some(holds) => Self::new(limit, key.bucket(), holds, cost_micro, outcome, now_us),
-        }
-    }
-
+    /// Returns the reply to a call with an outcome, by what its key has before it is changed.
     fn new(
-        limit: &Limit,
+        request: &Request<'_, Argument<'_>>,
         stored: Option<Bucket>,
-        expiring: impl Expiring,
-        cost_micro: i64,
+        holds: Option<&Holds>,
         outcome: &Outcome,
         now_us: i64,
     ) -> Self {
+        let limit = &request.limit;
         let decision = &outcome.decision;
-        let wait_us =
-            |level_micro| limit.wait_after_us(stored, expiring, outcome.change, level_micro, now_us);
+        let wait_us = |level_micro| limit.wait_after_us(stored, holds, outcome.change, level_micro, now_us);
         let never = decision.allowed != 0 || decision.retry_after_ms < 0;
         Self {
             limited: i64::from(decision.allowed == 0),
@@ -186,7 +134,7 @@ impl Verdict {
             retry_after_s: if never {
                 -1
             } else {
-                retry_after_s(decision.retry_after_ms, wait_us(cost_micro))
+                retry_after_s(decision.retry_after_ms, wait_us(request.wanted.micro()))
             },
             reset_after_s: whole_seconds(wait_us(limit.capacity_micro())),
         }

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, CStr, CString};
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::{ptr, slice};
-use tokenbucket_core::bucket::{Decision, Outcome};
+use tokenbucket_core::bucket::Decision;
 
 /// An argument where the server put it.
 #[derive(Clone, Copy)]
@@ -69,8 +69,8 @@ pub(super) unsafe fn arguments<'call>(
 pub(crate) struct Decisions {
     /// The decision that binds the call.
     pub(crate) binding: Decision,
-    /// What came of each bucket.
-    pub(crate) each: Vec<Outcome>,
+    /// That of each bucket.
+    pub(crate) each: Vec<Decision>,
 }
 
 /// A command being executed on behalf of a client.
@@ -191,9 +191,7 @@ impl<'call> Call<'call> {
         self.reply_array(5);
         self.reply_decision_fields(&decisions.binding);
         self.reply_array(decisions.each.len());
-        for outcome in &decisions.each {
-            self.reply_decision(&outcome.decision);
-        }
+        decisions.each.iter().for_each(|decision| self.reply_decision(decision));
     }
 
     /// Replies the four integers of a decision, without an array around them.

@@ -6,10 +6,10 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 use redis::{Arg, Cmd, RedisError, RedisResult, Value};
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Outcome, MAX_TIME_US};
+use tokenbucket_core::bucket::{Bucket, Change, Decision};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
-use tokenbucket_core::request::{self, HoldOperation, HoldRequest, Request};
+use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::request::{self, Request};
 
 const MOST_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
@@ -73,78 +73,52 @@ impl Buckets {
 
     fn call(&mut self, name: &str, arguments: &Words) -> Result<Value, Refusal> {
         let request = match name {
-            "TB.PEEK" => return Ok(reply(self.decide(&request::peek(arguments)?)?.decision)),
-            "TB.MTAKE" => return self.take_all(&request::multi_take(arguments)?).map(joint),
-            "TB.MHOLD" => return self.change_holds(&request::multi_hold(arguments)?).map(joint),
-            "TB.MSETTLE" => return self.change_holds(&request::multi_settle(arguments)?).map(joint),
+            "TB.PEEK" => return Ok(reply(self.peek(&request::peek(arguments)?)?)),
+            "TB.MTAKE" => return self.decide_all(&request::multi_take(arguments)?).map(joint),
+            "TB.MHOLD" => return self.decide_all(&request::multi_hold(arguments)?).map(joint),
+            "TB.MSETTLE" => return self.decide_all(&request::multi_settle(arguments)?).map(joint),
             "TB.TAKEUPTO" => request::take_up_to(arguments)?,
             "TB.RESERVE" => request::reserve(arguments)?,
             "TB.CHARGE" => request::charge(arguments)?,
             "TB.GIVE" => request::give(arguments)?,
             _ => request::take(arguments)?,
         };
-        let outcome = self.decide(&request)?;
-        self.write(request.key, outcome.change);
-        Ok(reply(outcome.decision))
+        let plan = self.plan(&request)?;
+        Ok(reply(self.apply(&request, plan)))
     }
 
-    fn take_all(&mut self, requests: &[Request<'_, Vec<u8>>]) -> Result<Vec<Decision>, Refusal> {
-        let numbered = requests.iter().enumerate();
-        let outcomes = numbered.map(|(place, one)| self.decide(one).map_err(|error| error.at(place)));
-        let mut outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
-        if outcomes.iter().any(|outcome| outcome.decision.allowed == 0) {
-            for (request, outcome) in requests.iter().zip(&mut outcomes) {
-                if outcome.decision.allowed != 0 {
-                    *outcome = self.denied_by_another(request.key, &request.limit);
-                }
-            }
-        }
-        requests.iter().zip(&outcomes).for_each(|(request, outcome)| self.write(request.key, outcome.change));
-        Ok(outcomes.iter().map(|outcome| outcome.decision).collect())
-    }
-
-    /// Sets holds in all buckets or in none, and settles them where they are.
-    fn change_holds(&mut self, requests: &[HoldRequest<'_, Vec<u8>>]) -> Result<Vec<Decision>, Refusal> {
-        let is_denied = |request: &HoldRequest<'_, _>, plan: &HoldPlan| {
-            let is_set = matches!(request.operation, HoldOperation::Set { .. });
-            is_set && matches!(plan, HoldPlan::Keep(outcome) if outcome.decision.allowed == 0)
-        };
+    /// Changes all buckets as requested, or none.
+    fn decide_all(&mut self, requests: &[Request<'_, Vec<u8>>]) -> Result<Vec<Decision>, Refusal> {
         let numbered = requests.iter().enumerate();
         let plans = numbered.map(|(place, one)| self.plan(one).map_err(|error| error.at(place)));
         let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
-        if requests.iter().zip(&plans).any(|(request, plan)| is_denied(request, plan)) {
+        let is_denied = |(request, plan): (&Request<'_, _>, &Plan)| request.is_denied(plan);
+        if requests.iter().zip(&plans).any(is_denied) {
             for (request, plan) in requests.iter().zip(&mut plans) {
-                if !is_denied(request, plan) {
-                    *plan = HoldPlan::Keep(self.denied_by_another(request.key, &request.limit));
+                if !request.is_denied(plan) {
+                    *plan = self.denied_by_another(request);
                 }
             }
         }
         Ok(requests.iter().zip(plans).map(|(request, plan)| self.apply(request, plan)).collect())
     }
 
-    fn decide(&mut self, request: &Request<'_, Vec<u8>>) -> Result<Outcome, Error> {
+    fn plan(&mut self, request: &Request<'_, Vec<u8>>) -> Result<Plan, Error> {
+        let now_us = self.now_us;
+        self.look(request.key, |bucket, holds| request.plan(bucket, Some(holds), usize::MAX, now_us))
+    }
+
+    fn peek(&mut self, request: &Request<'_, Vec<u8>>) -> Result<Decision, Error> {
+        match self.plan(request)? {
+            Plan::Outcome(outcome) => Ok(outcome.decision),
+            Plan::Hold { .. } => unreachable!("TB.PEEK names no hold"),
+        }
+    }
+
+    fn denied_by_another(&mut self, request: &Request<'_, Vec<u8>>) -> Plan {
         let now_us = self.now_us;
         self.look(request.key, |bucket, holds| {
-            let outcome = request.limit.decide_with(bucket, &*holds, request.operation, now_us);
-            outcome.map_err(|_| Error::DebtTooDeep)
-        })
-    }
-
-    fn denied_by_another(&mut self, key: &[u8], limit: &tokenbucket_core::bucket::Limit) -> Outcome {
-        let now_us = self.now_us;
-        self.look(key, |bucket, holds| limit.denied_by_another(bucket, &*holds, now_us))
-    }
-
-    fn plan(&mut self, request: &HoldRequest<'_, Vec<u8>>) -> Result<HoldPlan, Error> {
-        let HoldRequest { key, limit, id, operation } = request;
-        let now_us = self.now_us;
-        self.look(key, |bucket, holds| match *operation {
-            HoldOperation::Set { amount_micro, .. } => {
-                Ok(limit.hold(bucket, holds, id, amount_micro, now_us))
-            }
-            HoldOperation::Settle { used_micro } => {
-                limit.settle(bucket, holds, id, used_micro, now_us).map_err(|_| Error::DebtTooDeep)
-            }
+            Plan::Outcome(request.limit.denied_by_another(bucket, &*holds, now_us))
         })
     }
 
@@ -156,33 +130,17 @@ impl Buckets {
         }
     }
 
-    fn apply(&mut self, request: &HoldRequest<'_, Vec<u8>>, plan: HoldPlan) -> Decision {
-        let (bucket, taken_micro) = match plan {
-            HoldPlan::Change { bucket, taken_micro } => (bucket, taken_micro),
-            HoldPlan::Keep(outcome) => {
-                self.write(request.key, outcome.change);
-                return outcome.decision;
-            }
-        };
+    fn apply(&mut self, request: &Request<'_, Vec<u8>>, plan: Plan) -> Decision {
         let now_us = self.now_us;
-        let holds = &mut self.store(request.key, bucket).holds;
-        let hold = match request.operation {
-            HoldOperation::Set { amount_micro, ttl_ms } => {
-                let ends_at_us = now_us.saturating_add(ttl_ms * 1000).min(MAX_TIME_US);
-                Hold::checked(request.id, amount_micro, ends_at_us)
+        let outcome = match plan {
+            Plan::Outcome(outcome) => outcome,
+            Plan::Hold { bucket, taken_micro } => {
+                let holds = &mut self.store(request.key, bucket).holds;
+                request.change_hold(holds, bucket, taken_micro, now_us)
             }
-            HoldOperation::Settle { .. } => None,
         };
-        match hold {
-            Some(hold) => holds.set(hold),
-            None => drop(holds.remove(request.id)),
-        }
-        let outcome = request.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);
         self.write(request.key, outcome.change);
-        match request.operation {
-            HoldOperation::Set { .. } => Decision { retry_after_ms: 0, ..outcome.decision },
-            HoldOperation::Settle { .. } => outcome.decision,
-        }
+        outcome.decision
     }
 
     fn write(&mut self, key: &[u8], change: Change) {

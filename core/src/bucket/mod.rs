@@ -32,7 +32,7 @@ pub(crate) mod decide;
 
 pub use decide::NEVER_MS;
 
-use crate::number::MAX_MICRO;
+use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
 use crate::rate::Rate;
 
 /// The latest moment a bucket may bear, in Unix microseconds (about the year 38,500): leaves room for sums.
@@ -87,6 +87,18 @@ pub enum Operation {
         /// What was not used.
         amount_micro: i64,
     },
+}
+
+impl Operation {
+    /// Returns the micro-tokens without which it is denied.
+    #[must_use]
+    pub fn needed_micro(&self) -> i64 {
+        match *self {
+            Self::Take { cost_micro } | Self::Reserve { cost_micro, .. } => cost_micro,
+            Self::TakeUpTo { .. } => MICRO_PER_TOKEN,
+            Self::Charge { .. } | Self::Give { .. } => 0,
+        }
+    }
 }
 
 /// The reply.
@@ -165,6 +177,27 @@ impl Expiring for NoHolds {
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, _counted_us: i64, level_micro: i64) -> i64 {
         let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
         rate.reaches_at_us(bucket.refilled_at_us, missing_micro)
+    }
+}
+
+/// Holds, if there are any.
+impl<E: Expiring> Expiring for Option<E> {
+    #[inline]
+    fn ended_micro(self, now_us: i64) -> i64 {
+        self.map_or(NoHolds.ended_micro(now_us), |some| some.ended_micro(now_us))
+    }
+
+    #[inline]
+    fn last_end_us(self) -> i64 {
+        self.map_or(NoHolds.last_end_us(), Expiring::last_end_us)
+    }
+
+    #[inline]
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
+        match self {
+            None => NoHolds.reaches_at_us(rate, bucket, included_until_us, level_micro),
+            Some(some) => some.reaches_at_us(rate, bucket, included_until_us, level_micro),
+        }
     }
 }
 

@@ -4,18 +4,29 @@ use super::list::Holds;
 use crate::bucket::decide::{is_too_deep, View, NEVER_MS};
 use crate::bucket::{Bucket, Change, DebtTooDeep, Expiring, Limit, Outcome};
 
-/// What a call will do to a hold and its bucket.
+/// What a call will do to one of its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldPlan {
+pub enum Plan {
+    /// Change no hold.
+    Outcome(Outcome),
     /// Change the hold as requested, and store this bucket.
-    Change {
+    Hold {
         /// Its level excludes what is held from now on, and includes the holds that have ended.
         bucket: Bucket,
         /// Micro-tokens that leave the bucket; negative if they come back.
         taken_micro: i64,
     },
-    /// Change no hold.
-    Keep(Outcome),
+}
+
+impl Plan {
+    /// Returns how long to wait by this plan alone; -1 is without end.
+    #[must_use]
+    pub fn retry_after_ms(&self) -> i64 {
+        match self {
+            Self::Outcome(outcome) => outcome.decision.retry_after_ms,
+            Self::Hold { .. } => 0,
+        }
+    }
 }
 
 impl Limit {
@@ -32,13 +43,13 @@ impl Limit {
         id: &[u8],
         amount_micro: i64,
         now_us: i64,
-    ) -> HoldPlan {
+    ) -> Plan {
         let held = holds.outstanding_of(id, now_us).map(|hold| (hold.amount_micro, hold.ends_at_us));
         let (held_micro, ends_at_us) = held.unwrap_or((0, i64::MAX));
         let lacking_micro = amount_micro.wrapping_sub(held_micro);
         let view = View::new(self, stored, &*holds, now_us);
         if amount_micro == 0 && held.is_none() {
-            return HoldPlan::Keep(view.unchanged(1, 0));
+            return Plan::Outcome(view.unchanged(1, 0));
         }
         if lacking_micro <= 0 || lacking_micro <= view.current.level_micro {
             return changed(&view, lacking_micro);
@@ -50,7 +61,7 @@ impl Limit {
         }
         let view = View::new(self, stored, &*holds, now_us);
         let comes_too_late = amount_micro > self.capacity_micro() && view.after_ms(wait_ms) >= ends_at_us;
-        HoldPlan::Keep(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
+        Plan::Outcome(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
     }
 
     /// Decides about ending the hold `id`, of which `used_micro` were used.
@@ -64,10 +75,10 @@ impl Limit {
         id: &[u8],
         used_micro: i64,
         now_us: i64,
-    ) -> Result<HoldPlan, DebtTooDeep> {
+    ) -> Result<Plan, DebtTooDeep> {
         let view = View::new(self, stored, holds, now_us);
         let Some(hold) = holds.outstanding_of(id, now_us) else {
-            return Ok(HoldPlan::Keep(view.unchanged(0, NEVER_MS)));
+            return Ok(Plan::Outcome(view.unchanged(0, NEVER_MS)));
         };
         let lacking_micro = used_micro.wrapping_sub(hold.amount_micro);
         if is_too_deep(view.after(lacking_micro)) {
@@ -76,7 +87,7 @@ impl Limit {
         Ok(changed(&view, lacking_micro))
     }
 
-    /// The outcome once the holds have been changed: `bucket` is that of [`HoldPlan::Change`], and no hold in `holds` has
+    /// The outcome once the holds have been changed: `bucket` is that of [`Plan::Hold`], and no hold in `holds` has
     /// ended. `retry_after_ms` is the time until the bucket is out of debt.
     #[must_use]
     pub fn outcome_of_hold(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
@@ -98,6 +109,6 @@ impl Limit {
 }
 
 /// A hold takes `lacking_micro` more, or gives back, if negative.
-fn changed(view: &View<'_, &Holds>, lacking_micro: i64) -> HoldPlan {
-    HoldPlan::Change { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro }
+fn changed(view: &View<'_, &Holds>, lacking_micro: i64) -> Plan {
+    Plan::Hold { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro }
 }

@@ -18,7 +18,7 @@ mod decide;
 mod item;
 mod list;
 
-pub use decide::HoldPlan;
+pub use decide::Plan;
 pub use item::{Hold, MAX_ID_LEN};
 pub use list::Holds;
 

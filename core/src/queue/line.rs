@@ -1,7 +1,7 @@
 //! The calls that name one key, in order of arrival, and what each of them lacks of its bucket.
 
 use super::{Arrival, Db, Name, Part};
-use crate::bucket::{Bucket, Change, Limit, NoHolds, MAX_TIME_US};
+use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
 use crate::hold::Holds;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -48,10 +48,7 @@ impl<'bucket> Seen<'bucket> {
         if micro <= self.least_micro() {
             return Lack::Nothing;
         }
-        let wait_us = match self.holds {
-            None => limit.wait_after_us(self.bucket, NoHolds, Change::Keep, micro, self.now_us),
-            Some(holds) => limit.wait_after_us(self.bucket, holds, Change::Keep, micro, self.now_us),
-        };
+        let wait_us = limit.wait_after_us(self.bucket, self.holds, Change::Keep, micro, self.now_us);
         match self.now_us.saturating_add(wait_us) {
             _ if wait_us <= 0 => Lack::Nothing,
             at_us if at_us > MAX_TIME_US && limit.is_pool() => Lack::Always,

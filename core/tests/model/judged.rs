@@ -6,7 +6,8 @@ use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Trace};
 use num_traits::Zero;
 use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Outcome};
 use tokenbucket_core::expiry::ExpiryWindow;
-use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
+use tokenbucket_core::hold::{Hold, Holds, Plan};
+use tokenbucket_core::request::{self, Request};
 
 /// A bucket as the module keeps it, and the model of it.
 #[derive(Clone, Default)]
@@ -67,37 +68,27 @@ impl Judged {
 
     fn decide(&mut self, limit: &Limit, wanted: Wanted, now_us: i64) -> Result<Outcome, DebtTooDeep> {
         let module = limit.module();
-        let (decided, id, hold) = match wanted {
+        let wanted = match wanted {
             Wanted::Operation(operation) if self.holds.is_empty() => {
                 return module.decide(self.stored, operation, now_us)
             }
-            Wanted::Operation(operation) => {
-                return module.decide_with(self.stored, &self.holds, operation, now_us)
+            Wanted::Operation(operation) => request::Wanted::Tokens(operation),
+            Wanted::Hold(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
+                request::Wanted::Hold { id, amount_micro: *amount_micro, ttl_ms: *ttl_ms }
             }
-            Wanted::Hold(HoldOperation::Set { id, amount_micro, ttl_ms }) => (
-                module.hold(self.stored, &mut self.holds, id.as_bytes(), *amount_micro, now_us),
-                id.as_bytes(),
-                Hold::checked(id.as_bytes(), *amount_micro, now_us + ttl_ms * 1000),
-            ),
-            Wanted::Hold(HoldOperation::Settle { id, used_micro }) => (
-                module.settle(self.stored, &self.holds, id.as_bytes(), *used_micro, now_us)?,
-                id.as_bytes(),
-                None,
-            ),
+            Wanted::Hold(HoldOperation::Settle { id, used_micro }) => {
+                request::Wanted::Settle { id, used_micro: *used_micro }
+            }
         };
-        let mut outcome = match decided {
-            HoldPlan::Keep(outcome) => outcome,
-            HoldPlan::Change { bucket, taken_micro } => {
+        let request = Request { key: &String::new(), limit: module, wanted };
+        let plan = request.plan(self.stored, Some(&mut self.holds), usize::MAX, now_us);
+        match plan.map_err(|_| DebtTooDeep)? {
+            Plan::Outcome(outcome) => Ok(outcome),
+            Plan::Hold { bucket, taken_micro } => {
                 self.holds.drop_ended(now_us);
-                self.holds.remove(id);
-                hold.into_iter().for_each(|hold| self.holds.set(hold));
-                module.outcome_of_hold(bucket, &self.holds, taken_micro, now_us)
+                Ok(request.change_hold(&mut self.holds, bucket, taken_micro, now_us))
             }
-        };
-        if matches!(wanted, Wanted::Hold(HoldOperation::Set { .. })) && outcome.decision.allowed == 1 {
-            outcome.decision.retry_after_ms = 0;
         }
-        Ok(outcome)
     }
 
     fn expire(&mut self, limit: &Limit, now_us: i64) {

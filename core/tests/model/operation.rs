@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use tokenbucket_core::bucket::{self, Operation};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::number::{Rounding, MAX_TOKENS};
-use tokenbucket_core::request::{self, Request};
+use tokenbucket_core::request::{self, Request, Wanted};
 
 /// The commands that read the words of an operation, without their `TB.` or `CL.`
 pub const COMMANDS: [&str; 8] =
@@ -166,7 +166,13 @@ pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
         (key.to_vec(), capacity_micro, limit.wait_us(debt, capacity_micro, 0), operation)
     };
     let read_by_module: Result<Vec<_>, _> = read_by_module.map(|requests| {
-        requests.iter().map(|request| shape(request.key, &request.limit, request.operation)).collect()
+        requests
+            .iter()
+            .map(|request| match request.wanted {
+                Wanted::Tokens(operation) => shape(request.key, &request.limit, operation),
+                _ => panic!("{command} is of a hold"),
+            })
+            .collect()
     });
     let meant = read(command, arguments).map(|meant| {
         meant.iter().map(|meant| shape(meant.key, &meant.limit.module(), meant.operation)).collect()

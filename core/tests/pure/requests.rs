@@ -12,7 +12,7 @@ use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
 use tokenbucket_core::hold::{Hold, MAX_HOLDS, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
-use tokenbucket_core::request::{self, HoldOperation, HoldRequest, Request, MAX_TURN_WAIT_MS};
+use tokenbucket_core::request::{self, Request, Waiting, Wanted, MAX_TURN_WAIT_MS};
 
 /// What a command on holds reads: of each bucket the key, the capacity, the name, and what is wanted.
 fn read_holds(line: &str) -> Result<String, Refusal> {
@@ -27,15 +27,16 @@ fn read_holds(line: &str) -> Result<String, Refusal> {
     Ok(shown(&requests))
 }
 
-fn shown(requests: &[HoldRequest<&[u8]>]) -> String {
+fn shown(requests: &[Request<&[u8]>]) -> String {
     let shown = requests.iter().map(|request| {
-        let [key, id] = [*request.key, *request.id].map(|bytes| bytes.escape_ascii().to_string());
+        let id = request.id().map(|id| id.escape_ascii().to_string()).unwrap_or_default();
         let kind = if request.limit.is_pool() { "pool" } else { "bucket" };
-        let operation = match request.operation {
-            HoldOperation::Set { amount_micro, ttl_ms } => format!("{amount_micro} for {ttl_ms}"),
-            HoldOperation::Settle { used_micro } => format!("{used_micro} used"),
+        let wanted = match request.wanted {
+            Wanted::Hold { amount_micro, ttl_ms, .. } => format!("{id}, {amount_micro} for {ttl_ms}"),
+            Wanted::Settle { used_micro, .. } => format!("{id}, {used_micro} used"),
+            Wanted::Tokens(operation) => format!("{operation:?}"),
         };
-        format!("{kind} {key} of {}: {id}, {operation}", request.limit.capacity_micro())
+        format!("{kind} {} of {}: {wanted}", request.key.escape_ascii(), request.limit.capacity_micro())
     });
     shown.collect::<Vec<_>>().join("; ")
 }
@@ -44,31 +45,23 @@ fn shown(requests: &[HoldRequest<&[u8]>]) -> String {
 fn read_waiting(line: &str) -> Result<(String, i64), Refusal> {
     let (command, arguments) = line.split_once(' ').unwrap();
     let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
-    let takes = |(requests, max_wait_ms): request::Waiting<Request<&[u8]>>| {
-        let shown = |request: &Request<&[u8]>| {
-            let key = request.key.escape_ascii();
-            format!("{key} of {}: {:?}", request.limit.capacity_micro(), request.operation)
-        };
-        (requests.iter().map(shown).collect::<Vec<_>>().join("; "), max_wait_ms)
+    let (requests, max_wait_ms): Waiting<&[u8]> = match command {
+        "BTAKE" => request::blocking_take(&arguments)?,
+        "BMTAKE" => request::blocking_multi_take(&arguments)?,
+        "BHOLD" => request::blocking_hold(&arguments)?,
+        _ => request::blocking_multi_hold(&arguments)?,
     };
-    let holds =
-        |(requests, max_wait_ms): request::Waiting<HoldRequest<&[u8]>>| (shown(&requests), max_wait_ms);
-    match command {
-        "BTAKE" => request::blocking_take(&arguments).map(takes),
-        "BMTAKE" => request::blocking_multi_take(&arguments).map(takes),
-        "BHOLD" => request::blocking_hold(&arguments).map(holds),
-        _ => request::blocking_multi_hold(&arguments).map(holds),
-    }
+    Ok((shown(&requests), max_wait_ms))
 }
 
 #[test]
 fn commands_that_wait_read_their_arguments() {
     for (line, read, max_wait_ms) in [
-        ("BTAKE k 10 1/m 2.5 0", "k of 10000000: Take { cost_micro: 2500000 }", 0),
-        ("BTAKE k 10 1 0 2592000000", "k of 10000000: Take { cost_micro: 0 }", MAX_TURN_WAIT_MS),
+        ("BTAKE k 10 1/m 2.5 0", "bucket k of 10000000: Take { cost_micro: 2500000 }", 0),
+        ("BTAKE k 10 1 0 2592000000", "bucket k of 10000000: Take { cost_micro: 0 }", MAX_TURN_WAIT_MS),
         (
             "BMTAKE 2 7 k 1 1 2 l 0 1 1",
-            "k of 1000000: Take { cost_micro: 2000000 }; l of 0: Take { cost_micro: 1000000 }",
+            "bucket k of 1000000: Take { cost_micro: 2000000 }; bucket l of 0: Take { cost_micro: 1000000 }",
             7,
         ),
         ("BHOLD k 10 0 2 60000 id 1e3", "pool k of 10000000: id, 2000000 for 60000", 1000),
@@ -134,8 +127,8 @@ fn commands_on_holds_read_their_arguments() {
     }
     for (length, is_one) in [(0, false), (1, true), (MAX_ID_LEN, true), (MAX_ID_LEN + 1, false)] {
         let id = vec![0; length];
-        let read =
-            request::hold(&[b"k".as_slice(), b"1", b"1", b"1", b"1", &id]).map(|request| request.id.len());
+        let read = request::hold(&[b"k".as_slice(), b"1", b"1", b"1", b"1", &id])
+            .map(|request| request.id().unwrap().len());
         assert_eq!(read, if is_one { Ok(length) } else { Err(Error::Id) });
     }
 }

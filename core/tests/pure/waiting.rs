@@ -8,8 +8,9 @@ use std::sync::Arc;
 pub type Name = Arc<[u8]>;
 pub type Part = tokenbucket_core::queue::Part<Name>;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Operation, NEVER_MS};
-use tokenbucket_core::hold::{Hold, HoldPlan, Holds};
+use tokenbucket_core::hold::{Hold, Holds, Plan};
 use tokenbucket_core::queue::{Arrival, Db, Levels, Queue, Seen};
+use tokenbucket_core::request::{Request, Wanted};
 
 type Stored = (Option<Bucket>, Holds);
 
@@ -61,20 +62,19 @@ impl World {
 
     /// Sets the hold of a part to what it wants, or ends it.
     pub fn change_hold(&mut self, db: Db, part: &Part, ttl_us: Option<i64>) -> bool {
-        let (now_us, id, amount_micro) = (self.now_us, part.id.as_deref().unwrap(), part.wanted_micro);
+        let (now_us, id, amount_micro) = (self.now_us, part.id.as_ref().unwrap(), part.wanted_micro);
         let (bucket, holds) = self.stored.entry((db, part.key.clone())).or_default();
-        let plan = match ttl_us {
-            Some(_) => part.limit.hold(*bucket, holds, id, amount_micro, now_us),
-            None => part.limit.settle(*bucket, holds, id, amount_micro, now_us).unwrap(),
+        let wanted = match ttl_us {
+            Some(ttl_us) => Wanted::Hold { id, amount_micro, ttl_ms: ttl_us / 1000 },
+            None => Wanted::Settle { id, used_micro: amount_micro },
         };
-        let HoldPlan::Change { bucket, taken_micro } = plan else {
-            return matches!(plan, HoldPlan::Keep(outcome) if outcome.decision.allowed > 0);
+        let request = Request { key: &part.key, limit: part.limit, wanted };
+        let plan = request.plan(*bucket, Some(holds), usize::MAX, now_us).unwrap();
+        let Plan::Hold { bucket, taken_micro } = plan else {
+            return matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed > 0);
         };
         holds.drop_ended(now_us);
-        holds.remove(id);
-        let hold = ttl_us.and_then(|ttl_us| Hold::checked(id, amount_micro, now_us + ttl_us));
-        hold.into_iter().for_each(|hold| holds.set(hold));
-        let change = part.limit.outcome_of_hold(bucket, holds, taken_micro, now_us).change;
+        let change = request.change_hold(holds, bucket, taken_micro, now_us).change;
         self.make_so(db, &part.key, change);
         true
     }

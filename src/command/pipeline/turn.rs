@@ -3,20 +3,17 @@
 //! They decide as the commands without the B. What would be denied is parked by [`waiting`], which
 //! comes back here when it is the call's turn, or its time is over.
 
-use super::together::{DecideTogether, Planned};
+use super::Joint;
 use crate::redis::spec::Command;
-use crate::redis::waiting::{self, Part, Resume};
+use crate::redis::waiting::{self, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request::Waiting;
 
 /// A command whose calls wait instead of being denied.
 pub(in crate::command) trait Wait: Command {
-    /// What it wants of each of its buckets.
-    type Request<'call>: DecideTogether<'call>;
-
-    /// Reads what a call wants, and how long it waits at most.
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<Self::Request<'call>>, Refusal>;
+    /// Reads what a call wants of its buckets, and how long it waits at most.
+    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal>;
 
     /// Replies as the command without the B.
     fn reply(call: &Call, decisions: &Decisions);
@@ -28,20 +25,17 @@ pub(in crate::command) trait Wait: Command {
 /// Without having changed anything.
 pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal> {
     let (requests, max_wait_ms) = W::read(call.arguments())?;
-    let mut planned = Planned::new(call, &requests, Access::Write)?;
-    let mut parts: Vec<Part> = Vec::new();
-    if max_wait_ms > 0 && planned.is_denied() && planned.is_worth_waiting() {
-        parts.extend(requests.iter().map(DecideTogether::part));
-    }
+    let joint = Joint::open(call, &requests, Access::Write)?;
+    let parts = if max_wait_ms > 0 { joint.parts() } else { Vec::new() };
     let wants_anything = parts.iter().any(|part| part.wanted_micro > 0);
     if !wants_anything || !waiting::is_possible(&call)? {
-        W::reply(&call, &planned.commit(Replication::CallOrEffect));
+        W::reply(&call, &joint.commit(Replication::CallOrEffect));
         return Ok(());
     }
     // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
-    planned.store(Replication::Effect);
+    joint.store(Replication::Effect);
     if !waiting::enter::<W>(&call, parts, max_wait_ms) {
-        W::reply(&call, &Planned::new(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
+        W::reply(&call, &Joint::open(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
     }
     Ok(())
 }
@@ -49,17 +43,17 @@ pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal
 impl<W: Wait> Resume for W {
     fn grant(call: Call) -> Result<Option<Decisions>, Refusal> {
         let (requests, _) = W::read(call.arguments())?;
-        let mut planned = Planned::new(call, &requests, Access::Write)?;
-        if planned.is_denied() && planned.is_worth_waiting() {
-            planned.store(Replication::Effect);
+        let joint = Joint::open(call, &requests, Access::Write)?;
+        if joint.is_worth_waiting() {
+            joint.store(Replication::Effect);
             return Ok(None);
         }
-        Ok(call.is_its_turn().then(|| planned.commit(Replication::Effect)))
+        Ok(call.is_its_turn().then(|| joint.commit(Replication::Effect)))
     }
 
     fn deny(call: Call) -> Result<Decisions, Refusal> {
         let (requests, _) = W::read(call.arguments())?;
-        Ok(Planned::new(call, &requests, Access::Read)?.deny())
+        Ok(Joint::open(call, &requests, Access::Read)?.deny())
     }
 
     fn reply_decisions(call: &Call, decisions: &Decisions) {

@@ -155,14 +155,12 @@ pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
     with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
 }
 
-/// Notes that a bucket is about to change.
-pub(crate) fn mark(key: &BucketKey) {
-    with_queue(key, Queue::mark);
-}
-
-/// Notes that a bucket is about to change, and its hold `id` with it.
-pub(crate) fn mark_hold(key: &BucketKey, id: &[u8]) {
-    with_queue(key, |queue, db, name| queue.mark_hold(db, name, id));
+/// Notes that a bucket has changed, and with it the hold `hold_id`, if one has.
+pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>) {
+    with_queue(key, |queue, db, name| match hold_id {
+        Some(id) => queue.mark_hold(db, name, id),
+        None => queue.mark(db, name),
+    });
 }
 
 /// Notes that a key is about to hold another bucket, by a command that serves no calls itself: the timer does.

@@ -1,0 +1,94 @@
+//! What a call will do to one of its buckets.
+//!
+//! [`Request::plan`] decides and changes nothing. The caller carries the plan out, or drops it because another bucket of
+//! the call denies, or because other calls come first.
+
+use crate::bucket::{Bucket, Outcome, MAX_TIME_US};
+use crate::effect::HoldChange;
+use crate::error::Error;
+use crate::hold::{Hold, Holds, Plan};
+use crate::request::{Request, Wanted};
+
+impl<A: AsRef<[u8]>> Request<'_, A> {
+    /// Decides at `now_us` Unix microseconds. `stored` and `holds` are what the key has; they stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::DebtTooDeep`], or [`Error::TooManyHolds`] if a new hold would be one more than `max_holds`.
+    #[inline]
+    pub fn plan(
+        &self,
+        stored: Option<Bucket>,
+        holds: Option<&mut Holds>,
+        max_holds: usize,
+        now_us: i64,
+    ) -> Result<Plan, Error> {
+        let limit = &self.limit;
+        let mut none = Holds::default();
+        match self.wanted {
+            Wanted::Tokens(operation) => {
+                Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), operation, now_us)?))
+            }
+            Wanted::Settle { id, used_micro } => {
+                Ok(limit.settle(stored, holds.unwrap_or(&mut none), id.as_ref(), used_micro, now_us)?)
+            }
+            Wanted::Hold { id, amount_micro, .. } => {
+                let (id, holds) = (id.as_ref(), holds.unwrap_or(&mut none));
+                let is_full = holds.len() >= max_holds && holds.outstanding(now_us) >= max_holds;
+                if is_full && amount_micro > 0 && holds.outstanding_of(id, now_us).is_none() {
+                    return Err(Error::TooManyHolds);
+                }
+                Ok(limit.hold(stored, holds, id, amount_micro, now_us))
+            }
+        }
+    }
+
+    /// Returns whether the plan keeps the other buckets of its call from being changed. A hold that is not there to be
+    /// settled does not.
+    #[must_use]
+    pub fn is_denied(&self, plan: &Plan) -> bool {
+        let is_settlement = matches!(self.wanted, Wanted::Settle { .. });
+        !is_settlement && matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed == 0)
+    }
+
+    /// Returns the micro-tokens that the bucket lacks if the call is denied, in addition to what its hold has.
+    #[must_use]
+    pub fn lacking_micro(&self, holds: Option<&Holds>, now_us: i64) -> i64 {
+        let held = self.id().and_then(|id| holds?.outstanding_of(id.as_ref(), now_us));
+        self.wanted.micro().saturating_sub(held.map_or(0, |held| held.amount_micro))
+    }
+
+    /// Returns until when waiting can help, in Unix microseconds.
+    #[must_use]
+    pub fn possible_until_us(&self, holds: Option<&Holds>, now_us: i64) -> i64 {
+        match (&self.wanted, holds) {
+            (Wanted::Hold { id, amount_micro, .. }, Some(holds)) => {
+                self.limit.holdable_until_us(holds, id.as_ref(), *amount_micro, now_us)
+            }
+            _ => i64::MAX,
+        }
+    }
+
+    /// Returns the hold that the call sets or ends at `now_us`; `None` for a call that is of no hold.
+    #[must_use]
+    pub fn hold_change(&self, now_us: i64) -> Option<HoldChange> {
+        let set = match self.wanted {
+            Wanted::Hold { id, amount_micro, ttl_ms } => {
+                let ends_at_us = now_us.saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
+                Hold::checked(id.as_ref(), amount_micro, ends_at_us)
+            }
+            _ => None,
+        };
+        let removed = || self.id().map(|id| HoldChange::Removed(id.as_ref().into()));
+        set.map(HoldChange::Set).or_else(removed)
+    }
+
+    /// Changes the hold as [`Plan::Hold`] says, and returns what comes of the bucket. No hold in `holds` has ended.
+    pub fn change_hold(&self, holds: &mut Holds, bucket: Bucket, taken_micro: i64, now_us: i64) -> Outcome {
+        self.hold_change(now_us).into_iter().for_each(|change| change.apply(holds));
+        let mut outcome = self.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);
+        if matches!(self.wanted, Wanted::Hold { .. }) {
+            outcome.decision.retry_after_ms = 0;
+        }
+        outcome
+    }
+}
