@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "testing"))
 
 from drivers import Driver, DriverError
 from services import Service, redis_server

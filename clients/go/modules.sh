@@ -18,7 +18,7 @@ replace() { go mod edit -replace "$1=$2" .debian.mod; }
 unpack_goredis() {
     [ ! -e "$unpacked/ready" ] || return 0
     echo "getting go-redis from Debian's packages"
-    "$root/examples/apt-install.sh" debian-archive-keyring
+    "$root/testing/apt-install.sh" debian-archive-keyring
     rm -rf "$unpacked"
     mkdir -p "$unpacked/packages"
     local TREES=$unpacked/.apt ARCHITECTURE
@@ -58,7 +58,7 @@ GO
 }
 
 from_debian() {
-    "$root/examples/apt-install.sh" golang-github-gomodule-redigo-dev
+    "$root/testing/apt-install.sh" golang-github-gomodule-redigo-dev
     cp go.mod .debian.mod
     rm -f .debian.sum
     replace github.com/gomodule/redigo "$packaged/gomodule/redigo"

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// server is a real server of the test's own, with the module loaded. ../launch.py starts it, and ends it when its input ends.
+// server is a real server of the test's own, with the module loaded. ../../testing/launch.py starts it, and ends it when its input ends.
 type server struct {
 	t      *testing.T
 	input  io.Writer
@@ -20,7 +20,7 @@ type server struct {
 
 func startServer(t *testing.T) *server {
 	t.Helper()
-	launcher := exec.Command("../launch.py", "serve")
+	launcher := exec.Command("../../testing/launch.py", "serve")
 	launcher.Stderr = os.Stderr
 	input, _ := launcher.StdinPipe()
 	output, _ := launcher.StdoutPipe()

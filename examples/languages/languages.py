@@ -9,7 +9,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1] / "testing"))
 from launch import Servers, ask  # noqa: E402
 from services import free_port  # noqa: E402
 

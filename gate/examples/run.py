@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "examples"))
+sys.path.insert(0, str(HERE.parent.parent / "testing"))
 
 from services import Service, free_port, redis_server, until_ctrl_c, wait_until_over, wanted_port  # noqa: E402
 

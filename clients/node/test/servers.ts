@@ -16,7 +16,7 @@ import * as redis4 from "redis-4";
 import * as redis5 from "redis-5";
 import { Server as Buckets, type Client, type ServerOptions as BucketsOptions } from "tokenbucket-redis";
 
-const LAUNCHER = resolve(import.meta.dirname, "../../../examples/launch.py");
+const LAUNCHER = resolve(import.meta.dirname, "../../../testing/launch.py");
 export const MODULE = resolve(process.env.MODULE ?? "../../target/release/libtokenbucket.so");
 
 /** One token in six minutes: nothing flows in while a test runs. */
@@ -35,7 +35,7 @@ interface Node {
   pid: number;
 }
 
-/** examples/launch.py, which says how it works: it starts servers, and ends them when its input ends. */
+/** testing/launch.py, which says how it works: it starts servers, and ends them when its input ends. */
 class Launcher {
   readonly #child: ChildProcess;
   readonly #lines: AsyncIterator<string>;

@@ -12,7 +12,7 @@ import pytest
 from paths import REPOSITORY
 from services import answers, wait_for
 
-LAUNCHER = str(REPOSITORY / "examples/launch.py")
+LAUNCHER = str(REPOSITORY / "testing/launch.py")
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["its input ends", "it is killed"])

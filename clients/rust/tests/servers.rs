@@ -1,4 +1,4 @@
-//! Real servers, which examples/launch.py starts, and ends with each test.
+//! Real servers, which testing/launch.py starts, and ends with each test.
 //!
 //! SERVER and MODULE say which server and which module.
 
@@ -22,9 +22,9 @@ impl Launcher {
     /// The launcher, and the line that says where its servers are.
     fn start(options: &[&str]) -> (Arc<Self>, String) {
         let mut command = Command::new("python3");
-        command.arg(repository().join("examples/launch.py")).arg("serve");
+        command.arg(repository().join("testing/launch.py")).arg("serve");
         command.args(options).env("MODULE", module()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("python3, which runs examples/launch.py");
+        let mut child = command.spawn().expect("python3, which runs testing/launch.py");
         let input = child.stdin.take().expect("a pipe");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let first = lines.next().expect("a server that starts").expect("a line");
@@ -136,7 +136,7 @@ pub fn module() -> PathBuf {
 
 fn repository() -> &'static Path {
     let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    folders.find(|folder| folder.join("examples/launch.py").exists()).expect("the repository")
+    folders.find(|folder| folder.join("testing/launch.py").exists()).expect("the repository")
 }
 
 /// Fails when the condition does not hold although `within` had passed before it was looked at: an

@@ -106,7 +106,7 @@ export async function waitFor(
   }
 }
 
-/** A Redis with the module, which ../launch.py starts, and ends when its input ends. */
+/** A Redis with the module, which ../../testing/launch.py starts, and ends when its input ends. */
 export class RedisServer {
   readonly #launcher: ChildProcess;
   readonly #lines: AsyncIterator<string>;
@@ -114,7 +114,7 @@ export class RedisServer {
   port = 0;
 
   private constructor(options: string[]) {
-    this.#launcher = spawn("../launch.py", ["serve", ...options], { cwd: HERE, stdio: ["pipe", "pipe", "inherit"] });
+    this.#launcher = spawn("../../testing/launch.py", ["serve", ...options], { cwd: HERE, stdio: ["pipe", "pipe", "inherit"] });
     this.#lines = createInterface(this.#launcher.stdout!)[Symbol.asyncIterator]();
   }
 

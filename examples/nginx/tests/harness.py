@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 EXAMPLE = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(EXAMPLE.parent))
+sys.path.insert(0, str(EXAMPLE.parents[1] / "testing"))
 from launch import ask  # noqa: E402
 from services import Service, free_port, redis_server, wait_for  # noqa: E402
 

@@ -1,4 +1,4 @@
-// Package realserver starts servers for the tests: those of examples/launch.py, which says how.
+// Package realserver starts servers for the tests: those of testing/launch.py, which says how.
 package realserver
 
 import (
@@ -51,7 +51,7 @@ type launcher struct {
 func launch(t testing.TB, options ...string) *launcher {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
-	program := filepath.Join(filepath.Dir(here), "../../../../examples/launch.py")
+	program := filepath.Join(filepath.Dir(here), "../../../../testing/launch.py")
 	process := exec.Command("python3", append([]string{program, "serve"}, options...)...)
 	process.Stderr = os.Stderr
 	input, err := process.StdinPipe()

@@ -16,7 +16,7 @@ import redis
 
 import tokenbucket.limits
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "testing"))
 
 from deviations import DEVIATIONS, expect
 

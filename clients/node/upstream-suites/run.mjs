@@ -16,10 +16,10 @@ process.chdir(new URL("..", import.meta.url).pathname);
 const tests = "node_modules/@fastify/rate-limit/test";
 const files = readdirSync(tests, { recursive: true }).filter((file) => file.endsWith(".test.js"));
 
-const launcher = spawn("python3", ["../../examples/launch.py", "serve"], { stdio: ["pipe", "pipe", "inherit"] });
+const launcher = spawn("python3", ["../../testing/launch.py", "serve"], { stdio: ["pipe", "pipe", "inherit"] });
 const [started] = await once(createInterface(launcher.stdout), "line");
 process.env.PORT = String(JSON.parse(started).nodes[0].port);
-process.env.NODE_OPTIONS = `--require=${process.cwd()}/others/on-buckets.cjs`;
+process.env.NODE_OPTIONS = `--require=${process.cwd()}/upstream-suites/on-buckets.cjs`;
 
 /** Which tests of these files passed, and which failed, why. */
 async function resultsOf(files, concurrency) {

@@ -23,7 +23,7 @@ import httpx
 import redis
 
 HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE.parents[2] / "examples"), str(HERE.parent / "tests")]
+sys.path += [str(HERE.parents[2] / "testing"), str(HERE.parent / "tests")]
 CAPACITY, PER_S = 20, 50
 FREE = 1_000_000
 ROUNDS, ROUND_S = 3, 3.0
