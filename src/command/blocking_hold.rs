@@ -1,10 +1,8 @@
 //! `TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms`: a hold that waits its turn in the server.
 
 use super::pipeline::{run_or_wait, Wait};
-use crate::redis::spec::{
-    Audience, Command, FromMaster, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS, RATE, TTL_MS,
-};
-use crate::redis::{Argument, Call, Decisions};
+use crate::redis::spec::{Audience, Command, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS, RATE, TTL_MS};
+use crate::redis::{Argument, Call};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request::{self, Waiting};
 
@@ -15,11 +13,9 @@ impl Command for BlockingHold {
         name: c"TB.BHOLD",
         summary: c"Reserves tokens under an id for a limited time, and waits its turn in the server",
         complexity: c"O(log N) where N is the number of holds of the bucket and of calls that wait for it",
-        since: c"0.1.0",
         audience: Audience::WaitingWriters,
-        from_master: FromMaster::Ignored,
-        keys: Keys::First,
         arguments: &[KEY, CAPACITY, RATE, AMOUNT, TTL_MS, ID, MAX_WAIT_MS],
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
@@ -30,9 +26,5 @@ impl Command for BlockingHold {
 impl Wait for BlockingHold {
     fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
         request::blocking_hold(arguments)
-    }
-
-    fn reply(call: &Call, decisions: &Decisions) {
-        call.reply_decision(&decisions.binding);
     }
 }

@@ -2,10 +2,10 @@
 
 use super::pipeline::{run_or_wait, Wait};
 use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS,
-    NUMKEYS, RATE, TTL_MS,
+    ArgumentSpec, Audience, Command, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS, NUMKEYS, RATE,
+    TTL_MS,
 };
-use crate::redis::{Argument, Call, Decisions};
+use crate::redis::{Argument, Call};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request::{self, Waiting};
 
@@ -16,17 +16,16 @@ impl Command for BlockingMultiHold {
         name: c"TB.BMHOLD",
         summary: c"Reserves tokens of several buckets under one id, and waits its turn in the server",
         complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one and of calls that wait for it",
-        since: c"0.1.0",
         audience: Audience::WaitingWriters,
-        from_master: FromMaster::Ignored,
         keys: Keys::EveryFourth { first: 5 },
         arguments: &[
             NUMKEYS,
             TTL_MS,
             ID,
             MAX_WAIT_MS,
-            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, AMOUNT])),
+            ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, AMOUNT]),
         ],
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
@@ -37,9 +36,5 @@ impl Command for BlockingMultiHold {
 impl Wait for BlockingMultiHold {
     fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
         request::blocking_multi_hold(arguments)
-    }
-
-    fn reply(call: &Call, decisions: &Decisions) {
-        call.reply_decisions(decisions);
     }
 }

@@ -2,10 +2,9 @@
 
 use super::pipeline::{run_or_wait, Wait};
 use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, NUMKEYS,
-    RATE,
+    ArgumentSpec, Audience, Command, Keys, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, NUMKEYS, RATE,
 };
-use crate::redis::{Argument, Call, Decisions};
+use crate::redis::{Argument, Call};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request::{self, Waiting};
 
@@ -16,15 +15,10 @@ impl Command for BlockingMultiTake {
         name: c"TB.BMTAKE",
         summary: c"Takes from several buckets, all or nothing, and waits its turn in the server",
         complexity: c"O(M log N) where M is the number of buckets and N that of the calls that wait for one",
-        since: c"0.1.0",
         audience: Audience::WaitingWriters,
-        from_master: FromMaster::Ignored,
         keys: Keys::EveryFourth { first: 3 },
-        arguments: &[
-            NUMKEYS,
-            MAX_WAIT_MS,
-            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST])),
-        ],
+        arguments: &[NUMKEYS, MAX_WAIT_MS, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, COST])],
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
@@ -35,9 +29,5 @@ impl Command for BlockingMultiTake {
 impl Wait for BlockingMultiTake {
     fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
         request::blocking_multi_take(arguments)
-    }
-
-    fn reply(call: &Call, decisions: &Decisions) {
-        call.reply_decisions(decisions);
     }
 }

@@ -1,8 +1,7 @@
 //! `TB.GIVE key capacity rate amount`: what was not used, never above the capacity.
 
-use super::charge::Charge;
-use super::pipeline::execute;
-use crate::redis::spec::{Command, Spec};
+use super::pipeline::run_one;
+use crate::redis::spec::{Command, Spec, AMOUNT, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request;
@@ -10,13 +9,14 @@ use tokenbucket_core::request;
 pub(crate) struct Give;
 
 impl Command for Give {
-    const SPEC: Spec =
-        Spec { name: c"TB.GIVE", summary: c"Puts tokens back, never above the capacity", ..Charge::SPEC };
+    const SPEC: Spec = Spec {
+        name: c"TB.GIVE",
+        summary: c"Puts tokens back, never above the capacity",
+        arguments: &[KEY, CAPACITY, RATE, AMOUNT],
+        ..Spec::DECIDING
+    };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        let request = request::give(call.arguments())?;
-        let decision = execute(call, &request)?;
-        call.reply_decision(&decision);
-        Ok(())
+        run_one(call, &request::give(call.arguments())?)
     }
 }

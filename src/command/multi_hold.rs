@@ -2,8 +2,7 @@
 
 use super::pipeline::run_together;
 use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, AMOUNT, CAPACITY, ID, KEY, NUMKEYS, RATE,
-    TTL_MS,
+    ArgumentSpec, Command, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, NUMKEYS, RATE, TTL_MS,
 };
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
@@ -16,16 +15,9 @@ impl Command for MultiHold {
         name: c"TB.MHOLD",
         summary: c"Reserves tokens of several buckets under one id, all or nothing",
         complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
-        since: c"0.1.0",
-        audience: Audience::Writers,
-        from_master: FromMaster::Ignored,
         keys: Keys::EveryFourth { first: 4 },
-        arguments: &[
-            NUMKEYS,
-            TTL_MS,
-            ID,
-            ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, AMOUNT])),
-        ],
+        arguments: &[NUMKEYS, TTL_MS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, AMOUNT])],
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {

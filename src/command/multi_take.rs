@@ -4,9 +4,7 @@
 //! would have to be undone, and undoing is a race.
 
 use super::pipeline::run_together;
-use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE,
-};
+use crate::redis::spec::{ArgumentSpec, Command, Keys, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request;
@@ -18,11 +16,9 @@ impl Command for MultiTake {
         name: c"TB.MTAKE",
         summary: c"Takes from several buckets, each with its own limit and cost, all or nothing",
         complexity: c"O(N) where N is the number of buckets",
-        since: c"0.1.0",
-        audience: Audience::Writers,
-        from_master: FromMaster::Ignored,
         keys: Keys::EveryFourth { first: 2 },
-        arguments: &[NUMKEYS, ArgumentSpec::required(c"bucket", Kind::Groups(&[KEY, CAPACITY, RATE, COST]))],
+        arguments: &[NUMKEYS, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, COST])],
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {

@@ -1,7 +1,6 @@
 //! `TB.SETTLE key capacity rate id used`: what a hold was for is done, and cost so much.
 
-use super::hold::Hold;
-use super::pipeline::execute;
+use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
@@ -13,14 +12,12 @@ impl Command for Settle {
     const SPEC: Spec = Spec {
         name: c"TB.SETTLE",
         summary: c"Ends a hold: refunds what was not used, charges what was used beyond it",
+        complexity: c"O(log N) where N is the number of holds of the bucket",
         arguments: &[KEY, CAPACITY, RATE, ID, USED],
-        ..Hold::SPEC
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        let request = request::settle(call.arguments())?;
-        let decision = execute(call, &request)?;
-        call.reply_decision(&decision);
-        Ok(())
+        run_one(call, &request::settle(call.arguments())?)
     }
 }

@@ -1,9 +1,7 @@
 //! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
 
-use super::pipeline::execute;
-use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, CAPACITY, KEY, RATE,
-};
+use super::pipeline::run_one;
+use crate::redis::spec::{ArgumentSpec, Command, Kind, Spec, CAPACITY, KEY, RATE};
 use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request;
@@ -14,19 +12,12 @@ impl Command for Take {
     const SPEC: Spec = Spec {
         name: c"TB.TAKE",
         summary: c"Takes tokens from a bucket if it holds them, else nothing",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-        audience: Audience::Writers,
-        from_master: FromMaster::Ignored,
-        keys: Keys::First,
         arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::optional(c"cost", Kind::Decimal)],
+        ..Spec::DECIDING
     };
 
     #[inline]
     fn run(call: Call) -> Result<(), Refusal> {
-        let request = request::take(call.arguments())?;
-        let decision = execute(call, &request)?;
-        call.reply_decision(&decision);
-        Ok(())
+        run_one(call, &request::take(call.arguments())?)
     }
 }

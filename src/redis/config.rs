@@ -40,12 +40,12 @@ fn find(name: &[u8]) -> Option<&'static Setting> {
     const PREFIX: &[u8] = b"tokenbucket.";
     let name = name.to_ascii_lowercase();
     let name = name.strip_prefix(PREFIX).unwrap_or(&name);
-    SETTINGS.iter().find(|setting| setting.name.to_bytes() == name)
+    SETTINGS.into_iter().find(|setting| setting.name.to_bytes() == name)
 }
 
 impl Setting {
     fn of<'a>(setting: *mut c_void) -> &'a Self {
-        // SAFETY: the server hands back the pointer that `register` gave it, to an element of a static.
+        // SAFETY: the server hands back the pointer that `register` gave it, to a static.
         unsafe { &*setting.cast::<Self>() }
     }
 
@@ -71,7 +71,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> 
     let Some(load) = (unsafe { raw::RedisModule_LoadConfigs }) else {
         return Ok(());
     };
-    for setting in &SETTINGS {
+    for setting in SETTINGS {
         if register_one(context, setting) != Some(0) {
             return Err(format!("the server refused the setting '{}'", setting.name.to_string_lossy()));
         }
@@ -87,7 +87,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> 
 /// What the server says to a setting: 0 if it took it.
 fn register_one(context: *mut raw::RedisModuleCtx, setting: &'static Setting) -> Option<c_int> {
     let name = setting.name.as_ptr();
-    let current = setting.current.load(Ordering::Relaxed);
+    let current = setting.current();
     let flags = setting.flags as c_uint;
     let own = ptr::from_ref(setting).cast_mut().cast();
     // SAFETY: the context is valid while the module is being loaded, the server copies the names, both arrays have two
@@ -113,7 +113,7 @@ fn register_one(context: *mut raw::RedisModuleCtx, setting: &'static Setting) ->
 }
 
 unsafe extern "C" fn get_choice(_name: *const c_char, setting: *mut c_void) -> c_int {
-    c_int::try_from(Setting::of(setting).current.load(Ordering::Relaxed)).unwrap_or(0)
+    c_int::try_from(Setting::of(setting).current()).unwrap_or(0)
 }
 
 unsafe extern "C" fn set_choice(
@@ -127,7 +127,7 @@ unsafe extern "C" fn set_choice(
 }
 
 unsafe extern "C" fn get_whole(_name: *const c_char, setting: *mut c_void) -> c_longlong {
-    Setting::of(setting).current.load(Ordering::Relaxed)
+    Setting::of(setting).current()
 }
 
 unsafe extern "C" fn set_whole(

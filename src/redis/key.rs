@@ -4,7 +4,7 @@ use super::api::server;
 use super::call::{Argument, Call};
 use super::clock::now_us;
 use super::data_type::{self, WithHolds};
-use super::{info, memory};
+use super::{info, maxmemory};
 use crate::cast::signed_32;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -183,7 +183,8 @@ impl<'call> BucketKey<'call> {
     /// Whether there is no memory for a bucket that would have to be created.
     #[inline]
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.call.flags() & raw::REDISMODULE_CTX_FLAGS_OOM != 0 && memory::is_refused(&self.call, &self.name)
+        self.call.flags() & raw::REDISMODULE_CTX_FLAGS_OOM != 0
+            && maxmemory::is_refused(&self.call, &self.name)
     }
 
     /// Stores a bucket where there is one without holds, or none.

@@ -17,7 +17,7 @@ mod key;
 mod listeners;
 mod load;
 mod log;
-mod memory;
+mod maxmemory;
 mod register;
 mod replicate;
 mod settings;

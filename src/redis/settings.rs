@@ -1,12 +1,11 @@
-//! What can be set: a row in [`SETTINGS`] each, with its name, its values, the default, and whether it may change while the
-//! server runs.
+//! What can be set: a name, its values, the default, and whether it may change while the server runs.
 
 use redis_module::raw;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI64, Ordering};
-use tokenbucket_core::hold::MAX_HOLDS;
+use tokenbucket_core::hold;
 use tokenbucket_core::number::whole;
-use tokenbucket_core::request::{MAX_TOP_KEYS, MAX_WAITERS};
+use tokenbucket_core::request;
 
 /// What becomes of a bucket that would have to be created over `maxmemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,71 +33,63 @@ pub(super) enum Kind {
     Whole { min: i64, max: i64 },
 }
 
-pub(super) static SETTINGS: [Setting; 5] = [
-    Setting {
-        name: c"on-oom",
-        kind: Kind::Choice([c"deny", c"allow"]),
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(0),
-    },
-    Setting {
-        name: c"cl-throttle",
-        kind: Kind::Choice([c"yes", c"no"]),
-        flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
-        current: AtomicI64::new(0),
-    },
-    Setting {
-        name: c"max-holds",
-        kind: Kind::Whole { min: 1, max: MAX_HOLDS as i64 },
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(10_000),
-    },
-    Setting {
-        name: c"top-keys",
-        kind: Kind::Whole { min: 0, max: MAX_TOP_KEYS },
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(128),
-    },
-    Setting {
-        name: c"max-waiters",
-        kind: Kind::Whole { min: 0, max: MAX_WAITERS },
-        flags: raw::REDISMODULE_CONFIG_DEFAULT,
-        current: AtomicI64::new(1000),
-    },
-];
+static ON_OOM: Setting = Setting::new(c"on-oom", Kind::Choice([c"deny", c"allow"]), 0);
+static CL_THROTTLE: Setting = Setting {
+    flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
+    ..Setting::new(c"cl-throttle", Kind::Choice([c"yes", c"no"]), 0)
+};
+static MAX_HOLDS: Setting =
+    Setting::new(c"max-holds", Kind::Whole { min: 1, max: hold::MAX_HOLDS as i64 }, 10_000);
+static TOP_KEYS: Setting = Setting::new(c"top-keys", Kind::Whole { min: 0, max: request::MAX_TOP_KEYS }, 128);
+static MAX_WAITERS: Setting =
+    Setting::new(c"max-waiters", Kind::Whole { min: 0, max: request::MAX_WAITERS }, 1000);
+
+pub(super) static SETTINGS: [&Setting; 5] = [&ON_OOM, &CL_THROTTLE, &MAX_HOLDS, &TOP_KEYS, &MAX_WAITERS];
 
 /// `tokenbucket.on-oom`.
 pub(crate) fn on_oom() -> OnOom {
-    let [on_oom, ..] = &SETTINGS;
-    match on_oom.current.load(Ordering::Relaxed) {
+    match ON_OOM.current() {
         0 => OnOom::Deny,
         _ => OnOom::Allow,
     }
 }
 
-/// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Asked once, when the module is loaded.
+/// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Read once, when the module is loaded.
 pub(super) fn cl_throttle() -> bool {
-    let [_, cl_throttle, ..] = &SETTINGS;
-    cl_throttle.current.load(Ordering::Relaxed) == 0
+    CL_THROTTLE.current() == 0
 }
 
 /// `tokenbucket.max-holds`: how many holds a bucket may have.
 pub(crate) fn max_holds() -> usize {
-    let [_, _, max_holds, ..] = &SETTINGS;
-    usize::try_from(max_holds.current.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    MAX_HOLDS.count()
 }
 
 /// `tokenbucket.top-keys`: in how many counters denials are counted by key.
 #[inline]
 pub(super) fn top_keys() -> usize {
-    let [.., top_keys, _] = &SETTINGS;
-    usize::try_from(top_keys.current.load(Ordering::Relaxed)).unwrap_or(0)
+    TOP_KEYS.count()
 }
 
 /// `tokenbucket.max-waiters`: how many calls may wait in the server.
 pub(super) fn max_waiters() -> usize {
-    let [.., max_waiters] = &SETTINGS;
-    usize::try_from(max_waiters.current.load(Ordering::Relaxed)).unwrap_or(0)
+    MAX_WAITERS.count()
+}
+
+impl Setting {
+    const fn new(name: &'static CStr, kind: Kind, default: i64) -> Self {
+        let flags = raw::REDISMODULE_CONFIG_DEFAULT;
+        Self { name, kind, flags, current: AtomicI64::new(default) }
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> i64 {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn count(&self) -> usize {
+        usize::try_from(self.current()).unwrap_or(0)
+    }
 }
 
 impl Kind {

@@ -39,6 +39,18 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
+    /// What commands that decide have in common: clients that write call them, and replicas get the effect instead.
+    pub(crate) const DECIDING: Self = Self {
+        name: c"",
+        summary: c"",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        audience: Audience::Writers,
+        from_master: FromMaster::Ignored,
+        keys: Keys::First,
+        arguments: &[],
+    };
+
     /// How the command is used: its name and its arguments, with those in brackets that may be left out or repeated.
     pub(super) fn syntax(&self) -> String {
         let name = self.name.to_string_lossy().to_ascii_uppercase();
@@ -150,6 +162,11 @@ pub(crate) enum Kind {
 }
 
 impl ArgumentSpec {
+    /// One bucket or several, with these arguments each.
+    pub(crate) const fn buckets(each: &'static [Self]) -> Self {
+        Self::required(c"bucket", Kind::Groups(each))
+    }
+
     /// An argument that must be there.
     pub(crate) const fn required(name: &'static CStr, kind: Kind) -> Self {
         Self { name, kind, optional: false }

@@ -1,6 +1,6 @@
 //! The order of steps of every command that decides: open the key, plan, admit, store, replicate, announce, reply.
 //!
-//! [`execute`] does them on one bucket, and [`run_together`] on several, all or nothing. Both do each step by [`Planned`].
+//! [`run_one`] does them on one bucket, and [`run_together`] on several, all or nothing. Both do each step by [`Planned`].
 
 mod joint;
 mod planned;
@@ -20,12 +20,18 @@ use tokenbucket_core::request::{self, Wanted};
 /// One bucket of a call, by the arguments that the server passed.
 type Request<'call> = request::Request<'call, Argument<'call>>;
 
-/// Decides on one bucket, changes it, and returns the decision.
+/// Decides on one bucket, changes it, and replies.
 ///
 /// # Errors
 /// Without having changed anything.
 #[inline(always)] // Once per command, with the operation that is its own.
-pub(super) fn execute<'call>(call: Call<'call>, request: &Request<'call>) -> Result<Decision, Error> {
+pub(super) fn run_one<'call>(call: Call<'call>, request: &Request<'call>) -> Result<(), Refusal> {
+    call.reply_decision(&execute(call, request)?);
+    Ok(())
+}
+
+#[inline(always)]
+fn execute<'call>(call: Call<'call>, request: &Request<'call>) -> Result<Decision, Error> {
     let key = BucketKey::open(call, *request.key, Access::Write)?;
     match request.wanted {
         Wanted::Tokens(operation) if !key.has_holds() && !waiting::is_any() => {

@@ -4,7 +4,7 @@
 //! comes back here when it is the call's turn, or its time is over.
 
 use super::Joint;
-use crate::redis::spec::Command;
+use crate::redis::spec::{Command, Keys};
 use crate::redis::waiting::{self, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};
 use tokenbucket_core::error::Refusal;
@@ -14,9 +14,14 @@ use tokenbucket_core::request::Waiting;
 pub(in crate::command) trait Wait: Command {
     /// Reads what a call wants of its buckets, and how long it waits at most.
     fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal>;
+}
 
-    /// Replies as the command without the B.
-    fn reply(call: &Call, decisions: &Decisions);
+/// Replies as the command without the B.
+fn reply<W: Wait>(call: &Call, decisions: &Decisions) {
+    match W::SPEC.keys {
+        Keys::EveryFourth { .. } => call.reply_decisions(decisions),
+        _ => call.reply_decision(&decisions.binding),
+    }
 }
 
 /// Decides, and replies or lets the call wait.
@@ -29,13 +34,13 @@ pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal
     let parts = if max_wait_ms > 0 { joint.parts() } else { Vec::new() };
     let wants_anything = parts.iter().any(|part| part.wanted_micro > 0);
     if !wants_anything || !waiting::is_possible(&call)? {
-        W::reply(&call, &joint.commit(Replication::CallOrEffect));
+        reply::<W>(&call, &joint.commit(Replication::CallOrEffect));
         return Ok(());
     }
     // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
     joint.store(Replication::Effect);
     if !waiting::enter::<W>(&call, parts, max_wait_ms) {
-        W::reply(&call, &Joint::open(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
+        reply::<W>(&call, &Joint::open(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
     }
     Ok(())
 }
@@ -57,6 +62,6 @@ impl<W: Wait> Resume for W {
     }
 
     fn reply_decisions(call: &Call, decisions: &Decisions) {
-        W::reply(call, decisions);
+        reply::<W>(call, decisions);
     }
 }
