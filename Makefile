@@ -153,12 +153,14 @@ test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Val
 	$(call cross,x86_64-unknown-linux-musl,redis-7.0.15 valkey-8.1.1)
 
 .PHONY: chaos
-chaos: build ## Run random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
+chaos: build-tools ## Run random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
 	@$(MAKE) --no-print-directory engines NAMES='$(CHAOS_ENGINES)'
+	$(call say,'building the module with its assertions')
+	@cargo build --locked
 	@for engine in $(CHAOS_ENGINES); do \
 		printf '\n\033[1m== chaos on %s\033[0m\n' $$engine; \
-		CHAOS_SECONDS=$$(( $(CHAOS_SECONDS) / $(words $(CHAOS_ENGINES)) )) SERVER='$(ENGINES)/'$$engine/server MODULE='$(MODULE)' \
-			$(call cargo_test,--test chaos,--nocapture); \
+		CHAOS_SECONDS=$$(( $(CHAOS_SECONDS) / $(words $(CHAOS_ENGINES)) )) SERVER='$(ENGINES)/'$$engine/server \
+			MODULE='$(CURDIR)/target/debug/libtokenbucket.so' $(call cargo_test,--test chaos,--nocapture); \
 	done
 CHAOS_SECONDS ?= 1800
 

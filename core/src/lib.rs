@@ -25,6 +25,7 @@
 //! | [`expiry`] | when the key of a bucket expires |
 //! | [`queue`] | calls that wait in order of arrival, and whose turn it is |
 //! | [`top`] | the keys that are denied most, in a bounded number of counters |
+//! | [`invariant`] | what must be there: a test ends without it, a release goes on |
 //! | [`error`] | every error that a client can see |
 //! | [`cast`] | integers reinterpreted as signed |
 //!
@@ -40,6 +41,7 @@ pub mod effect;
 pub mod error;
 pub mod expiry;
 pub mod hold;
+pub mod invariant;
 pub mod number;
 pub mod numkeys;
 mod plan;

@@ -3,6 +3,11 @@
 //! The arguments stay where the server put them: a request borrows its key, and the numbers are read from the
 //! raw bytes. Arguments are taken in order, and the first bad one is the error.
 
+#![expect(
+    clippy::missing_errors_doc,
+    reason = "the first argument that is wrong is the error of each function"
+)]
+
 use crate::bucket::{Limit, Operation};
 use crate::cast::signed;
 use crate::effect::Effect;
@@ -103,19 +108,24 @@ pub const MAX_WAITERS: i64 = 10_000;
 /// Default `COUNT`.
 const DEFAULT_TOP_COUNT: usize = 10;
 
+/// Returns all arguments of a call that has as many as its command.
+#[inline(always)]
+fn exactly<A, const N: usize>(arguments: &[A]) -> Result<&[A; N], Error> {
+    arguments.try_into().map_err(|_| Error::WrongArity)
+}
+
+/// Returns the first arguments of a call, and those behind them.
+fn first<A, const N: usize>(arguments: &[A]) -> Result<(&[A; N], &[A]), Error> {
+    arguments.split_first_chunk().ok_or(Error::WrongArity)
+}
+
 /// `key capacity rate [cost]`, of `TB.TAKE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 #[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     take_or_peek::<A, false>(arguments)
 }
 
 /// The same of `TB.PEEK`, which may also look at a pool.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 #[inline(always)]
 pub fn peek<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     take_or_peek::<A, true>(arguments)
@@ -137,26 +147,16 @@ fn take_or_peek<A: AsRef<[u8]>, const MAY_BE_POOL: bool>(arguments: &[A]) -> Res
 }
 
 /// `key capacity rate max`, of `TB.TAKEUPTO`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn take_up_to<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let [key, capacity, rate, max] = arguments else {
-        return Err(Error::WrongArity);
-    };
+    let [key, capacity, rate, max] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
     let max_tokens = whole(max.as_ref(), MAX_TOKENS).filter(|max| *max >= 1).ok_or(Error::Max)?;
     Ok(Request::tokens(key, limit, Operation::TakeUpTo { max_tokens }))
 }
 
 /// `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let [key, capacity, rate, cost, max_wait] = arguments else {
-        return Err(Error::WrongArity);
-    };
+    let [key, capacity, rate, cost, max_wait] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
     let cost_micro = self::cost(cost)?;
     let max_wait_ms = whole(max_wait.as_ref(), MAX_WAIT_MS).ok_or(Error::MaxWait)?;
@@ -164,91 +164,54 @@ pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error>
 }
 
 /// `key capacity rate amount`, of `TB.CHARGE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
     Ok(Request::tokens(key, limit, Operation::Charge { amount_micro }))
 }
 
 /// `key capacity rate amount`, of `TB.GIVE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn give<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
     Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
 }
 
 /// `key`, of `TB.STATE` and `TB.HOLDS`.
-///
-/// # Errors
-/// [`Error::WrongArity`].
 pub fn key<A>(arguments: &[A]) -> Result<&A, Error> {
-    match arguments {
-        [key] => Ok(key),
-        _ => Err(Error::WrongArity),
-    }
+    exactly(arguments).map(|[key]| key)
 }
 
 /// `numkeys key capacity rate cost [key capacity rate cost …]`, of `TB.MTAKE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
-    let [numkeys, groups @ ..] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
+    let ([numkeys], groups) = first(arguments)?;
     several(numkeys, groups, take)
 }
 
 /// `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let [key, capacity, rate, amount, ttl_ms, id] = arguments else {
-        return Err(Error::WrongArity);
-    };
+    let [key, capacity, rate, amount, ttl_ms, id] = exactly(arguments)?;
     let limit = limit_or_pool(capacity, rate)?;
     let (amount_micro, ttl_ms) = (hold_amount(amount)?, self::ttl_ms(ttl_ms)?);
     Ok(Request { key, limit, wanted: Wanted::Hold { id: self::id(id)?, amount_micro, ttl_ms } })
 }
 
 /// `key capacity rate id used`, of `TB.SETTLE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
-    let [key, capacity, rate, id, used] = arguments else {
-        return Err(Error::WrongArity);
-    };
+    let [key, capacity, rate, id, used] = exactly(arguments)?;
     let limit = limit_or_pool(capacity, rate)?;
     let wanted = Wanted::Settle { id: self::id(id)?, used_micro: self::used(used, &limit)? };
     Ok(Request { key, limit, wanted })
 }
 
 /// `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
-///
-/// # Errors
-/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
-    let [numkeys, ttl_ms, id, groups @ ..] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
+    let ([numkeys, ttl_ms, id], groups) = first(arguments)?;
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
     several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))
 }
 
 /// `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
-    let [numkeys, id, groups @ ..] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
+    let ([numkeys, id], groups) = first(arguments)?;
     let id = self::id(id)?;
     let one = |group| {
         let (key, limit, used) = group_of_four(group)?;
@@ -261,48 +224,28 @@ pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A
 pub type Waiting<'a, A> = (Vec<Request<'a, A>>, i64);
 
 /// `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn blocking_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
-    let [call @ .., max_wait_ms] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
-    let [_, _, _, _] = call else { return Err(Error::WrongArity.into()) };
+    let (call, [max_wait_ms]) = arguments.split_last_chunk().ok_or(Error::WrongArity)?;
+    let [_, _, _, _] = exactly(call)?;
     Ok((vec![take(call)?], turn_wait_ms(max_wait_ms)?))
 }
 
 /// `numkeys max_wait_ms key capacity rate cost [key capacity rate cost …]`, of `TB.BMTAKE`.
-///
-/// # Errors
-/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn blocking_multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
-    let [numkeys, max_wait_ms, groups @ ..] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
+    let ([numkeys, max_wait_ms], groups) = first(arguments)?;
     let max_wait_ms = turn_wait_ms(max_wait_ms)?;
     Ok((several(numkeys, groups, take)?, max_wait_ms))
 }
 
 /// `key capacity rate amount ttl_ms id max_wait_ms`, of `TB.BHOLD`.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn blocking_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
-    let [call @ .., max_wait_ms] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
+    let (call, [max_wait_ms]) = arguments.split_last_chunk().ok_or(Error::WrongArity)?;
     Ok((vec![hold(call)?], turn_wait_ms(max_wait_ms)?))
 }
 
 /// `numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount …]`, of `TB.BMHOLD`.
-///
-/// # Errors
-/// Of the first argument that is wrong, [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn blocking_multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
-    let [numkeys, ttl_ms, id, max_wait_ms, groups @ ..] = arguments else {
-        return Err(Error::WrongArity.into());
-    };
+    let ([numkeys, ttl_ms, id, max_wait_ms], groups) = first(arguments)?;
     let (ttl_ms, id, max_wait_ms) = (self::ttl_ms(ttl_ms)?, self::id(id)?, turn_wait_ms(max_wait_ms)?);
     Ok((several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?, max_wait_ms))
 }
@@ -341,10 +284,8 @@ fn hold_of_group<'a, A: AsRef<[u8]>>(
 
 /// A key, its limit, and the argument behind them.
 fn group_of_four<A: AsRef<[u8]>>(group: &[A]) -> Result<(&A, Limit, &A), Error> {
-    match group {
-        [key, capacity, rate, last] => Ok((key, limit_or_pool(capacity, rate)?, last)),
-        _ => Err(Error::WrongArity),
-    }
+    let [key, capacity, rate, last] = exactly(group)?;
+    Ok((key, limit_or_pool(capacity, rate)?, last))
 }
 
 fn hold_amount<A: AsRef<[u8]>>(amount: &A) -> Result<i64, Error> {
@@ -370,9 +311,6 @@ fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
 }
 
 /// `key effect [key effect …]`, of `TB.RESTORE`.
-///
-/// # Errors
-/// [`Error::Effect`], [`Error::DuplicateKey`], or [`Error::WrongArity`].
 pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Refusal> {
     if arguments.is_empty() || arguments.len() % 2 != 0 {
         return Err(Error::WrongArity.into());
@@ -380,12 +318,9 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Ref
     let effects = arguments
         .chunks_exact(2)
         .enumerate()
-        .map(|(place, pair)| match pair {
-            [key, effect] => {
-                let effect = Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?;
-                Ok((key, effect))
-            }
-            _ => Err(Error::WrongArity.into()),
+        .map(|(place, pair)| {
+            let [key, effect] = exactly(pair)?;
+            Ok((key, Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?))
         })
         .collect::<Result<Vec<_>, Refusal>>()?;
     reject_duplicates(effects.iter().map(|(key, _)| key.as_ref()))?;
@@ -396,9 +331,6 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Ref
 pub const MAX_PERIOD_S: i64 = signed(CENTURY_S);
 
 /// `key max_burst count period [quantity]`, of `CL.THROTTLE`: an [`Operation::Take`].
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::WrongArity`].
 pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     let (key, max_burst, count, period, quantity) = match arguments {
         [key, max_burst, count, period] => (key, max_burst, count, period, None),
@@ -466,9 +398,7 @@ fn amount<A: AsRef<[u8]>>(
     limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
     rounding: Rounding,
 ) -> Result<(&A, Limit, i64), Error> {
-    let [key, capacity, rate, amount] = arguments else {
-        return Err(Error::WrongArity);
-    };
+    let [key, capacity, rate, amount] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
     let amount_micro = micro_tokens(amount.as_ref(), rounding).ok_or(Error::Amount)?;
     Ok((key, limit, amount_micro))
@@ -486,9 +416,6 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
 }
 
 /// A limit whose rate may be 0.
-///
-/// # Errors
-/// Of the first argument that is wrong, or [`Error::RefillTooSlow`].
 #[inline]
 pub fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     match limit(capacity, rate) {
@@ -506,9 +433,6 @@ fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
 }
 
 /// `[COUNT n] [RESET]`, of `TB.TOP`, in any order and case.
-///
-/// # Errors
-/// [`Error::TopOption`] or [`Error::TopCount`].
 pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
     let (mut count, mut reset) = (None, false);
     let mut arguments = arguments.iter().enumerate();

@@ -5,6 +5,7 @@
 //! is never below the truth. All counts add up to all denials, so the smallest is at most their total over the number
 //! of counters; that is how much any count can be above the truth, and a key denied more often has a counter for certain.
 
+use crate::invariant::expected;
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 use std::mem::replace;
@@ -28,6 +29,11 @@ pub struct Top {
 
 /// The number of no counter: where a chain ends.
 const NONE: u32 = u32::MAX;
+
+/// Why a counter of a number must be there.
+const IN_USE: &str = "the counter is in use";
+/// Why the chain of a hash must be there.
+const MASKED: &str = "the hash is masked by the number of chains";
 
 struct Counter {
     key: Vec<u8>,
@@ -81,7 +87,7 @@ impl Top {
         let key = key.get(..MAX_KEY_LEN).unwrap_or(key);
         let hash = self.hasher.hash_one(key);
         let number = self.find(key, hash).unwrap_or_else(|| self.add(key, hash));
-        if let Some(counter) = self.counters.get_mut(number as usize) {
+        if let Some(counter) = expected(self.counters.get_mut(number as usize), IN_USE) {
             counter.last_denied_ms = now_ms;
             let place = counter.place as usize;
             self.raise(place);
@@ -120,9 +126,8 @@ impl Top {
             self.release_smallest()
         };
         let chain = self.chain_of(hash);
-        if let (Some(first), Some(counter)) =
-            (self.chains.get_mut(chain), self.counters.get_mut(number as usize))
-        {
+        let counter = expected(self.counters.get_mut(number as usize), IN_USE);
+        if let (Some(first), Some(counter)) = (expected(self.chains.get_mut(chain), MASKED), counter) {
             // Into the same bytes: a crowd that passes through allocates nothing.
             counter.key.clear();
             counter.key.extend_from_slice(key);
@@ -149,19 +154,16 @@ impl Top {
     /// Takes the first of the smallest counters out of its chain.
     fn release_smallest(&mut self) -> u32 {
         let number = self.order.get(self.smallest).map_or(NONE, |smallest| smallest.counter);
-        let Some(Counter { hash, next, .. }) = self.counters.get(number as usize) else {
-            return NONE;
-        };
+        let released = expected(self.counters.get(number as usize), IN_USE);
+        let Some(Counter { hash, next, .. }) = released else { return NONE };
         let (chain, next) = (self.chain_of(*hash), *next);
-        let Some(first) = self.chains.get_mut(chain) else {
-            return NONE;
-        };
+        let Some(first) = expected(self.chains.get_mut(chain), MASKED) else { return NONE };
         if *first == number {
             *first = next;
             return number;
         }
         let mut before = *first;
-        while let Some(counter) = self.counters.get_mut(before as usize) {
+        while let Some(counter) = expected(self.counters.get_mut(before as usize), "it is in its chain") {
             if counter.next == number {
                 counter.next = next;
                 break;
@@ -173,9 +175,8 @@ impl Top {
 
     /// Counts one more at a place in the order, which it leaves for the first of all with the same count.
     fn raise(&mut self, place: usize) {
-        let Some(Place { denied, .. }) = self.order.get(place).copied() else {
-            return;
-        };
+        let counted = expected(self.order.get(place).copied(), "each counter has a place");
+        let Some(Place { denied, .. }) = counted else { return };
         let is_smallest = place >= self.smallest;
         let first = if is_smallest { self.smallest } else { self.first_with(denied, place) };
         if first != place {

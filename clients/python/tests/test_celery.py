@@ -15,9 +15,9 @@ import pytest
 import redis
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured
-from proxy import Proxy
 
 from paths import PACKAGE
+from proxy import Proxy
 from services import Service, redis_server, wait_for
 from tokenbucket import Denied, Limit
 from tokenbucket.celery import LimitedTask

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from proxy import Proxy
 
 import tokenbucket
 import tokenbucket.asyncio
+from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import Limit, Limiter, Server
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import redis
-from proxy import Proxy
 
 from conftest import Make
+from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import Limit, Limiter
 

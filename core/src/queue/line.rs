@@ -3,6 +3,7 @@
 use super::{Arrival, Db, Name, Part};
 use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
 use crate::hold::Holds;
+use crate::invariant::expected;
 use std::collections::{BTreeSet, VecDeque};
 
 /// A bucket at one moment.
@@ -167,7 +168,7 @@ impl<N: Name> Line<N> {
     /// What keeps a call here: what it lacks, or what an earlier call lacks if it wants something too. A call that lacks
     /// something for ever keeps no other.
     pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
-        let Some(part) = self.part(arrival) else { return Lack::Nothing };
+        let Some(part) = expected(self.part(arrival), "the call names the key") else { return Lack::Nothing };
         let own = part.lack(seen);
         if own != Lack::Nothing || !self.may_be_lacked(seen) || part.needs(seen).0 <= 0 {
             return own;

@@ -27,6 +27,7 @@
 mod line;
 
 use crate::bucket::Limit;
+use crate::invariant::expected;
 use line::{Lack, Line};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -79,6 +80,11 @@ struct Waiter {
     /// When to examine it although nothing changes, in Unix microseconds.
     look_us: Option<i64>,
 }
+
+/// Why a call that is asked about must be there.
+const WAITS: &str = "the call waits";
+/// Why a key that is asked about must be there.
+const NAMED: &str = "a call names the key";
 
 /// The calls that wait in a server.
 #[derive(Clone, Debug)]
@@ -141,10 +147,13 @@ impl<N: Name> Queue<N> {
 
     /// Takes a call out: it was served, its time is over, or its client has gone. Those that it kept may be served now.
     pub fn leave(&mut self, arrival: Arrival) {
+        if !self.waiters.contains_key(&arrival) {
+            return;
+        }
         self.unpark(arrival);
         self.look_at(arrival, None);
         self.due.remove(&arrival);
-        let Some(waiter) = self.waiters.remove(&arrival) else { return };
+        let Some(waiter) = expected(self.waiters.remove(&arrival), WAITS) else { return };
         self.deadlines.remove(&(waiter.deadline_us, arrival));
         for line in waiter.lines {
             let id = self.lines.get_mut(&line).and_then(|line| line.remove(arrival));
@@ -282,7 +291,8 @@ impl<N: Name> Queue<N> {
 
     /// Returns whether other calls want that hold of some bucket.
     fn unclaim(&mut self, id: &N, line: LineId, arrival: Arrival) -> bool {
-        let Some(claims) = self.claims.get_mut(id.borrow()) else { return false };
+        let claims = expected(self.claims.get_mut(id.borrow()), "a call that wants a hold claims it");
+        let Some(claims) = claims else { return false };
         claims.remove(&(line, arrival));
         if claims.is_empty() {
             self.claims.remove(id.borrow());
@@ -305,11 +315,11 @@ impl<N: Name> Queue<N> {
 
     /// A key that keeps a call, and until when in Unix microseconds; `None` if it is the call's turn.
     fn kept_at(&self, arrival: Arrival, levels: &mut impl Levels<N>) -> Option<(LineId, i64)> {
-        let Waiter { lines, parked_at, .. } = self.waiters.get(&arrival)?;
+        let Waiter { lines, parked_at, .. } = expected(self.waiters.get(&arrival), WAITS)?;
         // Most calls go on waiting where they wait.
         let others = lines.iter().filter(|line| *line != parked_at);
         let lacks = once(parked_at).chain(others).filter_map(|id| {
-            let line = self.lines.get(id)?;
+            let line = expected(self.lines.get(id), NAMED)?;
             // A key of another type keeps no call: it is tried, and gets its error.
             let keeps =
                 |seen: Option<&Seen<'_>>| seen.map_or(Lack::Nothing, |seen| line.keeps(arrival, seen));
@@ -324,7 +334,7 @@ impl<N: Name> Queue<N> {
     /// Finds the calls that a changed bucket may keep no longer.
     fn look_at_changed(&mut self, id: LineId, ids: &BTreeSet<N>, levels: &mut impl Levels<N>) {
         let is_replaced = self.replaced.remove(&id);
-        let Some(line) = self.lines.get(&id) else { return };
+        let Some(line) = expected(self.lines.get(&id), NAMED) else { return };
         self.due.extend(line.parked.first());
         if line.free.is_empty() && ids.is_empty() && !is_replaced {
             return;
@@ -354,7 +364,9 @@ impl<N: Name> Queue<N> {
     /// Returns whether it may be a call's turn, or become it, before it was examined: it is due, or the first of those
     /// parked with it is.
     fn may_be_served(&self, arrival: Arrival, now_us: i64) -> bool {
-        let Some(Waiter { parked_at, .. }) = self.waiters.get(&arrival) else { return false };
+        let Some(Waiter { parked_at, .. }) = expected(self.waiters.get(&arrival), WAITS) else {
+            return false;
+        };
         let first = self.lines.get(parked_at).and_then(|line| line.parked.first());
         self.changed.contains_key(parked_at)
             || once(&arrival).chain(first).any(|call| self.is_due(call, now_us))
@@ -370,9 +382,8 @@ impl<N: Name> Queue<N> {
         if self.waiters.get(&arrival).is_some_and(|waiter| waiter.parked_at != at) {
             self.unpark(arrival);
         }
-        let (Some(waiter), Some(line)) = (self.waiters.get_mut(&arrival), self.lines.get_mut(&at)) else {
-            return;
-        };
+        let waiter = expected(self.waiters.get_mut(&arrival), WAITS);
+        let (Some(waiter), Some(line)) = (waiter, expected(self.lines.get_mut(&at), NAMED)) else { return };
         waiter.parked_at = at;
         line.park(arrival);
         let is_examined = line.is_first(arrival) || line.free.contains(&arrival);
@@ -380,7 +391,7 @@ impl<N: Name> Queue<N> {
     }
 
     fn unpark(&mut self, arrival: Arrival) {
-        let Some(waiter) = self.waiters.get(&arrival) else { return };
+        let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
         let next = self.lines.get_mut(&waiter.parked_at).and_then(|line| line.unpark(arrival));
         self.due.extend(next);
     }
@@ -393,7 +404,7 @@ impl<N: Name> Queue<N> {
     }
 
     fn look_at(&mut self, arrival: Arrival, look_us: Option<i64>) {
-        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        let Some(waiter) = expected(self.waiters.get_mut(&arrival), WAITS) else { return };
         if let Some(before_us) = std::mem::replace(&mut waiter.look_us, look_us) {
             self.looks.remove(&(before_us, arrival));
         }

@@ -14,6 +14,7 @@ use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use tokenbucket_core::invariant::expected;
 use tokenbucket_core::queue::{Arrival, Levels};
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
@@ -130,9 +131,12 @@ fn serve_in(turn: &mut Turn, context: *mut raw::RedisModuleCtx, now_us: i64) {
     }
 }
 
+/// Why there is a client to reply to.
+const HAS_CLIENT: &str = "a call that waits has a client";
+
 /// Serves a call whose turn it is.
 fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
-    let Some(client) = client(arrival) else {
+    let Some(client) = expected(client(arrival), HAS_CLIENT) else {
         return with_calls(|calls| calls.queue.leave(arrival));
     };
     if !is_ours(context, client) {
@@ -158,7 +162,7 @@ fn finish(arrival: Arrival, answer: Answer) {
         }
         client
     });
-    let Some(mut client) = client else { return };
+    let Some(mut client) = expected(client, HAS_CLIENT) else { return };
     // SAFETY: the client is the server's until `on_free`. It calls `on_end`, which replies the answer, and then that.
     unsafe {
         client.as_mut().answer = Some(answer);
