@@ -17,6 +17,7 @@ mod docs;
 mod errors;
 mod expiry;
 mod fallback;
+mod formats;
 mod holds;
 mod hostile;
 mod info;
