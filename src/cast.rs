@@ -2,14 +2,14 @@
 //!
 //! Their own `cast_signed` and `cast_unsigned` came with Rust 1.87. The module is built by Debian 13's, which is 1.85.
 
-/// The signed number of the same 32 bits.
+/// Returns the signed number of the same 32 bits.
 #[inline]
 #[must_use]
 pub(crate) const fn signed_32(value: u32) -> i32 {
     i32::from_ne_bytes(value.to_ne_bytes())
 }
 
-/// The unsigned number of the same 32 bits.
+/// Returns the unsigned number of the same 32 bits.
 #[inline]
 #[must_use]
 pub(crate) const fn unsigned_32(value: i32) -> u32 {

@@ -24,7 +24,7 @@
 //! missing, their tokens would never come back. The first effect whose number agrees makes it right again.
 //!
 //! It may also still have a bucket that expired on the master: a server that reads a snapshot leaves expired keys out and
-//! tells nobody. So where as many holds are set as there are after all changes, they are all, whatever else there was.
+//! reports nothing. So where as many holds are set as there are after all changes, they are all, whatever else there was.
 //!
 //! The version alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
 //! an operator may have renamed.
@@ -99,13 +99,13 @@ impl HoldChanges {
         holds.len() == self.len as usize
     }
 
-    /// Whether every hold that there is afterwards is set by one of them.
+    /// Returns whether every hold that there is afterwards is set by one of them.
     fn are_complete(&self) -> bool {
         let is_set = |change: &&HoldChange| matches!(change, HoldChange::Set(_));
         self.changes.iter().filter(is_set).count() == self.len as usize
     }
 
-    /// How many of `holds` they name.
+    /// Returns how many of `holds` they name.
     fn named_in(&self, holds: &Holds) -> usize {
         let ids = self.changes.iter().map(|(HoldChange::Set(Hold { id, .. }) | HoldChange::Removed(id))| id);
         ids.filter(|id| holds.get(id).is_some()).count()
@@ -144,7 +144,7 @@ impl HoldChanges {
     }
 }
 
-/// Whether the holds that are set are in the order in which a rewritten file has them. Sorting them could take
+/// Returns whether the holds that are set are in the order in which a rewritten file has them. Sorting them could take
 /// quadratic time.
 fn are_in_order(changes: &[HoldChange]) -> bool {
     let set = changes.iter().filter_map(|change| match change {
@@ -204,7 +204,7 @@ impl AsRef<[u8]> for Encoded {
 }
 
 impl Effect {
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn encode(&self) -> Encoded {
         match self {

@@ -20,7 +20,7 @@ pub struct ExpiryWindow {
 }
 
 impl ExpiryWindow {
-    /// The window for a bucket that is full at `full_at_us`, seen at `now_us`.
+    /// Returns the window for a bucket that is full at `full_at_us`, seen at `now_us`.
     #[inline]
     #[must_use]
     pub fn new(full_at_us: i64, now_us: i64) -> Self {
@@ -32,7 +32,7 @@ impl ExpiryWindow {
         Self { earliest_ms, latest_ms }
     }
 
-    /// Whether a key that expires at `expire_at_ms` may stay as it is.
+    /// Returns whether a key that expires at `expire_at_ms` may stay as it is.
     #[inline]
     #[must_use]
     pub fn accepts(&self, expire_at_ms: i64) -> bool {

@@ -1,6 +1,6 @@
 //! Amounts of tokens: bytes to exact integers, and back.
 //!
-//! Clients print numbers in many ways (`10`, `0.5`, `1e3`, `1E-2`), and a float would round them where nobody
+//! Clients print numbers in many ways (`10`, `0.5`, `1e3`, `1E-2`), and a float would round them where no client
 //! sees it. So the digits themselves are read: an amount becomes a whole number of micro-tokens, rounded in the
 //! direction that its role asks for.
 //!
@@ -92,7 +92,7 @@ impl Decimal {
         self.mantissa == 0
     }
 
-    /// The first 12 significant digits, as mantissa and exponent, and whether others but zeros follow.
+    /// Returns the first 12 significant digits, as mantissa and exponent, and whether others but zeros follow.
     pub(crate) fn twelve_digits(self) -> (u64, i64, bool) {
         const FULL: u128 = 1_000_000_000_000;
         let Self { mut mantissa, mut exponent, mut inexact } = self;
@@ -104,7 +104,7 @@ impl Decimal {
         (u64::try_from(mantissa).unwrap_or(0), exponent, inexact)
     }
 
-    /// The nearest non-zero micro-token, if within float error of it.
+    /// Returns the nearest non-zero micro-token, if within float error of it.
     pub(crate) fn snapped_to_micro(self) -> Option<Self> {
         let (mantissa, is_more) = self.floor_micro()?;
         (!is_more && mantissa != 0).then_some(Self { mantissa, exponent: -6, inexact: false })
@@ -134,7 +134,7 @@ impl Decimal {
         Some((floor, !is_just_above))
     }
 
-    /// The number of micro-tokens it stands for, or `None` above [`MAX_MICRO`].
+    /// Returns the number of micro-tokens it stands for, or `None` above [`MAX_MICRO`].
     fn micro(self, rounding: Rounding) -> Option<i64> {
         let (floor, is_more) = self.floor_micro()?;
         let up = u128::from(is_more && rounding == Rounding::Up);
@@ -142,7 +142,7 @@ impl Decimal {
         (micro <= MAX_MICRO).then_some(micro)
     }
 
-    /// The whole number that it is, if it is one.
+    /// Returns the whole number that it is, if it is one.
     fn whole(self) -> Option<i64> {
         let (micro, is_more) = self.floor_micro()?;
         let per_token = u128::from(MICRO_PER_TOKEN.unsigned_abs());
@@ -151,7 +151,7 @@ impl Decimal {
     }
 }
 
-/// The digits with which `bytes` begin, and what follows them.
+/// Returns the digits with which `bytes` begin, and what follows them.
 fn split_digits(bytes: &[u8]) -> (&[u8], &[u8]) {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     bytes.split_at_checked(digits).unwrap_or((bytes, &[]))
@@ -220,7 +220,7 @@ pub fn whole(bytes: &[u8], max: i64) -> Option<i64> {
 /// every client sends.
 const SHORT: usize = 12;
 
-/// The unsigned integer of 1 to 12 digits with which `bytes` begin, and what follows it.
+/// Returns the unsigned integer of 1 to 12 digits with which `bytes` begin, and what follows it.
 #[inline(always)]
 pub(crate) fn short_whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (value, digits) = short_digits(bytes);
@@ -230,8 +230,8 @@ pub(crate) fn short_whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, bytes.get(digits..)?))
 }
 
-/// The digits behind a decimal point, at most 6: as a number, the power of ten of which it counts the parts, and what
-/// follows.
+/// Returns the digits behind a decimal point, at most 6: as a number, the power of ten of which it counts the parts,
+/// and what follows.
 #[inline]
 pub(crate) fn short_fraction(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     const POWERS: [u64; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
@@ -239,7 +239,8 @@ pub(crate) fn short_fraction(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((value, *POWERS.get(digits)?, bytes.get(digits..)?))
 }
 
-/// The number that the digits in front spell, and how many they are: more than [`SHORT`] are not read to the end.
+/// Returns the number that the digits in front spell, and how many they are: more than [`SHORT`] are not read to the
+/// end.
 #[inline(always)]
 fn short_digits(bytes: &[u8]) -> (u64, usize) {
     let mut value = 0u64;

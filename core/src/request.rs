@@ -125,7 +125,7 @@ pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     take_or_peek::<A, false>(arguments)
 }
 
-/// The same of `TB.PEEK`, which may also look at a pool.
+/// `key capacity rate [cost]`, of `TB.PEEK`, which may read a pool too.
 #[inline(always)]
 pub fn peek<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
     take_or_peek::<A, true>(arguments)
@@ -254,7 +254,7 @@ fn turn_wait_ms<A: AsRef<[u8]>>(max_wait_ms: &A) -> Result<i64, Error> {
     whole(max_wait_ms.as_ref(), MAX_TURN_WAIT_MS).ok_or(Error::MaxTurnWait)
 }
 
-/// As many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
+/// Returns as many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
 #[inline]
 fn several<'a, A: AsRef<[u8]>, R>(
     numkeys: &A,
@@ -282,7 +282,7 @@ fn hold_of_group<'a, A: AsRef<[u8]>>(
     Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro: hold_amount(amount)?, ttl_ms } })
 }
 
-/// A key, its limit, and the argument behind them.
+/// Returns a key, its limit, and the argument behind them.
 fn group_of_four<A: AsRef<[u8]>>(group: &[A]) -> Result<(&A, Limit, &A), Error> {
     let [key, capacity, rate, last] = exactly(group)?;
     Ok((key, limit_or_pool(capacity, rate)?, last))
@@ -301,7 +301,7 @@ fn id<A: AsRef<[u8]>>(id: &A) -> Result<&A, Error> {
     is_one.then_some(id).ok_or(Error::Id)
 }
 
-/// What was used of a hold. From a pool nothing can be: it would never flow in again.
+/// Returns what was used of a hold. From a pool nothing can be: it would never flow in again.
 fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
     let used_micro = micro_tokens(used.as_ref(), Rounding::Up).ok_or(Error::Used)?;
     if limit.is_pool() && used_micro != 0 {
@@ -349,8 +349,8 @@ pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error
     Ok(Request::tokens(key, limit, Operation::Take { cost_micro: micro(quantity) }))
 }
 
-/// What a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients that
-/// send their limit less one send it for somebody who is suspended.
+/// Returns what a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients
+/// that send their limit less one send it for a suspended user.
 fn burst_capacity(max_burst: &[u8]) -> Option<i64> {
     match max_burst {
         b"-1" => Some(0),
@@ -386,7 +386,7 @@ fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result
     Ok(())
 }
 
-/// The place of the first key that already stands at an earlier place.
+/// Returns the place of the first key that already stands at an earlier place.
 #[cold]
 fn first_repeated<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
     let mut seen = HashSet::new();
@@ -415,7 +415,7 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
 }
 
-/// A limit whose rate may be 0.
+/// Returns a limit whose rate may be 0.
 #[inline]
 pub fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     match limit(capacity, rate) {

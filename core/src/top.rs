@@ -76,7 +76,7 @@ impl Top {
         }
     }
 
-    /// How many counters there may be.
+    /// Returns how many counters there may be.
     #[must_use]
     pub fn max_counters(&self) -> usize {
         self.max_counters
@@ -94,7 +94,7 @@ impl Top {
         }
     }
 
-    /// Those that were denied most, the most often first.
+    /// Returns those that were denied most, the most often first.
     pub fn iter(&self) -> impl Iterator<Item = Denied<'_>> {
         self.order.iter().filter_map(|place| {
             let Counter { key, last_denied_ms, .. } = self.counters.get(place.counter as usize)?;
@@ -195,7 +195,7 @@ impl Top {
         }
     }
 
-    /// The first place with that count, which is known to be there up to `place`.
+    /// Returns the first place with that count, which is known to be there up to `place`.
     fn first_with(&self, denied: u64, place: usize) -> usize {
         let before = self.order.get(..place).unwrap_or_default();
         match before.last() {

@@ -111,8 +111,8 @@ fn value(counter: &AtomicU64) -> u64 {
 }
 
 impl Counters {
-    /// The counters of a limit by its name, as [`Matched::metric`](crate::limits::Matched) has it. Bounded: beyond 10,000
-    /// names that files do not have, all share one.
+    /// Returns the counters of a limit by its name, as [`Matched::metric`](crate::limits::Matched) has it. Bounded:
+    /// beyond 10,000 names that files do not have, all share one.
     pub fn of_limit(&self, metric: &str) -> Arc<OfLimit> {
         self.limits.get(metric)
     }
@@ -132,7 +132,7 @@ impl Counters {
         Timing { times: &self.times, began: Instant::now() }
     }
 
-    /// The text that Prometheus reads.
+    /// Returns the text that Prometheus reads.
     pub fn render(&self) -> String {
         let mut text = String::new();
         let _ = self.write_limits(&mut text).and_then(|()| self.write_others(&mut text));
@@ -218,14 +218,14 @@ impl<T: Default> Named<T> {
         }
     }
 
-    /// A copy, so that nobody waits for the page to be written.
+    /// Returns a copy, so that no call waits while the page is written.
     fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         names.all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
     }
 }
 
-/// The first levels of a name, as labels.
+/// Returns the first levels of a name, as labels.
 fn labels(names: &[&str], metric: &str) -> String {
     let mut labels = String::new();
     for (name, level) in names.iter().zip(metric.split('.')) {
@@ -239,7 +239,8 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A name as statsd takes it: without `:` and `|`, and without the dots of IPv4 addresses, which would separate levels.
+/// Returns a name as statsd takes it: without `:` and `|`, and without the dots of IPv4 addresses, which would
+/// separate levels.
 fn sanitized(name: &str) -> String {
     let mut sane = String::with_capacity(name.len());
     let mut rest = name;
@@ -256,7 +257,7 @@ fn sanitized(name: &str) -> String {
     sane
 }
 
-/// The length of the address that the text begins with; 0 if there is none.
+/// Returns the length of the address that the text begins with; 0 if there is none.
 fn ipv4_len(text: &str) -> usize {
     let mut len = 0;
     for place in 0..4 {

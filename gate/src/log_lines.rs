@@ -20,7 +20,7 @@ struct Lines {
 
 impl Log for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Libraries tell about each packet; what matters to an operator is said here.
+        // Libraries log each packet; what matters to an operator is logged here.
         // notify warns when a folder that it watches is removed: it sees that twice, in the folder and in its parent.
         let is_noise = metadata.level() > Level::Warn || metadata.target().starts_with("notify");
         !is_noise || metadata.target().starts_with("tokenbucket")
@@ -45,7 +45,7 @@ impl Log for Lines {
                 format!("{line}\n")
             }
         };
-        // One write, so that lines of threads do not mix. Nobody is left to tell if it fails.
+        // One write, so that lines of threads do not mix. There is no place to report a failure.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 

@@ -68,7 +68,7 @@ pub struct Reloader {
     tls: Option<Arc<Tls>>,
     /// What was read last, used or not: a mistake counts once.
     read: Result<Option<Vec<File>>, String>,
-    /// The same of the rules.
+    /// Reads the rules again.
     rules_read: Option<Result<File, String>>,
     /// What was wrong with the certificates last.
     complaint: Option<String>,
@@ -115,7 +115,7 @@ impl Reloader {
         self.read.clone_from(&read);
         let counters = &self.gate.counters;
         let limits = match read {
-            // Before the first file is there, nobody knows what would be allowed.
+            // Before the first file is there, what would be allowed is unknown.
             Ok(None) if !self.has_limits() => return Ok(false),
             Ok(Some(files)) if files.is_empty() && !self.has_limits() => return Ok(false),
             // A folder is away for a moment when links are replaced one after the other; or for ever by mistake.

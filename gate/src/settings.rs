@@ -308,7 +308,7 @@ fn stop(error: &clap::Error) -> Stop {
 }
 
 impl Settings {
-    /// What no single value shows.
+    /// Checks what no single value shows.
     fn judge(&self) -> Result<(), String> {
         if self.redis_persecond {
             return Err("REDIS_PERSECOND=true: one server decides on all limits: unset it".to_owned());
@@ -338,19 +338,19 @@ impl Settings {
         Ok(())
     }
 
-    /// The age at which connections of gRPC are closed, whatever they do.
+    /// Returns the age at which connections of gRPC are closed, whatever they do.
     pub fn last_age(&self) -> Option<Duration> {
         let [age, grace] = [self.grpc_max_connection_age, self.grpc_max_connection_age_grace];
         (!age.is_zero() && !grace.is_zero()).then(|| age.saturating_add(grace))
     }
 
-    /// How files of limits are read.
+    /// Returns how files of limits are read.
     pub fn limits_options(&self) -> Options {
         let hash_tag_key = Some(self.hash_tag_key.clone()).filter(|key| !key.is_empty());
         Options { merge: self.merge_domain_config, hash_tag_key }
     }
 
-    /// How requests are decided.
+    /// Returns how requests are decided.
     pub fn policy(&self) -> Policy {
         let names = [&self.limit_limit_header, &self.limit_remaining_header, &self.limit_reset_header];
         Policy {
@@ -365,7 +365,7 @@ impl Settings {
         }
     }
 
-    /// The folder that has the files of limits.
+    /// Returns the folder that has the files of limits.
     pub fn limits_folder(&self) -> PathBuf {
         self.runtime_root.join(&self.runtime_subdirectory).join(&self.runtime_appdirectory)
     }
@@ -384,7 +384,7 @@ impl Settings {
     }
 }
 
-/// The variables of envoyproxy/ratelimit that are set and mean nothing here.
+/// Returns the variables of envoyproxy/ratelimit that are set and mean nothing here.
 pub fn without_meaning() -> Vec<&'static str> {
     WITHOUT_MEANING.iter().copied().filter(|name| std::env::var_os(name).is_some()).collect()
 }

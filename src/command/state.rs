@@ -1,4 +1,4 @@
-//! `TB.STATE key`: what is stored, for people who look for the reason of a decision.
+//! `TB.STATE key`: returns what is stored, to explain a decision.
 
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{Access, BucketKey, Call};

@@ -95,7 +95,7 @@ fn take_over<'request, 'call>(
 }
 
 /// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else
-/// is somebody's counter.
+/// is another program's counter.
 fn full_at_ns(string: &[u8]) -> Option<i64> {
     const DIGITS: RangeInclusive<usize> = 18..=19;
     const YEAR_2001_NS: i64 = 978_307_200_000_000_000;
@@ -149,7 +149,7 @@ impl Verdict {
     }
 }
 
-/// The wait for the tokens, or the longer one behind calls that wait for them, which redis-cell does not know.
+/// Returns the wait for the tokens, or the longer one behind calls that wait for them, which redis-cell does not know.
 fn retry_after_s(retry_after_ms: i64, wait_us: i64) -> i64 {
     let retry_after_us = retry_after_ms.saturating_mul(1000);
     let is_behind_others = retry_after_us.saturating_sub(wait_us) >= 1000;

@@ -82,7 +82,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// A block that is aligned to more than the server's are, behind the address of the server's block.
+/// Returns a block that is aligned to more than the server's are, behind the address of the server's block.
 ///
 /// # Safety
 /// `alloc` must be the server's.

@@ -26,7 +26,7 @@ macro_rules! required {
             $($name),*
         }
 
-        /// The first function that this server lacks, if any.
+        /// Returns the first function that this server lacks, if any.
         pub(super) fn missing() -> Option<&'static str> {
             $(
                 // SAFETY: the table of functions is written once, before this is called, on the same thread.
@@ -116,14 +116,14 @@ required! {
     RedisModule_InfoAddSection,
 }
 
-/// The flags of a context that is valid.
+/// Returns the flags of a context that is valid.
 #[inline]
 pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
     // SAFETY: the server gave the caller this context, which is valid for the time of the call.
     unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
 }
 
-/// A setting of the server, as `CONFIG GET` replies it; `None` where it has none of that name.
+/// Returns a setting of the server, as `CONFIG GET` replies it; `None` where it has none of that name.
 pub(super) fn server_setting(context: *mut raw::RedisModuleCtx, name: &str) -> Option<String> {
     let Ok(RedisValue::Array(mut answer)) = Context::new(context).call("CONFIG", &["GET", name]) else {
         return None;
@@ -159,7 +159,7 @@ pub(super) fn replication_info<const N: usize>(
 pub(super) type OnEvent =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
-/// Asks to be told of an event while the module is being loaded. A module has one function for each event: the last one.
+/// Subscribes to an event while the module is being loaded. A module has one function for each event: the last one.
 /// False if the server does not know the event.
 pub(super) fn subscribe(
     context: *mut raw::RedisModuleCtx,

@@ -19,7 +19,7 @@ pub(crate) struct Argument<'call> {
 }
 
 impl Argument<'_> {
-    /// A string of the server's that is no argument; `None` if there is none.
+    /// Returns a string of the server's that is no argument; `None` if there is none.
     ///
     /// # Safety
     /// It must be null, or alive while what is returned is used.
@@ -49,7 +49,7 @@ impl AsRef<[u8]> for Argument<'_> {
     }
 }
 
-/// The strings that the server passes to a function of the module.
+/// Returns the strings that the server passes to a function of the module.
 ///
 /// # Safety
 /// `argc` strings must stand at `argv` (which may be null if there are none), and outlive `'call`.
@@ -99,7 +99,7 @@ impl<'call> Call<'call> {
         Self { context, arguments, now_us: now_us(), is_its_turn: false }
     }
 
-    /// A call that came before, and is decided now on behalf of a client that waits.
+    /// Returns a call that came before, and is decided now on behalf of a client that waits.
     pub(super) fn resumed(
         context: *mut raw::RedisModuleCtx,
         arguments: &'call [Argument<'call>],
@@ -119,41 +119,41 @@ impl<'call> Call<'call> {
         self.is_its_turn
     }
 
-    /// The arguments behind the command's name.
+    /// Returns the arguments behind the command's name.
     #[inline]
     pub(crate) fn arguments(&self) -> &'call [Argument<'call>] {
         self.arguments
     }
 
-    /// When the call is decided, in Unix microseconds: one moment for all of its buckets.
+    /// Returns when the call is decided, in Unix microseconds: one moment for all of its buckets.
     #[inline]
     pub(crate) fn now_us(&self) -> i64 {
         self.now_us
     }
 
-    /// The flags of the context.
+    /// Returns the flags of the context.
     #[inline]
     pub(super) fn flags(&self) -> u32 {
         context_flags(self.context)
     }
 
-    /// Whether the call comes from a master or a file rather than from a client: it has been decided already.
+    /// Returns whether the call comes from a master or a file rather than from a client: it has been decided already.
     pub(crate) fn is_replicated(&self) -> bool {
         self.flags() & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
     }
 
-    /// Whether an append-only file is being read.
+    /// Returns whether an append-only file is being read.
     pub(crate) fn is_loading(&self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
     }
 
-    /// Tells whoever subscribed to keyspace events. Costs a comparison if nobody did.
+    /// Sends a keyspace event. Costs a comparison without subscribers.
     #[inline]
     pub(crate) fn notify(&self, event: &CStr, key: &Argument) {
         self.notify_as(raw::REDISMODULE_NOTIFY_MODULE, event, key);
     }
 
-    /// Tells whoever subscribed that a key is gone, as the server does of its own.
+    /// Sends the event of a deleted key, as the server does for its own keys.
     pub(crate) fn notify_deleted(&self, key: &Argument) {
         self.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", key);
     }

@@ -16,7 +16,7 @@ pub(crate) fn now_us() -> i64 {
     }
 }
 
-/// The system's time, which any thread may ask for.
+/// Returns the system's time, which any thread may ask for.
 pub(super) fn system_now_us() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing. The call cannot fail for this clock.

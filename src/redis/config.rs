@@ -55,7 +55,7 @@ impl Setting {
     }
 }
 
-/// The start of an argument as it can stand in a log line.
+/// Returns the start of an argument as it can stand in a log line.
 fn printable(argument: &Argument) -> String {
     const MOST: usize = 64;
     argument.as_ref().iter().take(MOST).flat_map(|byte| byte.escape_ascii()).map(char::from).collect()
@@ -84,7 +84,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> 
     }
 }
 
-/// What the server says to a setting: 0 if it took it.
+/// Returns what the server says to a setting: 0 if it took it.
 fn register_one(context: *mut raw::RedisModuleCtx, setting: &'static Setting) -> Option<c_int> {
     let name = setting.name.as_ptr();
     let current = setting.current();

@@ -1,7 +1,7 @@
 //! The type of a bucket's value, `tb-bucket`, and what the server asks of it.
 //!
 //! A value is a [`Bucket`], 16 bytes on the server's heap, which is the smallest allocation that holds it. A bucket with
-//! holds has a larger block, with the bucket in front: a bit of its time that no time reaches tells the two apart, so
+//! holds has a larger block, with the bucket in front: a bit of its time that no time reaches distinguishes the two, so
 //! that most buckets pay for holds with no more than a look at what is read anyway. The callbacks below are called by
 //! the server with values that [`allocate`] or [`allocate_with_holds`] made, and with nothing else.
 //!
@@ -45,7 +45,7 @@ pub(super) fn registered() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// What is called when a key goes, or gets another value: on 6.2, and on 7.0 and later. Older servers do not tell.
+/// What is called when a key goes, or gets another value: on 6.2, and on 7.0 and later. Older servers do not call.
 pub(super) type Unlink = (
     unsafe extern "C" fn(*mut raw::RedisModuleString, *const c_void),
     unsafe extern "C" fn(*mut raw::RedisModuleKeyOptCtx, *const c_void),
@@ -100,7 +100,7 @@ impl WithHolds {
         &self.holds
     }
 
-    /// The holds, to change them. [`store`](Self::store) must follow.
+    /// Returns the holds, to change them. [`store`](Self::store) must follow.
     pub(super) fn holds_mut(&mut self) -> &mut Holds {
         &mut self.holds
     }
@@ -122,7 +122,7 @@ pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucke
     allocator::block_of(value).cast()
 }
 
-/// Whether holds follow the bucket.
+/// Returns whether holds follow the bucket.
 ///
 /// # Safety
 /// `value` must be one that was made here, and not have been freed.
@@ -143,7 +143,7 @@ pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
     Bucket { refilled_at_us: bucket.refilled_at_us & !WITH_HOLDS, ..bucket }
 }
 
-/// The value with its holds, if it has any.
+/// Returns the value with its holds, if it has any.
 ///
 /// # Safety
 /// As of [`has_holds`].
@@ -156,7 +156,7 @@ pub(super) unsafe fn with_holds(value: NonNull<Bucket>) -> Option<NonNull<WithHo
 /// Frees a value, possibly on a background thread of the server.
 ///
 /// # Safety
-/// As of [`has_holds`]; nobody may use it any more.
+/// As of [`has_holds`]; it must not be used any more.
 pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     info::counters().bucket_freed();
     // SAFETY: by the contract of this function.
@@ -171,7 +171,7 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     }
 }
 
-/// Bytes that one block takes from the allocator.
+/// Returns bytes that one block takes from the allocator.
 fn value_bytes(value: *mut c_void) -> usize {
     // SAFETY: `value` was made by `allocate` or `allocate_with_holds`.
     unsafe { server!(RedisModule_MallocSize)(value) }
@@ -191,7 +191,7 @@ unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Holds>) 
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     // SAFETY: the server passes a live value of our type, and an io that is valid for this call, and writes as many
-    // bytes as it is told.
+    // bytes as the length says.
     unsafe {
         let (bucket, holds) = read(value);
         server!(RedisModule_SaveSigned)(io, bucket.level_micro);
@@ -257,14 +257,14 @@ fn load_holds(io: *mut raw::RedisModuleIO) -> Option<(Holds, bool)> {
     }
 }
 
-/// The bucket closest to an impossible one. A server that reads its data file ends if a value is refused: one
+/// Returns the bucket closest to an impossible one. A server that reads its data file ends if a value is refused: one
 /// bad bucket is no reason for that, and the nearest holds no more than it claimed.
 fn corrected(io: *mut raw::RedisModuleIO, level_micro: i64, refilled_at_us: i64) -> Bucket {
     log(io, c"tokenbucket: corrected a bucket whose level or time is out of bounds");
     Bucket::nearest(level_micro, refilled_at_us)
 }
 
-/// Whether the value comes from the server's own data file or its master, not from a client's `RESTORE`.
+/// Returns whether the value comes from the server's own data file or its master, not from a client's `RESTORE`.
 fn is_loading(io: *mut raw::RedisModuleIO) -> bool {
     let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
     // SAFETY: the io is valid for this call, and so is the context that belongs to it.

@@ -22,7 +22,7 @@ pub(super) fn follow_setting() {
     });
 }
 
-/// Counts a denial, and tells whoever subscribed.
+/// Counts a denial, and sends its keyspace event.
 #[inline(never)] // Out of the way of those that are allowed.
 pub(crate) fn announce_denial(call: &Call, key: &Argument) {
     let max_counters = top_keys();

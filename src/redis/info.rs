@@ -50,7 +50,7 @@ static COUNTERS: Counters = Counters {
     gave_up_waiting: AtomicU64::new(0),
 };
 
-/// The counters of this server.
+/// Returns the counters of this server.
 #[inline]
 pub(crate) fn counters() -> &'static Counters {
     &COUNTERS
@@ -125,7 +125,7 @@ impl Counters {
         add(&self.settled_late, 1);
     }
 
-    /// How many calls wait.
+    /// Returns how many calls wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -165,7 +165,7 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// The one section, which is named after the module.
+/// Adds the one section, which is named after the module.
 #[info_command_handler]
 fn add_counters(info: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     let fields = COUNTERS.fields().map(|(name, value)| (name.to_owned(), value.into()));
@@ -183,7 +183,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) {
 unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
     let info = InfoContext::new(info);
     for handler in INFO_COMMAND_HANDLER_LIST {
-        // Nobody is there to be told of an error: a section that was not asked for is none.
+        // The one error is a section that was not asked for, which is none.
         let _ = handler(&info, for_crash_report != 0);
     }
 }

@@ -86,26 +86,26 @@ impl<'call> BucketKey<'call> {
         Self { call, name, key, value: None }
     }
 
-    /// Whether anything is held.
+    /// Returns whether anything is held.
     #[inline(always)]
     pub(crate) fn has_holds(&self) -> bool {
         self.with_holds().is_some()
     }
 
-    /// The same key for a call out of the way, whose use of it must not keep it from staying in registers here.
+    /// Moves the fields into a cold call, so that the hot path keeps its own in registers.
     #[inline(always)]
     pub(crate) fn into_cold(self) -> Self {
         let key = ManuallyDrop::new(self);
         Self { call: key.call, name: key.name, key: key.key, value: key.value }
     }
 
-    /// Whether there is no such key.
+    /// Returns whether there is no such key.
     pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: the key is open, or null, which the server knows to be empty.
         unsafe { server!(RedisModule_KeyType)(self.key) == EMPTY }
     }
 
-    /// The bytes of a key that holds a string.
+    /// Returns the bytes of a key that holds a string.
     fn string(&self) -> Option<&[u8]> {
         const STRING: c_int = 1;
         if self.key.is_null() {
@@ -142,21 +142,21 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// The bucket that is stored; `None` stands for a full one.
+    /// Returns the bucket that is stored; `None` stands for a full one.
     #[inline]
     pub(crate) fn bucket(&self) -> Option<Bucket> {
         // SAFETY: the value belongs to the open key, and nothing frees it while the key is open.
         self.value.map(|value| unsafe { data_type::bucket(value) })
     }
 
-    /// What is held of it; `None` if nothing is.
+    /// Returns what is held of it; `None` if nothing is.
     #[inline(always)]
     pub(crate) fn holds(&self) -> Option<&Holds> {
-        // SAFETY: as above; whoever changes the holds borrows the key to do so.
+        // SAFETY: as above; changing the holds borrows the key.
         self.with_holds().map(|value| unsafe { value.as_ref() }.holds())
     }
 
-    /// The same, for questions that change them for a moment.
+    /// Returns the holds, for decisions that change them for a moment.
     pub(crate) fn holds_mut(&mut self) -> Option<&mut Holds> {
         // SAFETY: as above; nothing else refers to the value during the call.
         self.with_holds().map(|mut value| unsafe { value.as_mut() }.holds_mut())
@@ -168,19 +168,19 @@ impl<'call> BucketKey<'call> {
         self.value.and_then(|value| unsafe { data_type::with_holds(value) })
     }
 
-    /// The name under which the bucket is stored.
+    /// Returns the name under which the bucket is stored.
     #[inline]
     pub(crate) fn name(&self) -> &Argument<'call> {
         &self.name
     }
 
-    /// The call for which the key was opened.
+    /// Returns the call for which the key was opened.
     #[inline]
     pub(crate) fn call(&self) -> &Call<'call> {
         &self.call
     }
 
-    /// Whether there is no memory for a bucket that would have to be created.
+    /// Returns whether there is no memory for a bucket that would have to be created.
     #[inline]
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.call.flags() & raw::REDISMODULE_CTX_FLAGS_OOM != 0
@@ -206,7 +206,7 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// How many holds have ended by the moment of the call.
+    /// Returns how many holds have ended by the moment of the call.
     pub(crate) fn ended_holds(&self) -> usize {
         self.holds().map_or(0, |holds| holds.ended(self.call.now_us()))
     }
@@ -246,7 +246,7 @@ impl<'call> BucketKey<'call> {
 
     #[inline] // So that the key stays in registers.
     fn set(&mut self, value: NonNull<Bucket>) {
-        // SAFETY: the key is open for writing and takes the value over, which is of the type it is told.
+        // SAFETY: the key is open for writing and takes the value over, which is of that type.
         unsafe {
             let bucket_type = data_type::registered();
             server!(RedisModule_ModuleTypeSetValue)(self.key, bucket_type, value.as_ptr().cast());
@@ -259,7 +259,7 @@ impl<'call> BucketKey<'call> {
     fn replace(&mut self, value: NonNull<Bucket>) {
         let mut old = ptr::null_mut();
         // SAFETY: the key is open for writing, holds a value of our type, and takes over the one that it is given. The
-        // old one is nobody's afterwards.
+        // old one has no owner afterwards.
         unsafe {
             let bucket_type = data_type::registered();
             let new = value.as_ptr().cast();
@@ -283,7 +283,7 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// When the key expires, in Unix milliseconds, if it does.
+    /// Returns when the key expires, in Unix milliseconds, if it does.
     #[inline]
     pub(crate) fn expire_at_ms(&self) -> Option<i64> {
         // SAFETY: the table of functions was filled when the module was loaded; the key is open.

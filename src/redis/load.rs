@@ -96,7 +96,7 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     Ok(())
 }
 
-/// Redis 6 can be told to replicate scripts as they were called. What they take would be decided again, by replicas
+/// Redis 6 can be set to replicate scripts as they were called. What they take would be decided again, by replicas
 /// and at each start, where a call decides nothing.
 fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
     const SETTING: &str = "lua-replicate-commands";
@@ -119,7 +119,7 @@ fn set_options(context: *mut raw::RedisModuleCtx) {
     unsafe { server!(RedisModule_SetModuleOptions)(context, signed_32(everywhere) | valkey) };
 }
 
-/// Whether the server offers its functions under Valkey's names too.
+/// Returns whether the server offers its functions under Valkey's names too.
 fn is_valkey() -> bool {
     let mut function: *mut c_void = ptr::null_mut();
     // SAFETY: the server writes a pointer to `function` if it knows the name, which is a constant.

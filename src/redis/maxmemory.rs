@@ -10,18 +10,18 @@ use redis_module::raw;
 use std::ffi::{c_char, CStr};
 use std::slice;
 
-/// Whether the server would refuse to let one of its own commands create the key `name`.
+/// Returns whether the server would refuse to let one of its own commands create the key `name`.
 #[cold]
 pub(super) fn is_refused(call: &Call, name: &Argument) -> bool {
     match verdict(call, name) {
         Some(refused) => refused,
-        // A server before 7.0 does not tell what came of its eviction. With a policy it is taken to have worked.
+        // A server before 7.0 does not report whether its eviction freed enough. With a policy it is taken to have worked.
         None => call.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT == 0,
     }
 }
 
-/// What the server says of a command that may need memory and would change nothing: writing no bytes into a string
-/// that is not there. `None` if it cannot be asked.
+/// Returns what the server says of a command that may need memory and would change nothing: writing no bytes into a
+/// string that is not there. `None` if it cannot be asked.
 fn verdict(call: &Call, name: &Argument) -> Option<bool> {
     // SAFETY: the table of functions was filled when the module was loaded, and is never written again.
     let (since_7_0, since_7_2) =
@@ -54,7 +54,7 @@ fn verdict(call: &Call, name: &Argument) -> Option<bool> {
     }
 }
 
-/// Whether a reply is the error of a server that has no memory left.
+/// Returns whether a reply is the error of a server that has no memory left.
 ///
 /// # Safety
 /// The reply must be alive.

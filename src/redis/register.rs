@@ -28,7 +28,7 @@ pub(crate) struct Commands {
     pub(crate) drop_ins: &'static [Entry],
 }
 
-/// The entry of a command.
+/// Returns the entry of a command.
 pub(crate) const fn entry<C: Command>() -> Entry {
     (C::SPEC, handler::<C>)
 }
@@ -146,7 +146,7 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
     accepted(status, spec, "command")
 }
 
-/// The flags of a command that may block.
+/// Returns the flags of a command that may block.
 fn blocking(flags: &CStr) -> CString {
     CString::new([flags.to_bytes(), b" blocking"].concat()).unwrap_or_default()
 }
@@ -207,7 +207,7 @@ struct Range {
 }
 
 impl Range {
-    /// All zero where there are no keys.
+    /// Returns all zero where there are no keys.
     fn of(keys: Keys) -> Self {
         let (first, last, step) = match keys {
             Keys::None => (0, 0, 0),
@@ -218,7 +218,7 @@ impl Range {
         Self { first, last, step }
     }
 
-    /// The last position as specifications have it: relative to the first, unless it counts from the end.
+    /// Returns the last position as specifications have it: relative to the first, unless it counts from the end.
     fn last_behind_first(&self) -> c_int {
         if self.last < 0 {
             return self.last;

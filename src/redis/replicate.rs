@@ -11,8 +11,8 @@ use tokenbucket_core::effect::{self, Effect};
 /// What may be sent of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replication {
-    /// The effect; the call while nobody listens, because that is free and counts as a change for the save points.
-    /// Should somebody read it after all, it decides nothing there.
+    /// The effect; the call while there is no listener, because that is free and counts as a change for the save points.
+    /// If a server reads it after all, it decides nothing there.
     CallOrEffect,
     /// The effect whether or not anybody listens: the call would be decided once more.
     Effect,
@@ -74,7 +74,7 @@ fn replicate_all(call: &Call, effects: &[(Argument, Effect)]) -> c_int {
     }
 }
 
-/// The server knows no such command, which nothing known brings about: but then nobody else would notice.
+/// The server knows no such command, which no known server does: but then nothing else would report it.
 #[cold]
 fn warn_of_refusal(call: &Call) {
     static WARNED: AtomicBool = AtomicBool::new(false);

@@ -104,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// The values, for an error.
+    /// Returns the values, for an error.
     pub(super) fn describe(self) -> String {
         match self {
             Self::Choice(words) => words.map(CStr::to_string_lossy).join(" or "),

@@ -51,7 +51,8 @@ impl Spec {
         arguments: &[],
     };
 
-    /// How the command is used: its name and its arguments, with those in brackets that may be left out or repeated.
+    /// Returns how the command is used: its name and its arguments, with those in brackets that may be left out or
+    /// repeated.
     pub(super) fn syntax(&self) -> String {
         let name = self.name.to_string_lossy().to_ascii_uppercase();
         format!("{name} {}", Arguments(self.arguments))
@@ -93,18 +94,18 @@ impl fmt::Display for ArgumentSpec {
 pub(crate) enum Audience {
     /// Clients, where writes are accepted.
     Writers,
-    /// The same, who may have to wait.
+    /// Clients where writes are accepted, whose calls may wait.
     WaitingWriters,
     /// Clients, also on read-only replicas.
     Readers,
     /// Operators, also on read-only replicas.
     Operators,
-    /// Masters, append-only files, and operators who know what they do.
+    /// Masters, append-only files, and operators, with care.
     Servers,
 }
 
 impl Audience {
-    /// Whether it is clients that write.
+    /// Returns whether it is clients that write.
     pub(super) const fn writes(self) -> bool {
         matches!(self, Self::Writers | Self::WaitingWriters)
     }
@@ -167,12 +168,12 @@ impl ArgumentSpec {
         Self::required(c"bucket", Kind::Groups(each))
     }
 
-    /// An argument that must be there.
+    /// Returns an argument that must be there.
     pub(crate) const fn required(name: &'static CStr, kind: Kind) -> Self {
         Self { name, kind, optional: false }
     }
 
-    /// An argument that may be left out.
+    /// Returns an argument that may be left out.
     pub(crate) const fn optional(name: &'static CStr, kind: Kind) -> Self {
         Self { name, kind, optional: true }
     }

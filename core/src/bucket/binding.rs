@@ -3,7 +3,7 @@
 use super::Decision;
 
 impl Decision {
-    /// The tightest of each field over the decisions of several buckets.
+    /// Returns the tightest of each field over the decisions of several buckets.
     #[must_use]
     pub fn binding(decisions: impl Iterator<Item = Self>) -> Self {
         decisions.reduce(tighter).unwrap_or(Self {
@@ -15,7 +15,7 @@ impl Decision {
     }
 }
 
-/// The tighter of two decisions, field by field.
+/// Returns the tighter of two decisions, field by field.
 fn tighter(one: Decision, other: Decision) -> Decision {
     Decision {
         allowed: one.allowed.min(other.allowed),
@@ -25,7 +25,7 @@ fn tighter(one: Decision, other: Decision) -> Decision {
     }
 }
 
-/// The longer of two waits. One of -1 never ends.
+/// Returns the longer of two waits. One of -1 never ends.
 fn longer(one_ms: i64, other_ms: i64) -> i64 {
     if one_ms.min(other_ms) < 0 {
         return -1;

@@ -25,7 +25,7 @@ impl Limit {
         self.decide_with(stored, NoHolds, operation, now_us)
     }
 
-    /// The same on a bucket to which something comes back by itself.
+    /// Decides on a bucket with outstanding holds.
     ///
     /// # Errors
     /// As of [`decide`](Self::decide).
@@ -47,16 +47,17 @@ impl Limit {
         }
     }
 
-    /// The outcome for a bucket that allows its part of a call which another bucket denies. It takes nothing and describes
-    /// the bucket as it is, but after a clock that stepped back it stores the new time, as a denial does.
+    /// Returns the outcome for a bucket that allows its part of a call which another bucket denies. It takes nothing
+    /// and describes the bucket as it is, but after a clock that stepped back it stores the new time, as a denial
+    /// does.
     #[must_use]
     pub fn denied_by_another(&self, stored: Option<Bucket>, expiring: impl Expiring, now_us: i64) -> Outcome {
         let denied = View::new(self, stored, expiring, now_us).denied(0);
         Outcome { decision: Decision { allowed: 1, ..denied.decision }, ..denied }
     }
 
-    /// The denial of a call that wants `cost_micro`, because others wait for the bucket who want `ahead_micro` together. The
-    /// wait is as if they were served first; it is an estimate, at least a millisecond.
+    /// Denies a call of `cost_micro` because other calls wait for the bucket and want `ahead_micro` together. Its wait
+    /// assumes that they are served first; it is an estimate, at least a millisecond.
     #[must_use]
     pub fn denied_behind(
         &self,
@@ -70,13 +71,13 @@ impl Limit {
         view.denied(view.wait_behind(cost_micro, ahead_micro))
     }
 
-    /// Microseconds from `now_us` until what is stored holds `level_micro`, if nobody takes; 0 if it does already.
+    /// Returns the microseconds from `now_us` until the stored bucket reaches `level_micro`, if nothing is taken; 0 if it has.
     #[must_use]
     pub fn wait_us(&self, stored: Option<Bucket>, level_micro: i64, now_us: i64) -> i64 {
         self.wait_after_us(stored, NoHolds, Change::Keep, level_micro, now_us)
     }
 
-    /// The same once `change` was made.
+    /// Returns the wait after `change` was made.
     #[must_use]
     pub fn wait_after_us(
         &self,
@@ -111,7 +112,7 @@ pub(crate) struct View<'limit, R> {
     stepped_back: bool,
     /// What the next call finds if this one writes nothing but perhaps the new time after a step back.
     stored: Bucket,
-    /// The same, refilled up to now.
+    /// The stored bucket, refilled up to now.
     pub(crate) current: Bucket,
     /// The stored level, which may be above this limit's capacity.
     stored_level_micro: i64,
@@ -202,7 +203,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: self.filled(), granted_micro: 0 }
     }
 
-    /// The write for a bucket that is full now: none is stored, unless holds have still to end.
+    /// Returns the write for a bucket that is full now: none is stored, unless holds have still to end.
     #[inline]
     pub(crate) fn filled(&self) -> Change {
         let last_end_us = self.expiring.last_end_us();
@@ -212,14 +213,14 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Change::Store { bucket: self.limit.full(self.now_us), full_at_us: last_end_us }
     }
 
-    /// The bucket after taking `micro` now.
+    /// Returns the bucket after taking `micro` now.
     #[inline]
     pub(crate) fn after(&self, micro: i64) -> Bucket {
         let level_micro = self.current.level_micro.wrapping_sub(micro);
         Bucket { level_micro, ..self.current }
     }
 
-    /// The same, never above the capacity.
+    /// Returns the bucket after taking `micro` now, never above the capacity.
     pub(crate) fn at_most_full(&self, micro: i64) -> Bucket {
         let after = self.after(micro);
         if after.level_micro >= self.limit.capacity_micro {
@@ -228,7 +229,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         after
     }
 
-    /// An outcome that takes `micro` (puts back, if negative).
+    /// Returns an outcome that takes `micro` (puts back, if negative).
     #[inline(always)]
     fn taken(&self, allowed: i64, micro: i64, retry_after_ms: i64) -> Outcome {
         let bucket = self.after(micro);
@@ -238,7 +239,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: Change::Store { bucket, full_at_us }, granted_micro: micro }
     }
 
-    /// An outcome that changes nothing.
+    /// Returns an outcome that changes nothing.
     #[inline(always)]
     pub(crate) fn unchanged(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
         let full_at_us = self.full_at_us(self.stored, NOTHING_INCLUDED);
@@ -246,7 +247,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: Change::Keep, granted_micro: 0 }
     }
 
-    /// A denial. It writes only where the clock stepped back, so that the bucket counts on from the new time.
+    /// Returns a denial. It writes only where the clock stepped back, so that the bucket counts on from the new time.
     #[inline(always)]
     pub(crate) fn denied(&self, retry_after_ms: i64) -> Outcome {
         let denied = self.unchanged(0, retry_after_ms);
@@ -282,7 +283,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.expiring.reaches_at_us(&self.limit.rate, bucket, included_until_us, level_micro)
     }
 
-    /// How long until a plain take of `cost_micro` is allowed.
+    /// Returns how long until a plain take of `cost_micro` is allowed.
     #[inline]
     pub(crate) fn wait_for(&self, cost_micro: i64) -> i64 {
         if cost_micro > self.limit.capacity_micro {
@@ -291,7 +292,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.wait_until_ms(self.reaches_at_us(self.stored, NOTHING_INCLUDED, cost_micro))
     }
 
-    /// How long until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
+    /// Returns how long until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
     fn wait_behind(&self, cost_micro: i64, ahead_micro: i64) -> i64 {
         if cost_micro > self.limit.capacity_micro {
             return NEVER_MS;
@@ -299,7 +300,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         let level_micro = self.stored.level_micro.saturating_sub(ahead_micro).max(DEEPEST_DEBT_MICRO);
         let at_us = self.reaches_at_us(Bucket { level_micro, ..self.stored }, NOTHING_INCLUDED, cost_micro);
         let is_foreseeable = at_us <= MAX_TIME_US || !self.limit.is_pool();
-        // Nobody knows for how long those ahead will hold a pool, which may have no hold now.
+        // How long the calls ahead will hold a pool is unknown, and it may have no hold now.
         let at_us = if is_foreseeable { at_us } else { self.expiring.last_end_us().max(self.now_us) };
         self.ms_until(at_us).max(1)
     }
@@ -312,7 +313,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.wait_until_ms(self.reaches_at_us(bucket, self.now_us, 0))
     }
 
-    /// The wait until `at_us`: without end where nothing flows in, and nothing comes back that would do.
+    /// Returns the wait until `at_us`: without end where nothing flows in, and nothing comes back that would do.
     #[inline]
     fn wait_until_ms(&self, at_us: i64) -> i64 {
         if at_us > MAX_TIME_US && self.limit.is_pool() {
@@ -321,12 +322,12 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.ms_until(at_us)
     }
 
-    /// The moment that is `wait_ms` from now, or the beginning of time if that never comes.
+    /// Returns the moment that is `wait_ms` from now, or the beginning of time if that never comes.
     pub(crate) fn after_ms(&self, wait_ms: i64) -> i64 {
         self.now_us.saturating_add(wait_ms.saturating_mul(1000))
     }
 
-    /// Milliseconds from now to `at_us`, rounded up, 0 for the past.
+    /// Returns milliseconds from now to `at_us`, rounded up, 0 for the past.
     #[inline]
     fn ms_until(&self, at_us: i64) -> i64 {
         let wait_us = at_us.wrapping_sub(self.now_us).max(0).unsigned_abs();

@@ -119,7 +119,7 @@ pub struct Decision {
 pub enum Change {
     /// Write nothing, and leave no trace.
     Keep,
-    /// Store this bucket, which is full at `full_at_us` Unix microseconds if nobody takes any more.
+    /// Store this bucket, which is full at `full_at_us` Unix microseconds if nothing more is taken.
     Store {
         /// The new state.
         bucket: Bucket,
@@ -150,10 +150,10 @@ pub trait Expiring: Copy {
     /// Tokens returned by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
     fn ended_micro(self, now_us: i64) -> i64;
 
-    /// When the last hold ends, in Unix microseconds; the smallest number if there is none.
+    /// Returns when the last hold ends, in Unix microseconds; the smallest number if there is none.
     fn last_end_us(self) -> i64;
 
-    /// The moment at which `bucket` holds `level_micro`, if nobody takes; possibly in the past. Its level already
+    /// Returns when `bucket` reaches `level_micro` if nothing is taken, possibly in the past. Its level already
     /// includes the holds that ended by `included_until_us`.
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64;
 }
@@ -212,7 +212,7 @@ impl Bucket {
         (bucket == Self::nearest(level_micro, refilled_at_us)).then_some(bucket)
     }
 
-    /// The bucket closest to a state from outside, which may be one that no bucket can be in.
+    /// Returns the bucket closest to a state from outside, which may be one that no bucket can be in.
     #[must_use]
     pub fn nearest(level_micro: i64, refilled_at_us: i64) -> Self {
         Self {
@@ -223,7 +223,7 @@ impl Bucket {
 }
 
 impl Limit {
-    /// A bucket that holds at most `capacity_micro` (0 to [`MAX_MICRO`]) and refills at `rate`.
+    /// Returns a bucket that holds at most `capacity_micro` (0 to [`MAX_MICRO`]) and refills at `rate`.
     ///
     /// `None` if refilling it from empty would take more than 100 years.
     #[inline]
@@ -232,35 +232,36 @@ impl Limit {
         rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
     }
 
-    /// A bucket that holds at most `capacity_micro`, and that only ending holds refill.
+    /// Returns a bucket that holds at most `capacity_micro`, and that only ending holds refill.
     #[inline]
     #[must_use]
     pub fn pool(capacity_micro: i64) -> Self {
         Self { capacity_micro, rate: Rate::NOTHING }
     }
 
-    /// Whether it is a [`pool`](Self::pool).
+    /// Returns whether it is a [`pool`](Self::pool).
     #[inline]
     #[must_use]
     pub fn is_pool(&self) -> bool {
         self.rate == Rate::NOTHING
     }
 
-    /// How fast it refills.
+    /// Returns how fast it refills.
     #[inline]
     #[must_use]
     pub fn rate(&self) -> &Rate {
         &self.rate
     }
 
-    /// The capacity in micro-tokens.
+    /// Returns the capacity in micro-tokens.
     #[inline]
     #[must_use]
     pub fn capacity_micro(&self) -> i64 {
         self.capacity_micro
     }
 
-    /// The bucket that will be full at `full_at_us`, as far as levels and times go in whole numbers; rounded down.
+    /// Returns the bucket that will be full at `full_at_us`, as far as levels and times go in whole numbers; rounded
+    /// down.
     ///
     /// Limiters that keep no level keep this moment instead (the theoretical arrival time of GCRA).
     #[must_use]

@@ -6,7 +6,7 @@ use crate::number::MAX_LEN;
 use crate::numkeys;
 
 impl Refusal {
-    /// The line that is replied, without the `-` in front and the line end.
+    /// Returns the line that is replied, without the `-` in front and the line end.
     ///
     /// `syntax` is how the command is used, like `TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]`,
     /// and `arguments` what stood behind its name.
@@ -46,13 +46,13 @@ struct Call<'a, A> {
 }
 
 impl<'a, A: AsRef<[u8]>> Call<'a, A> {
-    /// The names of the arguments, up to those that may be left out or repeated.
+    /// Returns the names of the arguments, up to those that may be left out or repeated.
     fn names(&self) -> impl Iterator<Item = &'a str> {
         let names = self.syntax.split(' ').skip(1);
         names.map(|name| name.trim_matches(['[', ']']))
     }
 
-    /// The names of a bucket's arguments, where a call may have several buckets.
+    /// Returns the names of a bucket's arguments, where a call may have several buckets.
     fn group(&self) -> Option<&'a str> {
         let (_, group) = self.syntax.strip_suffix(" ...]")?.split_once('[')?;
         Some(group)
@@ -62,13 +62,13 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.group().map_or(0, |group| group.split(' ').count())
     }
 
-    /// How many arguments stand before the first bucket.
+    /// Returns how many arguments stand before the first bucket.
     fn groups_at(&self) -> usize {
         let first = self.group().and_then(|group| group.split(' ').next());
         self.names().position(|name| Some(name) == first).unwrap_or(0)
     }
 
-    /// What was sent as the argument of that name, of the bucket that is wrong if there are several.
+    /// Returns what was sent as the argument of that name, of the bucket that is wrong if there are several.
     fn argument(&self, name: &str) -> Option<&'a [u8]> {
         self.argument_of(name, self.place.unwrap_or(0))
     }
@@ -80,7 +80,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.arguments.get(first.checked_add(behind)?).map(AsRef::as_ref)
     }
 
-    /// The option that is wrong, of a command that has nothing else.
+    /// Returns the option that is wrong, of a command that has nothing else.
     fn option(&self) -> Option<&'a [u8]> {
         self.arguments.get(self.place?).map(AsRef::as_ref)
     }
@@ -120,7 +120,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
     }
 }
 
-/// The rule, and the value that breaks it if it can be shown.
+/// Returns the rule, and the value that breaks it if it can be shown.
 fn with_value(rule: &str, value: Option<&[u8]>) -> String {
     let too_long = value.is_some_and(|value| value.len() > MAX_LEN);
     let bound = if too_long { format!(" in at most {MAX_LEN} bytes") } else { String::new() };

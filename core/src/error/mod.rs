@@ -54,7 +54,7 @@ pub enum Error {
     NumKeys,
     /// `numkeys` and the number of arguments behind it do not agree.
     NumKeysMismatch,
-    /// The same key twice in one call.
+    /// A key twice in one call.
     DuplicateKey,
     /// The `ttl_ms` of a hold is out of bounds.
     Ttl,
@@ -85,7 +85,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// How its line begins, whatever the call was: the code, the argument and its rule.
+    /// Returns how its line begins, whatever the call was: the code, the argument and its rule.
     #[must_use]
     pub const fn rule(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl Error {
         }
     }
 
-    /// The argument whose value the line quotes, as the syntax of its command names it.
+    /// Returns the argument whose value the line quotes, as the syntax of its command names it.
     const fn argument(self) -> Option<&'static str> {
         match self {
             Self::Capacity => Some("capacity"),
@@ -154,7 +154,7 @@ impl Error {
         }
     }
 
-    /// The same error, of what is at `place` (from 0) among what a call may repeat: its buckets, or its options.
+    /// Adds where the error is: at `place` (from 0) among the buckets or options of a call.
     #[cold]
     #[must_use]
     pub fn at(self, place: usize) -> Refusal {

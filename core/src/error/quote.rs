@@ -3,7 +3,7 @@
 /// The most bytes of a call that a line quotes.
 pub const MAX_QUOTED: usize = 32;
 
-/// The value in quotation marks, cut to [`MAX_QUOTED`] bytes. `None` if these are not printable ASCII.
+/// Returns the value in quotation marks, cut to [`MAX_QUOTED`] bytes. `None` if these are not printable ASCII.
 pub(super) fn quoted(value: &[u8]) -> Option<String> {
     let is_printable = |byte: &u8| (b' '..=b'~').contains(byte);
     let shown = value.get(..MAX_QUOTED).unwrap_or(value);

@@ -46,7 +46,7 @@ fn printable(bytes: &[u8]) -> Option<&str> {
     text.bytes().all(|byte| (b' '..=b'~').contains(&byte)).then_some(text)
 }
 
-/// Whether it is a number but for its sign.
+/// Returns whether it is a number but for its sign.
 fn starts_as_number(text: &str) -> bool {
     Decimal::parse(text.trim_start_matches('-').as_bytes()).is_some()
 }
@@ -88,7 +88,7 @@ impl Rate<'_> {
         format!("unknown unit {}, use {instead}", self.part(name))
     }
 
-    /// What stands behind an `@`.
+    /// Reads what stands behind an `@`.
     fn calendar_fault(&self, behind: &str) -> Option<String> {
         const ANY: &str = "ms, s, m, h, d, w, mo or y";
         let sign = behind.find(['+', '-']).unwrap_or(behind.len());
@@ -113,7 +113,7 @@ impl Rate<'_> {
         (!is_offset).then(|| format!("offset {} must be +HH:MM or -HH:MM, up to 14:00", self.part(offset)))
     }
 
-    /// The part in quotation marks, in the whole rate unless that is the same or too long.
+    /// Returns the part in quotation marks, in the whole rate unless that is the same or too long.
     fn part<'a>(&'a self, part: &'a str) -> Part<'a> {
         let is_short = part.len().saturating_add(self.text.len()) <= MAX_QUOTED;
         Part { part, whole: (is_short && part != self.text).then_some(self.text) }
@@ -135,7 +135,7 @@ impl fmt::Display for Part<'_> {
     }
 }
 
-/// What stands before the letters at the end, and these.
+/// Returns what stands before the letters at the end, and these.
 fn split_letters(period: &str) -> (&str, &str) {
     let number = period.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     (number, period.strip_prefix(number).unwrap_or_default())

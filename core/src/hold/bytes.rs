@@ -31,7 +31,7 @@ impl Hold {
 }
 
 impl Holds {
-    /// The bytes of all of them, one after the other.
+    /// Returns the bytes of all of them, one after the other.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len().saturating_mul(HEADER).saturating_add(self.id_bytes()));
@@ -62,7 +62,7 @@ impl Holds {
         (holds, is_whole)
     }
 
-    /// Whether a hold is new, and ends behind all others.
+    /// Returns whether a hold is new, and ends behind all others.
     fn may_append(&self, hold: &Hold) -> bool {
         self.last().is_none_or(|last| last.is_before(hold)) && self.get(&hold.id).is_none()
     }

@@ -87,8 +87,8 @@ impl Limit {
         Ok(changed(&view, lacking_micro))
     }
 
-    /// The outcome once the holds have been changed: `bucket` is that of [`Plan::Hold`], and no hold in `holds` has
-    /// ended. `retry_after_ms` is the time until the bucket is out of debt.
+    /// Returns the outcome once the holds have been changed: `bucket` is that of [`Plan::Hold`], and no hold in
+    /// `holds` has ended. `retry_after_ms` is the time until the bucket is out of debt.
     #[must_use]
     pub fn outcome_of_hold(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
         let view = View::new(self, Some(bucket), holds, now_us);
@@ -100,7 +100,7 @@ impl Limit {
         Outcome { decision, change, granted_micro: taken_micro.max(0) }
     }
 
-    /// Until when the hold `id` can grow to `amount_micro`: until it ends, if that is above the capacity.
+    /// Returns until when the hold `id` can grow to `amount_micro`: until it ends, if that is above the capacity.
     #[must_use]
     pub fn holdable_until_us(&self, holds: &Holds, id: &[u8], amount_micro: i64, now_us: i64) -> i64 {
         let own = holds.outstanding_of(id, now_us).filter(|_| amount_micro > self.capacity_micro());
@@ -108,7 +108,7 @@ impl Limit {
     }
 }
 
-/// A hold takes `lacking_micro` more, or gives back, if negative.
+/// Plans that a hold takes `lacking_micro` more, or gives back, if negative.
 fn changed(view: &View<'_, &Holds>, lacking_micro: i64) -> Plan {
     Plan::Hold { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro }
 }

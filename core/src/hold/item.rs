@@ -28,7 +28,7 @@ impl Hold {
         is_one.then(|| Self { id: id.into(), amount_micro, ends_at_us })
     }
 
-    /// Whether it stands before another in the order of holds: by their ends, then by their ids.
+    /// Returns whether it stands before another in the order of holds: by their ends, then by their ids.
     #[must_use]
     pub fn is_before(&self, other: &Self) -> bool {
         self.place() < other.place()

@@ -1,6 +1,6 @@
 //! The holds of one bucket: amounts under ids, each of which returns at a moment.
 //!
-//! # Why nobody has to sweep
+//! # Why nothing has to sweep
 //!
 //! Between two writes everything only flows in: the refill, and the holds that end. What only grows and is cut off at
 //! the capacity at each step is the same as what grows without bounds and is cut off once, at the end. So the level at
@@ -11,7 +11,7 @@
 //!
 //! Below the capacity nothing is cut off, so the sum itself can be searched. In the order of their ends, let `S(k)` be
 //! what the first `k` holds bring together. The first `k` for which level, `S(k)` and what flows until hold `k` ends
-//! suffice tells the answer: it is that end, or the moment before it at which the flow alone completes `S(k - 1)`.
+//! suffice gives the answer: that end, or the moment before it at which the flow alone completes `S(k - 1)`.
 
 mod bytes;
 mod decide;

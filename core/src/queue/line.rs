@@ -19,14 +19,14 @@ pub struct Seen<'bucket> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// Something until that moment, in Unix microseconds, if nobody acts.
+    /// Something until that moment, in Unix microseconds, if no other call acts.
     Until(i64),
     /// Something that no wait brings.
     Always,
 }
 
 impl<'bucket> Seen<'bucket> {
-    /// What a key holds at `now_us` Unix microseconds: `None` is a full bucket, or no holds.
+    /// Returns what a key holds at `now_us` Unix microseconds: `None` is a full bucket, or no holds.
     #[must_use]
     pub fn new(bucket: Option<Bucket>, holds: Option<&'bucket Holds>, now_us: i64) -> Self {
         Self { bucket, holds, now_us }
@@ -36,12 +36,12 @@ impl<'bucket> Seen<'bucket> {
         self.holds.is_some_and(|holds| !holds.is_empty())
     }
 
-    /// The bucket has at least this much under every limit with a larger capacity.
+    /// Returns the least that the bucket has under every limit with a larger capacity.
     fn least_micro(&self) -> i64 {
         self.bucket.map_or(i64::MAX, |bucket| bucket.level_micro)
     }
 
-    /// What a taker of `micro` lacks under `limit`.
+    /// Returns what a taker of `micro` lacks under `limit`.
     fn lack(&self, limit: &Limit, micro: i64) -> Lack {
         if micro > limit.capacity_micro() {
             return Lack::Always;
@@ -59,7 +59,7 @@ impl<'bucket> Seen<'bucket> {
 }
 
 impl<N: Name> Part<N> {
-    /// Micro-tokens that it wants in addition to its hold, and when that hold ends.
+    /// Returns micro-tokens that it wants in addition to its hold, and when that hold ends.
     fn needs(&self, seen: &Seen<'_>) -> (i64, i64) {
         let held = || seen.holds?.outstanding_of(self.id.as_ref()?.borrow(), seen.now_us);
         let (held_micro, ends_at_us) =
@@ -116,7 +116,7 @@ impl<N: Name> Line<N> {
         self.parts.is_empty()
     }
 
-    /// What all calls want together, in micro-tokens.
+    /// Returns what all calls want together, in micro-tokens.
     pub(super) fn wanted_micro(&self) -> i64 {
         i64::try_from(self.sum_micro).unwrap_or(i64::MAX)
     }
@@ -165,8 +165,8 @@ impl<N: Name> Line<N> {
         self.parked.first() == Some(&arrival)
     }
 
-    /// What keeps a call here: what it lacks, or what an earlier call lacks if it wants something too. A call that lacks
-    /// something for ever keeps no other.
+    /// Returns what keeps a call here: what it lacks, or what an earlier call lacks if it wants something too. A call
+    /// that lacks something for ever keeps no other.
     pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
         let Some(part) = expected(self.part(arrival), "the call names the key") else { return Lack::Nothing };
         let own = part.lack(seen);
@@ -189,7 +189,7 @@ impl<N: Name> Line<N> {
         self.most_micro > seen.least_micro()
     }
 
-    /// What each of the calls of cost 0 lacks that wait here.
+    /// Returns what each of the calls of cost 0 lacks that wait here.
     pub(super) fn lacks_of_free(&self, seen: &Seen<'_>) -> Vec<(Arrival, Lack)> {
         let lack = |arrival: &Arrival| Some((*arrival, self.part(*arrival)?.lack(seen)));
         self.free.iter().filter_map(lack).collect()
@@ -200,7 +200,7 @@ impl<N: Name> Line<N> {
         self.parked.contains(&arrival) && self.part(arrival).is_some_and(|part| part.is_satisfied(seen))
     }
 
-    /// The calls that name the key.
+    /// Returns the calls that name the key.
     pub(super) fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
         self.parts.iter().map(|(arrival, _)| *arrival)
     }

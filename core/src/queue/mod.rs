@@ -9,7 +9,7 @@
 //!
 //! # How the next one is found
 //!
-//! Only who waits where is stored. What a call lacks is computed when the call is examined, from what its buckets hold
+//! Only which call waits where is stored. What a call lacks is computed when the call is examined, from what its buckets hold
 //! then. Each call is *parked* at one key that keeps it: it lacks that bucket, or an earlier call does. Whatever keeps the
 //! first call parked at a key keeps the rest. So when a bucket changes ([`Queue::mark`]), or enough has flowed in, only the
 //! first one is examined: it stays; or it is parked at another key, or served, and the next one is the first.
@@ -126,7 +126,7 @@ impl<N: Name> Default for Queue<N> {
 }
 
 impl<N: Name> Queue<N> {
-    /// The number of calls that wait.
+    /// Returns the number of calls that wait.
     #[must_use]
     pub fn count(&self) -> usize {
         self.waiters.len()
@@ -200,9 +200,10 @@ impl<N: Name> Queue<N> {
         !self.due.is_empty() || !self.changed.is_empty() || is_look_due()
     }
 
-    /// The next call whose turn it is: it lacks nothing, and no earlier one lacks what it wants; or no wait can help it,
-    /// and it is to be denied. It stays here until it [leaves](Self::leave), or is [postponed](Self::postpone). `None` if
-    /// there is no such call, or if the turn has no time left; then [`is_marked`](Self::is_marked) returns true.
+    /// Returns the next call whose turn it is: it lacks nothing, and no earlier one lacks what it wants; or no wait
+    /// can help it, and it is to be denied. It stays here until it [leaves](Self::leave), or is
+    /// [postponed](Self::postpone). `None` if there is no such call, or if the turn has no time left; then
+    /// [`is_marked`](Self::is_marked) returns true.
     pub fn next_served(&mut self, levels: &mut impl Levels<N>) -> Option<Arrival> {
         while levels.has_time() {
             if let Some((line, ids)) = self.changed.pop_first() {
@@ -227,8 +228,8 @@ impl<N: Name> Queue<N> {
         self.look_at(arrival, Some(look_us));
     }
 
-    /// Micro-tokens that the waiting calls want of a bucket together, if one of them lacks it or is due: then a newcomer
-    /// may not take it. `None` if it may.
+    /// Returns micro-tokens that the waiting calls want of a bucket together, if one of them lacks it or is due: then
+    /// a newcomer may not take it. `None` if it may.
     #[must_use]
     pub fn wanted_before(&self, db: Db, key: &[u8], seen: &Seen<'_>) -> Option<i64> {
         let line = self.lines.get(&self.find(db, key)?)?;
@@ -238,7 +239,8 @@ impl<N: Name> Queue<N> {
         (line.is_lacked(seen) || is_due()).then(|| line.wanted_micro())
     }
 
-    /// A call whose time is over at `now_us` Unix microseconds. While calls are being served, none that may be next.
+    /// Returns a call whose time is over at `now_us` Unix microseconds. While calls are being served, none that may be
+    /// next.
     #[must_use]
     pub fn overdue(&self, now_us: i64, are_served: bool) -> Option<Arrival> {
         let overdue = self.deadlines.iter().take_while(|(deadline_us, _)| *deadline_us <= now_us);
@@ -247,7 +249,7 @@ impl<N: Name> Queue<N> {
             .find(|arrival| !are_served || !self.may_be_served(*arrival, now_us))
     }
 
-    /// When to ask again, in Unix microseconds, if nothing changes: a call is served, or its time is over.
+    /// Returns when to ask again, in Unix microseconds, if nothing changes: a call is served, or its time is over.
     #[must_use]
     pub fn next_look_us(&self) -> Option<i64> {
         if self.is_marked(i64::MIN) {
@@ -257,7 +259,7 @@ impl<N: Name> Queue<N> {
         firsts.into_iter().flatten().map(|(at_us, _)| *at_us).min()
     }
 
-    /// The calls that wait, in order of arrival.
+    /// Returns the calls that wait, in order of arrival.
     pub fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
         self.waiters.keys().copied()
     }
@@ -313,7 +315,7 @@ impl<N: Name> Queue<N> {
         self.replaced.remove(&id);
     }
 
-    /// A key that keeps a call, and until when in Unix microseconds; `None` if it is the call's turn.
+    /// Returns a key that keeps a call, and until when in Unix microseconds; `None` if it is the call's turn.
     fn kept_at(&self, arrival: Arrival, levels: &mut impl Levels<N>) -> Option<(LineId, i64)> {
         let Waiter { lines, parked_at, .. } = expected(self.waiters.get(&arrival), WAITS)?;
         // Most calls go on waiting where they wait.

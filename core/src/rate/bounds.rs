@@ -7,7 +7,7 @@ use crate::number::MAX_TOKENS;
 /// to refill from empty.
 pub const CENTURY_S: u64 = 3_155_760_000;
 
-/// The same in microseconds.
+/// A century in microseconds.
 pub(crate) const CENTURY_US: u64 = CENTURY_S * 1_000_000;
 
 /// The fastest rate, in tokens per second.
@@ -29,13 +29,13 @@ pub enum RateError {
     OutOfRange,
 }
 
-/// The number, or [`SATURATED`] if it is larger.
+/// Returns the number, or [`SATURATED`] if it is larger.
 #[inline]
 pub(crate) fn saturate(value: u64) -> i64 {
     signed(value.min(SATURATED.unsigned_abs()))
 }
 
-/// The same of a wider number.
+/// Rounds a 128-bit number as the function above does.
 pub(crate) fn saturate_wide(value: u128) -> i64 {
     u64::try_from(value).map_or(SATURATED, saturate)
 }

@@ -1,7 +1,7 @@
 //! Calendar rates: what comes all at once, at every boundary of a period of the civil calendar.
 //!
 //! Boundaries are numbered without a gap, so what flows between two moments is the difference of two numbers, and the
-//! moment at which an amount has come is that of one number: neither depends on how long nobody looked.
+//! moment at which an amount has come is that of one number: neither depends on how long no call came.
 
 use super::bounds::{saturate, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, SATURATED};
 use super::unit::unit;
@@ -58,8 +58,8 @@ impl Calendar {
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
     }
 
-    /// Whether it is neither faster nor slower than any rate may be. A count below a millionth of a token, of which 0 is
-    /// kept, is slower.
+    /// Returns whether it is neither faster nor slower than any rate may be. A count below a millionth of a token, of
+    /// which 0 is kept, is slower.
     fn is_within_bounds(&self) -> bool {
         let period_us = self.usual_us();
         let is_slow_enough = self.count_micro <= period_us.saturating_mul(MAX_TOKENS_PER_S);
@@ -68,14 +68,15 @@ impl Calendar {
         is_slow_enough && is_fast_enough && period_us <= CENTURY_US
     }
 
-    /// What comes behind `since_us` and up to `until_us`, in micro-tokens; saturates at 2^62.
+    /// Returns what comes behind `since_us` and up to `until_us`, in micro-tokens; saturates at 2^62.
     #[must_use]
     pub fn flow_micro(&self, since_us: i64, until_us: i64) -> i64 {
         let periods = self.number_at(until_us).saturating_sub(self.number_at(since_us));
         saturate(periods.max(0).unsigned_abs().saturating_mul(self.count_micro))
     }
 
-    /// When `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates 2^62 later.
+    /// Returns when `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates 2^62
+    /// later.
     #[must_use]
     pub fn reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
         if micro == 0 {
@@ -86,7 +87,7 @@ impl Calendar {
         at_us.min(since_us.saturating_add(SATURATED))
     }
 
-    /// Whether a bucket of `capacity_micro` refills from empty within 100 years of usual periods.
+    /// Returns whether a bucket of `capacity_micro` refills from empty within 100 years of usual periods.
     #[must_use]
     pub fn refills_within_a_century(&self, capacity_micro: u64) -> bool {
         self.periods_for(capacity_micro).saturating_mul(self.usual_us()) <= CENTURY_US
@@ -97,7 +98,7 @@ impl Calendar {
         micro.div_ceil(self.count_micro.max(1))
     }
 
-    /// How long a period usually is, in microseconds: what bounds go by.
+    /// Returns how long a period usually is, in microseconds: what bounds go by.
     fn usual_us(&self) -> u64 {
         self.units.saturating_mul(match self.anchor {
             Anchor::Epoch => 1,
@@ -106,7 +107,7 @@ impl Calendar {
         })
     }
 
-    /// The number of the period in which `at_us` lies.
+    /// Returns the number of the period in which `at_us` lies.
     fn number_at(&self, at_us: i64) -> i64 {
         let local_us = at_us.saturating_add(self.offset_us());
         let units = match self.anchor {
@@ -117,7 +118,7 @@ impl Calendar {
         units.checked_div_euclid(signed(self.units)).unwrap_or(0)
     }
 
-    /// When the period of that number begins; saturates.
+    /// Returns when the period of that number begins; saturates.
     fn begins_at_us(&self, number: i64) -> i64 {
         let units = number.saturating_mul(signed(self.units));
         let local_us = match self.anchor {
@@ -158,12 +159,12 @@ fn anchored(name: &[u8]) -> Option<(u64, Anchor)> {
     }
 }
 
-/// Whether a period of that name takes no number.
+/// Returns whether a period of that name takes no number.
 pub(crate) fn is_anchored(name: &[u8]) -> bool {
     anchored(name).is_some()
 }
 
-/// A whole number above 0; `None` if it is too large for any period.
+/// Returns a whole number above 0; `None` if it is too large for any period.
 fn whole(digits: &[u8]) -> Result<Option<u64>, RateError> {
     let number = digits.iter().try_fold(0u64, |number, digit| {
         number.checked_mul(10)?.checked_add(u64::from(digit.wrapping_sub(b'0')))
@@ -195,11 +196,11 @@ const DAYS_IN_400_YEARS: i64 = 146_097;
 /// From March 1st of the year 0 to January 1st 1970.
 const DAYS_UNTIL_1970: i64 = 719_468;
 
-/// The month, counted from January of the year 0, of a day since 1970, which may be a few days before.
+/// Returns the month, counted from January of the year 0, of a day since 1970, which may be a few days before.
 fn month_of(day: i64) -> i64 {
     let day = day.saturating_add(DAYS_UNTIL_1970);
     let (cycle, day) = (day.div_euclid(DAYS_IN_400_YEARS), day.rem_euclid(DAYS_IN_400_YEARS));
-    // Without the leap days before it (and all but the last day of a cycle's last century), a day tells its year.
+    // Without the leap days before it (and all but the last day of a cycle's last century), a day gives its year.
     let leap_days = (day / 1460).wrapping_sub(day / 36_524).wrapping_add(day / (DAYS_IN_400_YEARS - 1));
     let year = day.wrapping_sub(leap_days) / 365;
     let day_of_year = day.wrapping_sub(days_before_year(year));
@@ -208,7 +209,7 @@ fn month_of(day: i64) -> i64 {
     years.wrapping_mul(12).wrapping_add(month).wrapping_add(2)
 }
 
-/// The first day, counted from 1970, of a month, counted from January of the year 0; saturates.
+/// Returns the first day, counted from 1970, of a month, counted from January of the year 0; saturates.
 fn first_day_of(month: i64) -> i64 {
     let month = month.saturating_sub(2);
     let (years, month) = (month.div_euclid(12), month.rem_euclid(12));

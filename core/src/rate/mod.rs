@@ -21,7 +21,7 @@ use calendar::Calendar;
 pub enum Rate {
     /// Tokens flow all the time.
     Ratio(Ratio),
-    /// The same, so fast or so slow that the ratio needs a power of ten.
+    /// A ratio so large or so small that it needs a power of ten.
     Scaled(Scaled),
     /// Tokens come all at once at every boundary of a period.
     Calendar(Calendar),
@@ -38,7 +38,7 @@ impl Rate {
         Ratio::per_seconds(count, period_s).map(Self::Ratio)
     }
 
-    /// What flows from `since_us` to `until_us`, in Unix microseconds; nothing if that is not later.
+    /// Returns what flows from `since_us` to `until_us`, in Unix microseconds; nothing if that is not later.
     #[inline]
     #[must_use]
     pub fn flow(&self, since_us: i64, until_us: i64) -> Flow {
@@ -60,7 +60,7 @@ impl Rate {
         }
     }
 
-    /// The same, rounded up to whole micro-tokens; `carry_us` is how long what was added takes to flow, in whole
+    /// Returns the flow rounded up to whole micro-tokens; `carry_us` is how long what was added takes to flow, in whole
     /// microseconds.
     #[cold]
     #[must_use]
@@ -73,8 +73,8 @@ impl Rate {
         }
     }
 
-    /// The first moment at which `micro` micro-tokens have flowed since `since_us`, in Unix microseconds: `since_us` if
-    /// that is nothing; saturates 2^62 later.
+    /// Returns the first moment at which `micro` micro-tokens have flowed since `since_us`, in Unix microseconds:
+    /// `since_us` if that is nothing; saturates 2^62 later.
     #[inline]
     #[must_use]
     pub fn reaches_at_us(&self, since_us: i64, micro: i64) -> i64 {
@@ -96,7 +96,7 @@ impl Rate {
         }
     }
 
-    /// Whether a bucket of `capacity_micro` refills from empty within 100 years.
+    /// Returns whether a bucket of `capacity_micro` refills from empty within 100 years.
     #[inline]
     #[must_use]
     pub fn refills_within_a_century(&self, capacity_micro: i64) -> bool {

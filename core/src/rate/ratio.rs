@@ -43,7 +43,7 @@ impl Ratio {
         Some(Flow { micro: saturate(micro), carry_us: saturate(carry) })
     }
 
-    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
+    /// Returns the smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
     #[inline]
     pub(super) fn time_us(self, micro: u64) -> Option<i64> {
         let total = micro.checked_mul(self.denominator)?;
@@ -57,7 +57,7 @@ impl Ratio {
         Some(needed <= CENTURY_US.saturating_mul(self.numerator))
     }
 
-    /// The same ratio, for sums that leave 64 bits.
+    /// Computes with the ratio where sums leave 64 bits.
     pub(super) fn wide(self) -> Wide {
         Wide { numerator: self.numerator.into(), denominator: self.denominator.into() }
     }
@@ -149,7 +149,7 @@ impl Wide {
         Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
     }
 
-    /// The smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
+    /// Returns the smallest number of microseconds in which `micro` micro-tokens flow; saturates at 2^62.
     pub(super) fn time_us(self, micro: u64) -> i64 {
         match u128::from(micro).checked_mul(self.denominator) {
             Some(total) => saturate_wide(total.div_ceil(self.numerator.max(1))),

@@ -28,7 +28,8 @@ impl Rate {
         }
     }
 
-    /// What nearly every client sends, short numbers without a power of ten, without the general reader's work.
+    /// Reads what nearly every client sends, short numbers without a power of ten, without the general reader's
+    /// work.
     #[inline(always)]
     fn short(bytes: &[u8]) -> Option<Ratio> {
         match short_whole(bytes)? {
@@ -122,7 +123,7 @@ fn split_unit(period: &[u8]) -> Option<(&[u8], Unit)> {
     Some((number, unit(name)?))
 }
 
-/// The next larger number of 12 significant digits.
+/// Returns the next larger number of 12 significant digits.
 fn next_of_twelve_digits(mut mantissa: u64, mut exponent: i64) -> (u64, i64) {
     // Zeros were left out at the end: one unit more has to be one of the twelfth digit.
     while mantissa < TWELVE_DIGITS / 10 {

@@ -98,7 +98,7 @@ fn descriptor(node: &Node<'_>, paths: &[Pattern]) -> Result<Descriptor, Mistake>
     Ok(Descriptor { entries: read, hits: node.get("hits").map(|one| hits(&one, paths)).transpose()? })
 }
 
-/// How much a request counts as: a number, or where one comes from.
+/// Returns how much a request counts as: a number, or where one comes from.
 fn hits(node: &Node<'_>, paths: &[Pattern]) -> Result<Source, Mistake> {
     let text = node.text()?;
     if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
@@ -240,7 +240,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A list, or one without the brackets.
+    /// Returns a list, or one without the brackets.
     fn one_or_more<T>(&self, read: impl Fn(&Self) -> Result<T, Mistake>) -> Result<Vec<T>, Mistake> {
         match &self.yaml.data {
             Data::List(_) => self.each(read),
@@ -248,7 +248,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The text of a scalar as the file has it: `value: 007` is the text 007.
+    /// Returns the text of a scalar as the file has it: `value: 007` is the text 007.
     fn text(&self) -> Result<String, Mistake> {
         match &self.yaml.data {
             Data::Scalar(scalar) if !self.yaml.is_nothing() => Ok(scalar.text.clone().into_owned()),

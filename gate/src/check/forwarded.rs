@@ -41,13 +41,13 @@ impl<'a> Forwarded<'a> {
         }
     }
 
-    /// A header of the request; several of one name are joined by commas.
+    /// Returns a header of the request; several of one name are joined by commas.
     pub(super) fn header(&self, name: &str) -> Option<String> {
         let values: Vec<_> = self.headers.get_all(name).iter().map(text).collect();
         Some(values.join(",")).filter(|value| !value.is_empty())
     }
 
-    /// The first parameter of this name in the query.
+    /// Returns the first parameter of this name in the query.
     pub(super) fn parameter(&self, name: &str) -> Option<String> {
         let pairs = self.query.as_ref()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let plain = |text: &str| decoded(&text.replace('+', " ")).into_owned();
@@ -58,12 +58,12 @@ impl<'a> Forwarded<'a> {
     }
 }
 
-/// Nobody evades a limit by bytes that are no text.
+/// Decodes lossily, so that invalid UTF-8 cannot evade a limit.
 fn text(value: &HeaderValue) -> Cow<'_, str> {
     String::from_utf8_lossy(value.as_bytes())
 }
 
-/// The last header of a name: a proxy that adds one puts it behind its caller's.
+/// Returns the last header of a name: a proxy that adds one puts it behind its caller's.
 fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
     headers.get_all(name).iter().next_back().map(text).filter(|value| !value.is_empty())
 }
@@ -98,7 +98,7 @@ fn without_port(host: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The path and query of `http://host/path?query`, as a proxy may have received it.
+/// Returns the path and query of `http://host/path?query`, as a proxy may have received it.
 fn without_authority(uri: &str) -> &str {
     let Some((scheme, rest)) = uri.split_once("://") else { return uri };
     if scheme.contains(['/', '?']) {
@@ -107,7 +107,7 @@ fn without_authority(uri: &str) -> &str {
     rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/")
 }
 
-/// One spelling for all paths that a backend may take for the same, so that nobody evades a limit by another.
+/// One spelling for all paths that a backend may take for the same, so that another spelling cannot evade a limit.
 fn resolved(path: &str) -> Path {
     let path = path.split('#').next().unwrap_or_default();
     let path = decoded(path);

@@ -23,7 +23,7 @@ use crate::decide::Decider;
 use crate::limits::Limits;
 pub use rule::Rules;
 
-/// Answers `/check`: asks the decider about the request that these headers describe. `peer` is who asks, the proxy.
+/// Answers `/check`: asks the decider about the request that these headers describe. `peer` is the proxy that asks.
 ///
 /// Path, query, method and host of the request that carries the headers are the proxy's own: they mean nothing here.
 pub async fn answer(

@@ -37,15 +37,15 @@ impl Pattern {
         Ok(Self { parts })
     }
 
-    /// Whether it has a segment of this name.
+    /// Returns whether it has a segment of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Segment(known) if known == name))
     }
 
-    /// What its segments are in the text, if the text fits.
+    /// Returns its segments in the text, if the text fits.
     pub(super) fn fit<'a>(&'a self, text: &'a str) -> Option<Captured<'a>> {
         // After a `*` the earliest fit is as good as any: the next `*` takes what comes in between. So it is enough to
-        // return to the last one, and nobody can choose a text that takes long.
+        // return to the last one, and no text takes long.
         let mut parts = self.parts.as_slice();
         let mut rest = text;
         let mut captured = Vec::new();
@@ -95,7 +95,7 @@ fn push_text(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-/// The name in `{name}`, and what follows.
+/// Returns the name in `{name}`, and what follows.
 fn segment<'a>(before: &str, special: &'a str) -> Option<(&'a str, &'a str)> {
     let (name, after) = special.strip_prefix('{')?.split_once('}')?;
     let is_whole = before.ends_with('/') && (after.is_empty() || after.starts_with('/'));

@@ -26,7 +26,7 @@ pub(super) fn refused(refusal: &Refusal) -> Response {
     (status, "no decision on the rate limit\n").into_response()
 }
 
-/// The decision, with what the tightest limit has left.
+/// Returns the decision, with what the tightest limit has left.
 pub(super) fn decided(
     limits: Option<&Limits>,
     request: &messages::Request,
@@ -49,7 +49,7 @@ pub(super) fn decided(
     reply
 }
 
-/// When a request may come again that is denied though what is left is unknown.
+/// Returns when a request may come again that is denied though what is left is unknown.
 fn retry_after_s(response: &messages::Response) -> Option<i64> {
     response.statuses.iter().filter_map(|status| Some(status.duration_until_reset.as_ref()?.seconds)).max()
 }
@@ -72,8 +72,8 @@ struct Answered<'a> {
 }
 
 impl<'a> Answered<'a> {
-    /// The limit that a caller has to know of: if the request is denied, the one that denies it longest, else the one with
-    /// the least left.
+    /// Returns the limit that a caller has to know of: if the request is denied, the one that denies it longest, else
+    /// the one with the least left.
     fn tightest(
         limits: &Limits,
         request: &'a messages::Request,
@@ -110,13 +110,14 @@ impl<'a> Answered<'a> {
         decision.headers(&self.matched.rule.limit, &self.name(), 0.0)
     }
 
-    /// Whether the bucket holds what the request costs.
+    /// Returns whether the bucket holds what the request costs.
     fn can_ever_pass(&self) -> bool {
         let cost = self.descriptor.hits_addend.as_ref().map_or(1, |hits| hits.value);
         self.matched.rule.limit.capacity().parse().is_ok_and(|capacity: f64| capacity >= cost as f64)
     }
 
-    /// The name of the limit, or the keys of its descriptor; in the characters that a quoted string of a header may have.
+    /// Returns the name of the limit, or the keys of its descriptor; in the characters that a quoted string of a
+    /// header may have.
     fn name(&self) -> String {
         let name = match self.matched.rule.name.as_str() {
             "" => Cow::from(

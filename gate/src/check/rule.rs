@@ -68,7 +68,7 @@ pub(super) struct Network {
 }
 
 impl Rules {
-    /// What the decider is asked about a request, as its proxy describes it.
+    /// Returns what the decider is asked about a request, as its proxy describes it.
     ///
     /// As in Envoy, a descriptor of which a value is missing is left out.
     pub fn request(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> messages::Request {
@@ -77,7 +77,7 @@ impl Rules {
         messages::Request { domain: self.domain.clone(), descriptors, hits_addend: 0 }
     }
 
-    /// The status of a denied request.
+    /// Returns the status of a denied request.
     pub fn denied_status(&self) -> StatusCode {
         self.denied_status
     }
@@ -122,7 +122,7 @@ impl Rule {
         self.descriptors.iter().filter_map(|one| one.of(forwarded, &captured)).collect()
     }
 
-    /// What the segments of its path are, if the request fits.
+    /// Returns the segments of its path, if the request fits.
     fn fits<'a>(&'a self, forwarded: &'a Forwarded<'_>) -> Option<Captured<'a>> {
         let host = forwarded.host.as_deref().unwrap_or_default();
         let method = forwarded.method.as_deref().unwrap_or_default();
@@ -187,7 +187,7 @@ fn network(address: IpAddr, v4: u8, v6: u8) -> String {
     format!("{}/{bits}", first_of(address, bits))
 }
 
-/// The first address of a network.
+/// Returns the first address of a network.
 fn first_of(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

@@ -33,10 +33,10 @@ impl Answer {
     }
 }
 
-/// The reply to each call, in their order. All are sent at once: one round trip.
+/// Returns the reply to each call, in their order. All are sent at once: one round trip.
 ///
 /// Plain limits on several nodes of a cluster are all or nothing too: if one denies, the others are refunded. So are they if
-/// a call fails, or nobody waits for the end.
+/// a call fails, or its caller has gone.
 pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, Error> {
     if let [call] = plan.calls.as_slice() {
         return Ok(vec![send(limiter, call).await?]);
@@ -84,7 +84,7 @@ fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> Jo
     joint
 }
 
-/// Whether Redis told what is in the bucket, now or when it denied.
+/// Returns whether Redis reported what is in the bucket, now or when it denied.
 pub(super) fn was_looked_at(decision: &Decision) -> bool {
     !(decision.degraded || decision.allowed && decision.remembered)
 }
@@ -137,7 +137,7 @@ impl Sent<'_> {
         self.answer.take()
     }
 
-    /// The answer when a plain limit denies the request, as it is after the refund.
+    /// Returns the answer when a plain limit denies the request, as it is after the refund.
     fn end_denied(mut self) -> Option<Answer> {
         if !self.call.is_plain || !self.is_allowed() {
             return self.keep();

@@ -29,7 +29,7 @@ pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     add(&counters.near_limit, near(outcome, left, within, near_limit_ratio));
 }
 
-/// How many of the hits `within` the limit are beyond `NEAR_LIMIT_RATIO` of it, when so much was `left`.
+/// Returns how many of the hits `within` the limit are beyond `NEAR_LIMIT_RATIO` of it, when so much was `left`.
 fn near(outcome: &Outcome<'_>, left: u64, within: u64, near_limit_ratio: f64) -> u64 {
     let capacity: f32 = outcome.asked.rule.limit.capacity().parse().unwrap_or(0.0);
     let far = (capacity * near_limit_ratio as f32).floor();

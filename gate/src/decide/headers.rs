@@ -38,7 +38,7 @@ fn header(name: &str, value: String) -> HeaderValue {
     HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
 }
 
-/// When the same request passes: all plain limits must allow it, and one of the quotas. None if it never will.
+/// Returns when the same request passes: all plain limits must allow it, and one of the quotas. None if it never will.
 fn retry_after_s(outcomes: &[Option<Outcome<'_>>]) -> Option<i64> {
     let over = || outcomes.iter().flatten().filter(|outcome| outcome.denies());
     let wait_ms = |outcome: &Outcome<'_>| Some(outcome.decision.retry_after_ms).filter(|ms| *ms >= 0);
@@ -51,7 +51,7 @@ fn retry_after_s(outcomes: &[Option<Outcome<'_>>]) -> Option<i64> {
     Some(ms?.saturating_add(999) / 1000)
 }
 
-/// What the proxy may use further on: the request, and the `metadata` of the limits that it passed.
+/// Returns what the proxy may use further on: the request, and the `metadata` of the limits that it passed.
 pub(super) fn metadata(request: &Request, outcomes: &[Option<Outcome<'_>>]) -> Struct {
     let descriptors = request.descriptors.iter().map(|one| Kind::StructValue(describe(one)).into_value());
     let mut all = Struct::default();

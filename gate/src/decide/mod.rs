@@ -235,7 +235,7 @@ impl Decider {
     }
 }
 
-/// The limits, if the request is one and there are some.
+/// Returns the limits, if the request is one and there are some.
 fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits, Refusal> {
     let descriptors = &request.descriptors;
     let mistake = if request.domain.is_empty() {

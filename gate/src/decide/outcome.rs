@@ -19,7 +19,7 @@ pub(super) struct Outcome<'a> {
     pub(super) is_refund: bool,
 }
 
-/// The outcome of each descriptor; none of those that pass without a limit.
+/// Returns the outcome of each descriptor; none of those that pass without a limit.
 pub(super) fn outcomes<'a>(plan: &'a Plan, answers: &[Answer]) -> Vec<Option<Outcome<'a>>> {
     plan.fates
         .iter()
@@ -53,12 +53,12 @@ fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<O
 }
 
 impl Outcome<'_> {
-    /// Whether the descriptor's own status is OVER_LIMIT.
+    /// Returns whether the descriptor's own status is OVER_LIMIT.
     pub(super) fn denies(&self) -> bool {
         self.is_over && !self.asked.rule.shadow_mode
     }
 
-    /// What the reply says of the descriptor.
+    /// Returns what the reply says of the descriptor.
     pub(super) fn status(&self) -> Status {
         let code = if self.denies() { Code::OverLimit } else { Code::Ok };
         let is_known = !self.decision.degraded;
@@ -73,7 +73,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Until the bucket is full, or until the same call passes. Rounded up, because Envoy cuts fractions off.
+    /// Returns the time until the bucket is full, or until the same call passes. Rounded up, because Envoy cuts fractions off.
     fn reset_after_s(&self) -> i64 {
         let ms = if self.is_over { self.decision.retry_after_ms } else { self.decision.reset_after_ms };
         let ms = u64::try_from(ms).unwrap_or(self.asked.rule.unit_ms);

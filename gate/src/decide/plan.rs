@@ -160,8 +160,8 @@ fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
 }
 
 impl Terms<'_> {
-    /// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit: the file says
-    /// `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
+    /// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit:
+    /// the file says `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
     fn kind(&self, rule: &Rule, bucket: &str, descriptor: &Descriptor, is_quota: bool) -> Kind {
         let own_hits = descriptor.hits_addend.as_ref().map(|hits| hits.value);
         match (self.reports, own_hits) {
@@ -185,7 +185,7 @@ fn have_same_tag(prefix: &str, one: &str, other: &str) -> bool {
     hash_tag(&format!("{prefix}{one}")) == hash_tag(&format!("{prefix}{other}"))
 }
 
-/// The part of a key that decides its slot in a cluster.
+/// Returns the part of a key that decides its slot in a cluster.
 fn hash_tag(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)

@@ -6,7 +6,7 @@ use super::plan::{Fate, Plan};
 use super::Policy;
 use crate::messages::{Code, Request, Response, Status};
 
-/// The reply, and whether only `SHADOW_MODE` lets the request pass.
+/// Returns the reply, and whether only `SHADOW_MODE` lets the request pass.
 pub(super) fn reply(
     request: &Request,
     plan: &Plan,

@@ -27,7 +27,7 @@ use crate::messages;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Calls with one reply. The replies of others, to those who watch the health or ask for descriptions, have no end.
+/// Calls with one reply. The replies of health watches and reflection have no end.
 const UNARY: [&str; 2] = [SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check"];
 
 /// Requests of proxies have a few hundred bytes.

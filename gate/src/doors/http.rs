@@ -45,7 +45,7 @@ const LARGE_REPLY_BYTES: usize = 1 << 16;
 /// A request whose body has not arrived by then ends.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is asked on `PORT`.
+/// Returns the routes of `PORT`.
 pub fn main_routes(gate: Arc<Gate>) -> Router {
     Router::new()
         .route("/healthcheck", any(healthcheck))
@@ -55,12 +55,12 @@ pub fn main_routes(gate: Arc<Gate>) -> Router {
         .with_state(gate)
 }
 
-/// What is asked on `DEBUG_PORT`.
+/// Returns the routes of `DEBUG_PORT`.
 pub fn debug_routes(gate: Arc<Gate>) -> Router {
     Router::new().route("/rlconfig", get(rlconfig)).with_state(gate)
 }
 
-/// What Prometheus asks on `PROMETHEUS_ADDR`.
+/// Returns the routes of `PROMETHEUS_ADDR`.
 pub fn prometheus_routes(gate: Arc<Gate>, path: &str) -> Router {
     Router::new().route(path, get(metrics)).with_state(gate)
 }

@@ -38,19 +38,19 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// A place for a request, which is refused if there are too many.
+    /// Returns a place for a request, which is refused if there are too many.
     pub(super) fn request(self: &Arc<Self>) -> Arc<Held> {
         let others = self.requests.fetch_add(1, Ordering::Relaxed);
         let is_refused = AtomicBool::new(others >= MOST_REQUESTS);
         Arc::new(Held { of: self.clone(), bytes: AtomicUsize::new(0), is_refused })
     }
 
-    /// Whether so many requests wait for their refusal that connections must not be read before they have it.
+    /// Returns whether so many requests wait for their refusal that connections must not be read before they have it.
     pub(super) fn is_crowded(&self) -> bool {
         self.requests.load(Ordering::Relaxed) > 2 * MOST_REQUESTS
     }
 
-    /// A place for a reply without an end; none if there are too many.
+    /// Returns a place for a reply without an end; none if there are too many.
     pub(super) fn stream(self: &Arc<Self>) -> Option<Stream> {
         let stream = Stream(self.clone());
         let others = self.streams.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Held {
         has_memory
     }
 
-    /// Whether there was no place for it, or no memory.
+    /// Returns whether there was no place for it, or no memory.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl Drop for Held {
     }
 }
 
-/// The reply to a request for which there is no place or no memory.
+/// Returns the reply to a request for which there is no place or no memory.
 pub(super) fn too_many() -> Status {
     Status::resource_exhausted("too many unfinished requests")
 }
@@ -163,7 +163,7 @@ impl<B: Body<Data = Bytes, Error: Into<StdError>> + Unpin> Body for Arriving<B> 
     }
 }
 
-/// A reply that keeps a place until its end.
+/// Returns a reply that keeps a place until its end.
 pub(super) fn until_end<B: Body>(body: B, place: Stream) -> impl Body<Data = B::Data, Error = B::Error> {
     body.map_frame(move |frame| {
         let _ = &place;
@@ -171,7 +171,7 @@ pub(super) fn until_end<B: Body>(body: B, place: Stream) -> impl Body<Data = B::
     })
 }
 
-/// A reply that holds memory until it is sent: servers drop a body before they have sent its last bytes.
+/// Returns a reply that holds memory until it is sent: servers drop a body before they have sent its last bytes.
 pub(super) fn until_sent<B: Body<Data = Bytes>>(
     body: B,
     held: Arc<Held>,

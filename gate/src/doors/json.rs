@@ -118,7 +118,7 @@ fn number<T: TryFrom<u64>>(json: &Json, name: &str) -> Result<T, String> {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is whole and in the range
 fn whole(number: f64) -> Option<u64> {
-    // Beyond 2^53 a float is not what somebody wrote.
+    // Beyond 2^53 a float is not the number that was written.
     let is_whole = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
     is_whole.then_some(number as u64)
 }
@@ -205,7 +205,7 @@ fn of_value(value: &Value) -> Json {
     }
 }
 
-/// A whole number without a point.
+/// Returns a whole number without a point.
 #[allow(clippy::cast_possible_truncation)] // it is whole and in the range
 fn of_number(number: f64) -> Json {
     if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 {

@@ -29,8 +29,8 @@ const MOST_CONNECTIONS: u64 = 10_000;
 /// File descriptors for everything else: Redis, files that are read, and listeners with few connections.
 const OTHER_FILES: u64 = 200;
 
-/// How many connections each of the two listeners that proxies use may have. Raises the limit of open files as far as this
-/// process may: it is often 1,024, for the sake of programs that this one is not.
+/// Returns how many connections each of the two listeners that proxies use may have. Raises the limit of open files as
+/// far as this process may: it is often 1,024, for the sake of programs that this one is not.
 pub fn most_connections() -> usize {
     let mut limits = getrlimit(Resource::Nofile);
     if setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok() {
@@ -128,7 +128,7 @@ impl Listener {
         }
     }
 
-    /// Accepts connections until nobody receives them.
+    /// Accepts connections until the receiver is dropped.
     pub fn connections(self, tls: Option<Arc<Tls>>, terms: Terms) -> mpsc::Receiver<io::Result<Connection>> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -248,7 +248,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Who is at the other end; nobody knows for a Unix socket.
+/// Returns the address of the other end, which a Unix socket does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub Option<IpAddr>);
 

@@ -97,14 +97,14 @@ impl Health {
         self.publish().await;
     }
 
-    /// Whether proxies should ask.
+    /// Returns whether proxies should ask.
     pub fn is_serving(&self) -> bool {
         let [redis, limits, stopping] =
             [&self.redis, &self.limits, &self.stopping].map(|state| state.load(Ordering::Relaxed));
         redis && limits && !stopping
     }
 
-    /// Tells those who watch.
+    /// Reports it to the watchers.
     pub async fn publish(&self) {
         let status = if self.is_serving() { ServingStatus::Serving } else { ServingStatus::NotServing };
         self.reporter.set_service_status("ratelimit", status).await;

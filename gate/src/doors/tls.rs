@@ -66,7 +66,7 @@ impl Tls {
         Ok(Some(Self { paths, read: Mutex::new(texts), config }))
     }
 
-    /// The files that it reads.
+    /// Returns the files that it reads.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.paths.chain, &self.paths.key].into_iter().chain(&self.paths.authorities)
     }

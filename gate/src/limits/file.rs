@@ -110,13 +110,13 @@ struct Fields<'n, 'a> {
 }
 
 impl<'n, 'a> Fields<'n, 'a> {
-    /// The value of a key, unless there is none.
+    /// Returns the value of a key, unless there is none.
     fn get(&self, key: &str) -> Option<&'n Node<'a>> {
         let (_, value) = self.values.iter().find(|(each, _)| *each == key)?;
         Some(*value).filter(|value| !value.is_nothing())
     }
 
-    /// The line of a value, or of the mapping.
+    /// Returns the line of a value, or of the mapping.
     fn line_of(&self, key: &str) -> usize {
         self.get(key).map_or(self.line, |value| value.line)
     }
@@ -203,7 +203,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The mappings of a list.
+    /// Returns the mappings of a list.
     fn items<'n, 'a>(&mut self, fields: &Fields<'n, 'a>, key: &str, kind: Kind) -> Vec<Fields<'n, 'a>> {
         let Some(node) = fields.get(key) else { return Vec::new() };
         let Data::List(items) = &node.data else {
@@ -223,7 +223,7 @@ impl Reader<'_> {
         maps
     }
 
-    /// A text, also one that looks like a number; empty if there is none.
+    /// Returns a text, also one that looks like a number; empty if there is none.
     fn text(&mut self, fields: &Fields<'_, '_>, key: &str) -> String {
         match fields.get(key) {
             Some(Node { data: Data::Scalar(scalar), .. }) => scalar.text.clone().into_owned(),
@@ -422,12 +422,12 @@ impl Reader<'_> {
     }
 }
 
-/// Whether it can be a key: a text, and not what YAML reads as a number or a truth.
+/// Returns whether it can be a key: a text, and not what YAML reads as a number or a truth.
 fn is_name(scalar: &Scalar<'_>) -> bool {
     scalar.meaning() == Meaning::Text
 }
 
-/// A whole number, also as `1_000`; not with zeros in front, which YAML 1.1 reads as octal.
+/// Returns a whole number, also as `1_000`; not with zeros in front, which YAML 1.1 reads as octal.
 fn whole(text: &str) -> Option<u32> {
     let digits = text.replace('_', "");
     let is_octal = digits.len() > 1 && digits.starts_with('0');
@@ -438,7 +438,7 @@ fn whole(text: &str) -> Option<u32> {
     }
 }
 
-/// A value in a message: texts in quotes.
+/// Returns a value in a message: texts in quotes.
 fn quoted(node: &Node<'_>) -> String {
     match node.data {
         Data::Scalar(_) => format!("'{}'", node.shown()),

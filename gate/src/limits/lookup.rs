@@ -118,7 +118,8 @@ impl Domain {
         Self { name: name.to_owned(), encoded, level: draft.finish(name) }
     }
 
-    /// The limit of a descriptor; `hash_tag_key` is the key of the entry that its bucket has in the hash tag, if it is there.
+    /// Returns the limit of a descriptor; `hash_tag_key` is the key of the entry that its bucket has in the hash tag,
+    /// if it is there.
     pub(super) fn find(&self, descriptor: &Descriptor, hash_tag_key: Option<&str>) -> Option<Matched> {
         let entries = &descriptor.entries;
         let tagged = tagged(entries, hash_tag_key);
@@ -145,7 +146,7 @@ impl Domain {
         Some(steps)
     }
 
-    /// The name of the metrics, as envoyproxy/ratelimit makes it.
+    /// Returns the name of the metrics, as envoyproxy/ratelimit makes it.
     fn metric(&self, steps: &[Step<'_>]) -> String {
         let last = steps.last().map(|step| step.place);
         if last.is_some_and(|place| place.flags.detailed_metric) {
@@ -168,8 +169,8 @@ impl Domain {
         metric
     }
 
-    /// What the descriptor itself has as its limit. Its bucket is its own: at another limit it would clamp that of the file.
-    /// `None` without a unit that there is.
+    /// Returns the limit that the descriptor itself has. Its bucket is its own: at another limit it would clamp
+    /// that of the file. `None` without a unit that there is.
     fn overridden(&self, entries: &[Entry], tagged: usize, limit: &Override) -> Option<Matched> {
         let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
         let rule = Rule::of(rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?);
@@ -193,7 +194,7 @@ impl Domain {
     }
 }
 
-/// The place of the entry that goes into the hash tag.
+/// Returns the place of the entry that goes into the hash tag.
 fn tagged(entries: &[Entry], hash_tag_key: Option<&str>) -> usize {
     hash_tag_key.and_then(|key| entries.iter().position(|entry| entry.key == key)).unwrap_or(0)
 }
@@ -254,13 +255,13 @@ fn compare(composite: &str, entry: &Entry, with_value: bool) -> Ordering {
     begin.cmp(key).then_with(|| separator.cmp(b"_")).then_with(|| rest.cmp(value))
 }
 
-/// The part of a pattern that stands for the value; all of it where the key itself has the `*`.
+/// Returns the part of a pattern that stands for the value; all of it where the key itself has the `*`.
 fn pattern_behind<'a>(composite: &'a str, key: &str) -> &'a str {
     composite.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(composite)
 }
 
 impl Wildcard {
-    /// Whether it fits `key_value`; each `*` is anything, also nothing.
+    /// Returns whether it fits `key_value`; each `*` is anything, also nothing.
     fn fits(&self, entry: &Entry) -> bool {
         let [first, middle @ .., last] = &*self.pieces else { return false };
         // Nearly always the first piece begins with the key, and the rest is about the value.
@@ -308,7 +309,7 @@ impl<'a> Step<'a> {
         (&self.entry.key, value)
     }
 
-    /// The value as it names the metrics, unless they are detailed.
+    /// Returns the value as it names the metrics, unless they are detailed.
     fn metric_value(&self) -> &'a str {
         let flags = self.place.flags;
         match self.by {
@@ -320,7 +321,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Whether its part of the metrics' name is the same for all requests: the one in the path.
+    /// Returns whether its part of the metrics' name is the same for all requests: the one in the path.
     fn is_as_in_file(&self) -> bool {
         let flags = self.place.flags;
         match self.by {

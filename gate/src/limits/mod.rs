@@ -50,24 +50,24 @@ impl Limits {
         })
     }
 
-    /// Whether there is such a domain.
+    /// Returns whether there is such a domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// Whether no file has a domain.
+    /// Returns whether no file has a domain.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// The limit of a descriptor, if it has one: the override that it carries, or what the files say. None too for an unknown
-    /// domain.
+    /// Returns the limit of a descriptor, if it has one: the override that it carries, or what the files say. None too
+    /// for an unknown domain.
     pub fn find(&self, domain: &str, descriptor: &Descriptor) -> Option<Matched> {
         self.domains.get(domain)?.find(descriptor, self.hash_tag_key.as_deref())
     }
 
-    /// All limits, as `/rlconfig` shows them: one line each, sorted. Keys that envoyproxy/ratelimit does not know are at the end
-    /// of their lines.
+    /// Returns all limits, as `/rlconfig` shows them: one line each, sorted. Keys that envoyproxy/ratelimit does not
+    /// know are at the end of their lines.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
         self.each_rule(&mut |path, rule| lines.push(line(path, rule)));
@@ -82,7 +82,7 @@ impl Limits {
         }
     }
 
-    /// How many limits there are.
+    /// Returns how many limits there are.
     fn count(&self) -> usize {
         let mut count: usize = 0;
         self.each_rule(&mut |_, _| count = count.saturating_add(1));

@@ -18,7 +18,7 @@ const UNITS: [(Unit, u64, &str, &str); 7] = [
     (Unit::Year, 365 * DAY_MS, "365d", "y"),
 ];
 
-/// A limit, in the words of all who ask for it.
+/// A limit, in the terms of each protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub limit: Limit,
@@ -27,7 +27,7 @@ pub(super) struct Terms {
     pub most_debt: u64,
 }
 
-/// The unit of that name, in any case.
+/// Returns the unit of that name, in any case.
 pub(super) fn unit(name: &str) -> Option<Unit> {
     UNITS.iter().map(|(unit, ..)| *unit).find(|unit| unit.as_str_name().eq_ignore_ascii_case(name))
 }
@@ -77,12 +77,12 @@ pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Terms, Limit
     Ok(Terms { limit, current, unit_ms: unit_ms.ceil() as u64, most_debt: tokens.max(1.0) as u64 })
 }
 
-/// Whether a number of tokens is above 0 and grants no whole one.
+/// Returns whether a number of tokens is above 0 and grants no whole one.
 pub(super) fn is_part_of_one(capacity: &str) -> bool {
     capacity.parse().is_ok_and(|tokens: f64| tokens > 0.0 && tokens < 1.0)
 }
 
-/// Whether it is a rate of 0, which the module accepts for pools.
+/// Returns whether it is a rate of 0, which the module accepts for pools.
 pub(super) fn is_zero(rate: &str) -> bool {
     rate.parse().is_ok_and(|tokens: f64| tokens == 0.0)
 }
@@ -121,7 +121,7 @@ fn longest_ms(unit_ms: u64, is_calendar: bool) -> u64 {
     unit_ms + if is_calendar && unit_ms >= 30 * DAY_MS { DAY_MS } else { 0 }
 }
 
-/// The shortest unit of replies that is a multiple of the period, and how many whole tokens come in it.
+/// Returns the shortest unit of replies that is a multiple of the period, and how many whole tokens come in it.
 fn in_whole_units(count: &str, period_ms: Option<u64>) -> Option<(u32, Unit)> {
     let count: f64 = count.parse().ok()?;
     let period_ms = period_ms?;

@@ -36,14 +36,14 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the file asks for a bucket that `unit` and `requests_per_unit` alone do not make.
+    /// Returns whether the file asks for a bucket that `unit` and `requests_per_unit` alone do not make.
     pub(super) fn is_of_ours(&self) -> bool {
         let requests = self.current.requests_per_unit;
         rate::per_unit(requests, self.current.unit(), None, false)
             .map_or(true, |plain| plain.limit != self.limit)
     }
 
-    /// A plain limit.
+    /// Returns a plain limit.
     pub(super) fn of(terms: Terms) -> Self {
         let Terms { limit, current, unit_ms, most_debt } = terms;
         Self {

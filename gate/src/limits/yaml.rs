@@ -102,7 +102,7 @@ impl Scalar<'_> {
     }
 }
 
-/// A number in decimal notation, also as `1_000`; others stay text.
+/// Returns a number in decimal notation, also as `1_000`; others stay text.
 fn number(text: &str) -> Option<f64> {
     let may_be = text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'))
         && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' | b'_'));
@@ -114,7 +114,7 @@ fn number(text: &str) -> Option<f64> {
 }
 
 impl<'a> Node<'a> {
-    /// Whether it is left out: `key:` alone, or `null`.
+    /// Returns whether it is left out: `key:` alone, or `null`.
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(&self.data, Data::Scalar(scalar) if scalar.meaning() == Meaning::Nothing)
     }
@@ -149,7 +149,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A text of a file in a message: cut, and without line breaks and other control characters.
+/// Returns a text of a file in a message: cut, and without line breaks and other control characters.
 pub(crate) fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 200;
     let mut shown: String =
@@ -318,7 +318,7 @@ impl<'a> Reader<'a, '_> {
         own
     }
 
-    /// The pairs of a mapping, or of a list of mappings.
+    /// Returns the pairs of a mapping, or of a list of mappings.
     fn mergeable(&mut self, value: Node<'a>) -> Pairs<'a> {
         let maps = match value.data {
             Data::List(maps) => maps,

@@ -9,7 +9,7 @@ use tokenbucket_client::{Server, ServerOptions};
 use super::{RedisType, Settings, SocketType};
 
 impl Settings {
-    /// The server, the master or the cluster of `REDIS_URL`. Connects later.
+    /// Returns the server, the master or the cluster of `REDIS_URL`. Connects later.
     ///
     /// # Errors
     ///
@@ -50,7 +50,8 @@ impl Settings {
         self.with_certificates(info.set_redis_settings(settings))
     }
 
-    /// A URL says what it is; `host:port` and paths are as in envoyproxy/ratelimit. Errors do not show it: it may have a password.
+    /// A URL says what it is; `host:port` and paths are as in envoyproxy/ratelimit. Errors do not show it: it
+    /// may have a password.
     fn address(&self, url: &str) -> Result<ConnectionInfo, String> {
         let wrong = |reason: &str| format!("REDIS_URL: {reason}");
         if url.contains("://") {

@@ -6,7 +6,7 @@ use log::LevelFilter;
 
 use crate::decide::OnError;
 
-/// What Go's `ParseBool` takes.
+/// Reads what Go's `ParseBool` takes.
 pub(super) fn bool_of_go(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -15,7 +15,7 @@ pub(super) fn bool_of_go(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What Go's `ParseDuration` takes, except negative ones: `100ms`, `1h30m`, `1.5s`.
+/// Reads what Go's `ParseDuration` takes, except negative ones: `100ms`, `1h30m`, `1.5s`.
 pub(super) fn duration_of_go(text: &str) -> Result<Duration, String> {
     let wrong = || "must be a duration such as 100ms, 1.5s or 24h".to_owned();
     if text == "0" {
@@ -47,7 +47,7 @@ pub(super) fn duration_of_go(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The levels of envoyproxy/ratelimit; what is above `error` there is `error`.
+/// Returns the levels of envoyproxy/ratelimit; what is above `error` there is `error`.
 pub(super) fn level(text: &str) -> Result<LevelFilter, String> {
     match text.to_ascii_lowercase().as_str() {
         "trace" => Ok(LevelFilter::Trace),

@@ -107,7 +107,7 @@ impl Client {
         self.decide(context, now_us, |call| (self.deny)(call).map(Answer::Decided).map(Some))
     }
 
-    /// The keys of the call.
+    /// Returns the keys of the call.
     pub(super) fn keys(&self) -> impl Iterator<Item = &OwnedString> {
         let (first, count) = match self.spec.keys {
             Keys::EveryFourth { first } => (first, usize::MAX),
@@ -134,7 +134,7 @@ impl Client {
 /// The longest key for which another one is made.
 const LONGEST_KEY: usize = 1024;
 
-/// A key in the slot of `key` that no client is likely to create, if there is one.
+/// Returns a key in the slot of `key` that no client is likely to create, if there is one.
 ///
 /// When a key is created, the server walks all clients that are blocked on it, and the bucket of a mutex is created at each
 /// grant. Servers want a key that is in the slot of the call, and need not exist.

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenbucket_core::queue::Db;
 
-/// What the data type tells when a key goes, or gets another value.
+/// What the server calls when a key goes, or gets another value.
 pub(in crate::redis) const UNLINK: Unlink = (unlink, unlink_in_db);
 
 /// A key, with its database where that is known.
@@ -24,7 +24,7 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_v
     unsafe { Argument::of(&key) }.into_iter().for_each(|key| gone(None, key));
 }
 
-/// The same with the database (7.0 on).
+/// What it calls from 7.0 on, with the database.
 unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
     // SAFETY: the table of functions was filled before; the context is valid for this call.
     unsafe {

@@ -8,7 +8,7 @@
 //! - A client is blocked on a key in the slot of its call, without a time-out of the server's, and is served by `UnblockClient`. Blocked
 //!   otherwise, a client that is served in the turn in which its time is over gets no reply (6.0 to 7.0), or ends the
 //!   server (7.2.4); and no version sends it elsewhere when its slot moves.
-//! - Nothing is written from callbacks that tell of a key that goes: the write would stand before the `DEL` in the stream of
+//! - Nothing is written from the callbacks of a key that goes: the write would stand before the `DEL` in the stream of
 //!   replicas. They mark the bucket, and a timer serves.
 //! - Nothing is written by the timer while clients are paused: that ends the server.
 
@@ -66,7 +66,7 @@ pub(crate) type Part = tokenbucket_core::queue::Part<OwnedString>;
 struct WaitingCalls {
     queue: Queue<OwnedString>,
     clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// The same by the server's handle.
+    /// Their arrivals by the server's handle.
     blocked: HashMap<usize, Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     timer: Option<(raw::RedisModuleTimerID, i64)>,
@@ -114,7 +114,7 @@ pub(crate) fn is_any() -> bool {
     info::counters().waiting() > 0
 }
 
-/// Whether a call may wait: not in a transaction, a script, or on a replica.
+/// Returns whether a call may wait: not in a transaction, a script, or on a replica.
 ///
 /// # Errors
 /// [`Error::TooManyWaiters`].
@@ -150,7 +150,7 @@ pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) 
     true
 }
 
-/// Micro-tokens that waiting calls want of a bucket before a call may take any, which came later.
+/// Returns micro-tokens that waiting calls want of a bucket before a call may take any, which came later.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
     with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
 }

@@ -5,7 +5,7 @@ use super::super::spec::Spec;
 use redis_module::raw;
 use std::io;
 
-/// The user of a client, on servers where a module can ask for it (from 7.0 on).
+/// Returns the user of a client, on servers where a module can ask for it (from 7.0 on).
 pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedString> {
     // SAFETY: the table of functions was filled before, and the context is valid for the call. The name is ours to free.
     unsafe {
@@ -14,7 +14,7 @@ pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedStr
     }
 }
 
-/// The error of a call whose user lost the right to it while it waited; `None` if the user may call it.
+/// Returns the error of a call whose user lost the right to it while it waited; `None` if the user may call it.
 pub(super) fn refusal(user: &OwnedString, spec: &Spec, arguments: &[OwnedString]) -> Option<String> {
     let command = OwnedString::new(spec.name.to_bytes());
     let mut call: Vec<_> = std::iter::once(&command).chain(arguments).map(|argument| argument.0).collect();

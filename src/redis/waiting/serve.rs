@@ -1,4 +1,4 @@
-//! Serving those whose turn it is: around the module's own write commands, and by its timer.
+//! Serving the calls whose turn it is: around the module's own write commands, and by its timer.
 
 use super::super::api::{context_flags, replication_info, server, server_setting, subscribe};
 use super::super::clock::{now_us, system_now_us};
@@ -19,16 +19,16 @@ use tokenbucket_core::queue::{Arrival, Levels};
 
 /// How long to wait before looking again, in microseconds, while nothing may be written.
 const PAUSED_US: i64 = 10_000;
-/// The same of a call that was denied although it was its turn.
+/// How long to wait before examining a call again that was denied although it was its turn, in microseconds.
 const DENIED_US: i64 = 1_000;
 
-/// What a server says to clients that it stops blocking because it has become a replica.
+/// What a server replies to blocked clients when it becomes a replica.
 const NOW_A_REPLICA: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
-/// Said where the server itself says nothing.
+/// The reply where the server itself sends none.
 const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any more";
 
-/// Serves whose turn it is before a write command of the module.
+/// Serves the calls whose turn it is before a write command of the module.
 #[cold]
 #[inline(never)]
 pub(in crate::redis) fn before_command(call: Call) {
@@ -38,7 +38,7 @@ pub(in crate::redis) fn before_command(call: Call) {
     serve(call.context, call.now_us());
 }
 
-/// The same after it.
+/// Serves the calls whose turn it is after a write command of the module.
 #[cold]
 #[inline(never)]
 pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
@@ -51,7 +51,7 @@ fn mark_keys(call: &Call) {
     with_calls(|calls| call.arguments().iter().for_each(|argument| calls.queue.mark(db, argument.as_ref())));
 }
 
-/// Makes what is needed outside of commands, and asks to be told when databases are flushed or swapped.
+/// Makes what is needed outside of commands, and subscribes to flushed and swapped databases.
 pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
     // SAFETY: the table of functions was filled before. Both make a context that stays until the server ends.
     let own = unsafe {
@@ -202,8 +202,8 @@ fn cannot_write(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
 /// time took 8 % of the time of a server that served 700 calls a second.
 const REPLICAS_READ_EVERY_US: i64 = 50_000;
 
-/// Whether the server refuses writes because it has fewer replicas than `min-replicas-to-write`: it checks the commands of
-/// clients only.
+/// Returns whether the server refuses writes because it has fewer replicas than `min-replicas-to-write`: it checks the
+/// commands of clients only.
 fn lacks_replicas(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
     static LACKS: AtomicBool = AtomicBool::new(false);
     static READ_AT_US: AtomicI64 = AtomicI64::new(i64::MIN);
@@ -267,7 +267,7 @@ fn arrivals() -> Vec<Arrival> {
     with_calls(|calls| calls.queue.arrivals().collect())
 }
 
-/// The client of a call that waits. Not to be used any more once its call has left.
+/// Returns the client of a call that waits. Not to be used any more once its call has left.
 fn client<'turn>(arrival: Arrival) -> Option<&'turn Client> {
     let client = with_calls(|calls| calls.clients.get(&arrival).copied());
     // SAFETY: the server keeps it until `on_free`, which does not come while we serve.

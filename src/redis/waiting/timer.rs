@@ -1,4 +1,4 @@
-//! The one timer of those who wait.
+//! The one timer of the calls that wait.
 
 use super::super::api::server;
 use super::{is_any, with_calls, CONTEXT};
@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
 
-/// How often to look, in microseconds, where the server does not tell: that keys go, or that a slot is ours again.
+/// How often to look, in microseconds, where the server does not report that keys go, or that a slot is ours again.
 pub(super) const POLL_US: i64 = 100_000;
 /// At least so long for each call that waits. To look takes up to 3 microseconds a call, so less than a hundredth of
 /// the time.
@@ -61,7 +61,7 @@ pub(super) fn disarm() {
     }
 }
 
-/// When to look at all buckets again where the server does not tell that keys go.
+/// Returns when to look at all buckets again where the server does not report that keys go.
 fn next_poll_us() -> i64 {
     with_calls(|calls| {
         let count = i64::try_from(calls.queue.count()).unwrap_or(i64::MAX);
@@ -69,7 +69,7 @@ fn next_poll_us() -> i64 {
     })
 }
 
-/// Whether it is time to look at all buckets, which is noted.
+/// Returns whether it is time to look at all buckets, which is noted.
 pub(super) fn begins_poll(now_us: i64) -> bool {
     let is_due = !tells_of_keys() && next_poll_us() <= now_us;
     if is_due {
@@ -78,7 +78,7 @@ pub(super) fn begins_poll(now_us: i64) -> bool {
     is_due
 }
 
-/// Whether the server tells types when keys go: since 6.2, as it lets them be defragmented.
+/// Returns whether the server calls types when keys go: since 6.2, as it lets them be defragmented.
 pub(super) fn tells_of_keys() -> bool {
     // SAFETY: the table of functions was filled when the module was loaded.
     unsafe { raw::RedisModule_DefragAlloc }.is_some()

@@ -38,7 +38,7 @@ impl Levels<OwnedString> for Turn {
     }
 }
 
-/// What an open key holds.
+/// Returns what an open key holds.
 pub(super) fn seen<'key>(key: &'key BucketKey) -> Seen<'key> {
     Seen::new(key.bucket(), key.holds(), key.call().now_us())
 }
