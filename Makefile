@@ -98,7 +98,7 @@ test-turns: ## Try every sequence of five events of calls that wait: 13 million,
 	cargo test $(CORE) --test pure -- --ignored every_sequence
 
 .PHONY: test-server
-test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=memory:: is a test-name filter)
+test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=maxmemory:: is a test-name filter)
 	@scripts/check.sh server '$(SERVER)'
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')

@@ -90,7 +90,7 @@ func (n *node) wrong(err error) error {
 		return ErrCrossSlot
 	case first == "MOVED" || first == "ASK":
 		return &wrongError{text: strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), server: n.who, kind: ErrClusterNode, cause: err}
-	case first == "ERR" && !strings.HasPrefix(line, tooManyWaiters):
+	case first == "ERR" && !strings.Contains(line, tooManyWaiters):
 		return &wrongError{text: line, server: n.who, kind: ErrBadArgument, cause: err}
 	case isLine:
 		return &wrongError{text: line, server: n.who, cause: err}
@@ -162,7 +162,7 @@ var faults = map[string]fault{
 
 const (
 	tooManyClients = "ERR max number of clients"
-	tooManyWaiters = "ERR tokenbucket.max-waiters"
+	tooManyWaiters = "tokenbucket.max-waiters"
 )
 
 func faultOf(err error) fault {

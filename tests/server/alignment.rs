@@ -1,7 +1,7 @@
 //! Servers that keep the size of a block in front of it align blocks to 8 bytes and no more, as those of Alpine do.
 
 use super::holds::{fill, uuid};
-use super::memory::send_all;
+use super::maxmemory::send_all;
 use super::persistence::{assert_stored, everything};
 use crate::common::calls::{prepare, CALLS};
 use crate::common::engine::foreign_compiler;

@@ -1,6 +1,6 @@
 //! Holds as a client sees them: tokens that are taken under a name, and come back by themselves.
 
-use super::memory::send_all;
+use super::maxmemory::send_all;
 use super::stories::{play, play_all};
 use crate::common::judged_calls::{self, JudgedCalls};
 use crate::common::model::{HoldOperation, Limit};
@@ -28,14 +28,14 @@ fn a_bucket_has_at_most_max_holds_holds() {
     let story = "TB.MHOLD 1 5000 a k 10 0 1 => [1 9 0 5000 [[1 9 0 5000]]]
         TB.HOLD k 10 0 1 5000 b => [1 8 0 5000]
         TB.HOLD k 10 0 1 5000 c => [1 7 0 5000]
-        TB.HOLD k 10 0 1 5000 d => ERR the bucket has tokenbucket.max-holds holds already
-        TB.MHOLD 2 5000 d l 10 0 1 k 10 0 1 => ERR the bucket has tokenbucket.max-holds holds already (bucket 2 of 2)
+        TB.HOLD k 10 0 1 5000 d => ERR too many holds in the bucket (tokenbucket.max-holds)
+        TB.MHOLD 2 5000 d l 10 0 1 k 10 0 1 => ERR too many holds in the bucket (tokenbucket.max-holds) (bucket 2 of 2)
         TB.HOLD k 10 0 2 6000 a => [1 6 0 6000]
         TB.HOLD k 10 0 0 6000 d => [1 6 0 6000]
         (5 seconds later)
         TB.HOLD k 10 0 1 5000 d => [1 7 0 5000]
         TB.HOLD k 10 0 1 5000 e => [1 6 0 5000]
-        TB.HOLD k 10 0 1 5000 f => ERR the bucket has tokenbucket.max-holds holds already";
+        TB.HOLD k 10 0 1 5000 f => ERR too many holds in the bucket (tokenbucket.max-holds)";
     play(&server, &mut client, story);
     if !is_before(7, 0) {
         let story = "CONFIG SET tokenbucket.max-holds 0 => ERR …

@@ -2,7 +2,7 @@
 //! does harm.
 
 use super::is_refused_before;
-use super::memory::send_all;
+use super::maxmemory::send_all;
 use crate::common::engine::Brand;
 use crate::common::server::reply_or_error;
 use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, wait_while_time_passes, Stored};

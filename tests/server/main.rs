@@ -24,7 +24,7 @@ mod info;
 mod io_threads;
 mod keyspace;
 mod listeners;
-mod memory;
+mod maxmemory;
 mod multi_take;
 mod payloads;
 mod persistence;

@@ -598,7 +598,7 @@ fn at_most_max_waiters_calls_wait() {
         "TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
         b: TB.BHOLD p 1 0 1 60000 b 60000
         c: TB.BHOLD p 1 0 1 60000 c 60000
-        TB.BHOLD p 1 0 1 60000 d 60000 => ERR tokenbucket.max-waiters calls wait already
+        TB.BHOLD p 1 0 1 60000 d 60000 => ERR too many waiting calls (tokenbucket.max-waiters)
         TB.BHOLD p 1 0 1 60000 d 0 => [0 0 60000 60000]
         TB.BTAKE free 1 1 1 60000 => [1 0 0 1000]
         b closes

@@ -18,7 +18,7 @@ use std::process::Command;
 /// Every command and error; everything that is done with a bucket's value; files, replication, settings, and hostile
 /// commands and payloads. Of a hundred thousand buckets it would take too long.
 const TESTS: &str = "command_table:: decisions:: errors:: expiry:: holds::decisions holds::stories hostile::any_bytes \
-    hostile::random keyspace:: memory::over_maxmemory multi_take:: payloads:: persistence:: replication:: replies:: \
+    hostile::random keyspace:: maxmemory::over_maxmemory multi_take:: payloads:: persistence:: replication:: replies:: \
     settings:: throttle:: top:: traces:: waiting:: waiting_attacks:: --skip active_defragmentation --skip milliseconds";
 
 /// Starts the server under valgrind, with a report of its own for each process, those that it forks included.

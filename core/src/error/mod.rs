@@ -101,7 +101,7 @@ impl Error {
             Self::Max => "ERR max must be a whole number of tokens from 1 to 1e12",
             Self::MaxWait => "ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000",
             Self::MaxTurnWait => "ERR max_wait_ms must be a whole number of milliseconds from 0 to 2592000000",
-            Self::TooManyWaiters => "ERR tokenbucket.max-waiters calls wait already",
+            Self::TooManyWaiters => "ERR too many waiting calls (tokenbucket.max-waiters)",
             Self::Rate => "ERR rate:",
             Self::RateOfPool => {
                 "ERR rate must be above 0 here; rate 0 (a semaphore) is for holds, TB.PEEK and TB.GIVE"
@@ -119,7 +119,7 @@ impl Error {
             Self::Id => "ERR id must be 1 to 128 bytes",
             Self::Used => "ERR used must be a decimal number of tokens from 0 to 1e12",
             Self::UsedOfPool => "ERR used must be 0 if the rate is 0 (nothing would refill it)",
-            Self::TooManyHolds => "ERR the bucket has tokenbucket.max-holds holds already",
+            Self::TooManyHolds => "ERR too many holds in the bucket (tokenbucket.max-holds)",
             Self::DuplicateKey => "ERR key must not be given twice in one call",
             Self::TopOption => "ERR options of TB.TOP are COUNT n and RESET, each at most once",
             Self::TopCount => "ERR COUNT must be a whole number of keys from 1 to 100000",

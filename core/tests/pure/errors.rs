@@ -69,7 +69,7 @@ fn a_wrong_call_is_told_by_its_argument() {
     }
     assert_eq!(Error::Max.to_string(), Error::Max.rule());
     let full = Refusal::from(Error::TooManyWaiters).line(BTAKE, &[b"k"]);
-    assert_eq!(full, "ERR tokenbucket.max-waiters calls wait already");
+    assert_eq!(full, "ERR too many waiting calls (tokenbucket.max-waiters)");
 }
 
 #[test]
