@@ -49,21 +49,14 @@ const NO_EXPIRY: i64 = -1;
 /// What a write leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A bucket without holds.
+    /// A bucket.
     Stored {
         /// What it holds.
         bucket: Bucket,
         /// When its key expires, in Unix milliseconds, if it does.
         expire_at_ms: Option<i64>,
-    },
-    /// A bucket whose holds have changed.
-    Changed {
-        /// What it holds.
-        bucket: Bucket,
-        /// When its key expires, in Unix milliseconds, if it does.
-        expire_at_ms: Option<i64>,
-        /// What became of its holds.
-        holds: HoldChanges,
+        /// What became of its holds; `None` if it has none, and had none before.
+        holds: Option<HoldChanges>,
     },
     /// No key: the bucket is full.
     Cleared,
@@ -90,6 +83,13 @@ pub enum HoldChange {
 }
 
 impl HoldChanges {
+    /// Returns the changes that make `holds` out of none.
+    #[must_use]
+    pub fn all(holds: &Holds) -> Self {
+        let changes: Vec<_> = holds.iter().cloned().map(HoldChange::Set).collect();
+        Self { dropped: 0, len: u32::try_from(changes.len()).unwrap_or(u32::MAX), changes }
+    }
+
     /// Makes `holds` what they are after the changes, once the first were dropped. Returns whether none is missing.
     pub fn apply(self, holds: &mut Holds) -> bool {
         if self.are_complete() && self.named_in(holds) < holds.len() {
@@ -209,8 +209,10 @@ impl Effect {
     pub fn encode(&self) -> Encoded {
         match self {
             Self::Cleared => Encoded::Cleared([VERSION]),
-            Self::Stored { bucket, expire_at_ms } => Encoded::Plain(fields(*bucket, *expire_at_ms)),
-            Self::Changed { bucket, expire_at_ms, holds } => {
+            Self::Stored { bucket, expire_at_ms, holds: None } => {
+                Encoded::Plain(fields(*bucket, *expire_at_ms))
+            }
+            Self::Stored { bucket, expire_at_ms, holds: Some(holds) } => {
                 let mut bytes = fields(*bucket, *expire_at_ms).to_vec();
                 holds.encode(&mut bytes);
                 Encoded::WithHolds(bytes)
@@ -234,11 +236,8 @@ impl Effect {
             at @ 0..=MAX_EXPIRE_AT_MS => Some(at),
             _ => return None,
         };
-        if rest.is_empty() {
-            return Some(Self::Stored { bucket, expire_at_ms });
-        }
-        let holds = HoldChanges::decode(rest)?;
-        Some(Self::Changed { bucket, expire_at_ms, holds })
+        let holds = if rest.is_empty() { None } else { Some(HoldChanges::decode(rest)?) };
+        Some(Self::Stored { bucket, expire_at_ms, holds })
     }
 }
 

@@ -6,9 +6,8 @@
 //! of counters; that is how much any count can be above the truth, and a key denied more often has a counter for certain.
 
 use crate::invariant::expected;
-use hashbrown::DefaultHashBuilder;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
-use std::mem::replace;
 
 /// Longer keys are cut to this many bytes.
 pub const MAX_KEY_LEN: usize = 1024;
@@ -19,27 +18,20 @@ pub struct Top {
     /// A quick one: colliding keys cost at most one comparison with every counter.
     hasher: DefaultHashBuilder,
     counters: Vec<Counter>,
-    /// From hashes to counters, each the first of a chain. Their number is a power of two.
-    chains: Vec<u32>,
+    /// The numbers of the counters, by the hashes of their keys.
+    numbers: HashTable<u32>,
     /// The counters by what they have counted, the largest first.
     order: Vec<Place>,
     /// From where on all are as small as the last.
     smallest: usize,
 }
 
-/// The number of no counter: where a chain ends.
-const NONE: u32 = u32::MAX;
-
 /// Why a counter of a number must be there.
 const IN_USE: &str = "the counter is in use";
-/// Why the chain of a hash must be there.
-const MASKED: &str = "the hash is masked by the number of chains";
 
 struct Counter {
     key: Vec<u8>,
     hash: u64,
-    /// The next in its chain.
-    next: u32,
     /// Where it stands in the order.
     place: u32,
     last_denied_ms: i64,
@@ -70,7 +62,7 @@ impl Top {
             max_counters,
             hasher: DefaultHashBuilder::default(),
             counters: Vec::new(),
-            chains: vec![NONE; max_counters.next_power_of_two()],
+            numbers: HashTable::with_capacity(max_counters),
             order: Vec::new(),
             smallest: 0,
         }
@@ -103,19 +95,12 @@ impl Top {
     }
 
     fn find(&self, key: &[u8], hash: u64) -> Option<u32> {
-        let mut number = *self.chains.get(self.chain_of(hash))?;
-        while let Some(counter) = self.counters.get(number as usize) {
-            if counter.hash == hash && counter.key == key {
-                return Some(number);
-            }
-            number = counter.next;
-        }
-        None
+        let is_of_key = |number: &u32| self.counter(*number).is_some_and(|counter| counter.key == key);
+        self.numbers.find(hash, is_of_key).copied()
     }
 
-    #[allow(clippy::cast_possible_truncation)] // The lower bits are what is wanted.
-    fn chain_of(&self, hash: u64) -> usize {
-        hash as usize & self.chains.len().wrapping_sub(1)
+    fn counter(&self, number: u32) -> Option<&Counter> {
+        expected(self.counters.get(number as usize), IN_USE)
     }
 
     /// Gives `key` a counter: a new one, or the smallest.
@@ -125,50 +110,31 @@ impl Top {
         } else {
             self.release_smallest()
         };
-        let chain = self.chain_of(hash);
-        let counter = expected(self.counters.get_mut(number as usize), IN_USE);
-        if let (Some(first), Some(counter)) = (expected(self.chains.get_mut(chain), MASKED), counter) {
+        if let Some(counter) = expected(self.counters.get_mut(number as usize), IN_USE) {
             // Into the same bytes: a crowd that passes through allocates nothing.
             counter.key.clear();
             counter.key.extend_from_slice(key);
             counter.hash = hash;
-            counter.next = replace(first, number);
         }
+        let hash_of = |number: &u32| self.counters.get(*number as usize).map_or(0, |counter| counter.hash);
+        self.numbers.insert_unique(hash, number, hash_of);
         number
     }
 
     fn add_counter(&mut self) -> u32 {
-        let number = u32::try_from(self.counters.len()).unwrap_or(NONE);
-        self.counters.push(Counter {
-            key: Vec::new(),
-            hash: 0,
-            next: NONE,
-            place: number,
-            last_denied_ms: 0,
-        });
+        let number = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
+        self.counters.push(Counter { key: Vec::new(), hash: 0, place: number, last_denied_ms: 0 });
         self.smallest = self.order.len();
         self.order.push(Place { denied: 0, counter: number });
         number
     }
 
-    /// Takes the first of the smallest counters out of its chain.
+    /// Takes the first of the smallest counters from its key.
     fn release_smallest(&mut self) -> u32 {
-        let number = self.order.get(self.smallest).map_or(NONE, |smallest| smallest.counter);
-        let released = expected(self.counters.get(number as usize), IN_USE);
-        let Some(Counter { hash, next, .. }) = released else { return NONE };
-        let (chain, next) = (self.chain_of(*hash), *next);
-        let Some(first) = expected(self.chains.get_mut(chain), MASKED) else { return NONE };
-        if *first == number {
-            *first = next;
-            return number;
-        }
-        let mut before = *first;
-        while let Some(counter) = expected(self.counters.get_mut(before as usize), "it is in its chain") {
-            if counter.next == number {
-                counter.next = next;
-                break;
-            }
-            before = counter.next;
+        let number = self.order.get(self.smallest).map_or(0, |smallest| smallest.counter);
+        let hash = self.counter(number).map_or(0, |counter| counter.hash);
+        if let Some(entry) = expected(self.numbers.find_entry(hash, |of| *of == number).ok(), IN_USE) {
+            entry.remove();
         }
         number
     }

@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(is_whole && read.encode() == saved);
     let Some(effect) = Effect::decode(bytes) else { return };
     assert_eq!(effect.encode().as_ref(), bytes);
-    let Effect::Stored { bucket: Bucket { level_micro, refilled_at_us }, expire_at_ms } = effect else { return };
+    let Effect::Stored { bucket: Bucket { level_micro, refilled_at_us }, expire_at_ms, .. } = effect else { return };
     assert!((-MAX_MICRO..=MAX_MICRO).contains(&level_micro));
     assert!((0..=MAX_TIME_US).contains(&refilled_at_us));
     assert!(expire_at_ms.is_none_or(|at_ms| (0..=MAX_EXPIRE_AT_MS).contains(&at_ms)));

@@ -61,11 +61,11 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
         waiting::mark_replaced(&key);
     }
     let expire_at_ms = match effect {
-        Effect::Stored { bucket, expire_at_ms } => {
+        Effect::Stored { bucket, expire_at_ms, holds: None } => {
             key.store_alone(bucket);
             expire_at_ms
         }
-        Effect::Changed { bucket, expire_at_ms, holds: changes } => {
+        Effect::Stored { bucket, expire_at_ms, holds: Some(changes) } => {
             let existed = !key.is_empty();
             let (_, is_complete) = key.update_holds(changes.dropped as usize, |holds| {
                 let is_complete = changes.apply(holds);

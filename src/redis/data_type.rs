@@ -28,7 +28,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{self, Effect, HoldChange, HoldChanges};
+use tokenbucket_core::effect::{self, Effect, HoldChanges};
 use tokenbucket_core::hold::Holds;
 
 /// As `TYPE key` shows it. The server stores it in 9 characters, exactly.
@@ -287,19 +287,8 @@ unsafe extern "C" fn aof_rewrite(
     // format says one string and one buffer with its length, which is what follows.
     unsafe {
         let (bucket, holds) = read(value);
-        let effect = match holds {
-            None => Effect::Stored { bucket, expire_at_ms: None },
-            Some(holds) => {
-                let changes: Vec<_> = holds.iter().cloned().map(HoldChange::Set).collect();
-                let len = u32::try_from(changes.len()).unwrap_or(u32::MAX);
-                Effect::Changed {
-                    bucket,
-                    expire_at_ms: None,
-                    holds: HoldChanges { dropped: 0, changes, len },
-                }
-            }
-        };
-        let effect = effect.encode();
+        let holds = holds.map(HoldChanges::all);
+        let effect = Effect::Stored { bucket, expire_at_ms: None, holds }.encode();
         let bytes = effect.as_ref();
         let command = effect::COMMAND;
         server!(RedisModule_EmitAOF)(io, command.as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len());

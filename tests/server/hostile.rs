@@ -128,7 +128,7 @@ fn a_hundred_thousand_arguments_are_counted_and_refused() {
 /// The state of a bucket as a master sends it, which may be none that a bucket can have.
 pub fn effect(level_micro: i64, refilled_at_us: i64, expire_at_ms: Option<i64>) -> Vec<u8> {
     let bucket = Bucket { level_micro, refilled_at_us };
-    Effect::Stored { bucket, expire_at_ms }.encode().as_ref().to_vec()
+    Effect::Stored { bucket, expire_at_ms, holds: None }.encode().as_ref().to_vec()
 }
 
 /// Which states there can be: `tests/requests.rs`.

@@ -140,7 +140,7 @@ fn no_payload_and_no_effect_brings_more_holds_than_a_bucket_may_have() {
         let changes = (0..holds).map(|number| HoldChange::Set(hold(number))).collect();
         let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: now_us };
         let holds = HoldChanges { dropped: 0, changes, len: holds };
-        let effect = Effect::Changed { bucket, expire_at_ms: None, holds }.encode();
+        let effect = Effect::Stored { bucket, expire_at_ms: None, holds: Some(holds) }.encode();
         let client = &mut target.client;
         let replies = [
             client.try_run(&[b"TB.RESTORE".as_slice(), b"by:effect", effect.as_ref()]),

@@ -260,14 +260,14 @@ proptest! {
         let can_be = (-MAX_MICRO..=MAX_MICRO).contains(&level_micro)
             && (0..=MAX_TIME_US).contains(&refilled_at_us)
             && (-1..=MAX_EXPIRE_AT_MS).contains(&expires_at);
-        let stored = can_be.then_some(Effect::Stored { bucket, expire_at_ms });
+        let stored = can_be.then_some(Effect::Stored { bucket, expire_at_ms, holds: None });
         prop_assert_eq!(Effect::decode(&bytes), stored.clone());
         let Some(mut effect) = stored else { return Ok(()) };
         prop_assert_eq!(&sent(&effect), &bytes);
         let has_holds = holds.is_some();
         if let Some((dropped, changes, len)) = holds {
             let is_in_order = changes.iter().filter_map(set).is_sorted_by(|hold, next| hold.is_before(next));
-            effect = Effect::Changed { bucket, expire_at_ms, holds: HoldChanges { dropped, changes, len } };
+            effect = Effect::Stored { bucket, expire_at_ms, holds: Some(HoldChanges { dropped, changes, len }) };
             bytes = sent(&effect);
             if !is_in_order {
                 // Applying it could take very long.
@@ -293,7 +293,7 @@ fn what_no_hold_can_be_is_in_no_effect() {
     let changed = |changes: &[HoldChange]| {
         let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
         let holds = HoldChanges { dropped: 0, changes: changes.to_vec(), len: 1 };
-        Effect::Changed { bucket, expire_at_ms: None, holds }
+        Effect::Stored { bucket, expire_at_ms: None, holds: Some(holds) }
     };
     let set = |id: &[u8], amount_micro, ends_at_us| {
         HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })
@@ -335,7 +335,7 @@ fn an_effect_has_at_most_as_many_holds_as_a_bucket() {
     ] {
         let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
         let holds = HoldChanges { dropped: 0, changes: (0..changes).map(set).collect(), len };
-        let effect = Effect::Changed { bucket, expire_at_ms: None, holds };
+        let effect = Effect::Stored { bucket, expire_at_ms: None, holds: Some(holds) };
         assert_eq!(Effect::decode(&sent(&effect)).is_some(), is_one, "{changes} changes, {len} holds");
     }
 }
@@ -348,15 +348,15 @@ fn the_bytes_of_an_effect_do_not_change() {
         1, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 6, 5, 4, 3, 2, 1, 0, 0, 0x0d, 0x0c, 0x0b, 0, 0, 0,
         0, 0,
     ];
-    let effect = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d) };
+    let effect = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d), holds: None };
     assert_eq!(sent(&effect), bytes);
-    let unlimited = Effect::Stored { bucket, expire_at_ms: None };
+    let unlimited = Effect::Stored { bucket, expire_at_ms: None, holds: None };
     assert_eq!(sent(&unlimited)[17..], [0xff; 8]);
     assert_eq!((sent(&Effect::Cleared), Effect::decode(&[1])), (vec![1], Some(Effect::Cleared)));
     let hold = Hold { id: (*b"id").into(), amount_micro: 3, ends_at_us: 4 };
     let changes = vec![HoldChange::Removed((*b"gone").into()), HoldChange::Set(hold)];
     let holds = HoldChanges { dropped: 5, changes, len: 6 };
-    let changed = Effect::Changed { bucket, expire_at_ms: Some(0x0b_0c0d), holds };
+    let changed = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d), holds: Some(holds) };
     let behind = [
         [5, 0, 0, 0, 6, 0, 0, 0, 2, 4].as_slice(),
         b"gone",

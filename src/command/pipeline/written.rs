@@ -84,13 +84,14 @@ impl Written {
     #[inline]
     pub(super) fn effect(self, changes: Vec<HoldChange>) -> Effect {
         match self {
-            Self::Stored { bucket, expire_at_ms, holds: None } => {
-                Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms) }
-            }
-            Self::Stored { bucket, expire_at_ms, holds: Some(HoldCounts { dropped, len }) } => {
-                let [dropped, len] = [dropped, len].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-                let holds = HoldChanges { dropped, changes, len };
-                Effect::Changed { bucket, expire_at_ms: Some(expire_at_ms), holds }
+            Self::Stored { bucket, expire_at_ms, holds } => {
+                let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
+                let holds = holds.map(|HoldCounts { dropped, len }| HoldChanges {
+                    dropped: count(dropped),
+                    changes,
+                    len: count(len),
+                });
+                Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), holds }
             }
             Self::Cleared => Effect::Cleared,
         }
