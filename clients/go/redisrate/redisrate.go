@@ -64,11 +64,11 @@ type Result struct {
 // Limiter decides how often events may happen.
 type Limiter struct{ buckets *tokenbucket.Limiter }
 
-// NewLimiter stands in for redis_rate's. Keys begin with "tb:rate:", so that none is one that redis_rate has written. While the server is away, calls return an
-// error, as redis_rate's do; tokenbucket.OnError says otherwise.
+// NewLimiter stands in for redis_rate's. Keys begin with "tb:rate:", so that none is one that redis_rate has written. While the server is away, each
+// process enforces the same limits alone; with tokenbucket.OnError(tokenbucket.FailWithError) calls return an error, as redis_rate's do.
 func NewLimiter(server *tokenbucket.Server, options ...tokenbucket.LimiterOption) *Limiter {
-	as := []tokenbucket.LimiterOption{tokenbucket.Prefix("tb:rate:"), tokenbucket.OnError(tokenbucket.FailWithError)}
-	return &Limiter{tokenbucket.NewLimiter(server, tokenbucket.Limit{}, append(as, options...)...)}
+	as := append([]tokenbucket.LimiterOption{tokenbucket.Prefix("tb:rate:")}, options...)
+	return &Limiter{tokenbucket.NewLimiter(server, tokenbucket.Limit{}, as...)}
 }
 
 // Allow is AllowN of one event.

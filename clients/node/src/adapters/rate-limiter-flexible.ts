@@ -21,7 +21,7 @@ import { flowMs, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 
-export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix" | "onError"> {
+export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix"> {
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
@@ -94,7 +94,9 @@ export class RateLimiterTokenBucket extends Base {
     this.insuranceLimiter = insuranceLimiter;
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
     this.inMemoryBlockDuration = inMemoryBlockDuration;
-    this.#buckets = new BlockableBuckets(storeClient, { ...options, onError: "throw" });
+    // An insurance decides at an error.
+    const { onError = insuranceLimiter ? "throw" : "local" } = options;
+    this.#buckets = new BlockableBuckets(storeClient, { ...options, onError });
     this.#clock = serverOf(storeClient).clock;
     this.#denials = this.#noDenials();
   }
@@ -115,7 +117,7 @@ export class RateLimiterTokenBucket extends Base {
     return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
   }
 
-  /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error when the store fails. */
+  /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
   override async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("consume", [key, points, options], async () => {
       const bucket = this.#bucket(key, options);
@@ -221,12 +223,12 @@ export class RateLimiterTokenBucket extends Base {
   async #refused(
     bucket: { name: string; limit: Limit },
     points: number,
-    { bucket: decision, blockedMs }: Outcome,
+    { bucket: decision, blockedMs, degraded }: Outcome,
     askedAt: number,
   ): Promise<RateLimiterRes> {
     // After a block it is the bucket's turn, which may still lack points.
     let msBeforeNext = Math.max(this.#msOf(blockedMs), decision.retryAfterMs);
-    if (blockedMs === 0 && this.blockDuration > 0) {
+    if (blockedMs === 0 && this.blockDuration > 0 && !degraded) {
       msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
       await this.#buckets.block(bucket, this.msBlockDuration);
     }

@@ -10,7 +10,7 @@ front for `limits.aio`. Behind such a URI every strategy decides by bucket: "10 
 of 10 that refills with 10 a minute. The strategy "token-bucket" says what it is.
 
 Storage options are those of `tokenbucket.Server` and `tokenbucket.Limiter`, and all others go to
-redis-py. By default `on_error` is "raise", so that the library's users decide what an error means.
+redis-py. With `on_error="raise"` the library's users decide what an error means.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Those of the server, of the limiter, and of redis-py."""
-    given = {"on_error": "raise", "timeout_ms": 1000} | options
+    given = {"timeout_ms": 1000} | options
     of_server = {name: value for name, value in given.items() if name in _OF_SERVER}
     of_limiter = {name: value for name, value in given.items() if name in _OF_LIMITER}
     return of_server, of_limiter, {n: v for n, v in given.items() if n not in _OF_SERVER | _OF_LIMITER}
