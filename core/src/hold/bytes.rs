@@ -34,8 +34,10 @@ impl Holds {
     /// Returns the bytes of all of them, one after the other.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.len().saturating_mul(HEADER).saturating_add(self.id_bytes()));
+        let len = self.len().saturating_mul(HEADER).saturating_add(self.id_bytes());
+        let mut bytes = Vec::with_capacity(len);
         self.iter().for_each(|hold| hold.encode(&mut bytes));
+        debug_assert_eq!(bytes.len(), len, "the lengths of ids are counted as holds come and go");
         bytes
     }
 

@@ -28,6 +28,8 @@ pub struct Holds {
     #[expect(clippy::box_collection, reason = "most buckets need no table, and pay a pointer for it")]
     ends_us: Option<Box<HashMap<Arc<[u8]>, i64>>>,
     total: Sum,
+    /// The lengths of all ids together.
+    id_bytes: usize,
 }
 
 /// Micro-tokens of many holds, which may exceed 64 bits. Aligned as 64 bits are, because servers align their blocks to
@@ -92,6 +94,9 @@ impl Holds {
 
     /// Adds a hold, or replaces the one with its id.
     pub fn set(&mut self, hold: Hold) {
+        if self.is_empty() {
+            return self.insert(hold);
+        }
         if let Some(position) = self.position(&hold.id) {
             if let ([only], []) = self.list.as_mut_slices() {
                 // Most buckets have one hold at a time, and its holder renews it.
@@ -108,11 +113,12 @@ impl Holds {
     /// Adds a hold whose id is new.
     fn insert(&mut self, hold: Hold) {
         self.total.add(hold.amount_micro.into());
+        self.id_bytes = self.id_bytes.saturating_add(hold.id.len());
         if let Some(ends_us) = &mut self.ends_us {
             ends_us.insert(Arc::clone(&hold.id), hold.ends_at_us);
         }
-        if self.is_empty() {
-            self.list.reserve_exact(1);
+        if self.list.capacity() == 0 {
+            self.list = VecDeque::with_capacity(1);
         }
         if self.last().is_none_or(|last| last.is_before(&hold)) {
             self.list.push_back(hold);
@@ -135,6 +141,7 @@ impl Holds {
     fn remove_at(&mut self, position: usize) -> Option<Hold> {
         let hold = self.list.remove(position)?;
         self.total.subtract(hold.amount_micro.into());
+        self.id_bytes = self.id_bytes.saturating_sub(hold.id.len());
         if let Some(ends_us) = &mut self.ends_us {
             ends_us.remove(&hold.id);
         }
@@ -157,6 +164,8 @@ impl Holds {
         // Building a small table anew is cheaper than emptying a large one.
         let ends_us = self.ends_us.take().filter(|_| count <= self.len() / 2);
         self.total.subtract(self.first_micro(count));
+        let dropped_bytes = self.list.iter().take(count).map(|hold| hold.id.len()).sum();
+        self.id_bytes = self.id_bytes.saturating_sub(dropped_bytes);
         let dropped = self.list.drain(..count);
         match ends_us {
             Some(mut ends_us) => {
@@ -204,16 +213,15 @@ impl Holds {
         self.list.back()
     }
 
-    /// Sums the lengths of all ids.
     pub(super) fn id_bytes(&self) -> usize {
-        self.iter().map(|hold| hold.id.len()).sum()
+        self.id_bytes
     }
 
     /// Returns the bytes of memory that the holds take, without what allocators add.
     #[must_use]
     pub fn bytes(&self) -> usize {
         // Each id follows two counts of its references.
-        let ids = self.len().saturating_mul(size_of::<[usize; 2]>()).saturating_add(self.id_bytes());
+        let ids = self.len().saturating_mul(size_of::<[usize; 2]>()).saturating_add(self.id_bytes);
         let list = self.list.capacity().saturating_mul(size_of::<Hold>());
         // A table of the standard library has a byte beside each entry, and is at most seven eighths full.
         let entry = size_of::<(Arc<[u8]>, i64)>().saturating_add(1);
