@@ -61,7 +61,8 @@ build-tools:
 .PHONY: build
 build: build-tools ## Build the module: target/release/libtokenbucket.so
 	$(call say,'building the module')
-	cargo build --release
+	@echo 'the last crate, tokenbucket, takes about half a minute'
+	@cargo build --release || { scripts/check.sh network; exit 1; }
 	@echo 'built $(MODULE)'
 
 .PHONY: test
