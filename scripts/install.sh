@@ -9,6 +9,7 @@
 #   chroot  what scripts/chroot.sh needs
 #   dist    what scripts/dist.sh needs
 #   valgrind   for the guard and the benchmark that counts instructions
+#   ssh     for release.sh, which signs
 #   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
@@ -66,6 +67,8 @@ packages() { # MANAGER WHAT
         *:valgrind) echo valgrind libc6-dbg ;;
         apt-get:protoc) echo protobuf-compiler libprotobuf-dev ;;
         *:protoc) echo protobuf ;;
+        apt-get:ssh) echo openssh-client ;;
+        *:ssh) echo openssh ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
     esac
 }
@@ -127,6 +130,7 @@ for what in "$@"; do
         redis) has_redis || install redis ;;
         valgrind) has valgrind || install valgrind ;;
         protoc) has protoc || install protoc ;;
+        ssh) has ssh-keygen || install ssh ;;
         chroot) has mmdebstrap || install chroot ;;
         dist) { has dpkg-deb && has git && has_pip; } || install dist ;;
         engines)
