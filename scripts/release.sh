@@ -3,7 +3,7 @@
 # container images, the notes, and signed checksums. CONTRIBUTING.md says which commands publish them.
 #   KEY       an SSH key that signs the checksums
 #   DIST      files of dist.sh to take instead of building them, like target/dist after make test-dist
-#   PACKAGES  of python, node, rust; IMAGES  of the Dockerfile's targets redis, valkey, gate
+#   LANGUAGES of python, node, rust; IMAGES  of the Dockerfile's targets redis, valkey, gate
 #   DRY=1     warns where a release would be refused
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ refuse() { if [ -n "${DRY:-}" ]; then echo "warning: $*" >&2; else fail "$*"; fi
 
 version=${1:?a version is needed, like 1.2.3}
 out=$(realpath -m "${2:?a folder is needed}")
-PACKAGES=${PACKAGES-python node rust}
+LANGUAGES=${LANGUAGES-python node rust}
 IMAGES=${IMAGES-redis valkey gate}
 
 for manifest in Cargo.toml gate/Cargo.toml clients/rust/Cargo.toml clients/python/src/tokenbucket/__init__.py clients/node/package.json; do
@@ -37,7 +37,7 @@ else
 fi
 printf '%s\n' "$notes" >"$out/NOTES.md"
 
-for package in $PACKAGES; do
+for package in $LANGUAGES; do
     say "package for $package"
     case "$package" in
         python)
@@ -50,8 +50,13 @@ for package in $PACKAGES; do
             (cd clients/node && npm pack --silent --pack-destination "$out" >/dev/null)
             ;;
         rust)
-            cargo package --quiet --no-verify ${DRY:+--allow-dirty} --manifest-path clients/rust/Cargo.toml --target-dir target/package
-            cp "$(ls -t target/package/package/*.crate | head -1)" "$out"
+            rm -rf target/package
+            # A lock file would want the core's crate from the registry, where it is not yet.
+            for manifest in core clients/rust; do
+                cargo package --quiet --no-verify --exclude-lockfile ${DRY:+--allow-dirty} --manifest-path "$manifest/Cargo.toml" \
+                    --target-dir target/package
+            done
+            cp target/package/package/*.crate "$out"
             ;;
         *) fail "there is no package for $package" ;;
     esac

@@ -98,7 +98,7 @@ fn a_release_has_signed_checksums_of_all_its_files() {
     run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", "key"]);
     let words = format!("release DRY=1 FOLDER={} VERSION={}", path("out"), env!("CARGO_PKG_VERSION"));
     let mut release = make(&words);
-    release.env("DIST", path("dist")).env("KEY", path("key")).env("PACKAGES", "").env("IMAGES", "");
+    release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
     let output = release.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     run("sh", &["-c", "cd out && sha256sum --check SHA256SUMS && grep -c . SHA256SUMS | grep -qx 2"]);
