@@ -61,7 +61,8 @@ build-tools:
 .PHONY: build
 build: build-tools ## Build the module: target/release/libtokenbucket.so
 	$(call say,'building the module')
-	cargo build --release
+	@echo 'the last crate, tokenbucket, takes about half a minute'
+	@cargo build --release || { scripts/check.sh network; exit 1; }
 	@echo 'built $(MODULE)'
 
 .PHONY: test
@@ -122,6 +123,11 @@ dist: ## Write the files of a release to target/dist: tarballs, Debian packages,
 test-dist: ## Build a release twice, compare, check its symbols, and install it on an old and a new Debian (as root)
 	@$(MAKE) --no-print-directory dist VERSION='$(VERSION)'
 	@scripts/test-dist.sh target/dist
+
+.PHONY: release
+release: ## Write everything a release has to target/release-VERSION, signed, and publish nothing (KEY=~/.ssh/id_ed25519; DRY=1 tries it)
+	@scripts/release.sh '$(VERSION)' '$(or $(FOLDER),target/release-$(VERSION))'
+
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # $(call on_each,ARGUMENTS OF CARGO TEST,SERVERS): runs tests on each server and prints a table.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # check.sh   Checks the arguments of make before anything is built:
 #   port NUMBER      must be a free TCP port
+#   network          must be there for crates that are not on this machine
 #   server PROGRAM   must be a redis-server or valkey-server: a path, or a name in PATH
 set -euo pipefail
 
@@ -19,8 +20,13 @@ check_server() { # PROGRAM
     [[ $version = *' server v='* ]] || fail "SERVER must be a redis-server or valkey-server: $1 is another program"
 }
 
+check_network() {
+    CARGO_NET_RETRY=0 cargo fetch --locked --quiet >/dev/null 2>&1 || fail "crates could not be fetched: is there a network?"
+}
+
 case "${1:-}" in
     port) check_port "${2-}" ;;
     server) check_server "${2-}" ;;
-    *) fail "usage: check.sh port NUMBER | server PROGRAM" ;;
+    network) check_network ;;
+    *) fail "usage: check.sh port NUMBER | server PROGRAM | network" ;;
 esac

@@ -9,6 +9,7 @@
 #   chroot  what scripts/chroot.sh needs
 #   dist    what scripts/dist.sh needs
 #   valgrind   for the guard and the benchmark that counts instructions
+#   ssh     for release.sh, which signs
 #   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
@@ -66,6 +67,8 @@ packages() { # MANAGER WHAT
         *:valgrind) echo valgrind libc6-dbg ;;
         apt-get:protoc) echo protobuf-compiler libprotobuf-dev ;;
         *:protoc) echo protobuf ;;
+        apt-get:ssh) echo openssh-client ;;
+        *:ssh) echo openssh ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
     esac
 }
@@ -77,6 +80,18 @@ manager() {
     fail "no package manager that is known here (apt-get, dnf, apk, pacman): install $* by hand"
 }
 
+# Prints a dot every two seconds, because an installation may take minutes, and keeps the output for a failure.
+with_dots() { # COMMAND...
+    local pid
+    "$@" >"$log" 2>&1 &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do printf . && sleep 2; done
+    echo
+    wait "$pid"
+}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
 install() { # WHAT
     local manager names as_root=()
     manager=$(manager "$1")
@@ -87,7 +102,7 @@ install() { # WHAT
     # packages() asks apt for candidates.
     if [ "$manager" = apt-get ]; then
         echo "$1 is missing: reading the lists of packages"
-        "${as_root[@]}" apt-get -qq update
+        with_dots "${as_root[@]}" apt-get update || fail 'apt-get update failed: is there a network?'
     fi
     names=$(packages "$manager" "$1")
     # shellcheck disable=SC2206 # one word per package
@@ -95,12 +110,12 @@ install() { # WHAT
     echo "installing ${names[*]} with $manager"
     case "$manager" in
         apt-get)
-            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${names[@]}" >/dev/null
+            with_dots "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y --no-install-recommends install "${names[@]}"
             ;;
-        dnf) "${as_root[@]}" dnf -q -y install "${names[@]}" ;;
-        apk) "${as_root[@]}" apk add -q "${names[@]}" ;;
-        pacman) "${as_root[@]}" pacman -S --noconfirm --needed "${names[@]}" ;;
-    esac || fail "$manager could not install ${names[*]}: install $1 by hand"
+        dnf) with_dots "${as_root[@]}" dnf -q -y install "${names[@]}" ;;
+        apk) with_dots "${as_root[@]}" apk add -q "${names[@]}" ;;
+        pacman) with_dots "${as_root[@]}" pacman -S --noconfirm --needed "${names[@]}" ;;
+    esac || fail "$manager could not install ${names[*]}, is there a network? It says: $(tail -n 1 "$log")"
 }
 
 for what in "$@"; do
@@ -115,6 +130,7 @@ for what in "$@"; do
         redis) has_redis || install redis ;;
         valgrind) has valgrind || install valgrind ;;
         protoc) has protoc || install protoc ;;
+        ssh) has ssh-keygen || install ssh ;;
         chroot) has mmdebstrap || install chroot ;;
         dist) { has dpkg-deb && has git && has_pip; } || install dist ;;
         engines)

@@ -43,9 +43,8 @@ CLOCK_SOURCE = Path(__file__).resolve().parent.parent / "tests/common/fakeclock.
 START_US = 1_767_225_600_000_000
 SLOTS = 16_384
 SHARE = -(-SLOTS // 3)
-# A node that is away takes its slots with it, and leaves the others at work.
-CLUSTER_OPTIONS = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
-CLUSTER_OPTIONS += ["--repl-diskless-sync-delay", "0"]
+# Otherwise the defaults of the server: with these, the loss of a node stops the others after cluster-node-timeout, 15 seconds.
+CLUSTER_OPTIONS = ["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"]
 
 
 class ErrorReply(Exception):

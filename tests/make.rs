@@ -81,3 +81,39 @@ fn every_target_that_tests_servers_installs_redis_cli_first() {
         assert!(install.is_some() && test.is_some() && install <= test, "make {words}: {recipe}");
     }
 }
+
+/// A dry run, with files in the place of those that `make dist` builds.
+#[test]
+fn a_release_has_signed_checksums_of_all_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let run = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    fs::create_dir(path("dist")).unwrap();
+    fs::write(path("dist/tokenbucket.tar.gz"), "built").unwrap();
+    run("sh", &["-c", "cd dist && sha256sum tokenbucket.tar.gz >SHA256SUMS"]);
+    run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", "key"]);
+    let words = format!("release DRY=1 FOLDER={} VERSION={}", path("out"), env!("CARGO_PKG_VERSION"));
+    let mut release = make(&words);
+    release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
+    let output = release.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    run("sh", &["-c", "cd out && sha256sum --check SHA256SUMS && grep -c . SHA256SUMS | grep -qx 2"]);
+    let notes = fs::read_to_string(path("out/NOTES.md")).unwrap();
+    assert!(notes.contains("TB.TAKE") && !notes.contains("\n## "), "{notes}");
+    run(
+        "sh",
+        &[
+            "-c",
+            "echo \"release $(cat key.pub)\" >signers && \
+        ssh-keygen -Y verify -f signers -I release -n tokenbucket -s out/SHA256SUMS.sig <out/SHA256SUMS",
+        ],
+    );
+
+    let refused = make("release VERSION=9.9.9").output().unwrap();
+    let printed = String::from_utf8(refused.stderr).unwrap();
+    assert!(printed.contains("as Cargo.toml says, not 9.9.9"), "{printed}");
+}

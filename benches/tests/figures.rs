@@ -59,9 +59,12 @@ fn the_page_on_cost_quotes_instructions_and_microseconds() {
         "docs/how-to/without-the-module.md",
         &[format!("a take costs {of_take:.0} times the instructions of `TB.TAKE`, and {of_script:.1} times those of the shorter script")],
     );
-    let us = |call: &str| figure("commandstats", &[call], "median µs");
-    let [take, denial, script] = [ALLOWED, DENIED, SCRIPT].map(|call| us(call) / us("INCREX"));
-    assert_quotes("README.md", &[format!("INCREX is built in, and a take costs {take:.1} times as much")]);
+    let to_increx = |keys: &str, call: &str| {
+        let us = |call| figure("commandstats", &[keys, call], "median µs");
+        us(call) / us("INCREX")
+    };
+    let [hot, hot_denial] = [ALLOWED, DENIED].map(|call| to_increx("1,000 keys", call));
+    let [take, denial, script] = [ALLOWED, DENIED, SCRIPT].map(|call| to_increx("100,000 keys", call));
     assert_quotes(
         "docs/explanation/cost.md",
         &[
@@ -72,21 +75,24 @@ fn the_page_on_cost_quotes_instructions_and_microseconds() {
             row("a token bucket as a Lua script, `EVALSHA`", SCRIPT, ""),
             row("`CL.THROTTLE` of redis-cell 0.2.2", "CL.THROTTLE (redis-cell 0.2.2)", ""),
             format!("A Lua script does the same for {times_fewer:.1} times the instructions"),
+            format!("On 1,000 hot keys a take costs {hot:.1} times an `INCREX` and a denial {hot_denial:.1} times."),
             format!("a take costs {take:.1} times an `INCREX`, a denial {denial:.1} times, the Lua script {script:.0} times"),
         ],
     );
-    assert_quotes("README.md", &[format!("INCREX is built in, and a take costs {take:.1} times as much.")]);
+    let hot_and_wide =
+        format!("{hot:.1} times as long as `INCREX` on 1,000 hot keys and {take:.1} times on 100,000");
+    assert_quotes("README.md", &[format!("{hot_and_wide}, a denial {hot_denial:.1} and {denial:.1} times")]);
     assert_quotes(
         "docs/explanation/comparison.md",
-        &[format!("[{times_fewer:.1} times the instructions](cost.md)")],
+        &[
+            format!("[{times_fewer:.1} times the instructions](cost.md)"),
+            format!("{hot:.1} times an `INCREX` on 1,000 hot keys and {take:.1} times on 100,000"),
+        ],
     );
 }
 
 #[test]
 fn the_readme_and_the_comparison_quote_what_others_cost() {
-    let instructions = |call: &str| figure("instructions", &["no replica or AOF", call], "instructions");
-    let [script, cell, take] = [SCRIPT, "CL.THROTTLE (redis-cell 0.2.2)", ALLOWED]
-        .map(|call| instructions(call) / instructions("INCR"));
     let bytes = |approach: &str| figure("memory", &[approach], "bytes a key");
     let [of_script, of_counter, of_increx, of_cell, of_take] = [
         "Lua token bucket",
@@ -99,7 +105,6 @@ fn the_readme_and_the_comparison_quote_what_others_cost() {
     assert_quotes(
         "README.md",
         &[
-            format!("| instructions, as multiples of `INCR` | {script:.1} | 1 | | {cell:.1} | {take:.1} |"),
             format!("| bytes a key | {of_script:.0} | {of_counter:.0} | {of_increx:.0} | {of_cell:.0} | {of_take:.0} |"),
         ],
     );
@@ -148,6 +153,15 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
             format!("about {each:.0},000 and {:.0},000", take / 1000.0),
         ],
     );
+    // What a core decides by the number of buckets, and half of it, in thousands rounded down.
+    let growth =
+        [("10000", "10,000"), ("100000", "100,000"), ("1000000", "1,000,000"), ("10000000", "10,000,000")];
+    let rows = growth.map(|(buckets, shown)| {
+        let us = figure("growth", &[buckets], "TB.TAKE, server CPU µs");
+        let most = (1000.0 / us).round();
+        format!("| {shown} | {us:.1} µs | {most:.0},000 | {:.0},000 |", (500.0 / us).floor())
+    });
+    assert_quotes("docs/operate/sizing.md", &rows);
     let by_themselves = |key, approach| {
         let of = |approach, column| figure("local", &[key, approach], column);
         (of(approach, "decisions/s") / of(TAKE, "decisions/s"), of(approach, "over %"))

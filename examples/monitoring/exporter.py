@@ -197,11 +197,13 @@ def newest_of_all(nodes: list[Node]) -> float:
 def of_node(node: Node) -> dict:
     status = node.status()
     answer = status.answer
+    since_s = time.time() - answer.uptime_s if answer else status.since_s
     return {
         "name": node.name,
         "answers": answer is not None,
         "down_because": status.down_because,
-        "since_s": status.since_s,
+        "since_s": since_s,
+        "maxmemory": answer.maxmemory_bytes if answer else 0,
         "role": answer and answer.role,
         "version": answer and answer.version,
         # As text: a browser's numbers are exact up to 2^53 only.
@@ -211,11 +213,18 @@ def of_node(node: Node) -> dict:
 
 
 def top_of_all(nodes: list[Node]) -> list[dict]:
-    """The keys of all nodes, those denied most within the last minute first."""
-    answers = [(node.name, node.status().answer) for node in nodes]
-    rows = [(name, row) for name, answer in answers if answer for row in answer.top]
-    rows.sort(key=lambda of: busiest_first(of[1]))
-    return [{"node": name, **asdict(row)} for name, row in rows[:ROWS_ON_PAGE]]
+    """The keys of all nodes, those denied most within the last minute first. The last known keys
+    of nodes that are down follow, with their age."""
+    rows = []
+    for node in nodes:
+        top, age_s = node.last_top()
+        stale = None if node.status().answer else age_s
+        rows += [(stale is not None, *busiest_first(row), node.name, stale, row) for row in top]
+    rows.sort(key=lambda row: row[:3])
+    return [
+        {"node": name, "stale_s": stale, **asdict(row)}
+        for *_, name, stale, row in rows[:ROWS_ON_PAGE]
+    ]
 
 
 TYPES = {

@@ -69,6 +69,7 @@ class Answer:
     """Of the whole server. The module knows no more than what its values take."""
     maxmemory_bytes: int
     """0: no limit."""
+    uptime_s: int
     top: list[Denied]
     took_s: float
 
@@ -80,12 +81,12 @@ class Status:
     answer: Answer | None
     down_because: str
     since_s: float
-    """Since when it has been up, or down; Unix time."""
+    """Since when it has answered, or not; Unix time."""
 
 
 # Of one node at one moment: time, allowed and denied calls a second, buckets, bytes of their
-# values, holds, bytes of the whole server, and whether the node is a master. All None but the time
-# if it was down.
+# values, holds, bytes of the whole server, whether the node is a master, and errors a second. All
+# None but the time if it was down.
 Point = tuple[
     float,
     float | None,
@@ -95,6 +96,7 @@ Point = tuple[
     int | None,
     int | None,
     bool | None,
+    float | None,
 ]
 
 
@@ -166,6 +168,7 @@ class Node:
             oom_errors=errors.get("errorstat_OOM", {"count": 0})["count"] if knows_errors else None,
             used_memory_bytes=memory["used_memory"],
             maxmemory_bytes=memory["maxmemory"],
+            uptime_s=server["uptime_in_seconds"],
             top=self.minute.top(server["run_id"], top),
             took_s=time.monotonic() - began,
         )
@@ -183,7 +186,7 @@ class Node:
         return [(key, denied, last_denied_ms) for key, denied, last_denied_ms in rows]
 
     def report(self, now_s: float, answer: Answer | None, down_because: str = "") -> None:
-        point = self.point(now_s, answer) if answer else (now_s, *[None] * 7)
+        point = self.point(now_s, answer) if answer else (now_s, *[None] * 8)
         with self.lock:
             before = self.current
             changed = before is None or (before.answer is None) != (answer is None)
@@ -200,16 +203,16 @@ class Node:
 
     def point(self, now_s: float, answer: Answer) -> Point:
         elapsed_s = time.monotonic() - self.answered_at_s
-        allowed, denied = (
+        allowed, denied, errors = (
             a_second(answer, self.last_answer, name, elapsed_s)
-            for name in ("decisions_allowed", "decisions_denied")
+            for name in ("decisions_allowed", "decisions_denied", "errors")
         )
         buckets, value_bytes, holds = (
             answer.buckets.get(name, 0) for name in ("buckets", "bucket_bytes", "holds")
         )
         is_master = answer.role == "master"
         used = answer.used_memory_bytes
-        return now_s, allowed, denied, buckets, value_bytes, holds, used, is_master
+        return now_s, allowed, denied, buckets, value_bytes, holds, used, is_master, errors
 
     def status(self) -> Status:
         """How the node is. One that neither answers nor fails is down, too."""
@@ -220,6 +223,12 @@ class Node:
         if status.answer and silent_s > self.patience_s:
             return Status(None, "no answer in time", time.time() - silent_s)
         return status
+
+    def last_top(self) -> tuple[list[Denied], float]:
+        """The newest list of denied keys, and its age in seconds."""
+        with self.lock:
+            answer, age_s = self.last_answer, time.monotonic() - self.answered_at_s
+        return (answer.top, age_s) if answer else ([], 0)
 
     def history(self) -> list[Point]:
         with self.lock:

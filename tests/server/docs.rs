@@ -212,6 +212,32 @@ fn the_readme_and_the_pages_are_short() {
     }
 }
 
+/// What operators and developers come for, each in one click.
+#[test]
+fn the_readme_links_to_each_common_task() {
+    let targets = Page::read(root().join("README.md")).targets();
+    let tasks = [
+        ("login in Flask", "clients/python/docs/flask-limiter.md"),
+        ("Express behind a proxy", "clients/node/docs/express-and-fastify.md"),
+        ("LLM gateway", "docs/how-to/llm-gateway.md"),
+        ("semaphore", "docs/how-to/semaphore.md"),
+        ("quota in Tokyo", "docs/how-to/daily-quota.md"),
+        ("script migration", "docs/how-to/move-from-a-script.md"),
+        ("sizing", "docs/operate/sizing.md#memory-for-50-million-users"),
+        ("alert", "docs/operate/monitoring.md#alert-on-heavy-limiting"),
+        ("Envoy", "docs/how-to/envoy-and-proxies.md"),
+        ("Go", "clients/go/README.md#nethttp"),
+        ("axum", "clients/rust/README.md#a-layer-for-axum"),
+        ("failover", "docs/operate/what-fails.md"),
+        ("live upgrade", "docs/operate/upgrades.md"),
+        ("ACL", "docs/reference/access.md"),
+        ("reset by hand", "docs/operate/a-customer-calls.md#reset-it"),
+    ];
+    let lost = tasks.into_iter().filter(|(_, target)| !targets.iter().any(|linked| linked == target));
+    let lost: Vec<_> = lost.collect();
+    assert!(lost.is_empty(), "the README links to none of {lost:?}");
+}
+
 /// From the README by links, so that no page is written for nobody.
 #[test]
 fn every_page_can_be_reached_from_the_readme() {

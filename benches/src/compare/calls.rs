@@ -52,24 +52,36 @@ fn calls_a_second(server: &Server, call: &Call, calls: usize) -> f64 {
     })
 }
 
+/// Few enough keys for the CPU's caches to hold them.
+const HOT: Shape = Shape { keys: 1000, pipeline: PIPELINE };
+
 pub fn commandstats(bench: &mut Bench) -> Table {
     let calls = ["GET", INCR, INCREX, ALLOWED, DENIED, "TB.PEEK", SCRIPT, FALLBACK].map(Call::named);
-    let number = bench.pick(200_000, 50_000);
-    let us = bench.in_turns(bench.rounds, "microseconds per call", &calls, |bench, call| {
-        let mut client = bench.server(call.module).connect();
-        call.prepare(&mut client, SHAPE);
-        client.say("CONFIG RESETSTAT");
-        call.make(&mut client, SHAPE, 0..number, &mut Rng::with_seed(1));
-        us_per_call(&mut client, call.command())
-    });
-    let us: Vec<Vec<f64>> = us.into_iter().map(sorted).collect();
+    let plot =
+        Plot::Bars("Microseconds in the server per call, as it counts them", &["100,000 keys"], "median µs");
+    let mut table =
+        Table::new("commandstats", plot, "keys || call | median µs | least | most | to INCR | to INCREX");
     let (middle, last) = (bench.rounds / 2, bench.rounds - 1);
-    let plot = Plot::Bars("Microseconds in the server per call, as it counts them", &[], "median µs");
-    let mut table = Table::new("commandstats", plot, "call | median µs | least | most | to INCR | to INCREX");
-    for (call, own_us) in calls.iter().zip(&us) {
-        let figures = [middle, 0, last].map(|place| format!("{:.3}", own_us[place]));
-        let ratios = [&us[1], &us[2]].map(|base_us| times(own_us[middle] / base_us[middle]));
-        table.row(&[call.name], figures.into_iter().chain(ratios));
+    for (shape, keys) in [(HOT, "1,000 keys"), (SHAPE, "100,000 keys")] {
+        let us = microseconds(bench, &calls, shape, keys);
+        for (call, own_us) in calls.iter().zip(&us) {
+            let figures = [middle, 0, last].map(|place| format!("{:.3}", own_us[place]));
+            let ratios = [&us[1], &us[2]].map(|base_us| times(own_us[middle] / base_us[middle]));
+            table.row(&[keys, call.name], figures.into_iter().chain(ratios));
+        }
     }
     table
+}
+
+/// Returns the microseconds of each call in each round, in order.
+fn microseconds(bench: &mut Bench, calls: &[Call], shape: Shape, keys: &str) -> Vec<Vec<f64>> {
+    let number = bench.pick(200_000, 50_000);
+    let us = bench.in_turns(bench.rounds, &format!("microseconds per call, {keys}"), calls, |bench, call| {
+        let mut client = bench.server(call.module).connect();
+        call.prepare(&mut client, shape);
+        client.say("CONFIG RESETSTAT");
+        call.make(&mut client, shape, 0..number, &mut Rng::with_seed(1));
+        us_per_call(&mut client, call.command())
+    });
+    us.into_iter().map(sorted).collect()
 }

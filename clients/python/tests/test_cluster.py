@@ -147,6 +147,20 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone(
     assert own[1].endswith("is back, limiting again")
 
 
+@pytest.mark.parametrize("full_coverage", ["yes", "no"])
+def test_the_loss_of_a_node_stops_the_others_where_full_coverage_is_required(
+    make_on_cluster: Make, tmp_path: Path, full_coverage: str
+) -> None:
+    options = ["--cluster-node-timeout", "1000", "--cluster-require-full-coverage", full_coverage]
+    with Servers(tmp_path, *options, cluster=True) as nodes:
+        limiter = make_on_cluster(nodes.nodes[0], LIMIT, on_error="local", retry_every_ms=20)
+        on_first = names(nodes)[0]
+        assert not limiter.take(on_first).degraded
+        nodes.nodes[1].kill()
+        wait_for(lambda: "master,fail " in ask(nodes.nodes[0], "CLUSTER", "NODES"), "the failure")
+        wait_for(lambda: limiter.take(on_first, 0).degraded == (full_coverage == "yes"), "the outage")
+
+
 def test_the_replica_of_a_node_that_died_goes_on(make_on_cluster: Make, own_nodes: Servers) -> None:
     master = own_nodes.nodes[1]
     replica = own_nodes.add_replica_of(master)

@@ -36,6 +36,16 @@ def test_the_decision_says_what_is_left_and_when_to_come_back(make: Make, server
     assert (never.allowed, never.retry_after_ms) == (False, -1)
 
 
+def test_reset_says_what_the_full_bucket_has(make: Make, server: Service) -> None:
+    limiter = make(server, Limit("10.5", STILL))
+    limiter.take("a", 4)
+    reset = limiter.reset("a")
+    assert (reset.allowed, reset.remaining, reset.degraded) == (True, 10, False)
+    assert limiter.peek("a", 0).remaining == 10
+    joint = make(server, {"one": Limit(10, STILL), "other": Limit(3, STILL)})
+    assert joint.reset("a").remaining == 3
+
+
 def test_peek_changes_nothing(make: Make, server: Service) -> None:
     limiter = make(server, Limit(3, STILL))
     assert [limiter.peek("a", 2).remaining for _ in range(3)] == [1, 1, 1], "as after the take"

@@ -252,7 +252,8 @@ def test_an_application_falls_back_to_memory_as_it_does_with_its_own_storages(
     own_server: Service, build: Callable[..., Any], serve: Any
 ) -> None:
     uri = f"tokenbucket://127.0.0.1:{own_server.port}"
-    with serve(build(uri, in_memory_fallback=["2 per day"])) as url, httpx.Client(base_url=url) as client:
+    app = build(uri, in_memory_fallback=["2 per day"], storage_options={"on_error": "raise"})
+    with serve(app) as url, httpx.Client(base_url=url) as client:
         assert client.get("/").status_code == 200
         own_server.stop()
         assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]

@@ -2,13 +2,24 @@
 
 const HISTORY_S = 3600;
 const MOST_DRAWN = 240; // more points than that are noise in a small chart
-// Of a point: time, allowed and denied a second, buckets, bytes of their values, holds, bytes of the server, whether the node is a master.
-const [ALLOWED, DENIED, BUCKETS, VALUES, HOLDS, SERVER, IS_MASTER] = [1, 2, 3, 4, 5, 6, 7];
+// Of a point: time, allowed and denied a second, buckets, bytes of their values, holds, bytes of the server, whether the node is a master,
+// errors a second.
+const [ALLOWED, DENIED, BUCKETS, VALUES, HOLDS, SERVER, IS_MASTER, ERRORS] = [1, 2, 3, 4, 5, 6, 7, 8];
 const OF_MASTERS = [BUCKETS, VALUES, HOLDS, SERVER];
 
 // For each node its points by their time. All nodes have points at the same times.
 const history = new Map();
 export let newest = 0;
+
+// The used share of the memory limit of each master that has one, the largest.
+export function fullest(nodes, chosen) {
+  const shares = nodes.flatMap(({ name, maxmemory }) => {
+    const point = [...(history.get(name)?.values() ?? [])].at(-1);
+    const counts = maxmemory > 0 && (chosen ? name === chosen : point?.[IS_MASTER]);
+    return counts && point?.[SERVER] != null ? [point[SERVER] / maxmemory] : [];
+  });
+  return shares.length ? Math.max(...shares) : null;
+}
 
 export function remember(nodes, now) {
   for (const { name, history: points } of nodes) {
@@ -22,7 +33,7 @@ export function remember(nodes, now) {
   }
 }
 
-// [times, allowed, denied, buckets, values, holds, server] of one node, or summed up over those that were there.
+// [times, allowed, denied, buckets, values, holds, server, errors] of one node, or summed up over those that were there.
 export function columns(chosen) {
   const shown = [...history].filter(([name]) => !chosen || name === chosen).map(([, points]) => points);
   const times = [...new Set(shown.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
@@ -34,7 +45,7 @@ export function columns(chosen) {
       .filter((value) => value != null);
     return values.length ? values.reduce((a, b) => a + b) : null;
   };
-  return [times, ...[ALLOWED, DENIED, BUCKETS, VALUES, HOLDS, SERVER].map((index) => times.map((time) => sum(time, index)))];
+  return [times, ...[ALLOWED, DENIED, BUCKETS, VALUES, HOLDS, SERVER, ERRORS].map((index) => times.map((time) => sum(time, index)))];
 }
 
 // For the charts: means of so many points that MOST_DRAWN remain, and the newest as it is. A mean of points of which one

@@ -1,9 +1,10 @@
 // Asks the exporter every few seconds and shows what it says. Whatever a key or an error contains, it
 // gets onto the page as text (textContent), never as HTML.
 
-import { columns, newest, remember, thinned } from "./history.js";
+import { columns, fullest, newest, remember, thinned } from "./history.js";
 
 const LEAST_SHOWN_S = 300;
+const NEARLY_FULL = 0.9; // of maxmemory
 // Between times on an axis. uPlot's own steps lack 2 and 20 minutes, so that a narrow chart would show a single time.
 const STEPS_S = [15, 30, 60, 120, 300, 600, 1200, 1800, 3600];
 const FIELDS = {
@@ -65,12 +66,13 @@ function duration(seconds) {
 const colour = (name, alpha = "") => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() + alpha;
 
 class Chart {
-  // `lines`: a name, which is also the colour's, and its column.
-  constructor(title, height, format, lines) {
+  // `lines`: a name, which is also the colour's, and its column. `steps`: between values on the axis, if not uPlot's own.
+  constructor(title, height, format, lines, steps) {
     this.title = title;
     this.height = height;
     this.format = format;
     this.lines = lines;
+    this.steps = steps;
     this.at = null; // which point is looked at; null: the newest
     this.figure = element("figure");
     const caption = element("figcaption");
@@ -105,7 +107,7 @@ class Chart {
       },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 30, incrs: STEPS_S, values: (_, times) => times.map((time) => timeOf(time, time % 60 ? clock : clockToTheMinute)) },
-        { ...axis, size: 58, space: 36, values: (_, values) => values.map((value) => this.format(value)) },
+        { ...axis, size: 58, space: 36, ...(this.steps && { incrs: this.steps }), values: (_, values) => values.map((value) => this.format(value)) },
       ],
       series: [
         {},
@@ -156,11 +158,14 @@ class Chart {
   }
 }
 
+// There is no half bucket.
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
 const charts = [
-  new Chart("Calls a second", 210, rate, [{ name: "allowed", column: 1 }, { name: "denied", column: 2 }]),
-  new Chart("Buckets", 150, count, [{ name: "buckets", column: 3 }]),
+  new Chart("Calls a second", 210, rate, [{ name: "allowed", column: 1 }, { name: "denied", column: 2 }, { name: "errors", column: 7 }]),
+  new Chart("Buckets", 150, count, [{ name: "buckets", column: 3 }], WHOLE_STEPS),
   new Chart("Memory", 150, bytes, [{ name: "server", column: 6 }, { name: "values", column: 4 }]),
-  new Chart("Holds outstanding", 150, count, [{ name: "holds", column: 5 }]),
+  new Chart("Holds outstanding", 150, count, [{ name: "holds", column: 5 }], WHOLE_STEPS),
 ];
 
 // All charts look at the same moment.
@@ -174,14 +179,25 @@ function look(index) {
 
 // Everything else.
 
-function showNumbers(all) {
-  const [, allowed, denied, buckets, , holds, server] = all.map((column) => column.at(-1));
+function showNumbers(all, chosen) {
+  const [, allowed, denied, buckets, , holds, server, errors] = all.map((column) => column.at(-1));
+  const full = fullest(said.nodes, chosen);
+  const shown = said.nodes.filter((node) => node.answers && (!chosen || node.name === chosen));
   write(byId("allowed-now"), rate(allowed));
   write(byId("denied-now"), rate(denied));
   write(byId("denied-share"), share(allowed + denied > 0 ? denied / (allowed + denied) : null));
   write(byId("buckets-now"), count(buckets));
   write(byId("server-now"), bytes(server));
   write(byId("holds-now"), count(holds));
+  write(byId("errors-now"), rate(errors));
+  warn("errors-now", errors > 0);
+  write(byId("server-label"), full == null ? "memory" : `memory, ${share(full)} of the limit`);
+  warn("server-now", full >= NEARLY_FULL);
+  write(byId("waiting-now"), shown.length ? count(shown.reduce((sum, node) => sum + Number(node.buckets.waiting ?? 0), 0)) : "–");
+}
+
+function warn(id, isBad) {
+  byId(id).parentElement.classList.toggle("bad", isBad);
 }
 
 function showTop(said, chosen) {
@@ -195,15 +211,20 @@ function showTop(said, chosen) {
     writeKey(key, row.key);
     write(node, row.node);
     minute.firstChild.max = most;
-    minute.firstChild.value = row.last_minute;
-    write(minute.lastChild, whole.format(row.last_minute));
+    minute.firstChild.value = row.stale_s == null ? row.last_minute : 0;
+    write(minute.lastChild, row.stale_s == null ? whole.format(row.last_minute) : "–");
+    body.rows[index].classList.toggle("stale", row.stale_s != null);
     write(all, whole.format(row.denied));
     write(last, `${duration(said.now_s - row.last_denied_ms / 1000)} ago`);
   });
   const refused = said.nodes
     .filter((node) => node.top_refused_because)
     .map((node) => `TB.TOP is refused by ${node.name}: ${node.top_refused_because}`);
-  write(byId("top-note"), refused.join("\n") || (rows.length ? "" : "Nobody has been denied."));
+  const ages = new Map(rows.filter((row) => row.stale_s != null).map((row) => [row.node, row.stale_s]));
+  const stale = [...ages].map(([node, age]) => `${node} is down: its keys are as of ${duration(age)} ago.`);
+  const silent = said.nodes.some((node) => !node.answers && (!chosen || node.name === chosen));
+  const nothing = silent ? "Unknown while nodes are down." : "Nobody has been denied.";
+  write(byId("top-note"), [...stale, ...refused].join("\n") || (rows.length ? "" : nothing));
 }
 
 // Keys are words between colons and the like: a long one breaks there, not within a word.
@@ -276,7 +297,7 @@ function show() {
   const all = columns(chosen);
   const drawn = thinned(all, said.every_s);
   for (const chart of charts) chart.show(drawn);
-  showNumbers(all);
+  showNumbers(all, chosen);
   showTop(said, chosen);
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE_S, name
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from redis.exceptions import ResponseError
 from test_exporter import HOSTILE_KEY, HOSTILE_KEY_SHOWN, some_calls
 
 from run import HERE, add_user, client, load, replica_of
@@ -185,6 +186,44 @@ def test_a_node_that_dies_is_shown_as_such_and_comes_back(start, watch, open_pag
     expect(page).not_to_have_title(re.compile("⚠"))
 
 
+def test_errors_and_memory_near_its_limit_are_seen(start, watch, open_page):
+    node = start()
+    page = open_page(watch(node, every_s="1").url)
+    expect(page.locator("#errors-now")).to_have_text("0")
+    expect(page.locator(".tiles .bad")).to_have_count(0)
+    redis = client(node)
+    redis.config_set("maxmemory", int(redis.info("memory")["used_memory"] / 0.95))
+    expect(page.locator("#server-label")).to_have_text(re.compile(r"^memory, 9\d % of the limit$"))
+    expect(page.locator(".tiles .bad #server-now")).to_have_count(1)
+
+    def is_seen() -> bool:
+        with pytest.raises(ResponseError):
+            redis.execute_command("TB.TAKE", "wrong", 1)
+        return page.locator(".tiles .bad #errors-now").count() == 1
+
+    wait_for(is_seen, "the errors", PATIENCE_S)
+    expect(page.locator("#errors-now")).to_have_text("0")
+    expect(page.locator(".tiles .bad #errors-now")).to_have_count(0)
+
+
+def test_the_keys_of_a_node_that_is_down_are_those_last_known(start, watch, open_page):
+    node = start()
+    client(node).execute_command("TB.TAKE", "greedy", 0, 1)
+    page = open_page(watch(node).url)
+    expect(page.locator("#top .key")).to_have_text(["greedy"])
+    node.stop()
+    expect(page.locator("#top tr.stale .key")).to_have_text(["greedy"])
+    words = rf"{name(node)} is down: its keys are as of \d+ s ago"
+    expect(page.locator("#top-note")).to_contain_text(re.compile(words))
+
+
+def test_up_is_since_the_server_started_not_the_exporter(start, watch, open_page):
+    node = start()
+    time.sleep(3)
+    page = open_page(watch(node).url)
+    expect(card(page, node)).to_contain_text(re.compile(r"up ([3-9]|\d\d) s"))
+
+
 def test_a_node_without_the_module_and_a_refused_tb_top_are_said(start, watch, open_page):
     master = start()
     client(master).execute_command("ACL", "SETUSER", "monitoring", "-tb.top")
@@ -303,8 +342,8 @@ def test_neither_a_look_at_a_chart_nor_a_larger_number_moves_the_page(
     expect(page.locator("#top tr")).to_have_count(1)
     # A label of two lines among those of one.
     page.evaluate("document.querySelector('.tiles dt').append(' within the whole cluster')")
-    tops = [page.locator(".tiles dd").nth(number).bounding_box()["y"] for number in range(6)]
-    columns = 6 if size == DESK else 3
+    tops = [page.locator(".tiles dd").nth(number).bounding_box()["y"] for number in range(8)]
+    columns = 8 if size == DESK else 4
     for row in (tops[:columns], tops[columns:]):
         assert len(set(row)) <= 1, "the numbers of a row of tiles are in line"
 

@@ -34,6 +34,15 @@ def test_each_alert_fires_when_it_has_to_and_only_then():
     assert "SUCCESS" in promtool("test", "rules", "alerts.test.yml")
 
 
+def test_each_alert_names_its_section_of_the_runbook():
+    alerts = [line.split()[-1] for line in lines("alerts.yml") if "- alert:" in line]
+    runbooks = [line.split('"')[1] for line in lines("alerts.yml") if "runbook: " in line]
+    page = "docs/operate/troubleshooting.md"
+    assert runbooks == [f"{page}#{alert.lower()}" for alert in alerts]
+    headings = (HERE.parents[1] / page).read_text().splitlines()
+    assert [alert for alert in alerts if f"### {alert}" not in headings] == []
+
+
 def test_no_alert_is_without_a_test():
     alerts = {line.split()[-1] for line in lines("alerts.yml") if "- alert:" in line}
     tests = "\n".join(lines("alerts.test.yml")).split("exp_alerts")

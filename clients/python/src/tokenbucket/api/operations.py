@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
@@ -151,7 +151,8 @@ class Backend:
         which = [part.which for part in parts] if reply[4] else []
         return JointDecision.read_each(reply, which, degraded, lost)
 
-    def _reset(self, keys: Sequence[str]) -> Steps[Decision]:
+    def _reset(self, keys: Sequence[str], limits: Iterable[Limit]) -> Steps[Decision]:
+        """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
         degraded = False
         for key in chain.from_iterable(map(self.server.keys_of_bucket, keys)):
             try:
@@ -161,7 +162,9 @@ class Backend:
                 degraded = True
         for key in keys:
             self.server.local.execute("DEL", key)
-        return Decision(True, degraded=degraded, granted=1)
+        if degraded:
+            return Decision(False, degraded=True)
+        return Decision(True, min(int(float(limit.capacity)) for limit in limits), granted=1)
 
 
 def checked_wait(max_wait_ms: float) -> float:
@@ -249,7 +252,7 @@ class Operations(Backend):
         for batches in self._batches_of.values():
             with batches.lock:
                 batches.forget(name, limit or self.limit)
-        return self._reset([self._key(name)])
+        return self._reset([self._key(name)], [limit or self.limit])
 
     def _book_here(self, name: str, cost: Number, max_wait_ms: float) -> Decision | None:
         """Books a place in the bucket of this process; None if that does not decide."""
@@ -396,4 +399,5 @@ class JointOperations(Backend):
         return decision
 
     def _reset_name(self, name: str | Mapping[str, str]) -> Steps[Decision]:
-        return self._reset([keys_of_name(self.prefix, name, which) for which in self.limits])
+        keys = [keys_of_name(self.prefix, name, which) for which in self.limits]
+        return self._reset(keys, self.limits.values())
