@@ -150,7 +150,7 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
             format!("{replicated:.0} bytes per allowed take with a 12-byte key"),
             format!("without pipelining {counter} times as many as of INCR with EXPIRE"),
             format!("with pipelining {:.2} times as many as of INCR.", take / incr),
-            format!("about {each:.0},000 and {:.0},000", take / 1000.0),
+            format!("about {each:.0},000 with 10,000 users and {:.0},000 with 100,000", take / 1000.0),
         ],
     );
     // What a core decides by the number of buckets, and half of it, in thousands rounded down.
