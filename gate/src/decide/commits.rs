@@ -32,6 +32,8 @@ pub(super) enum End {
     EndedBefore,
     /// The reservation had expired; nothing is charged yet.
     Expired,
+    /// Redis is away, and the policy has decided. The commit is sent again.
+    Unsent,
 }
 
 /// A reservation and what was used.
@@ -101,7 +103,7 @@ impl Commits {
         }
         commit.calls = unsent;
         self.send_again(commit, was_there);
-        failure.map_or(Ok(End::EndedBefore), Err)
+        failure.map_or(Ok(End::Unsent), Err)
     }
 
     async fn send(&self, commit: &Commit) -> Result<Vec<Sent>, Error> {

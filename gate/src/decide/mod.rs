@@ -248,6 +248,10 @@ impl Decider {
             match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
                 End::Released => return Ok(true),
                 End::EndedBefore => return Ok(false),
+                End::Unsent => {
+                    add(&self.counters.redis_errors, 1);
+                    return Ok(false);
+                }
                 End::Expired => add(&counters.expired, reservation.amount),
             }
         }

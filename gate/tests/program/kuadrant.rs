@@ -19,7 +19,7 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 
 use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
 use crate::sentinel::Sentinel;
-use crate::servers::{ask, Server};
+use crate::servers::{ask, Cluster, Server};
 
 /// Nothing flows in while a test runs.
 const BUDGET: &str = "domain: llm
@@ -161,6 +161,22 @@ async fn many_callers_never_use_more_than_there_is() {
     };
     let ((), lowest) = tokio::join!(all, lowest(&redis, until));
     assert!(lowest >= 0, "{lowest}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_on_a_cluster_never_use_more_than_there_is() {
+    let cluster = Cluster::start();
+    let gates = start(&Setup::redis(&cluster.urls().replace("redis://", "")).set("REDIS_TYPE", "CLUSTER"));
+    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
+    let node = &cluster.nodes[cluster.node_of("llm|{user=ada}")];
+    let granted = reserve_all(&clients, 60).await;
+    assert!(!granted.is_empty() && granted.len() * ESTIMATE <= CAPACITY);
+    let held = |left: i64| usize::try_from(CAPACITY as i64 - left).expect("no debt");
+    // A call that took longer than its timeout holds without having been granted.
+    let lost = held(left(node)) - granted.len() * ESTIMATE;
+    let commits = granted.iter().enumerate().map(|(place, id)| commit_everywhere(&clients, place, id));
+    assert!(join_all(commits).await.iter().all(|released| *released <= 1));
+    wait_until("all commits", || held(left(node)) == granted.len() * USED + lost);
 }
 
 /// What a reservation is for: all callers are told that there is something left, before any of them has reported.
