@@ -43,6 +43,8 @@ pub(super) struct Commit {
     /// The buckets, with what is charged.
     pub(super) calls: Vec<Call>,
     pub(super) counters: Arc<OfReservations>,
+    /// Whether Redis may have ended it already.
+    pub(super) may_be_done: bool,
 }
 
 /// Sends commits; clones share what they know.
@@ -58,8 +60,8 @@ pub(super) struct Commits {
 enum Sent {
     /// One decision for each part.
     Settled(Vec<Decision>),
-    /// Redis is away, or its reply was lost; `None` if `ON_ERROR` decides.
-    Unsent(Option<Error>),
+    /// Redis is away, or its reply was lost. There is no failure if `ON_ERROR` decides.
+    Unsent { failure: Option<Error>, is_lost: bool },
 }
 
 impl Commits {
@@ -79,7 +81,7 @@ impl Commits {
         }
         let sent = self.send(&commit).await.inspect_err(|_| self.ended.remove(&reservation))?;
         let was_there = sent.iter().any(Sent::was_there);
-        let is_all_sent = !sent.iter().any(|sent| matches!(sent, Sent::Unsent(_)));
+        let is_all_sent = !sent.iter().any(|sent| matches!(sent, Sent::Unsent { .. }));
         if was_there {
             self.finish(&commit, &sent).await?;
             commit.count_released();
@@ -93,11 +95,12 @@ impl Commits {
                 (false, false) => End::EndedBefore,
             });
         }
+        commit.may_be_done = sent.iter().any(Sent::may_be_done);
         let mut sent = sent.into_iter();
         let (mut unsent, mut failure) = (Vec::new(), None);
         for call in std::mem::take(&mut commit.calls) {
-            if let Some(Sent::Unsent(error)) = sent.next() {
-                failure = failure.or(error);
+            if let Some(Sent::Unsent { failure: one, .. }) = sent.next() {
+                failure = failure.or(one);
                 unsent.push(call);
             }
         }
@@ -114,9 +117,14 @@ impl Commits {
 
     async fn settle(&self, id: &str, parts: &[Part]) -> Result<Sent, Error> {
         match self.limiter.settle_as(id, &shares(parts)).await {
-            Ok(JointDecision { binding, .. }) if binding.degraded => Ok(Sent::Unsent(None)),
+            Ok(JointDecision { binding, .. }) if binding.degraded => {
+                Ok(Sent::Unsent { failure: None, is_lost: binding.lost })
+            }
             Ok(joint) => Ok(Sent::Settled(joint.each)),
-            Err(error @ (Error::ServerAway(_) | Error::ReplyLost(_))) => Ok(Sent::Unsent(Some(error))),
+            Err(error @ (Error::ServerAway(_) | Error::ReplyLost(_))) => {
+                let is_lost = matches!(error, Error::ReplyLost(_));
+                Ok(Sent::Unsent { failure: Some(error), is_lost })
+            }
             Err(error) => Err(error),
         }
     }
@@ -139,31 +147,41 @@ impl Commits {
     }
 
     /// Sends the calls again in the background until the reservation is over, if there is memory for them.
-    fn send_again(&self, commit: Commit, was_there: bool) {
+    fn send_again(&self, mut commit: Commit, was_there: bool) {
         let commits = self.clone();
         let Ok(room) = self.room.clone().try_acquire_many_owned(kib(&commit.calls)) else {
-            self.ended.remove(&commit.reservation);
-            add(&commit.counters.commits_lost, 1);
+            self.lose(&commit);
             return;
         };
         tokio::spawn(async move {
-            let counters = commit.counters.clone();
-            let is_sent = commits.send_until_over(commit, was_there).await;
-            add(if is_sent { &counters.commits_sent_again } else { &counters.commits_lost }, 1);
+            if commits.send_until_over(&mut commit, was_there).await {
+                add(&commit.counters.commits_sent_again, 1);
+            } else {
+                commits.lose(&commit);
+            }
             drop(room);
         });
     }
 
-    async fn send_until_over(&self, mut commit: Commit, mut was_there: bool) -> bool {
+    /// Gives up. The gateway may commit again, unless that could charge twice.
+    fn lose(&self, commit: &Commit) {
+        add(&commit.counters.commits_lost, 1);
+        if !commit.may_be_done {
+            self.ended.remove(&commit.reservation);
+        }
+    }
+
+    async fn send_until_over(&self, commit: &mut Commit, mut was_there: bool) -> bool {
         let mut pause = FIRST_PAUSE;
         while let Some(left) = commit.reservation.time_left() {
             tokio::time::sleep(pause.min(left)).await;
-            let sent = match self.send(&commit).await {
+            let sent = match self.send(commit).await {
                 Ok(sent) => sent,
                 Err(error) => return refused(&error),
             };
+            commit.may_be_done |= sent.iter().any(Sent::may_be_done);
             if sent.iter().any(Sent::was_there) {
-                if let Err(error) = self.finish(&commit, &sent).await {
+                if let Err(error) = self.finish(commit, &sent).await {
                     return refused(&error);
                 }
                 if !was_there {
@@ -172,7 +190,7 @@ impl Commits {
                 was_there = true;
             }
             let mut sent = sent.into_iter();
-            commit.calls.retain(|_| matches!(sent.next(), Some(Sent::Unsent(_))));
+            commit.calls.retain(|_| matches!(sent.next(), Some(Sent::Unsent { .. })));
             if commit.calls.is_empty() {
                 return true;
             }
@@ -190,6 +208,10 @@ fn refused(error: &Error) -> bool {
 impl Sent {
     fn was_there(&self) -> bool {
         matches!(self, Self::Settled(decisions) if decisions.iter().any(|decision| decision.allowed))
+    }
+
+    fn may_be_done(&self) -> bool {
+        self.was_there() || matches!(self, Self::Unsent { is_lost: true, .. })
     }
 }
 

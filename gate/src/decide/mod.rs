@@ -243,8 +243,8 @@ impl Decider {
             let terms = self.terms(Way::Settles, Some(actual_amount));
             let Plan { calls, .. } = Plan::new(&request, found.clone(), &terms);
             let counters = self.counters.of_reservations(&request.domain);
-            let commit =
-                Commit { reservation, used: actual_amount.min(MOST_HITS), calls, counters: counters.clone() };
+            let used = actual_amount.min(MOST_HITS);
+            let commit = Commit { reservation, used, calls, counters: counters.clone(), may_be_done: false };
             match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
                 End::Released => return Ok(true),
                 End::EndedBefore => return Ok(false),

@@ -288,15 +288,21 @@ async fn a_commit_while_redis_is_away_is_sent_again_and_charges_once() {
 
 #[tokio::test]
 async fn a_commit_is_sent_again_until_its_reservation_is_over() {
-    let server = Server::start();
+    let mut server = Server::start();
     let options = patient().timeout(Duration::from_millis(100));
     let client = tokenbucket_client::Server::connect_with(server.url(), options).expect("a URL");
     let gate = Gate::with(&client, policy());
     let id = gate.try_reserve(&["a"], 100, 900).await.unwrap().reservation_id;
     server.kill();
+    wait_for("the outage", READY_WITHIN, async || gate.try_reserve(&["a"], 1, 1).await.is_err()).await;
     assert!(gate.try_commit(&["a"], &id, 50).await.is_err());
     assert_eq!(gate.metric("commits_lost"), 0);
     wait_for("its end", READY_WITHIN, async || gate.metric("commits_lost") == 1).await;
+    // It was never sent, so the gateway may commit again, as late as it is.
+    server.start_again();
+    wait_for("Redis", READY_WITHIN, async || gate.try_commit(&["a"], &id, 50).await.is_ok()).await;
+    assert!(!gate.commit(&["a"], &id, 50).await);
+    assert_eq!(left(&server, "a"), 950);
 }
 
 /// More commits than there is memory for, while Redis is away.
