@@ -23,6 +23,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokenbucket_client::{Limit, Limiter, Options, Server};
+use tokenbucket_gate::messages::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::Channel;
@@ -132,6 +133,8 @@ fn request(user: &str) -> RateLimitRequest {
 enum Callee {
     Grpc(RateLimitServiceClient<Channel>),
     Redis(Limiter),
+    /// A reservation that is committed.
+    Leases(Channel),
 }
 
 impl Callee {
@@ -142,8 +145,31 @@ impl Callee {
                 assert_eq!(reply.overall_code, i32::from(Code::Ok));
             }
             Self::Redis(limiter) => assert!(limiter.take(user, 1).await.unwrap().allowed),
+            Self::Leases(channel) => {
+                let RateLimitRequest { domain, descriptors, .. } = request(user);
+                let (again, descriptors_again) = (domain.clone(), descriptors.clone());
+                let asked = ReserveRequest { domain, descriptors, amount: 1, ttl: None };
+                let reserved: ReserveResponse = ask(channel, "Reserve", asked).await;
+                assert_eq!(reserved.code, i32::from(Code::Ok));
+                let (domain, descriptors) = (again, descriptors_again);
+                let reservation_id = reserved.reservation_id;
+                let used = CommitRequest { domain, descriptors, reservation_id, actual_amount: 1 };
+                let committed: CommitResponse = ask(channel, "Commit", used).await;
+                assert!(committed.reservation_released);
+            }
         }
     }
+}
+
+async fn ask<A, R>(channel: &Channel, method: &str, asked: A) -> R
+where
+    A: prost::Message + Send + Sync + 'static,
+    R: prost::Message + Default + Send + Sync + 'static,
+{
+    let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}").parse().unwrap();
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    grpc.unary(Request::new(asked), path, tonic_prost::ProstCodec::default()).await.unwrap().into_inner()
 }
 
 /// Keeps so many calls in flight for a while. The time of each, in microseconds.
@@ -195,14 +221,16 @@ async fn measure() {
     let gate = Setup::redis(&redis).file("bench.yaml", CONFIG).start();
     let server = Server::connect(redis.as_str()).unwrap();
     let limiter = Limiter::new(&server, Limit::new(4_294_967_295_u32, "4294967295/s").unwrap());
+    let leases = Channel::from_shared(format!("http://127.0.0.1:{}", gate.grpc)).unwrap();
     let callees = [
         Callee::Redis(limiter),
         Callee::Grpc(connect(replies).await),
         Callee::Grpc(connect(takes).await),
         Callee::Grpc(connect(SocketAddr::from(([127, 0, 0, 1], gate.grpc))).await),
+        Callee::Leases(leases.connect().await.unwrap()),
     ];
-    println!("| in flight | TAKE | gRPC | gRPC that awaits a TAKE | gate | gate / (TAKE + gRPC) | gate / gRPC that awaits a TAKE |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("| in flight | TAKE | gRPC | gRPC that awaits a TAKE | gate | gate / (TAKE + gRPC) | gate / gRPC that awaits a TAKE | Reserve + Commit | / gate |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     let (mut calls, mut late) = (0, 0);
     for in_flight in IN_FLIGHT {
         let mut p50s = vec![Vec::new(); callees.len()];
@@ -216,12 +244,13 @@ async fn measure() {
                 }
             }
         }
-        let [take, grpc, awaits, gate] =
-            <[u64; 4]>::try_from(p50s.into_iter().map(median).collect::<Vec<_>>()).unwrap();
+        let [take, grpc, awaits, gate, leases] =
+            <[u64; 5]>::try_from(p50s.into_iter().map(median).collect::<Vec<_>>()).unwrap();
         println!(
-            "| {in_flight} | {take} µs | {grpc} µs | {awaits} µs | {gate} µs | {:.2} | {:.2} |",
+            "| {in_flight} | {take} µs | {grpc} µs | {awaits} µs | {gate} µs | {:.2} | {:.2} | {leases} µs | {:.2} |",
             gate as f64 / (take + grpc) as f64,
-            gate as f64 / awaits as f64
+            gate as f64 / awaits as f64,
+            leases as f64 / gate as f64
         );
     }
     println!("\n{late} of {calls} calls of the gate took longer than {} ms.", ENVOYS_TIMEOUT.as_millis());

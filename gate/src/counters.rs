@@ -31,6 +31,7 @@ pub struct Counters {
     /// Files that were refused.
     pub config_load_error: AtomicU64,
     limits: Named<OfLimit>,
+    reservations: Named<OfReservations>,
     unknown_domains: Named<AtomicU64>,
     times: Times,
 }
@@ -61,6 +62,39 @@ pub struct OfLimit {
     pub within_limit: AtomicU64,
     /// Those that only `shadow_mode` let pass.
     pub shadow_mode: AtomicU64,
+}
+
+/// The counters of the reservations of one domain, in tokens unless said otherwise.
+#[derive(Debug, Default)]
+pub struct OfReservations {
+    /// Those that were reserved.
+    pub reserved: AtomicU64,
+    /// Those that were used when reservations ended in time.
+    pub committed: AtomicU64,
+    /// Those of reservations that had expired when they were committed.
+    pub expired: AtomicU64,
+    /// Those that were used beyond reservations.
+    pub underestimated: AtomicU64,
+    /// Those of reservations that were not used.
+    pub overestimated: AtomicU64,
+    /// Commits that reached Redis after it had been away.
+    pub commits_sent_again: AtomicU64,
+    /// Commits that did not reach Redis before their reservations were over.
+    pub commits_lost: AtomicU64,
+}
+
+impl OfReservations {
+    fn named(&self) -> [(&'static str, &AtomicU64); 7] {
+        [
+            ("reserved_tokens", &self.reserved),
+            ("committed_tokens", &self.committed),
+            ("expired_tokens", &self.expired),
+            ("underestimated_tokens", &self.underestimated),
+            ("overestimated_tokens", &self.overestimated),
+            ("commits_sent_again", &self.commits_sent_again),
+            ("commits_lost", &self.commits_lost),
+        ]
+    }
 }
 
 /// The names of [`OfLimit::in_order`].
@@ -117,6 +151,11 @@ impl Counters {
         self.limits.get(metric)
     }
 
+    /// Returns the counters of a domain's reservations, bounded in the same way.
+    pub fn of_reservations(&self, domain: &str) -> Arc<OfReservations> {
+        self.reservations.get(domain)
+    }
+
     /// Gives the limits of files counters of their own, however many names requests make.
     pub fn reserve(&self, limits: &Limits) {
         limits.each_rule(&mut |path, _| self.limits.reserve(path));
@@ -135,7 +174,10 @@ impl Counters {
     /// Returns the text that Prometheus reads.
     pub fn render(&self) -> String {
         let mut text = String::new();
-        let _ = self.write_limits(&mut text).and_then(|()| self.write_others(&mut text));
+        let _ = self
+            .write_limits(&mut text)
+            .and_then(|()| self.write_reservations(&mut text))
+            .and_then(|()| self.write_others(&mut text));
         text
     }
 
@@ -156,6 +198,20 @@ impl Counters {
             for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?)))
             {
                 writeln!(text, "{name}{{{labels}}} {count}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_reservations(&self, text: &mut String) -> fmt::Result {
+        let domains = self.reservations.all();
+        let names = OfReservations::default().named().map(|(stat, _)| stat);
+        for (place, stat) in names.iter().enumerate() {
+            let name = format!("ratelimit_service_{stat}");
+            writeln!(text, "# TYPE {name} counter")?;
+            for (domain, counters) in &domains {
+                let count = counters.named().get(place).map_or(0, |(_, counter)| value(counter));
+                writeln!(text, "{name}{{domain=\"{}\"}} {count}", escaped(domain))?;
             }
         }
         Ok(())

@@ -23,8 +23,9 @@ pub mod program;
 pub mod reload;
 pub mod settings;
 
-/// The messages of Envoy's services, as the doors receive them and all modules use them.
+/// The messages of Envoy's and Kuadrant's services, as the doors receive them and all modules use them.
 pub mod messages {
+    pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     pub use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
         Entry, RateLimitOverride as Override,
     };
@@ -37,4 +38,60 @@ pub mod messages {
         RateLimitRequest as Request, RateLimitResponse as Response,
     };
     pub use envoy_types::pb::google::protobuf::{Duration, Struct, Value};
+
+    /// Asks to reserve an amount under every limit of the descriptors.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct ReserveRequest {
+        /// Names the limits.
+        #[prost(string, tag = "1")]
+        pub domain: String,
+        /// Select the limits.
+        #[prost(message, repeated, tag = "2")]
+        pub descriptors: Vec<Descriptor>,
+        /// How much; 0 asks without reserving.
+        #[prost(uint64, tag = "3")]
+        pub amount: u64,
+        /// How long at most; the longest time without it.
+        #[prost(message, optional, tag = "4")]
+        pub ttl: Option<Duration>,
+    }
+
+    /// Says whether the amount is reserved.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct ReserveResponse {
+        /// Whether the request may pass.
+        #[prost(enumeration = "Code", tag = "1")]
+        pub code: i32,
+        /// Ends the reservation; empty if nothing is reserved.
+        #[prost(string, tag = "2")]
+        pub reservation_id: String,
+        /// For the caller.
+        #[prost(message, repeated, tag = "3")]
+        pub response_headers_to_add: Vec<HeaderValue>,
+    }
+
+    /// Ends a reservation with what was used.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct CommitRequest {
+        /// As in the reservation.
+        #[prost(string, tag = "1")]
+        pub domain: String,
+        /// As in the reservation.
+        #[prost(message, repeated, tag = "2")]
+        pub descriptors: Vec<Descriptor>,
+        /// Of the reservation; empty if there is none.
+        #[prost(string, tag = "3")]
+        pub reservation_id: String,
+        /// What was used.
+        #[prost(uint64, tag = "4")]
+        pub actual_amount: u64,
+    }
+
+    /// Says whether there was a reservation.
+    #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+    pub struct CommitResponse {
+        /// Whether this call ended it.
+        #[prost(bool, tag = "1")]
+        pub reservation_released: bool,
+    }
 }

@@ -193,6 +193,12 @@ pub struct Settings {
     /// Add dynamic metadata to replies
     #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
+    /// Longest time of a reservation
+    #[arg(long, env, default_value = "60s", value_parser = values::reservation_ttl)]
+    pub reservation_max_ttl: Duration,
+    /// Largest part of a capacity that one reservation takes
+    #[arg(long, env, default_value_t = 0.5, value_parser = values::ratio)]
+    pub reservation_max_fraction: f64,
     /// Reply while Redis is away: error, allow or deny
     #[arg(long, env, default_value = "error", value_parser = values::on_error)]
     pub on_error: OnError,
@@ -361,6 +367,8 @@ impl Settings {
             remember_denials: self.local_cache_size_in_bytes / 256,
             headers: self.limit_response_headers_enabled.then(|| names.map(Clone::clone)),
             dynamic_metadata: self.response_dynamic_metadata,
+            reservation_max_ttl: self.reservation_max_ttl,
+            reservation_max_fraction: self.reservation_max_fraction,
             on_error: self.on_error,
         }
     }

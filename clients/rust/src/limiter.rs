@@ -223,6 +223,19 @@ impl Limiter {
         Hold::make(self.caller.clone(), parts.to_vec(), ttl, self.how()).await
     }
 
+    /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
+    /// renews it. The same call again takes nothing more.
+    pub async fn hold_as(&self, id: &str, parts: &[Part], ttl: Duration) -> Result<JointDecision, Error> {
+        let before = vec![ttl.as_millis().to_string(), id.to_owned()];
+        self.caller.decide_all("TB.MHOLD", before, parts, self.how()).await
+    }
+
+    /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent
+    /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
+    pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
+        self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await
+    }
+
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {

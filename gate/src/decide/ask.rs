@@ -1,5 +1,6 @@
 //! Sends the calls of a request.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use futures_util::future::try_join_all;
 use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share};
 
 use super::plan::{Call, Kind, Part, Plan};
+use super::reservation::Reservation;
 use crate::limits::Rule;
 
 /// What Redis replied to one call.
@@ -55,14 +57,21 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
         (Kind::Take, [part]) => of(limiter, part).take(&part.bucket, part.cost).await.map(Answer::One),
         (Kind::Give, [part]) => of(limiter, part).give(&part.bucket, part.cost).await.map(Answer::One),
         (Kind::PayAfterwards, [part]) => pay(limiter, part).await.map(Answer::One),
+        (Kind::Peek, [part]) => of(limiter, part).peek(&part.bucket, part.cost).await.map(Answer::One),
+        (Kind::Hold(lease), parts) => {
+            let id = lease.reservation.to_string();
+            limiter.hold_as(&id, &shares(parts), lease.ttl).await.map(Answer::All)
+        }
         (_, parts) => {
-            let shares: Vec<Share> =
-                parts.iter().map(|part| Share::new(&*part.bucket, &part.rule.limit, part.cost)).collect();
-            let joint = limiter.take_all(&shares).await?;
+            let joint = limiter.take_all(&shares(parts)).await?;
             let is_remembered = joint.each.is_empty() && joint.binding.remembered;
             Ok(Answer::All(if is_remembered { tell_apart(joint, limiter, parts) } else { joint }))
         }
     }
+}
+
+pub(super) fn shares(parts: &[Part]) -> Vec<Share> {
+    parts.iter().map(|part| Share::new(&*part.bucket, &part.rule.limit, part.cost)).collect()
 }
 
 /// Finds the parts whose denials were remembered. Of the others at most all is left.
@@ -89,12 +98,12 @@ pub(super) fn was_looked_at(decision: &Decision) -> bool {
     !(decision.degraded || decision.allowed && decision.remembered)
 }
 
-fn of(limiter: &Limiter, part: &Part) -> Limiter {
+pub(super) fn of(limiter: &Limiter, part: &Part) -> Limiter {
     limiter.with_limit(part.rule.limit.clone())
 }
 
 /// Charges in a task of its own: the tokens are used, whether or not the proxy waits for the reply.
-async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
+pub(super) async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
     let (limiter, bucket, cost) = (of(limiter, part), part.bucket.clone(), part.cost);
     let paying = charge(limiter, bucket, cost, Arc::clone(&part.rule));
     // It ends early only if the program does.
@@ -105,20 +114,39 @@ async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
 /// callers may choose the cost.
 async fn charge(limiter: Limiter, bucket: String, cost: u64, rule: Arc<Rule>) -> Result<Decision, Error> {
     let decision = limiter.reserve(&bucket, cost, Duration::from_millis(rule.unit_ms)).await?;
-    let within_bound = |level: i64| level.saturating_add_unsigned(rule.most_debt);
-    let charged = cost.min(u64::try_from(within_bound(decision.remaining)).unwrap_or(0));
+    let within_bound = decision.remaining.saturating_add_unsigned(rule.most_debt);
+    let charged = cost.min(u64::try_from(within_bound).unwrap_or(0));
     if decision.allowed || decision.degraded || charged == 0 {
         return Ok(decision);
     }
     let mut decision = limiter.charge(&bucket, charged).await?;
     // Others charged since the first reply.
-    let excess = within_bound(decision.remaining).min(0).unsigned_abs().min(charged);
-    if excess > 0 {
-        limiter.give(&bucket, excess).await?;
-    }
+    bound_debt(&limiter, &bucket, &rule, charged, decision.remaining).await?;
     // The counters take all of the cost for charged.
     decision.remaining = decision.remaining.saturating_sub_unsigned(cost - charged);
     Ok(decision)
+}
+
+/// Gives back what was charged beyond one unit's worth of debt.
+pub(super) async fn bound_debt(
+    limiter: &Limiter,
+    bucket: &str,
+    rule: &Rule,
+    charged: u64,
+    left: i64,
+) -> Result<(), Error> {
+    let excess = left.saturating_add_unsigned(rule.most_debt).min(0).unsigned_abs().min(charged);
+    if excess > 0 {
+        limiter.give(bucket, excess).await?;
+    }
+    Ok(())
+}
+
+/// Gives back what the calls have taken, in the background.
+pub(super) fn undo(limiter: &Limiter, calls: &[Call], answers: Vec<Answer>) {
+    for (call, answer) in calls.iter().zip(answers) {
+        drop(Sent { limiter, call, answer: Some(answer) });
+    }
 }
 
 /// A call with its reply. Dropped without being kept, it refunds what it took.
@@ -158,19 +186,37 @@ impl Sent<'_> {
 
     fn refund(&self, answer: &Answer) {
         let granted = answer.binding();
-        if self.call.kind != Kind::Take || !granted.allowed || granted.degraded {
+        if !granted.allowed || granted.degraded {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        for part in self.call.parts.iter().filter(|part| part.cost > 0) {
-            let (limiter, bucket, cost) = (of(self.limiter, part), part.bucket.clone(), part.cost);
-            runtime.spawn(async move {
-                if let Err(error) = limiter.give(&bucket, cost).await {
-                    log::warn!("hits of a denied request were not refunded: {error}");
-                }
-            });
+        match self.call.kind {
+            Kind::Take => self.give_back(),
+            Kind::Hold(lease) => self.release(lease.reservation),
+            Kind::PayAfterwards | Kind::Give | Kind::Peek => {}
         }
     }
+
+    fn give_back(&self) {
+        for part in self.call.parts.iter().filter(|part| part.cost > 0) {
+            let (limiter, bucket, cost) = (of(self.limiter, part), part.bucket.clone(), part.cost);
+            in_background(async move { limiter.give(&bucket, cost).await.map(|_| ()) });
+        }
+    }
+
+    fn release(&self, reservation: Reservation) {
+        let unused = |part: &Part| Share::new(&*part.bucket, &part.rule.limit, 0_u32);
+        let (limiter, parts) = (self.limiter.clone(), self.call.parts.iter().map(unused).collect::<Vec<_>>());
+        in_background(async move { limiter.settle_as(&reservation.to_string(), &parts).await.map(|_| ()) });
+    }
+}
+
+fn in_background(refund: impl Future<Output = Result<(), Error>> + Send + 'static) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        if let Err(error) = refund.await {
+            log::warn!("hits of a denied request were not refunded: {error}");
+        }
+    });
 }
 
 impl Drop for Sent<'_> {

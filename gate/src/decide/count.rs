@@ -7,7 +7,7 @@ use crate::counters::add;
 /// took nothing, so all of it is over.
 pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     let (asked, counters) = (outcome.asked, &outcome.asked.counters);
-    if outcome.is_refund {
+    if outcome.is_uncounted {
         return;
     }
     add(&counters.total_hits, asked.hits);

@@ -2,12 +2,14 @@
 
 mod ask;
 mod causes;
+mod commits;
 mod count;
 mod headers;
 mod outcome;
 mod plan;
+mod recent;
 mod reply;
-mod reports;
+mod reservation;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +19,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokenbucket_client::{Error, Limit, Limiter, Options, Server};
 
+use self::ask::Answer;
 use self::causes::Causes;
-use self::plan::{Plan, Terms};
-use self::reports::Reports;
+use self::commits::{Commit, Commits, End};
+use self::plan::{most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
+use self::recent::Recent;
+use self::reservation::Reservation;
 use crate::counters::{add, Counters};
 use crate::limits::{Limits, Matched};
-use crate::messages::{Request, Response};
+use crate::messages::{Code, CommitRequest, Request, ReserveRequest, ReserveResponse, Response};
 
 /// How requests are decided, whatever the files say.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +46,10 @@ pub struct Policy {
     pub headers: Option<[String; 3]>,
     /// Whether replies carry dynamic metadata (`RESPONSE_DYNAMIC_METADATA`).
     pub dynamic_metadata: bool,
+    /// How long a reservation lasts at most (`RESERVATION_MAX_TTL`).
+    pub reservation_max_ttl: Duration,
+    /// The largest part of a capacity that one reservation takes (`RESERVATION_MAX_FRACTION`).
+    pub reservation_max_fraction: f64,
     /// What is answered while Redis is away (`ON_ERROR`).
     pub on_error: OnError,
 }
@@ -84,7 +93,9 @@ pub struct Decider {
     limiter: Limiter,
     policy: Policy,
     counters: Arc<Counters>,
-    reports: Reports,
+    /// Buckets that were asked about with 0 hits: calls about them with hits of their own are reports.
+    reports: Recent,
+    commits: Commits,
     causes: Causes,
     has_seen_refund: AtomicBool,
 }
@@ -118,10 +129,11 @@ impl Decider {
         let limiter = Limiter::with_options(&server, no_limit(), options);
         Self {
             server,
+            commits: Commits::new(limiter.clone()),
             limiter,
             policy,
             counters,
-            reports: Reports::new(),
+            reports: Recent::new(),
             causes: Causes::default(),
             has_seen_refund: AtomicBool::new(false),
         }
@@ -137,7 +149,7 @@ impl Decider {
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
         let found = self.found(limits, request)?;
-        self.decide_on(Some(&self.reports), found, request).await
+        self.decide_on(Way::MayReport(&self.reports), found, request).await
     }
 
     /// Decides on a request that reports nothing: its cost is taken now or not at all.
@@ -148,7 +160,105 @@ impl Decider {
     pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
         let found = self.found(limits, request)?;
-        self.decide_on(None, found, request).await
+        self.decide_on(Way::Takes, found, request).await
+    }
+
+    /// Answers whether a request would pass; takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn check(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
+        let found = self.found(limits, request)?;
+        self.decide_on(Way::Checks, found, request).await
+    }
+
+    /// Charges what a request used, whatever is left.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn report(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
+        let found = self.found(limits, request)?;
+        let charged = self.decide_on(Way::Reports, found, request).await?;
+        // It denies nothing: the request is over.
+        Ok(Response { overall_code: Code::Ok.into(), response_headers_to_add: Vec::new(), ..charged })
+    }
+
+    /// Reserves an amount under all limits of a request, or under none.
+    ///
+    /// May be dropped at any await: what Redis holds then is released.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn reserve(
+        &self,
+        limits: Option<&Limits>,
+        asked: ReserveRequest,
+    ) -> Result<ReserveResponse, Refusal> {
+        let ReserveRequest { domain, descriptors, amount, ttl } = asked;
+        let request = Request { domain, descriptors, hits_addend: 0 };
+        let found = self.found(limits, &request)?;
+        if amount == 0 {
+            let way = (Way::Checks, Some(1));
+            let (Response { overall_code: code, response_headers_to_add, .. }, ..) =
+                self.answer(way, found, &request).await?;
+            return Ok(ReserveResponse { code, response_headers_to_add, ..ReserveResponse::default() });
+        }
+        let limited = found.iter().flatten().filter(|matched| !matched.rule.unlimited);
+        let most = limited.map(|matched| most_held(&matched.rule, &self.policy)).max();
+        let ttl = ttl.as_ref().and_then(reservation::ttl).unwrap_or(Duration::MAX);
+        let ttl = ttl.min(self.policy.reservation_max_ttl);
+        let reservation = Reservation::new(amount.min(most.unwrap_or(0)), ttl);
+        let reservation = reservation.ok_or(Refusal::Service("no random numbers for a reservation"))?;
+        let way = (Way::Holds(Lease { reservation, ttl }), Some(amount));
+        let (response, plan, answers) = self.answer(way, found, &request).await?;
+        let mut reserved = ReserveResponse {
+            code: response.overall_code,
+            response_headers_to_add: response.response_headers_to_add,
+            ..ReserveResponse::default()
+        };
+        if reserved.code() != Code::Ok {
+            ask::undo(&self.limiter, &plan.calls, answers);
+        } else if answers.iter().any(|answer| answer.binding().allowed && !answer.binding().degraded) {
+            add(&self.counters.of_reservations(&request.domain).reserved, reservation.amount);
+            reserved.reservation_id = reservation.to_string();
+        }
+        Ok(reserved)
+    }
+
+    /// Ends a reservation with what was used, and returns whether it was there. Without one, charges the same as a report.
+    ///
+    /// Must not be dropped: the tokens are used, whether or not the proxy waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn commit(&self, limits: Option<&Limits>, asked: CommitRequest) -> Result<bool, Refusal> {
+        let CommitRequest { domain, descriptors, reservation_id, actual_amount } = asked;
+        let request = Request { domain, descriptors, hits_addend: 0 };
+        let found = self.found(limits, &request)?;
+        if let Some(reservation) = Reservation::parse(&reservation_id) {
+            let terms = self.terms(Way::Settles, Some(actual_amount));
+            let Plan { calls, .. } = Plan::new(&request, found.clone(), &terms);
+            let counters = self.counters.of_reservations(&request.domain);
+            let used = actual_amount.min(MOST_HITS);
+            let commit = Commit { reservation, used, calls, counters: counters.clone(), may_be_done: false };
+            match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
+                End::Released => return Ok(true),
+                End::EndedBefore => return Ok(false),
+                End::Unsent => {
+                    add(&self.counters.redis_errors, 1);
+                    return Ok(false);
+                }
+                End::Expired => add(&counters.expired, reservation.amount),
+            }
+        }
+        if actual_amount > 0 {
+            self.answer((Way::Reports, Some(actual_amount)), found, &request).await?;
+        }
+        Ok(false)
     }
 
     fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
@@ -170,18 +280,31 @@ impl Decider {
         found: Vec<Option<Matched>>,
         request: &Request,
     ) -> Result<Response, Refusal> {
-        self.decide_on(Some(&self.reports), found, request).await
+        self.decide_on(Way::MayReport(&self.reports), found, request).await
     }
 
     async fn decide_on(
         &self,
-        reports: Option<&Reports>,
+        way: Way<'_>,
         found: Vec<Option<Matched>>,
         request: &Request,
     ) -> Result<Response, Refusal> {
+        self.answer((way, None), found, request).await.map(|(response, ..)| response)
+    }
+
+    fn terms<'a>(&'a self, way: Way<'a>, amount: Option<u64>) -> Terms<'a> {
         let is_cluster = self.server.is_cluster();
-        let terms = Terms { policy: &self.policy, counters: &self.counters, reports, is_cluster };
-        let plan = Plan::new(request, found, &terms);
+        Terms { policy: &self.policy, counters: &self.counters, way, amount, is_cluster }
+    }
+
+    /// Returns the reply with what was asked and answered. The amount, if there is one, replaces all hits.
+    async fn answer(
+        &self,
+        (way, amount): (Way<'_>, Option<u64>),
+        found: Vec<Option<Matched>>,
+        request: &Request,
+    ) -> Result<(Response, Plan, Vec<Answer>), Refusal> {
+        let plan = Plan::new(request, found, &self.terms(way, amount));
         self.warn_of_refunds(&plan);
         let answers = ask::ask(&self.limiter, &plan).await;
         let answers = answers.map_err(|error| self.refuse(&error))?;
@@ -193,8 +316,9 @@ impl Decider {
             count::count(outcome, self.policy.near_limit_ratio);
         }
         let (response, is_shadowed) = reply::reply(request, &plan, &outcomes, &self.policy);
+        drop(outcomes);
         add(&self.counters.global_shadow_mode, is_shadowed.into());
-        Ok(response)
+        Ok((response, plan, answers))
     }
 
     /// Counts and logs a request without a decision. The client logs when Redis goes away and when it is back.
@@ -207,7 +331,7 @@ impl Decider {
     }
 
     fn warn_of_refunds(&self, plan: &Plan) {
-        let has_refund = plan.calls.iter().any(|call| call.kind == plan::Kind::Give);
+        let has_refund = plan.calls.iter().any(|call| call.kind == Kind::Give);
         if has_refund && !self.has_seen_refund.swap(true, Ordering::Relaxed) {
             log::warn!("a proxy sends is_negative_hits: it also refunds denied requests, which took nothing");
         }

@@ -16,7 +16,8 @@ pub(super) struct Outcome<'a> {
     pub(super) left_before: Option<i64>,
     /// Whether its hits were taken or charged.
     pub(super) is_taken: bool,
-    pub(super) is_refund: bool,
+    /// Whether its hits are no demand: given back, or asked about and there.
+    pub(super) is_uncounted: bool,
 }
 
 /// Returns the outcome of each descriptor; none of those that pass without a limit.
@@ -34,11 +35,11 @@ fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<O
     let (place, part) = asked.place;
     let (call, answer) = (plan.calls.get(place)?, answers.get(place)?);
     let decision = answer.of(part);
-    let is_taken = answer.binding().allowed;
+    let is_taken = answer.binding().allowed && call.kind != Kind::Peek;
     let taken = if is_taken { call.parts.get(part)?.cost } else { 0 };
     let left = decision.remaining.saturating_add_unsigned(taken).saturating_sub_unsigned(asked.earlier);
     let is_over = match call.kind {
-        Kind::Take => !decision.allowed,
+        Kind::Take | Kind::Peek | Kind::Hold(_) => !decision.allowed,
         Kind::PayAfterwards => !decision.allowed || decision.retry_after_ms > 0,
         Kind::Give => false,
     };
@@ -48,7 +49,7 @@ fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<O
         is_over,
         left_before: was_looked_at(&decision).then_some(left),
         is_taken,
-        is_refund: call.kind == Kind::Give,
+        is_uncounted: call.kind == Kind::Give || call.kind == Kind::Peek && !is_over,
     })
 }
 

@@ -1,15 +1,17 @@
 //! What a request asks of Redis: which buckets, in which calls. Sends nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::reports::Reports;
+use super::recent::Recent;
+use super::reservation::Reservation;
 use super::Policy;
 use crate::counters::{Counters, OfLimit};
 use crate::limits::{Matched, Rule};
 use crate::messages::{Descriptor, Request};
 
 /// The most tokens that the module takes in one call.
-const MOST_HITS: u64 = 1_000_000_000_000;
+pub(super) const MOST_HITS: u64 = 1_000_000_000_000;
 
 /// A request as it is decided.
 pub(super) struct Plan {
@@ -45,7 +47,7 @@ pub(super) struct Asked {
 /// One command.
 pub(super) struct Call {
     pub(super) kind: Kind,
-    /// Several only of [`Kind::Take`].
+    /// Several only of [`Kind::Take`] and [`Kind::Hold`].
     pub(super) parts: Vec<Part>,
     /// All plain calls of a request are refunded if one of them is denied. Quotas, shadows and charges are not plain.
     pub(super) is_plain: bool,
@@ -67,14 +69,43 @@ pub(super) enum Kind {
     PayAfterwards,
     /// Gives back.
     Give,
+    /// Asks whether every bucket holds enough.
+    Peek,
+    /// Holds if every bucket holds enough.
+    Hold(Lease),
+}
+
+/// What a reservation holds its tokens by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) reservation: Reservation,
+    pub(super) ttl: Duration,
+}
+
+/// What becomes of the hits of a request.
+#[derive(Clone, Copy)]
+pub(super) enum Way<'a> {
+    /// Takes them now or not at all.
+    Takes,
+    /// Takes them, or charges those that are reports.
+    MayReport(&'a Recent),
+    /// Asks about them.
+    Checks,
+    /// Charges them.
+    Reports,
+    /// Holds them.
+    Holds(Lease),
+    /// Ends a reservation that held them. Only the buckets of the calls matter, not their kind.
+    Settles,
 }
 
 /// What plans are made by, beside the request.
 pub(super) struct Terms<'a> {
     pub(super) policy: &'a Policy,
     pub(super) counters: &'a Counters,
-    /// Absent if nothing is reported.
-    pub(super) reports: Option<&'a Reports>,
+    pub(super) way: Way<'a>,
+    /// Replaces the hits of the request and its descriptors.
+    pub(super) amount: Option<u64>,
     /// The buckets of a call must share a hash tag.
     pub(super) is_cluster: bool,
 }
@@ -88,7 +119,10 @@ impl Plan {
             let fate = match matched {
                 None => Fate::Passes,
                 Some(matched) if matched.rule.unlimited => Fate::Unlimited,
-                Some(matched) => Fate::Asked(plan.add(matched, descriptor, hits(request, descriptor), terms)),
+                Some(matched) => {
+                    let hits = terms.amount.unwrap_or_else(|| hits(request, descriptor));
+                    Fate::Asked(plan.add(matched, descriptor, hits, terms))
+                }
             };
             plan.fates.push(fate);
         }
@@ -100,10 +134,12 @@ impl Plan {
         let counters = terms.counters.of_limit(&metric);
         let is_quota = rule.quota_mode || terms.policy.quota_mode;
         let kind = terms.kind(&rule, &bucket, descriptor, is_quota);
-        let is_plain = kind == Kind::Take && !is_quota && !rule.shadow_mode;
+        let most = terms.most_hits(&rule);
+        let hits = hits.min(most);
         let part = Part { rule: Arc::clone(&rule), bucket, cost: hits };
-        let (place, earlier) = if is_plain {
-            self.add_plain(part, terms.is_cluster.then_some(terms.policy.prefix.as_str()))
+        let (place, earlier) = if terms.is_plain(kind, &rule, is_quota) {
+            let split_by = terms.is_cluster.then_some(terms.policy.prefix.as_str());
+            self.add_plain(kind, part, most, split_by)
         } else {
             (self.add_alone(kind, part), 0)
         };
@@ -116,20 +152,26 @@ impl Plan {
     }
 
     /// Adds to the first call that it may share. Returns the place and the cost of earlier descriptors on the same bucket.
-    /// `split_by` is the prefix of all keys if calls need a common hash tag.
-    fn add_plain(&mut self, part: Part, split_by: Option<&str>) -> ((usize, usize), u64) {
+    /// `most` bounds their sum; `split_by` is the prefix of all keys if calls need a common hash tag.
+    fn add_plain(
+        &mut self,
+        kind: Kind,
+        part: Part,
+        most: u64,
+        split_by: Option<&str>,
+    ) -> ((usize, usize), u64) {
         let shares = |call: &Call| {
             let first = call.parts.first().map_or("", |first| first.bucket.as_str());
             call.is_plain && split_by.is_none_or(|prefix| have_same_tag(prefix, first, &part.bucket))
         };
         let Some((place, call)) = self.calls.iter_mut().enumerate().find(|(_, call)| shares(call)) else {
-            self.calls.push(Call { kind: Kind::Take, parts: vec![part], is_plain: true });
+            self.calls.push(Call { kind, parts: vec![part], is_plain: true });
             return ((self.calls.len() - 1, 0), 0);
         };
         let same = call.parts.iter_mut().enumerate().find(|(_, other)| other.bucket == part.bucket);
         if let Some((index, same)) = same {
             let earlier = same.cost;
-            same.cost = same.cost.saturating_add(part.cost).min(MOST_HITS);
+            same.cost = same.cost.saturating_add(part.cost).min(most);
             return ((place, index), earlier);
         }
         call.parts.push(part);
@@ -155,26 +197,70 @@ fn drop_replaced(found: &mut [Option<Matched>]) {
 
 /// 0 asks without taking, but only in the descriptor: in the request, Envoy sends it for 1.
 fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
-    let hits = descriptor.hits_addend.as_ref().map_or(request.hits_addend.max(1).into(), |own| own.value);
-    hits.min(MOST_HITS)
+    descriptor.hits_addend.as_ref().map_or(request.hits_addend.max(1).into(), |own| own.value)
+}
+
+/// Returns the most that one reservation holds of a bucket: a part of the capacity, and at least one token.
+pub(super) fn most_held(rule: &Rule, policy: &Policy) -> u64 {
+    // Casts of floats saturate.
+    let part = (capacity(rule) * policy.reservation_max_fraction) as u64;
+    part.clamp(1, MOST_HITS)
+}
+
+fn capacity(rule: &Rule) -> f64 {
+    rule.limit.capacity().parse().unwrap_or(0.0)
 }
 
 impl Terms<'_> {
-    /// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit:
-    /// the file says `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
-    fn kind(&self, rule: &Rule, bucket: &str, descriptor: &Descriptor, is_quota: bool) -> Kind {
-        let own_hits = descriptor.hits_addend.as_ref().map(|hits| hits.value);
-        match (self.reports, own_hits) {
-            (None, _) => Kind::Take,
-            (Some(reports), Some(0)) => {
-                reports.expect(bucket);
-                Kind::Take
-            }
-            _ if descriptor.is_negative_hits => Kind::Give,
-            _ if rule.paid_afterwards => Kind::PayAfterwards,
-            (Some(reports), Some(_)) if is_quota || reports.are_expected(bucket) => Kind::PayAfterwards,
-            _ => Kind::Take,
+    /// Returns the most hits that one call has of a bucket.
+    fn most_hits(&self, rule: &Rule) -> u64 {
+        match self.way {
+            Way::Holds(_) => most_held(rule, self.policy),
+            // What is charged beyond the hold makes no more debt than a report.
+            Way::Settles => (capacity(rule) as u64).saturating_add(rule.most_debt).min(MOST_HITS),
+            _ => MOST_HITS,
         }
+    }
+
+    fn is_plain(&self, kind: Kind, rule: &Rule, is_quota: bool) -> bool {
+        let decides_alone = is_quota || rule.shadow_mode;
+        match kind {
+            Kind::Take => !decides_alone || matches!(self.way, Way::Settles),
+            Kind::Hold(_) => !decides_alone,
+            Kind::PayAfterwards | Kind::Give | Kind::Peek => false,
+        }
+    }
+
+    fn kind(&self, rule: &Rule, bucket: &str, descriptor: &Descriptor, is_quota: bool) -> Kind {
+        match self.way {
+            Way::Takes | Way::Settles => Kind::Take,
+            Way::MayReport(reports) => kind_of_hits(reports, rule, bucket, descriptor, is_quota),
+            Way::Checks => Kind::Peek,
+            Way::Reports if self.amount.is_none() && descriptor.is_negative_hits => Kind::Give,
+            Way::Reports => Kind::PayAfterwards,
+            Way::Holds(lease) => Kind::Hold(lease),
+        }
+    }
+}
+
+/// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit:
+/// the file says `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
+fn kind_of_hits(
+    reports: &Recent,
+    rule: &Rule,
+    bucket: &str,
+    descriptor: &Descriptor,
+    is_quota: bool,
+) -> Kind {
+    match descriptor.hits_addend.as_ref().map(|hits| hits.value) {
+        Some(0) => {
+            reports.insert(bucket);
+            Kind::Take
+        }
+        _ if descriptor.is_negative_hits => Kind::Give,
+        _ if rule.paid_afterwards => Kind::PayAfterwards,
+        Some(_) if is_quota || reports.contains(bucket) => Kind::PayAfterwards,
+        _ => Kind::Take,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The gRPC service of Envoy, with health and reflection.
+//! The gRPC services of Envoy and Kuadrant, with health and reflection.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
@@ -20,15 +21,20 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::in_flight::{too_many, until_end, Arriving, InFlight};
 use super::listen::Connection;
-use super::message::RequestCodec;
+use super::message::{Read, RequestCodec};
 use super::Gate;
 use crate::decide::Refusal;
-use crate::messages;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+const CHECK_RATE_LIMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit";
+const REPORT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Report";
+const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
+
 /// Calls with one reply. The replies of health watches and reflection have no end.
-const UNARY: [&str; 2] = [SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check"];
+const UNARY: [&str; 6] =
+    [SHOULD_RATE_LIMIT, CHECK_RATE_LIMIT, REPORT, RESERVE, COMMIT, "/grpc.health.v1.Health/Check"];
 
 /// Requests of proxies have a few hundred bytes.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -68,10 +74,12 @@ pub async fn serve(
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(include_bytes!("ratelimit.binpb"))
+            .register_encoded_file_descriptor_set(include_bytes!("kuadrant.binpb"))
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let in_flight = gate.in_flight.clone();
-    let routes = Routes::new(RateLimitService(gate))
+    let routes = Routes::new(Envoy(gate.clone()))
+        .add_service(Kuadrant(gate))
         .add_service(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_MESSAGE_BYTES))
         // What grpcurl and others still ask.
@@ -132,13 +140,13 @@ impl HttpService<http::Request<Body>> for Bounded {
 
 /// Envoy's service. The generated one would refuse header values that are not UTF-8: see [`RequestCodec`].
 #[derive(Clone)]
-struct RateLimitService(Arc<Gate>);
+struct Envoy(Arc<Gate>);
 
-impl NamedService for RateLimitService {
+impl NamedService for Envoy {
     const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
 }
 
-impl HttpService<http::Request<Body>> for RateLimitService {
+impl HttpService<http::Request<Body>> for Envoy {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Boxed<Result<http::Response<Body>, Infallible>>;
@@ -148,25 +156,77 @@ impl HttpService<http::Request<Body>> for RateLimitService {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let service = self.clone();
+        let gate = self.0.clone();
         Box::pin(async move {
-            if request.uri().path() != SHOULD_RATE_LIMIT {
-                return Ok(Status::unimplemented("").into_http());
-            }
-            let grpc = Grpc::new(RequestCodec);
-            Ok(grpc.max_decoding_message_size(MAX_MESSAGE_BYTES).unary(service, request).await)
+            Ok(match request.uri().path() {
+                SHOULD_RATE_LIMIT => unary(request, |asked| async move { gate.decide(&asked).await }).await,
+                _ => Status::unimplemented("").into_http(),
+            })
         })
     }
 }
 
-impl UnaryService<messages::Request> for RateLimitService {
-    type Response = messages::Response;
-    type Future = Boxed<Result<Response<messages::Response>, Status>>;
+/// Kuadrant's service.
+#[derive(Clone)]
+struct Kuadrant(Arc<Gate>);
 
-    fn call(&mut self, request: Request<messages::Request>) -> Self::Future {
+impl NamedService for Kuadrant {
+    const NAME: &'static str = "kuadrant.service.ratelimit.v1.RateLimitService";
+}
+
+impl HttpService<http::Request<Body>> for Kuadrant {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Boxed<Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let gate = self.0.clone();
         Box::pin(async move {
-            let decided = gate.decide(&request.into_inner()).await;
+            Ok(match request.uri().path() {
+                CHECK_RATE_LIMIT => unary(request, |asked| async move { gate.check(&asked).await }).await,
+                REPORT => unary(request, |asked| gate.report(asked)).await,
+                RESERVE => unary(request, |asked| async move { gate.reserve(asked).await }).await,
+                COMMIT => unary(request, |asked| gate.commit(asked)).await,
+                _ => Status::unimplemented("").into_http(),
+            })
+        })
+    }
+}
+
+/// Answers a call by `decide`.
+async fn unary<Asked, Reply, F>(
+    request: http::Request<Body>,
+    decide: impl FnOnce(Asked) -> F + Send + 'static,
+) -> http::Response<Body>
+where
+    Asked: Read + Send + 'static,
+    Reply: Message + 'static,
+    F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
+{
+    let mut grpc = Grpc::new(RequestCodec::new()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    grpc.unary(Unary(Some(decide)), request).await
+}
+
+/// A call that is answered once.
+struct Unary<F>(Option<F>);
+
+impl<Asked, Reply, F, D> UnaryService<Asked> for Unary<D>
+where
+    Reply: Message,
+    F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
+    D: FnOnce(Asked) -> F,
+{
+    type Response = Reply;
+    type Future = Boxed<Result<Response<Reply>, Status>>;
+
+    fn call(&mut self, request: Request<Asked>) -> Self::Future {
+        let decided = self.0.take().map(|decide| decide(request.into_inner()));
+        Box::pin(async move {
+            let decided = decided.ok_or_else(|| Status::internal("answered before"))?.await;
             decided.map(Response::new).map_err(|refusal| match refusal {
                 Refusal::Service(text) => Status::unknown(text),
                 Refusal::Redis(text) => Status::unavailable(text),

@@ -1,9 +1,10 @@
-//! Reads Envoy's request from its bytes, within bounds.
+//! Reads the requests of Envoy and Kuadrant from their bytes, within bounds.
 //!
 //! Envoy copies header values into fields that protobuf requires to be UTF-8. A generated decoder would refuse such a request as
 //! a whole, and Envoy lets requests pass on errors: one byte would bypass every limit. So text is decoded lossily here.
 
 use std::io;
+use std::marker::PhantomData;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::bytes::Buf;
@@ -13,63 +14,122 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::Status;
 
 use crate::decide::{MOST_DESCRIPTORS, MOST_ENTRIES};
-use crate::messages::{Descriptor, Entry, Override, Request, Response};
+use crate::messages::{CommitRequest, Descriptor, Duration, Entry, Override, Request, ReserveRequest};
 
 /// Requests in, responses out.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RequestCodec;
+pub(super) struct RequestCodec<Asked, Reply>(PhantomData<fn(Asked) -> Reply>);
 
-impl Codec for RequestCodec {
-    type Encode = Response;
-    type Decode = Request;
+impl<Asked, Reply> RequestCodec<Asked, Reply> {
+    pub(super) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// A request that is read lossily.
+pub(super) trait Read: Sized {
+    /// Keeps one too many of more descriptors or entries than a request may have, so that the decider refuses it.
+    fn read(bytes: &[u8]) -> io::Result<Self>;
+}
+
+impl<Asked: Read + Send + 'static, Reply: Message + 'static> Codec for RequestCodec<Asked, Reply> {
+    type Encode = Reply;
+    type Decode = Asked;
     type Encoder = Self;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        *self
+        Self::new()
     }
 
     fn decoder(&mut self) -> Self {
-        *self
+        Self::new()
     }
 }
 
-impl Encoder for RequestCodec {
-    type Item = Response;
+impl<Asked, Reply: Message> Encoder for RequestCodec<Asked, Reply> {
+    type Item = Reply;
     type Error = Status;
 
-    fn encode(&mut self, response: Response, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(&mut self, response: Reply, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
         response.encode(to).map_err(|error| Status::internal(error.to_string()))
     }
 }
 
-impl Decoder for RequestCodec {
-    type Item = Request;
+impl<Asked: Read, Reply> Decoder for RequestCodec<Asked, Reply> {
+    type Item = Asked;
     type Error = Status;
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Request>, Status> {
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Asked>, Status> {
         let bytes = from.copy_to_bytes(from.remaining());
-        request(&bytes).map(Some).map_err(|error| Status::internal(error.to_string()))
+        Asked::read(&bytes).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }
 
-/// Reads `envoy.service.ratelimit.v3.RateLimitRequest`. Of more descriptors or entries than a request may have it keeps one too
-/// many, so that the decider refuses it.
-fn request(bytes: &[u8]) -> io::Result<Request> {
-    let (mut request, mut entries) = (Request::default(), 0);
+impl Read for Request {
+    fn read(bytes: &[u8]) -> io::Result<Self> {
+        let mut request = Self::default();
+        let Self { domain, descriptors, hits_addend } = &mut request;
+        // A cast keeps the lower half, as protobuf wants it.
+        each_other_field(bytes, domain, descriptors, |field| {
+            if let Field::Number(3, hits) = field {
+                *hits_addend = hits as u32;
+            }
+            Ok(())
+        })?;
+        Ok(request)
+    }
+}
+
+impl Read for ReserveRequest {
+    fn read(bytes: &[u8]) -> io::Result<Self> {
+        let mut request = Self::default();
+        let Self { domain, descriptors, amount, ttl } = &mut request;
+        each_other_field(bytes, domain, descriptors, |field| {
+            match field {
+                Field::Number(3, tokens) => *amount = tokens,
+                Field::Bytes(4, bytes) => *ttl = Some(Duration::decode(bytes)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(request)
+    }
+}
+
+impl Read for CommitRequest {
+    fn read(bytes: &[u8]) -> io::Result<Self> {
+        let mut request = Self::default();
+        let Self { domain, descriptors, reservation_id, actual_amount } = &mut request;
+        each_other_field(bytes, domain, descriptors, |field| {
+            match field {
+                Field::Bytes(3, id) => *reservation_id = text(id),
+                Field::Number(4, tokens) => *actual_amount = tokens,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(request)
+    }
+}
+
+/// Reads domain and descriptors, which all requests begin with, and calls `read` with each other field.
+fn each_other_field<'a>(
+    bytes: &'a [u8],
+    domain: &mut String,
+    descriptors: &mut Vec<Descriptor>,
+    mut read: impl FnMut(Field<'a>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut entries = 0;
     each_field(bytes, |field| {
         match field {
-            Field::Bytes(1, domain) => request.domain = text(domain),
-            Field::Bytes(2, bytes) if request.descriptors.len() <= MOST_DESCRIPTORS => {
-                request.descriptors.push(descriptor(bytes, &mut entries)?);
+            Field::Bytes(1, bytes) => *domain = text(bytes),
+            Field::Bytes(2, bytes) if descriptors.len() <= MOST_DESCRIPTORS => {
+                descriptors.push(descriptor(bytes, &mut entries)?);
             }
-            // A cast keeps the lower half, as protobuf wants it.
-            Field::Number(3, hits) => request.hits_addend = hits as u32,
-            _ => {}
+            other => read(other)?,
         }
         Ok(())
-    })?;
-    Ok(request)
+    })
 }
 
 fn descriptor(bytes: &[u8], entries: &mut usize) -> io::Result<Descriptor> {
@@ -113,7 +173,7 @@ enum Field<'a> {
     Bytes(u32, &'a [u8]),
 }
 
-/// Calls `read` with each field of a message; skips fields of fixed size, of which Envoy's request has none.
+/// Calls `read` with each field of a message; skips fields of fixed size, of which these requests have none.
 fn each_field<'a>(mut bytes: &'a [u8], mut read: impl FnMut(Field<'a>) -> io::Result<()>) -> io::Result<()> {
     while !bytes.is_empty() {
         let (tag, wire_type) = decode_key(&mut bytes)?;

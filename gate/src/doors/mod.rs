@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`listen`] | accepts connections, few enough to serve all of them |
 //! | [`tls`] | certificates, and those that replace them |
-//! | [`grpc`] | the service of Envoy, health, reflection |
-//! | `message` | Envoy's request, decoded |
+//! | [`grpc`] | the services of Envoy and Kuadrant, health, reflection |
+//! | `message` | their requests, decoded |
 //! | [`http`] | what is asked over HTTP |
 //! | `in_flight` | bounds the memory of all requests together |
 //! | `json` | requests and replies as proto3 JSON |
@@ -18,6 +18,7 @@ pub mod listen;
 mod message;
 pub mod tls;
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::{Decider, Refusal};
 use crate::limits::Limits;
-use crate::messages::{Request, Response};
+use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, ReserveResponse, Response};
 pub use in_flight::InFlight;
 
 /// What all doors share.
@@ -59,6 +60,45 @@ impl Gate {
         let limits = self.limits.load_full();
         self.decider.decide(limits.as_deref(), request).await
     }
+
+    /// Answers whether the request would pass: see [`Decider::check`].
+    async fn check(&self, request: &Request) -> Result<Response, Refusal> {
+        let limits = self.limits.load_full();
+        self.decider.check(limits.as_deref(), request).await
+    }
+
+    /// Charges in a task of its own: the tokens are used, whether or not the proxy waits for the reply.
+    async fn report(self: Arc<Self>, request: Request) -> Result<Response, Refusal> {
+        to_the_end(async move {
+            let limits = self.limits.load_full();
+            self.decider.report(limits.as_deref(), &request).await
+        })
+        .await
+    }
+
+    /// Reserves: see [`Decider::reserve`].
+    async fn reserve(&self, request: ReserveRequest) -> Result<ReserveResponse, Refusal> {
+        let limits = self.limits.load_full();
+        self.decider.reserve(limits.as_deref(), request).await
+    }
+
+    /// Ends a reservation, in a task of its own too.
+    async fn commit(self: Arc<Self>, request: CommitRequest) -> Result<CommitResponse, Refusal> {
+        to_the_end(async move {
+            let limits = self.limits.load_full();
+            let reservation_released = self.decider.commit(limits.as_deref(), request).await?;
+            Ok(CommitResponse { reservation_released })
+        })
+        .await
+    }
+}
+
+/// Runs a call to its end even if its caller goes.
+async fn to_the_end<T: Send + 'static>(
+    call: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    // It ends early only if the program does.
+    tokio::spawn(call).await.unwrap_or_else(|ended| Err(Refusal::Redis(ended.to_string())))
 }
 
 /// Whether proxies should ask: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.

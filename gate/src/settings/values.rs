@@ -64,6 +64,13 @@ pub(super) fn ratio(text: &str) -> Result<f64, String> {
     ratio.ok_or_else(|| "must be a number from 0 to 1".to_owned())
 }
 
+/// Returns a time for which the module can hold tokens.
+pub(super) fn reservation_ttl(text: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(30 * 86_400);
+    let ttl = Some(duration_of_go(text)?).filter(|ttl| bounds.contains(ttl));
+    ttl.ok_or_else(|| "must be from 1ms to 720h".to_owned())
+}
+
 /// The cache allocates its table at the start.
 pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
     const MOST: usize = 1 << 30;

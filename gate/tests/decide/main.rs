@@ -9,6 +9,7 @@ mod away;
 mod cluster;
 mod metrics;
 mod replies;
+mod reservations;
 mod traps;
 
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub fn policy() -> Policy {
         remember_denials: 0,
         headers: None,
         dynamic_metadata: false,
+        reservation_max_ttl: Duration::from_secs(60),
+        reservation_max_fraction: 0.5,
         on_error: OnError::Error,
     }
 }

@@ -12,6 +12,9 @@ use crate::{asks, TWO};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
+
 /// All that a flood may hold, with what the allocator adds.
 const MOST_MIB: u64 = 200;
 
@@ -54,8 +57,8 @@ async fn of_empty_entries_share_a_bound() {
     // A domain, and a descriptor of 500,000 entries: its length as a number of protobuf.
     let message = [&b"\x0a\x01d\x12\xc0\x84\x3d"[..], &[10, 0].repeat(500_000)].concat();
     let clients = join_all((0..24).map(|_| Client::connect(&gate))).await;
-    for _ in 0..3 {
-        let replies = join_all(clients.iter().map(|one| status_of(one, SHOULD_RATE_LIMIT, &message))).await;
+    for path in [SHOULD_RATE_LIMIT, RESERVE, COMMIT] {
+        let replies = join_all(clients.iter().map(|one| status_of(one, path, &message))).await;
         // UNKNOWN: more entries than a request may have.
         assert!(replies.iter().all(|status| status.as_deref() == Some("2")), "{replies:?}");
     }

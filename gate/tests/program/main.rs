@@ -15,6 +15,7 @@ mod h2_client;
 mod health;
 mod hostile;
 mod http;
+mod kuadrant;
 mod redis;
 mod reload;
 mod settings;

@@ -21,6 +21,8 @@ fn names_the_variable_that_is_wrong() {
         ),
         ("LOCAL_CACHE_SIZE_IN_BYTES", "-1", "LOCAL_CACHE_SIZE_IN_BYTES=-1: must be a whole number"),
         ("NEAR_LIMIT_RATIO", "1.5", "NEAR_LIMIT_RATIO=1.5: must be a number from 0 to 1"),
+        ("RESERVATION_MAX_FRACTION", "2", "RESERVATION_MAX_FRACTION=2: must be a number from 0 to 1"),
+        ("RESERVATION_MAX_TTL", "0", "RESERVATION_MAX_TTL=0: must be from 1ms to 720h"),
         ("CONNECTION_IDLE_TIMEOUT", "0s", "CONNECTION_IDLE_TIMEOUT=0: must be above 0"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: limits are read from files: FILE"),
         (

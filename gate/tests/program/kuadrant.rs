@@ -1,0 +1,282 @@
+//! Kuadrant's service: a budget of tokens that slow models share, over three gates.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokenbucket_gate::messages::{
+    self, Code, CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+};
+use tokio::sync::watch;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+
+use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
+use crate::sentinel::Sentinel;
+use crate::servers::{ask, Cluster, Server};
+
+/// Nothing flows in while a test runs.
+const BUDGET: &str = "domain: llm
+descriptors:
+  - {key: user, rate_limit: {unit: month, requests_per_unit: 1000}}
+";
+const CAPACITY: usize = 1000;
+const CALLERS: usize = 64;
+
+/// What each caller reserves, and what its model uses.
+const ESTIMATE: usize = 50;
+const USED: usize = 30;
+
+/// A gate as a client sees it.
+#[derive(Clone)]
+struct Client(Channel);
+
+impl Client {
+    fn of(gate: &Gate) -> Self {
+        let url = format!("http://127.0.0.1:{}", gate.grpc);
+        Self(Endpoint::new(url).expect("a URL").timeout(PATIENCE).connect_lazy())
+    }
+
+    async fn call<A, R>(&self, method: &str, asked: A) -> Result<R, Status>
+    where
+        A: prost::Message + Send + Sync + 'static,
+        R: prost::Message + Default + Send + Sync + 'static,
+    {
+        let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}");
+        let mut grpc = tonic::client::Grpc::new(self.0.clone());
+        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let path = PathAndQuery::from_str(&path).expect("a path");
+        let reply = grpc.unary(Request::new(asked), path, ProstCodec::<A, R>::default()).await;
+        reply.map(tonic::Response::into_inner)
+    }
+
+    async fn decide(&self, method: &str, hits_addend: usize) -> Result<Code, Status> {
+        let hits_addend = u32::try_from(hits_addend).expect("few");
+        let asked = messages::Request { hits_addend, ..by_user() };
+        self.call::<_, messages::Response>(method, asked).await.map(|reply| reply.overall_code())
+    }
+
+    async fn reserve(&self, ttl_s: i64) -> Result<ReserveResponse, Status> {
+        let messages::Request { domain, descriptors, .. } = by_user();
+        let ttl = Some(messages::Duration { seconds: ttl_s, nanos: 0 });
+        self.call("Reserve", ReserveRequest { domain, descriptors, amount: ESTIMATE as u64, ttl }).await
+    }
+
+    async fn commit(&self, id: &str, used: usize) -> Result<bool, Status> {
+        let messages::Request { domain, descriptors, .. } = by_user();
+        let (reservation_id, actual_amount) = (id.to_owned(), used as u64);
+        let asked = CommitRequest { domain, descriptors, reservation_id, actual_amount };
+        self.call("Commit", asked).await.map(|reply: CommitResponse| reply.reservation_released)
+    }
+}
+
+fn by_user() -> messages::Request {
+    request("llm", &[&[("user", "ada")]])
+}
+
+fn start(setup: &Setup) -> Vec<Gate> {
+    let gates: Vec<Gate> = (0..3).map(|_| setup.clone().file("llm.yaml", BUDGET).start()).collect();
+    gates.iter().for_each(Gate::wait_until_healthy);
+    gates
+}
+
+/// A slow machine is no outage.
+fn with(redis: &Server) -> Vec<Gate> {
+    start(&Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s"))
+}
+
+fn left(redis: &Server) -> i64 {
+    ask::<Vec<i64>>(redis, &["TB.PEEK", "llm|{user=ada}", "1000", "1000/30d", "0"])[1]
+}
+
+/// All callers at once. Returns the ids of those that may call their model.
+async fn reserve_all(clients: &[Client], ttl_s: i64) -> Vec<String> {
+    let calls = (0..CALLERS).map(|caller| clients[caller % clients.len()].reserve(ttl_s));
+    let granted = join_all(calls).await.into_iter().flatten().filter(|reply| reply.code() == Code::Ok);
+    granted.map(|reply| reply.reservation_id).collect()
+}
+
+/// Commits at one gate after the other until one replies, then at all gates again. Returns how many calls released.
+async fn commit_everywhere(clients: &[Client], place: usize, id: &str) -> usize {
+    let mut released = 0;
+    let mut has_reply = false;
+    for client in clients.iter().cycle().skip(place).take(50 * clients.len()) {
+        match client.commit(id, USED).await {
+            Ok(is_released) => (has_reply, released) = (true, released + usize::from(is_released)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        if has_reply {
+            break;
+        }
+    }
+    assert!(has_reply, "no gate replied");
+    let again = join_all(clients.iter().map(|client| client.commit(id, USED))).await;
+    released + again.into_iter().flatten().filter(|is_released| *is_released).count()
+}
+
+/// The lowest level that the bucket has until the sender goes.
+async fn lowest(redis: &Server, mut until: watch::Receiver<()>) -> i64 {
+    let mut lowest = i64::MAX;
+    while until.has_changed().is_ok() {
+        lowest = lowest.min(left(redis));
+        let _ = tokio::time::timeout(Duration::from_millis(5), until.changed()).await;
+    }
+    lowest
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_never_use_more_than_there_is() {
+    let redis = Server::start();
+    let mut gates = with(&redis);
+    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
+    let (running, until) = watch::channel(());
+    let all = async {
+        let granted = reserve_all(&clients, 60).await;
+        assert_eq!(granted.len() * ESTIMATE, CAPACITY);
+        // The models run, and a gate ends without a word.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        gates[0].kill();
+        let commits = granted.iter().enumerate().map(|(place, id)| commit_everywhere(&clients, place, id));
+        assert!(join_all(commits).await.iter().all(|released| *released <= 1));
+        let used = granted.len() * USED;
+        assert_eq!(left(&redis), (CAPACITY - used) as i64);
+        // Now a gate ends while its callers reserve.
+        gates[0].start_again();
+        gates[0].wait_until_healthy();
+        let kill = async {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            gates[1].kill();
+        };
+        let (granted, ()) = tokio::join!(reserve_all(&clients, 2), kill);
+        assert!(granted.len() * ESTIMATE <= CAPACITY - used, "{} of {}", granted.len(), CAPACITY - used);
+        // Nobody commits, and all of it comes back.
+        wait_until("the refund", || left(&redis) == (CAPACITY - used) as i64);
+        drop(running);
+    };
+    let ((), lowest) = tokio::join!(all, lowest(&redis, until));
+    assert!(lowest >= 0, "{lowest}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_on_a_cluster_never_use_more_than_there_is() {
+    let cluster = Cluster::start();
+    let gates = start(&Setup::redis(&cluster.urls().replace("redis://", "")).set("REDIS_TYPE", "CLUSTER"));
+    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
+    let node = &cluster.nodes[cluster.node_of("llm|{user=ada}")];
+    let granted = reserve_all(&clients, 60).await;
+    assert!(!granted.is_empty() && granted.len() * ESTIMATE <= CAPACITY);
+    let held = |left: i64| usize::try_from(CAPACITY as i64 - left).expect("no debt");
+    // A call that took longer than its timeout holds without having been granted.
+    let lost = held(left(node)) - granted.len() * ESTIMATE;
+    let commits = granted.iter().enumerate().map(|(place, id)| commit_everywhere(&clients, place, id));
+    assert!(join_all(commits).await.iter().all(|released| *released <= 1));
+    wait_until("all commits", || held(left(node)) == granted.len() * USED + lost);
+}
+
+/// What a reservation is for: all callers are told that there is something left, before any of them has reported.
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_and_reports_alone_use_more_than_there_is() {
+    let redis = Server::start();
+    let gates = with(&redis);
+    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
+    let calls = (0..CALLERS).map(async |caller| {
+        let client = &clients[caller % clients.len()];
+        if client.decide("CheckRateLimit", 0).await.expect("a reply") != Code::Ok {
+            return 0;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(client.decide("Report", ESTIMATE).await.expect("a reply"), Code::Ok);
+        ESTIMATE
+    });
+    let used: usize = join_all(calls).await.into_iter().sum();
+    assert_eq!(used, CALLERS * ESTIMATE);
+    // The debt is bounded.
+    assert_eq!(left(&redis), -(CAPACITY as i64));
+    assert_eq!(clients[0].decide("CheckRateLimit", 0).await.expect("a reply"), Code::OverLimit);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reservations_survive_a_failover() {
+    let (master, replica) = (Server::start(), Server::start());
+    let _: String = ask(&replica, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
+    let sentinel = Sentinel::of(&master);
+    let url = format!("mymaster,127.0.0.1:{}", sentinel.port);
+    let setup = Setup::redis(&url).set("REDIS_TYPE", "SENTINEL").set("REDIS_TIMEOUT", "500ms");
+    let gates = start(&setup);
+    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
+    wait_until("the replica", || sentinel.knows_a_replica());
+    let granted = reserve_all(&clients, 25).await;
+    assert!(granted.len() * ESTIMATE <= CAPACITY);
+    // A call that took longer than its timeout holds without having been granted.
+    let held = CAPACITY as i64 - left(&master);
+    wait_until("the replica", || CAPACITY as i64 - left(&replica) == held);
+    let (commits, crashed) = granted.split_at(granted.len() / 2);
+    master.kill();
+    // Each is sent once by a client, and again by its gate.
+    let first = join_all(commits.iter().map(|id| clients[0].commit(id, USED))).await;
+    assert!(first.iter().all(Result::is_err));
+    let committed = commits.iter().enumerate().map(|(place, id)| commit_everywhere(&clients, place, id));
+    assert!(join_all(committed).await.iter().all(|released| *released <= 1));
+    let more = reserve_all(&clients, 1).await;
+    assert!(more.len() * ESTIMATE + commits.len() * USED + crashed.len() * ESTIMATE <= CAPACITY);
+    wait_until("the refund", || left(&replica) == (CAPACITY - commits.len() * USED) as i64);
+    let sent_again = |gate: &Gate| gate.metric("ratelimit_service_commits_sent_again{domain=\"llm\"}");
+    assert!(gates.iter().map(sent_again).sum::<u64>() > 0);
+}
+
+/// The tokens are used, whether or not the proxy waits for the reply.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_nobody_waits_for_charges() {
+    let redis = Server::start();
+    let gates = with(&redis);
+    let client = Client::of(&gates[0]);
+    let id = client.reserve(60).await.expect("a reply").reservation_id;
+    redis.signal("STOP");
+    for method in ["Commit", "Report"] {
+        let call = async {
+            match method {
+                "Commit" => client.commit(&id, USED).await.map(|_| ()),
+                _ => client.decide(method, USED).await.map(|_| ()),
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
+    }
+    redis.signal("CONT");
+    wait_until("both charges", || left(&redis) == (CAPACITY - 2 * USED) as i64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn is_found_by_reflection_beside_the_service_of_envoy() {
+    let redis = Server::start();
+    let gates = with(&redis);
+    let mut envoy = gates[0].client().await;
+    let reply = envoy.should_rate_limit(by_user()).await.expect("a reply");
+    assert_eq!(reply.into_inner().overall_code(), Code::Ok);
+    let client = Client::of(&gates[0]);
+    let unknown = client.decide("Unknown", 1).await.expect_err("no such method");
+    assert_eq!(unknown.code(), tonic::Code::Unimplemented);
+    let mut reflection = ServerReflectionClient::new(client.0);
+    let mut ask = async |message_request| {
+        let asked = ServerReflectionRequest { host: String::new(), message_request: Some(message_request) };
+        let replies = reflection.server_reflection_info(tokio_stream::iter([asked])).await;
+        let reply = replies.expect("a reply").into_inner().message().await.expect("a reply");
+        reply.and_then(|reply| reply.message_response).expect("a message")
+    };
+    let MessageResponse::ListServicesResponse(services) =
+        ask(MessageRequest::ListServices(String::new())).await
+    else {
+        panic!("no services")
+    };
+    let name = "kuadrant.service.ratelimit.v1.RateLimitService";
+    assert!(services.service.iter().any(|service| service.name == name), "{services:?}");
+    for symbol in [name, "kuadrant.service.ratelimit.v1.CommitRequest"] {
+        let found = ask(MessageRequest::FileContainingSymbol(symbol.to_owned())).await;
+        assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{symbol}: {found:?}");
+    }
+}
