@@ -171,7 +171,7 @@ impl Batch {
         let mut state = self.locked();
         let replies = match answer {
             Ok(Answer::Replies(replies)) => read(&replies),
-            Ok(Answer::Away(node) | Answer::Lost(node)) => {
+            Ok(Answer::Away(node, _) | Answer::Lost(node)) => {
                 state.tell_all(|_| Ok(Verdict::Away(node.clone())));
                 return false;
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
+use crate::background;
 use crate::calls::{Answer, How};
 use crate::decision::{Decision, JointDecision};
 use crate::error::Error;
@@ -37,7 +38,11 @@ impl Caller {
         #[cfg(feature = "tracing")]
         trace(|| self.key(name), limit, decision, took);
         if let Some(hook) = &self.options.hook {
-            hook(name, limit, decision, took);
+            if !background::is_here() {
+                return hook(name, limit, decision, took);
+            }
+            let (hook, name, limit, decision) = (hook.clone(), name.to_owned(), limit.clone(), *decision);
+            background::run_hook(move || hook(&name, &limit, &decision, took));
         }
     }
 
@@ -60,7 +65,13 @@ impl Caller {
         let request = Request::one(operation, self.key(name), limit, words);
         let decision = match self.server.ask(&request, how, began).await? {
             Answer::Replies(replies) => read(replies.into_first().unwrap_or(Value::Nil))?,
-            Answer::Away(node) => self.without_server(&node, &request)?,
+            Answer::Away(node, late) => {
+                let decision = self.without_server(&node, &request)?;
+                if decision.allowed {
+                    late.keep();
+                }
+                decision
+            }
             Answer::Lost(node) => self.lost(&node)?,
         };
         self.tell(name, limit, &decision, began);
@@ -78,7 +89,13 @@ impl Caller {
         let request = Request::joint(operation, before, &self.options.prefix, parts)?;
         let decision = match self.server.ask(&request, how, began).await? {
             Answer::Replies(replies) => read(replies.into_first().unwrap_or(Value::Nil))?,
-            Answer::Away(node) => self.all_without_server(&node, &request)?,
+            Answer::Away(node, late) => {
+                let decision = self.all_without_server(&node, &request);
+                if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {
+                    late.keep();
+                }
+                decision?
+            }
             Answer::Lost(node) => JointDecision::of(self.lost(&node)?),
         };
         for (place, part) in parts.iter().enumerate() {

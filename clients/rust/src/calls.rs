@@ -6,8 +6,9 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult, Script, Value};
 
 use crate::detached::{Detached, Pending};
-use crate::error::{Error, Failure, Fault};
+use crate::error::{Error, Failure, Fault, Replies};
 use crate::few::Few;
+use crate::late::LateGrant;
 use crate::node::{Node, LOG};
 use crate::nodes::Nodes;
 use crate::options::Fallback;
@@ -17,6 +18,9 @@ const SOURCE: &str = include_str!("fallback.lua");
 const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
 static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
+/// What is given back is sent so often while the server is away: for ten minutes.
+const MOST_TRIES: u32 = 1200;
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 const MOST_REDIRECTIONS: usize = 4;
 /// How often a joint call is sent again within the timeout while its slot is on two nodes.
 pub(crate) const TRIES_OF_A_SPLIT_SLOT: u32 = 10;
@@ -41,14 +45,16 @@ pub(crate) struct How {
     pub(crate) always: bool,
     /// How long it may wait in the server for its turn.
     pub(crate) max_wait: Duration,
+    /// Whether what is granted late is kept: a renewal has not begun the hold.
+    pub(crate) keeps_late: bool,
 }
 
 /// What came of a request.
 pub(crate) enum Answer {
     /// A reply to each of its commands.
     Replies(Few<Value>),
-    /// The policy decides.
-    Away(Arc<Node>),
+    /// The policy decides, and whether a late grant is kept.
+    Away(Arc<Node>, LateGrant),
     /// It must happen once, and nobody knows whether it did.
     Lost(Arc<Node>),
 }
@@ -97,14 +103,13 @@ impl Calls {
         if node.is_away() || self.fallback == Fallback::Script || !request.is_plain() {
             return Plainly::NotDone;
         }
-        let Some(mut connection) = link.live_for_call(self.nodes.timeout()) else { return Plainly::NotDone };
+        let Some(mut connection) = link.live() else { return Plainly::NotDone };
         let (number, command) = (connection.number(), request.to_plain());
         let sending = async move { connection.send_one(&command).await };
         let late = |reply| self.go_on_late(reply, (node.clone(), number), request.clone(), now);
         let mut reply = Detached::new(sending, late);
         let heard = self.nodes.listen_plainly(now, node, number, &mut reply).await;
-        reply.end();
-        self.judge(heard, node, request)
+        self.judge(heard.map_err(|failure| failure.with_late(reply.into_rest().map(all))), node, request)
     }
 
     fn judge(&self, heard: Result<Value, Failure>, node: &Arc<Node>, request: &Request) -> Plainly {
@@ -114,7 +119,13 @@ impl Calls {
                 Plainly::Answer(Ok(Answer::Replies(Few::one(reply))))
             }
             Err(Failure::Broken(_)) => Plainly::Broken,
-            Err(Failure::Replied(_)) => Plainly::NotDone,
+            Err(failure) if failure.is_unknown_command() => {
+                node.answers();
+                let error = Error::module_missing(&node.name, request.needs_the_module());
+                Plainly::Answer(Err(error))
+            }
+            // Another connection, or a moment later, may do.
+            Err(failure) if failure.has_code("READONLY") || failure.has_code("TRYAGAIN") => Plainly::NotDone,
             Err(failure) => Plainly::Answer(self.failed(node.clone(), failure, request)),
         }
     }
@@ -122,14 +133,15 @@ impl Calls {
     /// Goes on with a call that was sent plainly, when its caller no longer waits.
     fn go_on_late(
         &self,
-        reply: Pending<RedisResult<Value>>,
+        mut reply: Pending<RedisResult<Value>>,
         (node, connection): (Arc<Node>, u64),
         request: Request,
         sent_at: Duration,
     ) {
         let calls = self.clone();
         self.nodes.spawn(async move {
-            let heard = calls.nodes.listen_plainly(sent_at, &node, connection, reply).await;
+            let heard = calls.nodes.listen_plainly(sent_at, &node, connection, &mut reply).await;
+            let heard = heard.map_err(|failure| failure.with_late(Some(all(reply))));
             let plainly = calls.judge(heard, &node, &request);
             let answer = calls.go_on(plainly, &request, How::default()).await;
             calls.undo(&request, answer);
@@ -152,7 +164,7 @@ impl Calls {
     }
 
     /// Gives back what was granted to a caller who is gone.
-    fn undo(&self, request: &Request, answer: Result<Answer, Error>) {
+    pub(crate) fn undo(&self, request: &Request, answer: Result<Answer, Error>) {
         if let Ok(Answer::Replies(replies)) = answer {
             self.send_all(request.undo(&replies));
         }
@@ -166,18 +178,35 @@ impl Calls {
         }
         self.nodes.spawn(async move {
             for request in requests {
-                if let Err(error) = calls.run(&request, How::default(), request.is_repeatable()).await {
-                    log::warn!(target: LOG, "tokens were not given back: {error}");
-                }
+                calls.send_until_done(&request).await;
             }
         });
+    }
+
+    /// Sends what no call waits for once the server is back. To settle twice does no harm where nothing was used.
+    pub(crate) async fn send_until_done(&self, request: &Request) {
+        let mut tries = if self.nodes.clock().is_real() { MOST_TRIES } else { 1 };
+        let failure = loop {
+            let why = match self.run(request, How::default(), request.is_repeatable()).await {
+                Ok(Answer::Away(node, _)) => node.failure(),
+                Ok(Answer::Lost(node)) if request.needs_the_module() => node.failure(),
+                Ok(_) => return,
+                Err(error) => break error.to_string(),
+            };
+            tries -= 1;
+            if tries == 0 {
+                break why;
+            }
+            self.nodes.clock().sleep(BETWEEN_TRIES).await;
+        };
+        log::warn!(target: LOG, "tokens were not given back: {failure}");
     }
 
     /// `may_repeat` says whether to send it again if the connection breaks.
     async fn run(&self, request: &Request, how: How, may_repeat: bool) -> Result<Answer, Error> {
         let decider = self.decider(request);
         let Some(probe) = self.nodes.admit(&decider.node, how.always) else {
-            return Ok(Answer::Away(decider.node));
+            return Ok(Answer::Away(decider.node, LateGrant::none()));
         };
         let decider = if self.nodes.learn_slots().await { self.decider(request) } else { decider };
         let (node, result) = self.send(decider, request, may_repeat, probe.is_one()).await;
@@ -200,10 +229,16 @@ impl Calls {
         failure: Failure,
         request: &Request,
     ) -> Result<Answer, Error> {
-        let is_lost = !request.is_repeatable() && failure.may_have_happened();
+        let may_have_happened = failure.may_have_happened();
+        let is_lost = !request.is_repeatable() && may_have_happened;
+        let late = if may_have_happened && !is_lost {
+            LateGrant::new(self, request, failure.late())
+        } else {
+            LateGrant::none()
+        };
         match failure.fault() {
             // One that may not be sent again says little about a server that was restarted.
-            Fault::Away if is_lost && !matches!(failure, Failure::Silent(_)) => {}
+            Fault::Away if is_lost && !matches!(failure, Failure::Silent(..)) => {}
             Fault::Away => self.nodes.away(&node, &failure),
             Fault::Refusing => node.refusing(self.nodes.clock(), &failure),
             Fault::Nobodys => {}
@@ -214,7 +249,7 @@ impl Calls {
                 }
             }
         }
-        Ok(if is_lost { Answer::Lost(node) } else { Answer::Away(node) })
+        Ok(if is_lost { Answer::Lost(node) } else { Answer::Away(node, late) })
     }
 
     fn decider(&self, request: &Request) -> Decider {
@@ -349,4 +384,8 @@ impl Calls {
         let result = self.nodes.attempt(&node, commands, is_repeatable, is_probe).await;
         (node, result)
     }
+}
+
+fn all(reply: Pending<RedisResult<Value>>) -> Replies {
+    Box::pin(async move { reply.await.map(|value| vec![value]) })
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::background;
 #[cfg(feature = "fake")]
 use crate::simulated::Simulated;
 
@@ -53,7 +54,7 @@ impl Clock {
     /// Sleeps; simulated time passes at once.
     pub(crate) async fn sleep(&self, time: Duration) {
         match self {
-            Self::Real { .. } => tokio::time::sleep(time).await,
+            Self::Real { .. } => background::sleep(time).await,
             #[cfg(feature = "fake")]
             Self::Simulated(server) => server.advance(time),
         }

@@ -21,9 +21,9 @@ impl<T, L: FnOnce(Pending<T>) + Unpin> Detached<T, L> {
         Self { work: Some(Box::pin(work)), late: Some(late), has_begun: false }
     }
 
-    /// Ends the work as well, if it goes on.
-    pub(crate) fn end(mut self) {
-        self.work = None;
+    /// Takes the rest of the work, if it goes on.
+    pub(crate) fn into_rest(mut self) -> Option<Pending<T>> {
+        self.work.take()
     }
 }
 

@@ -1,12 +1,15 @@
 //! What goes wrong, and whose fault it is.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 
 use crate::decision::JointDecision;
+use crate::detached::Pending;
 use crate::limit::LimitError;
+use crate::locked::locked;
 
 /// Why there is no decision.
 #[derive(Clone, Debug)]
@@ -96,6 +99,28 @@ impl std::error::Error for Error {
     }
 }
 
+/// Replies that may still arrive.
+pub(crate) type Replies = Pending<RedisResult<Vec<Value>>>;
+
+/// Holds the replies that may still arrive for a call that no longer waits, until somebody takes them.
+pub(crate) struct Late(Mutex<Option<Replies>>);
+
+impl Late {
+    pub(crate) fn new(replies: Option<Replies>) -> Self {
+        Self(Mutex::new(replies))
+    }
+
+    pub(crate) fn take(&self) -> Option<Replies> {
+        locked(&self.0).take()
+    }
+}
+
+impl fmt::Debug for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Late")
+    }
+}
+
 /// Why a request has no reply of use.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -104,9 +129,9 @@ pub(crate) enum Failure {
     /// Not sent: there is no connection.
     NotConnected(RedisError),
     /// Sent, and nothing came from the server for so long.
-    Silent(Duration),
+    Silent(Duration, Late),
     /// Sent long ago; others are answered meanwhile.
-    TooOld,
+    TooOld(Late),
     /// Sent, and the connection broke.
     Broken(RedisError),
     /// The server's reply is an error.
@@ -128,13 +153,30 @@ impl Failure {
 
     /// Whether a call that must happen once may have happened.
     pub(crate) fn may_have_happened(&self) -> bool {
-        matches!(self, Self::Silent(_) | Self::TooOld | Self::Broken(_))
+        matches!(self, Self::Silent(..) | Self::TooOld(_) | Self::Broken(_))
+    }
+
+    /// Adds the replies that may still arrive.
+    pub(crate) fn with_late(self, replies: Option<Replies>) -> Self {
+        match self {
+            Self::Silent(timeout, _) => Self::Silent(timeout, Late::new(replies)),
+            Self::TooOld(_) => Self::TooOld(Late::new(replies)),
+            other => other,
+        }
+    }
+
+    /// Takes the replies that may still arrive.
+    pub(crate) fn late(&self) -> Option<Replies> {
+        match self {
+            Self::Silent(_, late) | Self::TooOld(late) => late.take(),
+            _ => None,
+        }
     }
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Connecting | Self::TooOld => Fault::Nobodys,
-            Self::Silent(_) | Self::Broken(_) => Fault::Away,
+            Self::Connecting | Self::TooOld(_) => Fault::Nobodys,
+            Self::Silent(..) | Self::Broken(_) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
         }
     }
@@ -144,8 +186,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connecting => f.write_str("connecting takes longer than the timeout"),
-            Self::Silent(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
-            Self::TooOld => f.write_str("no answer, while other calls are answered"),
+            Self::Silent(timeout, _) => write!(f, "no answer within {} ms", timeout.as_millis()),
+            Self::TooOld(_) => f.write_str("no answer, while other calls are answered"),
             Self::NotConnected(error) | Self::Broken(error) | Self::Replied(error) => error.fmt(f),
         }
     }

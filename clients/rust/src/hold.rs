@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
+use crate::background::timeout;
 use crate::caller::Caller;
 use crate::calls::How;
 use crate::decision::{random_bits, JointDecision};
@@ -142,12 +143,12 @@ impl Inner {
     /// Three times in each `ttl`, so that one renewal may fail and the next still comes in time.
     async fn renew_until_over(self: Arc<Self>) {
         loop {
-            let _ = tokio::time::timeout(self.ttl / 3, self.over.notified()).await;
+            let _ = timeout(self.ttl / 3, self.over.notified()).await;
             let is_open = self.is_open.lock().await;
             if !*is_open {
                 return;
             }
-            if let Err(error) = self.renew(How::default()).await {
+            if let Err(error) = self.renew(How { keeps_late: true, ..How::default() }).await {
                 log::warn!("a hold was not renewed: {error}");
             }
         }

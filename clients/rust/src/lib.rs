@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod address;
+mod background;
 mod batches;
 mod caller;
 mod calls;
@@ -10,14 +11,13 @@ mod cluster;
 mod decision;
 mod denials;
 mod detached;
-#[cfg(feature = "sync")]
-mod driver;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod few;
 mod hold;
 mod joint;
+mod late;
 mod limit;
 mod limiter;
 mod link;
@@ -26,7 +26,8 @@ mod locked;
 mod node;
 mod nodes;
 mod options;
-mod place;
+#[cfg(feature = "sync")]
+mod park;
 mod request;
 mod sentinel;
 mod server;
@@ -34,7 +35,6 @@ mod server;
 mod simulated;
 #[cfg(feature = "sync")]
 pub mod sync;
-mod tasks;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod turn;

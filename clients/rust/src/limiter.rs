@@ -179,7 +179,7 @@ impl Limiter {
         }
         match answer {
             Answer::Replies(_) => Ok(()),
-            Answer::Away(node) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
+            Answer::Away(node, _) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
         }
     }
 

@@ -1,7 +1,7 @@
-//! Connections to one server: one for each runtime, which all its calls share.
+//! Connections to one server: one that all calls share, and those of calls that wait.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -10,10 +10,10 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
     ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
-use tokio::runtime::{Handle, Id};
 use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
 use crate::address::{timed_out, without_password};
+use crate::background::spawn;
 use crate::locked::locked;
 use crate::sentinel::Sentinels;
 
@@ -23,17 +23,14 @@ const MOST_IN_A_QUEUE: usize = 100_000;
 /// More connections than these are closed when their calls no longer wait.
 const MOST_IDLE_WAITERS: usize = 64;
 const MOST_CONNECTING: usize = 32;
-/// More runtimes at a time have to connect again.
-const MOST_RUNTIMES: usize = 16;
 
 pub(crate) struct Link {
     target: Target,
-    /// A connection ends with the runtime that drives it, and another runtime cannot drive it.
-    of_runtimes: Mutex<Vec<(Id, State)>>,
+    state: Mutex<Option<State>>,
     connections: AtomicU64,
     next_number: AtomicU64,
     /// Those of calls that have waited, the last used at the end.
-    idle_waiters: Mutex<Vec<(Id, Waiter)>>,
+    idle_waiters: Mutex<Vec<Waiter>>,
     /// Of those that connect at a time: all at once would take longer than each may.
     connecting: Semaphore,
 }
@@ -64,16 +61,6 @@ pub(crate) type Outcome = watch::Receiver<Option<RedisResult<Connection>>>;
 pub(crate) struct Live {
     pub(crate) connection: Connection,
     is_closed: Arc<AtomicBool>,
-    ticker: Ticker,
-}
-
-/// Fires before the timers of calls, as long as calls come. A timer that is nearer than all others interrupts the runtime's
-/// wait for events by a write to itself: without this, each call that finds the runtime idle would cost that.
-#[derive(Default)]
-struct Ticker {
-    is_running: bool,
-    /// Whether a call came since it fired.
-    is_needed: bool,
 }
 
 /// Sends commands. Each call clones it, so it holds no more than that needs: threads share the counts.
@@ -96,7 +83,7 @@ impl Link {
     fn to(target: Target) -> Self {
         Self {
             target,
-            of_runtimes: Mutex::default(),
+            state: Mutex::default(),
             connections: AtomicU64::new(0),
             next_number: AtomicU64::new(0),
             idle_waiters: Mutex::default(),
@@ -106,70 +93,39 @@ impl Link {
 
     /// A number that changes with each connection that is made or lost: the next server may be another.
     pub(crate) fn connections(&self) -> u64 {
-        let is_live = Handle::try_current().is_ok() && self.live().is_some();
-        2 * self.connections.load(Ordering::Acquire) + u64::from(is_live)
+        2 * self.connections.load(Ordering::Acquire) + u64::from(self.live().is_some())
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<(Id, State)>> {
-        self.of_runtimes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The connection of this runtime.
+    /// Returns the connection that all calls share, if there is one.
     pub(crate) fn live(&self) -> Option<Connection> {
-        let id = Handle::current().id();
-        live_of(&mut self.locked(), id).map(|live| live.connection.clone())
-    }
-
-    /// The same for a call with such a timeout.
-    pub(crate) fn live_for_call(self: &Arc<Self>, timeout: Duration) -> Option<Connection> {
-        let id = Handle::current().id();
-        let mut of_runtimes = self.locked();
-        let live = live_of(&mut of_runtimes, id)?;
-        live.ticker.is_needed = true;
-        let connection = live.connection.clone();
-        if !std::mem::replace(&mut live.ticker.is_running, true) {
-            drop(of_runtimes);
-            tokio::spawn(tick(Arc::downgrade(self), connection.number, timeout / 2));
+        match &*locked(&self.state) {
+            Some(State::Live(live)) if !live.is_closed() => Some(live.connection.clone()),
+            _ => None,
         }
-        Some(connection)
     }
 
-    /// Whether the ticker of this connection goes on.
-    fn still_ticks(&self, number: u64) -> bool {
-        self.locked().iter_mut().any(|(_, state)| match state {
-            State::Live(live) if live.connection.number == number => {
-                live.ticker.is_running = std::mem::take(&mut live.ticker.is_needed);
-                live.ticker.is_running
-            }
-            _ => false,
-        })
-    }
-
-    /// Connects, unless somebody does already. Goes on in the background when nobody waits for it any longer, and then
-    /// calls `done`.
+    /// Connects, unless that is under way. Goes on in the background when no call waits for it any longer, and then calls
+    /// `done`.
     pub(crate) fn connect(
         self: &Arc<Self>,
         done: impl FnOnce(&RedisResult<Connection>) + Send + 'static,
     ) -> Outcome {
-        let id = Handle::current().id();
-        let mut of_runtimes = self.locked();
-        for (other, state) in of_runtimes.iter() {
-            match state {
-                State::Connecting(outcome) if *other == id => return outcome.clone(),
-                State::Live(live) if *other == id && !live.is_closed() => {
-                    return watch::channel(Some(Ok(live.connection.clone()))).1;
-                }
-                _ => {}
+        let mut state = locked(&self.state);
+        match &*state {
+            Some(State::Connecting(outcome)) => return outcome.clone(),
+            Some(State::Live(live)) if !live.is_closed() => {
+                return watch::channel(Some(Ok(live.connection.clone()))).1;
             }
+            _ => {}
         }
         let (sender, outcome) = watch::channel(None);
-        set(&mut of_runtimes, id, Some(State::Connecting(outcome.clone())));
+        *state = Some(State::Connecting(outcome.clone()));
         let link = self.clone();
-        tokio::spawn(async move {
+        spawn(async move {
             let result = link.make().await;
             link.connections.fetch_add(u64::from(result.is_ok()), Ordering::AcqRel);
             let connection = result.as_ref().map(|live| live.connection.clone()).map_err(RedisError::clone);
-            set(&mut link.locked(), id, result.ok().map(State::Live));
+            *locked(&link.state) = result.ok().map(State::Live);
             done(&connection);
             let _ = sender.send(Some(connection));
         });
@@ -200,22 +156,17 @@ impl Link {
         let multiplexed = tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())?;
         let multiplexed = multiplexed.map_err(without_password)?;
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        Ok(Live { connection: Connection { multiplexed, number }, is_closed, ticker: Ticker::default() })
+        Ok(Live { connection: Connection { multiplexed, number }, is_closed })
     }
 
-    /// A connection of this runtime that an earlier call has waited on.
+    /// Returns a connection that an earlier call has waited on.
     pub(crate) fn idle_waiter(&self) -> Option<Waiter> {
-        let id = Handle::current().id();
         let mut idle = locked(&self.idle_waiters);
-        idle.retain(|(_, waiter)| !waiter.live.is_closed());
-        let place = idle.iter().rposition(|(other, _)| *other == id)?;
-        Some(idle.remove(place).1)
+        idle.retain(|waiter| !waiter.live.is_closed());
+        idle.pop()
     }
 
-    pub(crate) async fn turn_to_connect(&self) -> Option<SemaphorePermit<'_>> {
-        self.connecting.acquire().await.ok()
-    }
-
+    /// Connects for a call that waits. Must run in the background.
     pub(crate) async fn make_waiter(&self) -> RedisResult<Waiter> {
         let mut live = self.make().await?;
         let ask = redis::cmd("CLIENT").arg("ID").take();
@@ -225,9 +176,13 @@ impl Link {
         Ok(Waiter { live, id: id.first().and_then(|id| i64::from_redis_value_ref(id).ok()) })
     }
 
+    pub(crate) async fn turn_to_connect(&self) -> Option<SemaphorePermit<'_>> {
+        self.connecting.acquire().await.ok()
+    }
+
     pub(crate) fn keep(&self, waiter: Waiter) {
         let mut idle = locked(&self.idle_waiters);
-        idle.push((Handle::current().id(), waiter));
+        idle.push(waiter);
         let too_many = idle.len().saturating_sub(MOST_IDLE_WAITERS);
         idle.drain(..too_many);
     }
@@ -239,33 +194,11 @@ impl Link {
 
     /// Connects again for the next call.
     pub(crate) fn forget(&self, gone: u64) {
-        self.locked()
-            .retain(|(_, state)| !matches!(state, State::Live(live) if live.connection.number == gone));
-    }
-}
-
-async fn tick(link: Weak<Link>, connection: u64, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        if !link.upgrade().is_some_and(|link| link.still_ticks(connection)) {
-            return;
+        let mut state = locked(&self.state);
+        if matches!(&*state, Some(State::Live(live)) if live.connection.number == gone) {
+            *state = None;
         }
     }
-}
-
-fn live_of(of_runtimes: &mut [(Id, State)], id: Id) -> Option<&mut Live> {
-    of_runtimes.iter_mut().find_map(|(other, state)| match state {
-        State::Live(live) if *other == id && !live.is_closed() => Some(live),
-        _ => None,
-    })
-}
-
-fn set(of_runtimes: &mut Vec<(Id, State)>, id: Id, state: Option<State>) {
-    of_runtimes
-        .retain(|(other, state)| *other != id && !matches!(state, State::Live(live) if live.is_closed()));
-    of_runtimes.extend(state.map(|state| (id, state)));
-    let too_many = of_runtimes.len().saturating_sub(MOST_RUNTIMES);
-    of_runtimes.drain(..too_many);
 }
 
 impl Live {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, RedisResult, Value};
 
+use crate::background::timeout;
 use crate::clock::Clock;
 use crate::error::Failure;
 use crate::link::Link;
@@ -145,7 +146,7 @@ impl Node {
             let mut live = outcome.wait_for(Option::is_some).await.ok()?.clone()?.ok()?;
             live.send(&[redis::cmd("CLUSTER").arg("SLOTS").take()]).await.ok()?.pop()
         };
-        tokio::time::timeout(SLOTS_WITHIN, asking).await.ok().flatten()
+        timeout(SLOTS_WITHIN, asking).await.ok().flatten()
     }
 
     /// Lets a call through. While the node is away, only one that probes it in each `retry_every`, and those that `always` go.

@@ -1,28 +1,32 @@
 //! The nodes of a server or a cluster: which has a key, and how one is reached.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 
+use crate::background;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
-use crate::error::{Failure, Fault};
+use crate::error::{Failure, Fault, Late, Replies};
 use crate::link::{broken, Connection, Link, Waiter};
+use crate::locked::locked;
 use crate::node::{Node, Probe, Wire};
 use crate::options::ServerOptions;
-use crate::place::Place;
-use crate::tasks::Tasks;
 use crate::waiting::{Heard, Waiting};
 
 /// A call that must happen once first asks a connection that was idle for longer.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Where a call waits, while it does: a connection, by its id on the node.
+pub(crate) type Place = Mutex<Option<(Arc<Node>, i64)>>;
+
 pub(crate) struct Nodes {
     topology: Topology,
     waiting: Waiting,
-    tasks: Tasks,
     retry_every: Duration,
 }
 
@@ -33,9 +37,8 @@ pub(crate) enum Topology {
 
 impl Nodes {
     pub(crate) fn new(topology: Topology, clock: Clock, options: ServerOptions) -> Self {
-        let tasks = Tasks::new(!clock.is_real());
         let waiting = Waiting { clock, timeout: options.timeout };
-        Self { topology, waiting, tasks, retry_every: options.retry_every }
+        Self { topology, waiting, retry_every: options.retry_every }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -48,7 +51,12 @@ impl Nodes {
 
     /// Runs it beside the caller.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
+        if self.clock().is_real() {
+            background::spawn(task);
+        } else {
+            // A simulated server lets no call wait.
+            let _ = pin!(task).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -121,8 +129,11 @@ impl Nodes {
     ) -> Result<Vec<Value>, Failure> {
         let asking = redis::cmd("ASKING");
         let all: Vec<Cmd> = commands.iter().flat_map(|command| [asking.clone(), command.clone()]).collect();
-        let replies = self.attempt(node, &all, is_repeatable, false).await?;
-        Ok(replies.into_iter().skip(1).step_by(2).collect())
+        let own = |replies: Vec<Value>| replies.into_iter().skip(1).step_by(2).collect();
+        self.attempt(node, &all, is_repeatable, false).await.map(own).map_err(|failure| {
+            let late = failure.late();
+            failure.with_late(late.map(|replies| Box::pin(async move { replies.await.map(own) }) as Replies))
+        })
     }
 
     #[cfg_attr(not(feature = "fake"), allow(clippy::infallible_destructuring_match))]
@@ -142,20 +153,21 @@ impl Nodes {
         if !is_repeatable && self.clock().now().saturating_sub(node.heard()) > IDLE {
             live = self.asked_before(node, link, live).await?;
         }
-        let result = self.waiting.listen(node, live.send(commands)).await;
-        let result = match result {
+        let (number, commands) = (live.number(), commands.to_vec());
+        let mut replies: Replies = Box::pin(async move { live.send(&commands).await });
+        let result = match self.waiting.listen(node, replies.as_mut()).await {
             Some(Heard::Reply(result)) => result,
-            Some(Heard::Others) => return Err(Failure::TooOld),
+            Some(Heard::Others) => return Err(Failure::TooOld(Late::new(Some(replies)))),
             None => {
                 if is_probe {
                     // A second time: what stands between here and there may have forgotten the connection.
-                    link.forget(live.number());
+                    link.forget(number);
                 }
-                return Err(Failure::Silent(self.timeout()));
+                return Err(Failure::Silent(self.timeout(), Late::new(Some(replies))));
             }
         };
         let replies = result.and_then(|values| values.into_iter().map(Value::extract_error).collect());
-        replies.map_err(|error| failure_of(error, node, live.number()))
+        replies.map_err(|error| failure_of(error, node, number))
     }
 
     /// The reply to a command that was sent at that time over this connection.
@@ -172,8 +184,8 @@ impl Nodes {
             Some(Heard::Reply(reply)) => {
                 reply.and_then(Value::extract_error).map_err(|error| failure_of(error, node, connection))
             }
-            Some(Heard::Others) => Err(Failure::TooOld),
-            None => Err(Failure::Silent(self.timeout())),
+            Some(Heard::Others) => Err(Failure::TooOld(Late::new(None))),
+            None => Err(Failure::Silent(self.timeout(), Late::new(None))),
         }
     }
 
@@ -190,7 +202,7 @@ impl Nodes {
             Some(waiter) => waiter,
             None => self.new_waiter(node, link).await?,
         };
-        place.set(waiter.id.map(|id| (node.clone(), id)));
+        *locked(place) = waiter.id.map(|id| (node.clone(), id));
         let look = || {
             let (nodes, node) = (self.clone(), node.clone());
             self.spawn(async move {
@@ -200,11 +212,11 @@ impl Nodes {
             });
         };
         let result = self.waiting.listen_long(node, kept, waiter.live.connection.send(commands), look).await;
-        place.set(None);
+        *locked(place) = None;
         let values = match result {
             Some(Heard::Reply(values)) => values,
-            Some(Heard::Others) => return Err(Failure::TooOld),
-            None => return Err(Failure::Silent(self.timeout())),
+            Some(Heard::Others) => return Err(Failure::TooOld(Late::new(None))),
+            None => return Err(Failure::Silent(self.timeout(), Late::new(None))),
         };
         let reply = values.and_then(|mut values| values.pop().unwrap_or(Value::Nil).extract_error());
         match reply {
@@ -229,12 +241,13 @@ impl Nodes {
 
     /// Who wants to wait has more time to connect than the timeout.
     async fn new_waiter(self: &Arc<Self>, node: &Arc<Node>, link: &Arc<Link>) -> Result<Waiter, Failure> {
-        self.tasks.remember_runtime();
         let _turn = link.turn_to_connect().await;
         if node.is_away() {
             return Err(Failure::Connecting);
         }
-        let waiter = link.make_waiter().await.map_err(Failure::NotConnected)?;
+        let connecting = link.clone();
+        let waiter = background::spawn(async move { connecting.make_waiter().await }).await;
+        let waiter = waiter.unwrap_or_else(|_| Err(broken())).map_err(Failure::NotConnected)?;
         node.hear(self.clock().now());
         Ok(waiter)
     }
@@ -275,7 +288,6 @@ impl Nodes {
         if let Some(live) = link.live() {
             return Ok(live);
         }
-        self.tasks.remember_runtime();
         let (nodes, connected) = (self.clone(), node.clone());
         let mut outcome = link.connect(move |result| nodes.connected(&connected, result));
         let waiting = async {

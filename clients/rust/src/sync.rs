@@ -13,14 +13,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A thread that calls alone reads the replies itself. A thread of this package does so for several that call at a time.
+//! A thread of this package reads the replies.
 
 use std::future::Future;
 use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisResult};
 
-use crate::driver::wait_for;
+use crate::background::timeout;
+use crate::park::wait_for;
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
 
 /// A server or a cluster, for threads; clones share its connection.
@@ -167,9 +168,7 @@ impl Limiter {
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match self.within {
             None => wait_for(call),
-            Some(time) => wait_for(async {
-                tokio::time::timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed))
-            }),
+            Some(time) => wait_for(async { timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed)) }),
         }
     }
 }

@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::background::timeout;
 use crate::calls::{Answer, Calls, How, TRIES_OF_A_SPLIT_SLOT};
 use crate::detached::{Detached, Pending};
 use crate::error::{Error, Failure};
 use crate::few::Few;
+use crate::late::LateGrant;
+use crate::locked::locked;
 use crate::node::Node;
+use crate::nodes::Place;
 use crate::options::Fallback;
-use crate::place::Place;
 use crate::request::Request;
 use crate::waiting::at_once;
 
@@ -26,7 +29,7 @@ impl Calls {
     /// Lets the server keep the call until its turn, or asks again at the times that it tells where it cannot. A caller who
     /// stops waiting leaves the queue, and a grant that was on its way is given back.
     pub(crate) async fn wait(&self, request: &Request, max_wait: Duration) -> Result<Answer, Error> {
-        let (until, place) = (self.nodes.clock().now().saturating_add(max_wait), Place::default());
+        let (until, place) = (self.nodes.clock().now().saturating_add(max_wait), Arc::new(Place::default()));
         let (calls, asked, at) = (self.clone(), request.clone(), place.clone());
         let work = async move { calls.wait_in_server(&asked, until, &at).await };
         let late = |rest| self.leave(rest, request.clone(), place);
@@ -48,7 +51,9 @@ impl Calls {
         if node.is_simulated() || may_be_script && node.script_decides(self.nodes.clock()) {
             return Ok(None);
         }
-        let Some(probe) = self.nodes.admit(&node, false) else { return Ok(Some(Answer::Away(node))) };
+        let Some(probe) = self.nodes.admit(&node, false) else {
+            return Ok(Some(Answer::Away(node, LateGrant::none())));
+        };
         if probe.is_one() {
             // One that waits would not tell for long whether the server is back.
             if let Some(failure) = self.nodes.ping(&node).await {
@@ -118,11 +123,12 @@ impl Calls {
 
     /// Ends a wait whose caller has gone. The server does it by the client's id: closing the connection would lose a grant
     /// that is on its way.
-    fn leave(&self, mut rest: Pending<Result<Option<Answer>, Error>>, request: Request, place: Place) {
+    fn leave(&self, mut rest: Pending<Result<Option<Answer>, Error>>, request: Request, place: Arc<Place>) {
         let calls = self.clone();
         self.nodes.spawn(async move {
             let mut answer = at_once(rest.as_mut()).await;
-            if let (None, Some((node, id))) = (&answer, place.get()) {
+            let waits_at = locked(&place).clone();
+            if let (None, Some((node, id))) = (&answer, waits_at) {
                 let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
                 let unblock = [request.to_nothing(), unblock];
                 let until = calls.nodes.clock().now() + LEAVE_WITHIN;
@@ -130,19 +136,18 @@ impl Calls {
                     && calls.nodes.clock().now() < until
                     && calls.nodes.attempt(&node, &unblock, true, false).await.is_ok()
                 {
-                    answer = tokio::time::timeout(LEAVE_AGAIN_AFTER, rest.as_mut()).await.ok();
+                    answer = timeout(LEAVE_AGAIN_AFTER, rest.as_mut()).await.ok();
                 }
             }
             // With its connection, if that still waits.
             drop(rest);
-            if let Some(Ok(Some(Answer::Replies(replies)))) = answer {
-                return calls.send_all(request.undo(&replies));
+            match answer {
+                Some(answer) => {
+                    answer.into_iter().flatten().for_each(|answer| calls.undo(&request, Ok(answer)))
+                }
+                // The server may grant it before it sees that the connection was closed.
+                None => drop(LateGrant::new(&calls, &request, None)),
             }
-            let Some(settle) = request.undo_hold() else { return };
-            calls.send_all(vec![settle.clone()]);
-            // The server may grant it behind that, before it sees that the connection was closed.
-            calls.nodes.clock().sleep(LEAVE_WITHIN).await;
-            calls.send_all(vec![settle]);
         });
     }
 

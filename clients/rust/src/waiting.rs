@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::background::{timeout, timeout_at};
 use crate::clock::Clock;
 use crate::node::Node;
 
@@ -94,7 +95,7 @@ impl Waiting {
             if left.is_zero() {
                 return self.listen(node, reply).await;
             }
-            if let Ok(value) = tokio::time::timeout(left.min(most_age / 2), reply.as_mut()).await {
+            if let Ok(value) = timeout(left.min(most_age / 2), reply.as_mut()).await {
                 node.hear(self.clock.now());
                 return Some(Heard::Reply(value));
             }
@@ -129,7 +130,7 @@ impl Waiting {
     async fn until<T>(&self, due: Duration, mut work: impl Future<Output = T> + Unpin) -> Waited<T> {
         let (mut due, mut is_late) = (due, false);
         for _ in 0..=CHECKS {
-            if let Ok(value) = tokio::time::timeout_at(self.clock.instant(due), &mut work).await {
+            if let Ok(value) = timeout_at(self.clock.instant(due), &mut work).await {
                 return Waited::Done(value);
             }
             let now = self.clock.now();
