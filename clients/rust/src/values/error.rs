@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
-use crate::decision::JointDecision;
-use crate::detached::Pending;
-use crate::limit::LimitError;
-use crate::locked::locked;
+use crate::transport::detached::Pending;
+use crate::transport::locked::locked;
+use crate::values::decision::JointDecision;
+use crate::values::limit::LimitError;
 
 /// Why there is no decision.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::background;
 #[cfg(feature = "fake")]
-use crate::simulated::Simulated;
+use crate::local::simulated::Simulated;
+use crate::transport::background;
 
 pub(crate) enum Clock {
     Real {

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::background::{timeout, timeout_at};
-use crate::clock::Clock;
-use crate::node::Node;
+use crate::transport::background::{timeout, timeout_at};
+use crate::transport::clock::Clock;
+use crate::transport::node::Node;
 
 /// A call is given up at this many timeouts, or this age, even if others are answered.
 const TIMEOUTS_OF_A_CALL: u32 = 10;

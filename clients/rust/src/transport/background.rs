@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Timeout};
 
-use crate::locked::locked;
+use crate::transport::locked::locked;
 
 /// Runs one runtime, which no caller's work keeps from reading, and which outlives all runtimes of callers.
 static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {

@@ -12,10 +12,10 @@ use redis::{
 };
 use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
-use crate::address::{timed_out, without_password};
-use crate::background::spawn;
-use crate::locked::locked;
-use crate::sentinel::Sentinels;
+use crate::transport::address::{timed_out, without_password};
+use crate::transport::background::spawn;
+use crate::transport::locked::locked;
+use crate::transport::sentinel::Sentinels;
 
 /// A try to connect that takes longer has failed.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);

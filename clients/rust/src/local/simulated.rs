@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use crate::error::Failure;
-use crate::local::Buckets;
-use crate::locked::locked;
+use crate::local::buckets::Buckets;
+use crate::transport::locked::locked;
+use crate::values::error::Failure;
 
 /// Clones are the same one.
 #[derive(Clone)]

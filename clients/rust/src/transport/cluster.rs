@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
-use crate::address::at;
-use crate::node::Node;
+use crate::transport::address::at;
+use crate::transport::node::Node;
 
 pub(crate) struct Cluster {
     /// From which the others are found.

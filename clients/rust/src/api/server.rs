@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 
-use crate::calls::{Answer, Calls, How};
-use crate::clock::Clock;
-use crate::cluster::Cluster;
-use crate::error::Error;
-use crate::link::settings;
-use crate::local::Buckets;
-use crate::locked::locked;
-use crate::node::Node;
-use crate::nodes::{Nodes, Topology};
-use crate::options::ServerOptions;
-use crate::request::{By, Request};
-use crate::sentinel::Sentinels;
+use crate::api::options::ServerOptions;
+use crate::local::buckets::Buckets;
 #[cfg(feature = "fake")]
-use crate::simulated::Simulated;
+use crate::local::simulated::Simulated;
+use crate::transport::calls::{Answer, Calls, How};
+use crate::transport::clock::Clock;
+use crate::transport::cluster::Cluster;
+use crate::transport::link::settings;
+use crate::transport::locked::locked;
+use crate::transport::node::Node;
+use crate::transport::nodes::{Nodes, Topology};
+use crate::transport::sentinel::Sentinels;
+use crate::values::error::Error;
+use crate::values::request::{By, Request};
 
 /// A server or a cluster, for the tasks of tokio runtimes; clones share its connections, and what is known about
 /// whether it is there. For threads, see [`sync::Server`](crate::sync::Server).

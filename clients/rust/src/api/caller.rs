@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::background;
-use crate::calls::{Answer, How};
-use crate::decision::{Decision, JointDecision};
-use crate::error::Error;
-use crate::limit::Limit;
-use crate::node::Node;
-use crate::options::{OnError, Options};
-use crate::request::{Amount, Part, Request, Words};
-use crate::server::Server;
+use crate::api::options::{OnError, Options};
+use crate::api::server::Server;
+use crate::transport::background;
+use crate::transport::calls::{Answer, How};
+use crate::transport::node::Node;
+use crate::values::decision::{Decision, JointDecision};
+use crate::values::error::Error;
+use crate::values::limit::Limit;
+use crate::values::request::{Amount, Part, Request, Words};
 
 /// The log target of limiters, named after the public type: users filter by it.
 const LOG: &str = "tokenbucket_client::limiter";

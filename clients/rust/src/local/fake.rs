@@ -22,9 +22,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::options::ServerOptions;
-use crate::server::Server;
-use crate::simulated::Simulated;
+use crate::api::options::ServerOptions;
+use crate::api::server::Server;
+use crate::local::simulated::Simulated;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 

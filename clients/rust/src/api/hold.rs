@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use crate::background::timeout;
-use crate::caller::Caller;
-use crate::calls::How;
-use crate::decision::{random_bits, JointDecision};
-use crate::detached::{Detached, Pending};
-use crate::error::Error;
-use crate::locked::locked;
-use crate::request::{Amount, Part};
+use crate::api::caller::Caller;
+use crate::transport::background::timeout;
+use crate::transport::calls::How;
+use crate::transport::detached::{Detached, Pending};
+use crate::transport::locked::locked;
+use crate::values::decision::{random_bits, JointDecision};
+use crate::values::error::Error;
+use crate::values::request::{Amount, Part};
 
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
@@ -126,7 +126,7 @@ impl Drop for Hold {
         let inner = self.0.clone();
         self.0.caller.server.spawn(async move {
             if let Err(error) = inner.settle().await {
-                log::warn!("a hold was not settled: {error}");
+                log::warn!(target: "tokenbucket_client::hold", "a hold was not settled: {error}");
             }
         });
     }
@@ -149,7 +149,7 @@ impl Inner {
                 return;
             }
             if let Err(error) = self.renew(How { keeps_late: true, ..How::default() }).await {
-                log::warn!("a hold was not renewed: {error}");
+                log::warn!(target: "tokenbucket_client::hold", "a hold was not renewed: {error}");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
 
-use crate::limit::Limit;
+use crate::values::limit::Limit;
 
 /// An answer to the question whether somebody may go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::JointDecision;
-use crate::error::Error;
-use crate::hold::Hold;
-use crate::limit::Limit;
-use crate::limiter::Limiter;
-use crate::options::Options;
-use crate::request::{Amount, Part};
-use crate::server::Server;
+use crate::api::hold::Hold;
+use crate::api::limiter::Limiter;
+use crate::api::options::Options;
+use crate::api::server::Server;
+use crate::values::decision::JointDecision;
+use crate::values::error::Error;
+use crate::values::limit::Limit;
+use crate::values::request::{Amount, Part};
 
 /// Several limits for many names: all of a name's buckets allow, or none is taken from.
 ///

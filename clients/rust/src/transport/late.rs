@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::background::timeout;
-use crate::calls::Calls;
-use crate::error::{Late, Replies};
-use crate::request::Request;
+use crate::transport::background::timeout;
+use crate::transport::calls::Calls;
+use crate::values::error::{Late, Replies};
+use crate::values::request::Request;
 
 /// A reply that comes later is not read.
 const LATE_WITHIN: Duration = Duration::from_secs(60);

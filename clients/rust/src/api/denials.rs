@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lru::LruCache;
 
-use crate::decision::Decision;
-use crate::limit::Limit;
-use crate::request::Amount;
+use crate::values::decision::Decision;
+use crate::values::limit::Limit;
+use crate::values::request::Amount;
 
 /// The last denial of each of a bounded number of names.
 ///

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::background::timeout;
-use crate::calls::{Answer, Calls, How, TRIES_OF_A_SPLIT_SLOT};
-use crate::detached::{Detached, Pending};
-use crate::error::{Error, Failure};
-use crate::few::Few;
-use crate::late::LateGrant;
-use crate::locked::locked;
-use crate::node::Node;
-use crate::nodes::Place;
-use crate::options::Fallback;
-use crate::request::Request;
-use crate::waiting::at_once;
+use crate::api::options::Fallback;
+use crate::transport::background::timeout;
+use crate::transport::calls::{Answer, Calls, How, TRIES_OF_A_SPLIT_SLOT};
+use crate::transport::detached::{Detached, Pending};
+use crate::transport::late::LateGrant;
+use crate::transport::locked::locked;
+use crate::transport::node::Node;
+use crate::transport::nodes::Place;
+use crate::transport::waiting::at_once;
+use crate::values::error::{Error, Failure};
+use crate::values::few::Few;
+use crate::values::request::Request;
 
 /// A call that waits is sent so often at most: each time a slot moved, a master changed or a connection ended.
 const TRIES_OF_A_WAIT: u32 = 10;

@@ -4,19 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::batches::{Batches, Verdict};
-use crate::caller::Caller;
-use crate::calls::{Answer, How};
-use crate::decision::{Decision, JointDecision};
-use crate::denials::Denials;
-use crate::error::Error;
-use crate::hold::Hold;
-use crate::limit::Limit;
+use crate::api::batches::{Batches, Verdict};
+use crate::api::caller::Caller;
+use crate::api::denials::Denials;
+use crate::api::hold::Hold;
 #[cfg(feature = "tower")]
-use crate::options::OnError;
-use crate::options::{Fallback, Options};
-use crate::request::{Amount, Part, Request, Word, Words};
-use crate::server::Server;
+use crate::api::options::OnError;
+use crate::api::options::{Fallback, Options};
+use crate::api::server::Server;
+use crate::transport::calls::{Answer, How};
+use crate::values::decision::{Decision, JointDecision};
+use crate::values::error::Error;
+use crate::values::limit::Limit;
+use crate::values::request::{Amount, Part, Request, Word, Words};
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
@@ -313,7 +313,7 @@ impl Drop for Turn<'_> {
         let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
         self.limiter.caller.server.spawn(async move {
             if let Err(error) = limiter.give(&name, cost).await {
-                log::warn!("a reservation was not given back: {error}");
+                log::warn!(target: "tokenbucket_client::limiter", "a reservation was not given back: {error}");
             }
         });
     }

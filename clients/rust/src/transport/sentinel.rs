@@ -7,7 +7,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
 };
 
-use crate::address::{at, timed_out, without_password};
+use crate::transport::address::{at, timed_out, without_password};
 
 /// A sentinel that takes longer is passed over.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);

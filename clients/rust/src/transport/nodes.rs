@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 
-use crate::background;
-use crate::clock::Clock;
-use crate::cluster::Cluster;
-use crate::error::{Failure, Fault, Late, Replies};
-use crate::link::{broken, Connection, Link, Waiter};
-use crate::locked::locked;
-use crate::node::{Node, Probe, Wire};
-use crate::options::ServerOptions;
-use crate::waiting::{Heard, Waiting};
+use crate::api::options::ServerOptions;
+use crate::transport::background;
+use crate::transport::clock::Clock;
+use crate::transport::cluster::Cluster;
+use crate::transport::link::{broken, Connection, Link, Waiter};
+use crate::transport::locked::locked;
+use crate::transport::node::{Node, Probe, Wire};
+use crate::transport::waiting::{Heard, Waiting};
+use crate::values::error::{Failure, Fault, Late, Replies};
 
 /// A call that must happen once first asks a connection that was idle for longer.
 const IDLE: Duration = Duration::from_secs(1);

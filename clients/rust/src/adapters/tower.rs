@@ -142,7 +142,7 @@ impl RateLimitLayer {
         self.limiter.take(&key, cost).await.map_err(|error| match error {
             Error::ServerAway(_) => (StatusCode::SERVICE_UNAVAILABLE, NOT_AVAILABLE.to_owned()),
             _ => {
-                log::error!("cannot limit {key:?}: {error}");
+                log::error!(target: "tokenbucket_client::tower", "cannot limit {key:?}: {error}");
                 (StatusCode::INTERNAL_SERVER_ERROR, "the rate limiter does not work\n".to_owned())
             }
         })

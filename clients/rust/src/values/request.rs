@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
 
-use crate::decision::{Decision, JointDecision};
-use crate::error::Error;
-use crate::few::Few;
-use crate::limit::Limit;
+use crate::values::decision::{Decision, JointDecision};
+use crate::values::error::Error;
+use crate::values::few::Few;
+use crate::values::limit::Limit;
 
 /// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

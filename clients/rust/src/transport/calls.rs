@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Script, Value};
 
-use crate::detached::{Detached, Pending};
-use crate::error::{Error, Failure, Fault, Replies};
-use crate::few::Few;
-use crate::late::LateGrant;
-use crate::node::{Node, LOG};
-use crate::nodes::Nodes;
-use crate::options::Fallback;
-use crate::request::{By, Request};
+use crate::api::options::Fallback;
+use crate::transport::detached::{Detached, Pending};
+use crate::transport::late::LateGrant;
+use crate::transport::node::{Node, LOG};
+use crate::transport::nodes::Nodes;
+use crate::values::error::{Error, Failure, Fault, Replies};
+use crate::values::few::Few;
+use crate::values::request::{By, Request};
 
-const SOURCE: &str = include_str!("fallback.lua");
+const SOURCE: &str = include_str!("../fallback.lua");
 const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
 static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, RedisResult, Value};
 
-use crate::background::timeout;
-use crate::clock::Clock;
-use crate::error::Failure;
-use crate::link::Link;
-use crate::locked::locked;
-use crate::sentinel::Sentinels;
 #[cfg(feature = "fake")]
-use crate::simulated::Simulated;
+use crate::local::simulated::Simulated;
+use crate::transport::background::timeout;
+use crate::transport::clock::Clock;
+use crate::transport::link::Link;
+use crate::transport::locked::locked;
+use crate::transport::sentinel::Sentinels;
+use crate::values::error::Failure;
 
 /// The log target of servers, named after the public type: users filter by it.
 pub(crate) const LOG: &str = "tokenbucket_client::server";

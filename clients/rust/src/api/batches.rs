@@ -8,13 +8,13 @@ use lru::LruCache;
 use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
-use crate::calls::{Answer, How};
-use crate::decision::Decision;
-use crate::error::Error;
-use crate::limit::Limit;
-use crate::node::Node;
-use crate::request::{Request, Word};
-use crate::server::Server;
+use crate::api::server::Server;
+use crate::transport::calls::{Answer, How};
+use crate::transport::node::Node;
+use crate::values::decision::Decision;
+use crate::values::error::Error;
+use crate::values::limit::Limit;
+use crate::values::request::{Request, Word};
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// More than a bucket ever holds is no number of tokens to a server.

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisResult};
 
-use crate::background::timeout;
-use crate::park::wait_for;
+use crate::transport::background::timeout;
+use crate::transport::park::wait_for;
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
 
 /// A server or a cluster, for threads; clones share its connection.
@@ -256,7 +256,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let Some(hold) = self.0.take() else { return };
         if let Err(error) = wait_for(hold.settle()) {
-            log::warn!("a hold was not settled: {error}");
+            log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }
     }
 }
