@@ -1,51 +1,24 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod address;
-mod batches;
-mod caller;
-mod calls;
-mod clock;
-mod cluster;
-mod decision;
-mod denials;
-mod detached;
-#[cfg(feature = "sync")]
-mod driver;
-mod error;
-#[cfg(feature = "fake")]
-pub mod fake;
-mod few;
-mod hold;
-mod joint;
-mod limit;
-mod limiter;
-mod link;
+mod adapters;
+mod api;
 mod local;
-mod locked;
-mod node;
-mod nodes;
-mod options;
-mod place;
-mod request;
-mod sentinel;
-mod server;
-#[cfg(feature = "fake")]
-mod simulated;
-#[cfg(feature = "sync")]
-pub mod sync;
-mod tasks;
-#[cfg(feature = "tower")]
-pub mod tower;
-mod turn;
-mod waiting;
+mod transport;
+mod values;
 
-pub use decision::{Decision, JointDecision};
-pub use error::Error;
-pub use hold::Hold;
-pub use joint::JointLimiter;
-pub use limit::{Limit, LimitError};
-pub use limiter::Limiter;
-pub use options::{Fallback, OnError, Options, ServerOptions};
-pub use request::{Amount, Part};
-pub use server::Server;
+#[cfg(feature = "sync")]
+pub use adapters::sync;
+#[cfg(feature = "tower")]
+pub use adapters::tower;
+pub use api::hold::Hold;
+pub use api::joint::JointLimiter;
+pub use api::limiter::Limiter;
+pub use api::options::{Fallback, OnError, Options, ServerOptions};
+pub use api::server::Server;
+#[cfg(feature = "fake")]
+pub use local::fake;
+pub use values::decision::{Decision, JointDecision};
+pub use values::error::Error;
+pub use values::limit::{Limit, LimitError};
+pub use values::request::{Amount, Part};

@@ -30,7 +30,7 @@ async fn the_script_decides_in_place_of_the_module() {
     assert!(error.to_string().starts_with("holds need the tokenbucket module"), "{error}");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     assert!(keys.iter().all(|key| key.ends_with(":script")), "{keys:?}");
-    let lines = logs::lines();
+    let lines = logs::lines(&server);
     assert!(lines.len() == 1 && lines[0].contains("no tokenbucket module: the script decides"), "{lines:?}");
 
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
@@ -76,7 +76,7 @@ async fn a_server_that_gains_the_module_is_asked_for_it_after_a_reconnect() {
     })
     .await;
     assert!(limiter.hold("a", 1, Duration::from_secs(10)).await.is_ok());
-    let lines = logs::lines();
+    let lines = logs::lines(&server);
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].ends_with("has the tokenbucket module: the script decides no longer"), "{lines:?}");
 }

@@ -52,18 +52,23 @@ async fn a_hold_renews_itself_as_long_as_it_lives() {
 }
 
 #[tokio::test]
-async fn a_hold_whose_holder_is_gone_comes_back_by_itself() {
+async fn a_hold_whose_runtime_ends_is_settled() {
     let server = Server::start();
-    let ttl = Duration::from_millis(500);
     let limiter = limiter(&server, limit(10, "1/d"), Options::new());
-    // A runtime that ends in the middle of the work, as a process that is killed.
+    // A runtime that ends in the middle of the work settles it in the background; long before the ttl is over.
     let url = server.url();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let server = tokenbucket_client::Server::connect(url).unwrap();
             let limiter = Limiter::new(&server, limit(10, "1/d"));
-            std::mem::forget(limiter.hold("a", 8, ttl).await.unwrap());
+            let hold = limiter.hold("a", 8, LONG).await.unwrap();
+            hold.set_used(0).unwrap();
+            tokio::spawn(async move {
+                let _hold = hold;
+                std::future::pending::<()>().await;
+            });
+            tokio::task::yield_now().await;
         });
     })
     .join()

@@ -1,11 +1,10 @@
-//! What was logged on the thread of a test, on which all its tasks run.
+//! What was logged about the server of a test.
 
-use std::cell::RefCell;
-use std::sync::Once;
+use std::sync::{Mutex, Once};
 
-thread_local! {
-    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
+use crate::servers::Server;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Logger;
 
@@ -16,7 +15,7 @@ impl log::Log for Logger {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
-            LINES.with_borrow_mut(|lines| lines.push(record.args().to_string()));
+            LINES.lock().expect("no panic").push(record.args().to_string());
         }
     }
 
@@ -32,7 +31,8 @@ pub fn listen() {
     });
 }
 
-/// What was logged since the last call.
-pub fn lines() -> Vec<String> {
-    LINES.take()
+/// Returns what was logged about this server since the last call.
+pub fn lines(server: &Server) -> Vec<String> {
+    let address = format!("127.0.0.1:{}", server.port);
+    LINES.lock().expect("no panic").extract_if(.., |line| line.contains(&address)).collect()
 }

@@ -16,6 +16,7 @@ mod fake;
 mod fallback;
 mod holds;
 mod http;
+mod late;
 mod limits;
 mod logs;
 mod memory;

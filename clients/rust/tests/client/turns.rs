@@ -95,7 +95,7 @@ async fn a_wait_that_is_over_is_a_denial_and_no_silence() {
     let denied = limiter.with_max_wait(max_wait).take("a", 1).await.unwrap();
     assert!(!denied.allowed && !denied.degraded && denied.retry_after_ms > 3_000_000, "{denied:?}");
     assert!(began.elapsed() >= max_wait, "{:?}", began.elapsed());
-    assert_eq!(logs::lines(), [""; 0]);
+    assert_eq!(logs::lines(&server), [""; 0]);
 }
 
 #[tokio::test]

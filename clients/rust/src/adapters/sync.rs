@@ -1,0 +1,262 @@
+//! The same for threads.
+//!
+//! ```
+//! use tokenbucket_client::sync::{Limiter, Server};
+//! use tokenbucket_client::Limit;
+//!
+//! # let url = std::env::var("TOKENBUCKET_URL").expect("the tests set it");
+//! let server = Server::connect(url)?; // redis://127.0.0.1:6379
+//! let limiter = Limiter::new(&server, Limit::new(5, "2/s")?);
+//! if limiter.take("alice", 1)?.allowed {
+//!     // ...
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A thread of this package reads the replies.
+
+use std::future::Future;
+use std::time::Duration;
+
+use redis::{IntoConnectionInfo, RedisResult};
+
+use crate::transport::background::timeout;
+use crate::transport::park::wait_for;
+use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
+
+/// A server or a cluster, for threads; clones share its connection.
+#[derive(Clone, Debug)]
+pub struct Server(pub(crate) crate::Server);
+
+impl Server {
+    /// See [`crate::Server::connect`].
+    pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
+        crate::Server::connect(url).map(Self)
+    }
+
+    /// See [`crate::Server::connect_with`].
+    pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
+        crate::Server::connect_with(url, options).map(Self)
+    }
+
+    /// See [`crate::Server::cluster`].
+    pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
+        crate::Server::cluster(urls).map(Self)
+    }
+
+    /// See [`crate::Server::cluster_with`].
+    pub fn cluster_with<T: IntoConnectionInfo>(
+        urls: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        crate::Server::cluster_with(urls, options).map(Self)
+    }
+
+    /// See [`crate::Server::degraded_count`].
+    pub fn degraded_count(&self) -> u64 {
+        self.0.degraded_count()
+    }
+}
+
+/// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    inner: crate::Limiter,
+    within: Option<Duration>,
+}
+
+impl Limiter {
+    /// With all options at their defaults.
+    pub fn new(server: &Server, limit: Limit) -> Self {
+        Self::with_options(server, limit, Options::new())
+    }
+
+    /// With these options.
+    pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
+        Self { inner: crate::Limiter::with_options(&server.0, limit, options), within: None }
+    }
+
+    /// See [`crate::Limiter::with_limit`].
+    #[must_use]
+    pub fn with_limit(&self, limit: Limit) -> Self {
+        Self { inner: self.inner.with_limit(limit), within: self.within }
+    }
+
+    /// See [`crate::Limiter::with_max_wait`].
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
+    }
+
+    /// The same limiter for a caller who waits for at most `time`: a call that takes longer is an
+    /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
+    #[must_use]
+    pub fn within(&self, time: Duration) -> Self {
+        Self { inner: self.inner.clone(), within: Some(time) }
+    }
+
+    /// The limit that it was made with.
+    pub fn limit(&self) -> &Limit {
+        self.inner.limit()
+    }
+
+    /// See [`crate::Limiter::take`].
+    pub fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
+        self.wait_for(self.inner.take(name, cost))
+    }
+
+    /// See [`crate::Limiter::peek`].
+    pub fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
+        self.wait_for(self.inner.peek(name, cost))
+    }
+
+    /// See [`crate::Limiter::take_up_to`].
+    pub fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
+        self.wait_for(self.inner.take_up_to(name, most))
+    }
+
+    /// See [`crate::Limiter::reserve`].
+    pub fn reserve(
+        &self,
+        name: &str,
+        cost: impl Into<Amount>,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        self.wait_for(self.inner.reserve(name, cost, max_wait))
+    }
+
+    /// See [`crate::Limiter::wait`].
+    pub fn wait(&self, name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Result<Decision, Error> {
+        self.wait_for(self.inner.wait(name, cost, max_wait))
+    }
+
+    /// See [`crate::Limiter::charge`].
+    pub fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
+        self.wait_for(self.inner.charge(name, amount))
+    }
+
+    /// See [`crate::Limiter::give`].
+    pub fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
+        self.wait_for(self.inner.give(name, amount))
+    }
+
+    /// See [`crate::Limiter::reset`].
+    pub fn reset(&self, name: &str) -> Result<(), Error> {
+        self.wait_for(self.inner.reset(name))
+    }
+
+    /// See [`crate::Limiter::take_all`].
+    pub fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
+        self.wait_for(self.inner.take_all(parts))
+    }
+
+    /// See [`crate::Limiter::hold`].
+    pub fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
+        self.wait_for(self.inner.hold(name, amount, ttl)).map(|hold| Hold(Some(hold)))
+    }
+
+    /// See [`crate::Limiter::hold_all`].
+    pub fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
+        self.wait_for(self.inner.hold_all(parts, ttl)).map(|hold| Hold(Some(hold)))
+    }
+
+    /// See [`crate::Limiter::close`].
+    pub fn close(&self) -> Result<(), Error> {
+        self.wait_for(self.inner.close())
+    }
+
+    fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        match self.within {
+            None => wait_for(call),
+            Some(time) => wait_for(async { timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed)) }),
+        }
+    }
+}
+
+/// Several limits for many names, for threads. See [`crate::JointLimiter`].
+#[derive(Clone, Debug)]
+pub struct JointLimiter(crate::JointLimiter);
+
+impl JointLimiter {
+    /// With all options at their defaults.
+    pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
+        Self(crate::JointLimiter::new(&server.0, limits))
+    }
+
+    /// With these options.
+    pub fn with_options<S: Into<String>>(
+        server: &Server,
+        limits: impl IntoIterator<Item = (S, Limit)>,
+        options: Options,
+    ) -> Self {
+        Self(crate::JointLimiter::with_options(&server.0, limits, options))
+    }
+
+    /// See [`crate::JointLimiter::with_max_wait`].
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self(self.0.with_max_wait(max_wait))
+    }
+
+    /// See [`crate::JointLimiter::take_all`].
+    pub fn take_all<A: Into<Amount> + Copy>(
+        &self,
+        name: &str,
+        costs: &[(&str, A)],
+    ) -> Result<JointDecision, Error> {
+        wait_for(self.0.take_all(name, costs))
+    }
+
+    /// See [`crate::JointLimiter::hold`].
+    pub fn hold<A: Into<Amount> + Copy>(
+        &self,
+        name: &str,
+        amounts: &[(&str, A)],
+        ttl: Duration,
+    ) -> Result<Hold, Error> {
+        wait_for(self.0.hold(name, amounts, ttl)).map(|hold| Hold(Some(hold)))
+    }
+
+    /// See [`crate::JointLimiter::reset`].
+    pub fn reset(&self, name: &str) -> Result<(), Error> {
+        wait_for(self.0.reset(name))
+    }
+}
+
+/// Tokens that are held until they are settled, or their holder is gone; renewed in the background. See
+/// [`crate::Hold`].
+///
+/// Dropping it settles it, and waits for the reply.
+#[must_use = "it is settled when it is dropped"]
+pub struct Hold(Option<crate::Hold>);
+
+impl Hold {
+    /// See [`crate::Hold::set_used`].
+    pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
+        self.set_used_of(0, used)
+    }
+
+    /// See [`crate::Hold::set_used_of`].
+    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
+        self.0.as_ref().map_or(Ok(()), |hold| hold.set_used_of(place, used))
+    }
+
+    /// See [`crate::Hold::decision`].
+    pub fn decision(&self) -> JointDecision {
+        self.0.as_ref().map(crate::Hold::decision).unwrap_or_default()
+    }
+
+    /// See [`crate::Hold::settle`].
+    pub fn settle(&self) -> Result<JointDecision, Error> {
+        self.0.as_ref().map_or_else(|| Ok(JointDecision::default()), |hold| wait_for(hold.settle()))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let Some(hold) = self.0.take() else { return };
+        if let Err(error) = wait_for(hold.settle()) {
+            log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A layer for tower services that speak [`http`], as axum's do.
+//!
+//! ```
+//! use axum::{routing::get, Router};
+//! use tokenbucket_client::tower::RateLimitLayer;
+//! use tokenbucket_client::{Limit, Limiter, Server};
+//!
+//! let server = Server::connect("redis://127.0.0.1:6379")?;
+//! let limiter = Limiter::new(&server, Limit::new(20, "10/s")?);
+//! let by_user = RateLimitLayer::new(limiter, |request| {
+//!     request.headers.get("x-user").and_then(|user| user.to_str().ok()).unwrap_or("nobody").to_owned()
+//! });
+//! let app: Router = Router::new().route("/", get(|| async { "hello, world\n" })).layer(by_user);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, StatusCode};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Amount, Decision, Error, Limiter, OnError};
+
+/// Limits a route, or a router, by a bucket for each caller.
+///
+/// An allowed request carries its [`Decision`] as an extension. A denied one is answered with 429 and `Retry-After`;
+/// without `Retry-After` if its cost is more than the bucket ever holds. Both get the headers of
+/// [`Decision::headers`]. While the server is away the limiter's [`OnError`] decides: this process limits by itself and
+/// leaves out the headers of the bucket, requests pass without a decision, or they are answered with 503. Any other
+/// [`Error`] is answered with 500, and logged.
+#[derive(Clone)]
+pub struct RateLimitLayer {
+    limiter: Limiter,
+    name: Arc<str>,
+    jitter: f64,
+    key: Arc<KeyOf>,
+    cost: Arc<CostOf>,
+}
+
+const NOT_AVAILABLE: &str = "the rate limiter is not available\n";
+
+/// The answer to a request whose cost cannot be told.
+pub type Rejection = (StatusCode, String);
+
+type KeyOf = dyn Fn(&Parts) -> String + Send + Sync;
+type CostOf = dyn Fn(&Parts) -> Result<Amount, Rejection> + Send + Sync;
+
+impl RateLimitLayer {
+    /// `key` names the caller's bucket. Two limits need two prefixes, or two keys as in `search:{caller}`.
+    pub fn new(limiter: Limiter, key: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
+        let cost = Arc::new(|_: &Parts| Ok(Amount::from(1)));
+        Self { limiter, name: "default".into(), jitter: 0.0, key: Arc::new(key), cost }
+    }
+
+    /// How many tokens a request takes; 1 by default.
+    #[must_use]
+    pub fn cost<A: Into<Amount>>(
+        self,
+        cost: impl Fn(&Parts) -> Result<A, Rejection> + Send + Sync + 'static,
+    ) -> Self {
+        Self { cost: Arc::new(move |parts| cost(parts).map(Into::into)), ..self }
+    }
+
+    /// What the headers call the policy; `default` by default.
+    #[must_use]
+    pub fn name(self, name: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Makes `Retry-After` longer by up to this part of it, see [`Decision::headers`]; 0 by default.
+    #[must_use]
+    pub fn jitter(self, jitter: f64) -> Self {
+        Self { jitter, ..self }
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit { inner, rule: self.clone() }
+    }
+}
+
+/// The service that [`RateLimitLayer`] makes.
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    inner: S,
+    rule: RateLimitLayer,
+}
+
+impl<S, I, O> Service<Request<I>> for RateLimit<S>
+where
+    S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
+    S::Future: Send,
+    I: Send + 'static,
+    O: From<String>,
+{
+    type Response = Response<O>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        // The service that was polled is the one that is ready; a clone need not be.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let rule = self.rule.clone();
+        let (mut parts, body) = request.into_parts();
+        Box::pin(async move {
+            let decision = match rule.decide(&parts).await {
+                Ok(decision) => decision,
+                Err((status, text)) => return Ok(answer(status, text)),
+            };
+            let is_known = !decision.degraded || rule.limiter.on_error() == OnError::Local;
+            let mut response = if !decision.allowed {
+                denial(&decision, is_known)
+            } else if !is_known {
+                return inner.call(Request::from_parts(parts, body)).await;
+            } else {
+                parts.extensions.insert(decision);
+                inner.call(Request::from_parts(parts, body)).await?
+            };
+            rule.describe(&decision, &mut response);
+            Ok(response)
+        })
+    }
+}
+
+impl RateLimitLayer {
+    async fn decide(&self, parts: &Parts) -> Result<Decision, Rejection> {
+        let (key, cost) = ((self.key)(parts), (self.cost)(parts)?);
+        self.limiter.take(&key, cost).await.map_err(|error| match error {
+            Error::ServerAway(_) => (StatusCode::SERVICE_UNAVAILABLE, NOT_AVAILABLE.to_owned()),
+            _ => {
+                log::error!(target: "tokenbucket_client::tower", "cannot limit {key:?}: {error}");
+                (StatusCode::INTERNAL_SERVER_ERROR, "the rate limiter does not work\n".to_owned())
+            }
+        })
+    }
+
+    fn describe<O>(&self, decision: &Decision, response: &mut Response<O>) {
+        let headers = response.headers_mut();
+        // A limit nearer to the handler knows better, and has spoken already.
+        if headers.contains_key("ratelimit") {
+            return;
+        }
+        for (name, value) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+fn denial<O: From<String>>(decision: &Decision, is_known: bool) -> Response<O> {
+    let (status, text) = match decision {
+        _ if !is_known => (StatusCode::SERVICE_UNAVAILABLE, NOT_AVAILABLE),
+        Decision { retry_after_ms: ..0, .. } => {
+            (StatusCode::TOO_MANY_REQUESTS, "the request costs more than its limit holds\n")
+        }
+        _ => (StatusCode::TOO_MANY_REQUESTS, "rate limit exceeded\n"),
+    };
+    answer(status, text.to_owned())
+}
+
+fn answer<O: From<String>>(status: StatusCode, text: String) -> Response<O> {
+    let mut response = Response::new(O::from(text));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
+    response
+}
+
+/// A name for whoever has this address; of IPv6 the /64, because one host has all of it to choose from. Behind a
+/// proxy, take what your proxy, and nobody else, can have written.
+pub fn name_of_address(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("{}/64", Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+    }
+}

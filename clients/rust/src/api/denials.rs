@@ -1,0 +1,71 @@
+//! Denials remembered, so that a flood is refused without asking.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lru::LruCache;
+
+use crate::values::decision::Decision;
+use crate::values::limit::Limit;
+use crate::values::request::Amount;
+
+/// The last denial of each of a bounded number of names.
+///
+/// The server decided some time between the question and its reply. Nobody is refused for longer than if it was at
+/// the question; what the refused are told counts from the reply, so that it is enough.
+pub(crate) struct Denials {
+    denials: Mutex<LruCache<(String, Limit), Denial>>,
+    longest: Duration,
+}
+
+#[derive(Clone, Copy)]
+struct Denial {
+    cost: Amount,
+    decision: Decision,
+    asked_at: Duration,
+    heard_at: Duration,
+}
+
+impl Denials {
+    pub(crate) fn new(names: usize, longest: Duration) -> Option<Self> {
+        let denials = Mutex::new(LruCache::new(NonZeroUsize::new(names)?));
+        Some(Self { denials, longest })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, LruCache<(String, Limit), Denial>> {
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
+    pub(crate) fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
+        let key = (name.to_owned(), limit.clone());
+        let mut denials = self.locked();
+        let denial = *denials.get(&key)?;
+        if now >= denial.asked_at + denial.decision.retry_after()?.min(self.longest) {
+            denials.pop(&key);
+            return None;
+        }
+        let decision = || denial.decision.later(now.saturating_sub(denial.heard_at), 1);
+        (cost >= denial.cost).then(|| Decision { remembered: true, ..decision() })
+    }
+
+    pub(crate) fn remember(
+        &self,
+        name: &str,
+        limit: &Limit,
+        cost: Amount,
+        decision: Decision,
+        (asked_at, heard_at): (Duration, Duration),
+    ) {
+        if !decision.allowed && !decision.degraded && decision.retry_after_ms > 0 {
+            let denial = Denial { cost, decision, asked_at, heard_at };
+            self.locked().put((name.to_owned(), limit.clone()), denial);
+        }
+    }
+
+    /// Tokens came back: the denial may no longer hold.
+    pub(crate) fn forget(&self, name: &str, limit: &Limit) {
+        self.locked().pop(&(name.to_owned(), limit.clone()));
+    }
+}

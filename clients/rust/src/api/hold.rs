@@ -1,0 +1,185 @@
+//! What is held for one piece of work.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+use crate::api::caller::Caller;
+use crate::transport::background::timeout;
+use crate::transport::calls::How;
+use crate::transport::detached::{Detached, Pending};
+use crate::transport::locked::locked;
+use crate::values::decision::{random_bits, JointDecision};
+use crate::values::error::Error;
+use crate::values::request::{Amount, Part};
+
+/// Tokens that are held until they are settled, or their holder is gone.
+///
+/// It renews itself while it lives. [`settle`](Self::settle) ends it: what was not used comes back, what was used
+/// beyond the hold is charged. Dropping it does the same in the background. What the work does not report counts as used;
+/// slots of a pool (rate 0) come back.
+///
+/// Work that was let through because the server was away has one too, which the first renewal after its return takes,
+/// if there is room, and the settlement charges in any case.
+#[must_use = "it is settled when it is dropped"]
+pub struct Hold(Arc<Inner>);
+
+pub(crate) struct Inner {
+    caller: Caller,
+    /// Each with the amount that is held.
+    parts: Vec<Part>,
+    ttl: Duration,
+    id: String,
+    used: Mutex<Vec<Amount>>,
+    decision: Mutex<JointDecision>,
+    /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
+    /// would hold again.
+    is_open: tokio::sync::Mutex<bool>,
+    over: tokio::sync::Notify,
+    settled: OnceCell<Result<JointDecision, Error>>,
+}
+
+impl Hold {
+    pub(crate) async fn make(
+        caller: Caller,
+        parts: Vec<Part>,
+        ttl: Duration,
+        how: How,
+    ) -> Result<Self, Error> {
+        let inner = Arc::new(Inner {
+            caller,
+            used: Mutex::new(parts.iter().map(unreported).collect()),
+            parts,
+            ttl,
+            id: format!("{:016x}{:016x}", random_bits(), random_bits()),
+            decision: Mutex::default(),
+            is_open: tokio::sync::Mutex::new(true),
+            over: tokio::sync::Notify::new(),
+            settled: OnceCell::new(),
+        });
+        let decision = inner.renew(how).await?;
+        if !decision.allowed() {
+            return Err(Error::Denied(decision));
+        }
+        let server = &inner.caller.server;
+        if server.renews_holds() {
+            server.spawn(inner.clone().renew_until_over());
+        }
+        Ok(Self(inner))
+    }
+
+    /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
+    /// come back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadArgument`] if it is not a number of tokens. The hold stays as it was.
+    pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
+        self.set_used_of(0, used)
+    }
+
+    /// Reports how much the work used of one of several limits, by its place in the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens. The hold stays as it was.
+    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
+        let used = used.into();
+        used.word("used")?;
+        let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
+        *locked(&self.0.used).get_mut(place).ok_or_else(no_such_limit)? = used;
+        Ok(())
+    }
+
+    /// The decision by which it came to be, then that of the last renewal.
+    pub fn decision(&self) -> JointDecision {
+        locked(&self.0.decision).clone()
+    }
+
+    /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
+    /// did, and a caller who stops waiting ends only that.
+    pub async fn settle(&self) -> Result<JointDecision, Error> {
+        let (inner, left) = (self.0.clone(), self.0.clone());
+        let late = move |rest: Pending<_>| {
+            left.caller.server.spawn(async move {
+                let _ = rest.await;
+            });
+        };
+        Detached::new(async move { inner.settle().await }, late).await
+    }
+}
+
+/// What a hold used of one limit if its work does not report it: an exception or an early return must not make work free.
+fn unreported(part: &Part) -> Amount {
+    if part.limit.is_pool() {
+        return Amount::from(0);
+    }
+    part.amount
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.0.settled.initialized() {
+            return;
+        }
+        let inner = self.0.clone();
+        self.0.caller.server.spawn(async move {
+            if let Err(error) = inner.settle().await {
+                log::warn!(target: "tokenbucket_client::hold", "a hold was not settled: {error}");
+            }
+        });
+    }
+}
+
+impl Inner {
+    async fn renew(&self, how: How) -> Result<JointDecision, Error> {
+        let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
+        let decision = self.caller.decide_all("TB.MHOLD", before, &self.parts, how).await?;
+        locked(&self.decision).clone_from(&decision);
+        Ok(decision)
+    }
+
+    /// Three times in each `ttl`, so that one renewal may fail and the next still comes in time.
+    async fn renew_until_over(self: Arc<Self>) {
+        loop {
+            let _ = timeout(self.ttl / 3, self.over.notified()).await;
+            let is_open = self.is_open.lock().await;
+            if !*is_open {
+                return;
+            }
+            if let Err(error) = self.renew(How { keeps_late: true, ..How::default() }).await {
+                log::warn!(target: "tokenbucket_client::hold", "a hold was not renewed: {error}");
+            }
+        }
+    }
+
+    async fn settle(&self) -> Result<JointDecision, Error> {
+        self.settled.get_or_init(|| self.settle_once()).await.clone()
+    }
+
+    /// Asked also while the server is thought to be away: what a settlement does not tell is lost. Sent once: a second
+    /// "not there" could mean that the first has settled.
+    async fn settle_once(&self) -> Result<JointDecision, Error> {
+        *self.is_open.lock().await = false;
+        self.over.notify_one();
+        let used = locked(&self.used).clone();
+        let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
+        let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
+        let how = How { always: true, ..How::default() };
+        let settled = self.caller.decide_all("TB.MSETTLE", vec![self.id.clone()], &parts, how).await?;
+        if settled.binding.degraded {
+            return Ok(settled);
+        }
+        for (part, own) in parts.iter().zip(&settled.each) {
+            if !own.allowed && !part.amount.is_zero() {
+                // It had expired, or nobody was asked when the work began.
+                self.caller.charge(&part.name, &part.limit, part.amount).await?;
+            }
+        }
+        if locked(&self.decision).binding.degraded {
+            self.caller.settle_here(&self.id, &parts);
+        }
+        Ok(settled)
+    }
+}

@@ -1,0 +1,333 @@
+//! The operations.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::batches::{Batches, Verdict};
+use crate::api::caller::Caller;
+use crate::api::denials::Denials;
+use crate::api::hold::Hold;
+#[cfg(feature = "tower")]
+use crate::api::options::OnError;
+use crate::api::options::{Fallback, Options};
+use crate::api::server::Server;
+use crate::transport::calls::{Answer, How};
+use crate::values::decision::{Decision, JointDecision};
+use crate::values::error::Error;
+use crate::values::limit::Limit;
+use crate::values::request::{Amount, Part, Request, Word, Words};
+
+/// One limit for many names, each of which has a bucket of its own; clones share everything.
+///
+/// Of threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
+#[derive(Clone)]
+pub struct Limiter {
+    caller: Caller,
+    limit: Limit,
+    max_wait: Duration,
+    memory: Arc<Memory>,
+}
+
+/// What a limiter knows without asking.
+struct Memory {
+    denials: Option<Denials>,
+    batches: Option<Batches>,
+}
+
+impl Limiter {
+    /// With all options at their defaults.
+    pub fn new(server: &Server, limit: Limit) -> Self {
+        Self::with_options(server, limit, Options::new())
+    }
+
+    /// With these options.
+    pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
+        let denials = Denials::new(options.remember_denials, options.remember_denials_for);
+        let memory = Memory { denials, batches: Batches::new(options.batch) };
+        let caller = Caller { server: server.clone(), options };
+        Self { caller, limit, max_wait: Duration::ZERO, memory: Arc::new(memory) }
+    }
+
+    /// The same limiter with another limit, for a caller who has one of its own.
+    #[must_use]
+    pub fn with_limit(&self, limit: Limit) -> Self {
+        Self { limit, ..self.clone() }
+    }
+
+    /// The same limiter whose takes and holds wait in the server for their turn, at most so long, instead of being denied.
+    /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
+    /// the denial of that moment.
+    ///
+    /// Each call that waits has a connection of its own, which is kept for the next. Dropping the call leaves the queue. Batches
+    /// and remembered denials are for calls that do not wait. While the server is away, `on_error` decides without a wait. Where
+    /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again at the times that the decisions tell:
+    /// then nothing keeps the order.
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self.clone() }
+    }
+
+    /// The limit that it was made with.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// Takes `cost` tokens if the bucket holds them, else nothing.
+    ///
+    /// A caller who stops waiting, as by a timeout of its own, ends only the waiting: a grant that comes later is given
+    /// back.
+    ///
+    /// # Errors
+    ///
+    /// What is the caller's mistake, here and everywhere: see [`Error`].
+    pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
+        let cost = cost.into();
+        if !self.max_wait.is_zero() {
+            let words = [Some(cost.word("cost")?), None];
+            return self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), self.now()).await;
+        }
+        let asked_at = self.now();
+        let denials = self.memory.denials.as_ref();
+        if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
+            return Ok(decision);
+        }
+        if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
+            self.tell(name, &refusal, asked_at);
+            return Ok(refusal);
+        }
+        let (words, how) = ([Some(cost.word("cost")?), None], How::default());
+        let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, how, asked_at).await?;
+        if let Some(denials) = denials {
+            denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
+        }
+        Ok(decision)
+    }
+
+    /// What [`take`](Self::take) would decide; takes nothing. Of cost 0, what there is.
+    pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
+        self.decide("TB.PEEK", name, [Some(cost.into().word("cost")?), None]).await
+    }
+
+    /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
+    pub async fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
+        if Amount::from(most).as_whole().is_none() {
+            return Err(Error::BadArgument(format!("most: {most} is not a number of tokens from 1 to 1e12")));
+        }
+        self.decide("TB.TAKEUPTO", name, [Some(Word::Number(most)), None]).await
+    }
+
+    /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
+    /// token taken, if that would be longer than `max_wait`.
+    pub async fn reserve(
+        &self,
+        name: &str,
+        cost: impl Into<Amount>,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
+        let words = [Some(cost.into().word("cost")?), Some(Word::Number(max_wait_ms))];
+        self.decide("TB.RESERVE", name, words).await
+    }
+
+    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A wait that is broken off gives the tokens
+    /// back.
+    pub async fn wait(
+        &self,
+        name: &str,
+        cost: impl Into<Amount>,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        let cost = cost.into();
+        let decision = self.reserve(name, cost, max_wait).await?;
+        if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
+            let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
+            self.caller.server.sleep(wait).await;
+            turn.has_come = true;
+        }
+        Ok(decision)
+    }
+
+    /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
+    pub async fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
+        self.caller.charge(name, &self.limit, amount.into()).await
+    }
+
+    /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
+    pub async fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
+        if let Some(denials) = &self.memory.denials {
+            denials.forget(name, &self.limit);
+        }
+        self.decide("TB.GIVE", name, [Some(amount.into().word("amount")?), None]).await
+    }
+
+    /// Makes the bucket full: deletes its key.
+    pub async fn reset(&self, name: &str) -> Result<(), Error> {
+        if let Some(denials) = &self.memory.denials {
+            denials.forget(name, &self.limit);
+        }
+        if let Some(batches) = &self.memory.batches {
+            batches.forget(name, &self.limit);
+        }
+        let key = self.caller.key(name);
+        let request = Request::reset(key.clone(), &self.limit);
+        self.caller.server.decide_locally(&request)?;
+        let mut answer = self.caller.server.ask(&request, How::default(), self.now()).await?;
+        if self.caller.server.options().fallback == Fallback::Script {
+            let script = Request::reset(request.script_key(), &self.limit);
+            answer = self.caller.server.ask(&script, How::default(), self.now()).await?;
+        }
+        match answer {
+            Answer::Replies(_) => Ok(()),
+            Answer::Away(node, _) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
+        }
+    }
+
+    /// Takes from every bucket or from none, each under the limit of its own. A denial that is remembered of one of them
+    /// refuses all; [`remembered`](Self::remembered) tells of which.
+    pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
+        let Some(denials) = self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero()) else {
+            return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
+        };
+        let asked_at = self.now();
+        for part in parts {
+            if let Some(refusal) = denials.recall(&part.name, &part.limit, part.amount, asked_at) {
+                self.caller.tell(&part.name, &part.limit, &refusal, asked_at);
+                return Ok(JointDecision::of(refusal));
+            }
+        }
+        let decision = self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await?;
+        for (part, own) in parts.iter().zip(&decision.each) {
+            denials.remember(&part.name, &part.limit, part.amount, *own, (asked_at, self.now()));
+        }
+        Ok(decision)
+    }
+
+    /// The denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
+    pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
+        self.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
+    }
+
+    /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
+    /// lives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Denied`] if there is no room.
+    pub async fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
+        self.hold_all(&[Part::new(name, &self.limit, amount)], ttl).await
+    }
+
+    /// Holds every amount or none, each under the limit of its own.
+    pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
+        Hold::make(self.caller.clone(), parts.to_vec(), ttl, self.how()).await
+    }
+
+    /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
+    /// renews it. The same call again takes nothing more.
+    pub async fn hold_as(&self, id: &str, parts: &[Part], ttl: Duration) -> Result<JointDecision, Error> {
+        let before = vec![ttl.as_millis().to_string(), id.to_owned()];
+        self.caller.decide_all("TB.MHOLD", before, parts, self.how()).await
+    }
+
+    /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent
+    /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
+    pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
+        self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await
+    }
+
+    /// Gives back what batches have left.
+    pub async fn close(&self) -> Result<(), Error> {
+        for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
+            self.caller.server.ask(&request, How::default(), self.now()).await?;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn on_error(&self) -> OnError {
+        self.caller.options.on_error
+    }
+
+    fn now(&self) -> Duration {
+        self.caller.server.now()
+    }
+
+    fn tell(&self, name: &str, decision: &Decision, began: Duration) {
+        self.caller.tell(name, &self.limit, decision, began);
+    }
+
+    async fn decide(&self, operation: &'static str, name: &str, words: Words) -> Result<Decision, Error> {
+        self.caller.decide(operation, name, &self.limit, words, How::default(), self.now()).await
+    }
+
+    fn how(&self) -> How {
+        How { max_wait: self.max_wait, ..How::default() }
+    }
+
+    /// None for takes that no batch serves.
+    async fn take_from_batch(
+        &self,
+        name: &str,
+        cost: Amount,
+        began: Duration,
+    ) -> Result<Option<Decision>, Error> {
+        let Some(batches) = &self.memory.batches else { return Ok(None) };
+        let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
+        let batch = batches.of(&self.caller.server, name, &self.limit, || self.caller.key(name));
+        let denials = self.memory.denials.as_ref();
+        let decision = if let Some(decision) = batch.spend(tokens, began) {
+            decision
+        } else if let Some(denial) =
+            denials.and_then(|denials| denials.recall(name, &self.limit, cost, began))
+        {
+            denial
+        } else {
+            match batch.fetched(tokens, batches.size).await? {
+                Verdict::Granted(grant) => grant.claim(),
+                Verdict::Denied(denial, asked_at) => {
+                    if let Some(denials) = denials {
+                        denials.remember(name, &self.limit, cost, denial, (asked_at, self.now()));
+                    }
+                    denial
+                }
+                Verdict::Away(node) => {
+                    let words = [Some(cost.word("cost")?), None];
+                    let take = Request::one("TB.TAKE", self.caller.key(name), &self.limit, words);
+                    self.caller.without_server(&node, &take)?
+                }
+            }
+        };
+        self.tell(name, &decision, began);
+        Ok(Some(decision))
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { caller: Caller { server: _, options }, limit, max_wait: _, memory: _ } = self;
+        f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
+    }
+}
+
+/// A reservation whose turn is to come. If nobody waits for it any longer, the tokens go back.
+struct Turn<'a> {
+    limiter: &'a Limiter,
+    name: &'a str,
+    cost: Amount,
+    has_come: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.has_come {
+            return;
+        }
+        let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
+        self.limiter.caller.server.spawn(async move {
+            if let Err(error) = limiter.give(&name, cost).await {
+                log::warn!(target: "tokenbucket_client::limiter", "a reservation was not given back: {error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,202 @@
+//! A server or a cluster, as limiters use it.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
+
+use crate::api::options::ServerOptions;
+use crate::local::buckets::Buckets;
+#[cfg(feature = "fake")]
+use crate::local::simulated::Simulated;
+use crate::transport::calls::{Answer, Calls, How};
+use crate::transport::clock::Clock;
+use crate::transport::cluster::Cluster;
+use crate::transport::link::settings;
+use crate::transport::locked::locked;
+use crate::transport::node::Node;
+use crate::transport::nodes::{Nodes, Topology};
+use crate::transport::sentinel::Sentinels;
+use crate::values::error::Error;
+use crate::values::request::{By, Request};
+
+/// A server or a cluster, for the tasks of tokio runtimes; clones share its connections, and what is known about
+/// whether it is there. For threads, see [`sync::Server`](crate::sync::Server).
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+struct Inner {
+    calls: Calls,
+    options: ServerOptions,
+    local: Mutex<Buckets>,
+    degraded: AtomicU64,
+}
+
+impl Server {
+    /// A single server, with all options at their defaults. Connects at the first call, and again whenever the
+    /// connection is lost. Speaks RESP3, by which it learns at once of a connection that was closed.
+    ///
+    /// # Errors
+    ///
+    /// The URL is none.
+    pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
+        Self::connect_with(url, ServerOptions::new())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    ///
+    /// The URL is none.
+    pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
+        let node = Node::new(settings(url)?)?;
+        Ok(Self::new(Topology::Single(node), Clock::real(), options))
+    }
+
+    /// The master of this name, which the sentinels know, with all options at their defaults. They are asked whenever it is
+    /// connected to: a new master is found once the old one is gone, or has become a replica.
+    ///
+    /// `master` is a URL with the name of the master as its host, and the user, password and database of the master. What
+    /// the sentinels want is in their own URLs.
+    ///
+    /// ```
+    /// use tokenbucket_client::Server;
+    ///
+    /// let server = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There is no URL of a sentinel, or a URL that is none.
+    pub fn sentinel<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Self> {
+        Self::sentinel_with(master, sentinels, ServerOptions::new())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    ///
+    /// There is no URL of a sentinel, or a URL that is none.
+    pub fn sentinel_with<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        let sentinels = sentinels.into_iter().map(IntoConnectionInfo::into_connection_info);
+        let node = Node::master_of(Sentinels::new(settings(master)?, sentinels)?);
+        Ok(Self::new(Topology::Single(node), Clock::real(), options))
+    }
+
+    /// A cluster that has one of `urls` among its nodes, with all options at their defaults.
+    ///
+    /// A node that is away is an outage of its own buckets alone.
+    ///
+    /// # Errors
+    ///
+    /// There is no URL, or one that is none.
+    pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
+        Self::cluster_with(urls, ServerOptions::new())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    ///
+    /// There is no URL, or one that is none.
+    pub fn cluster_with<T: IntoConnectionInfo>(
+        urls: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        let seeds = urls.into_iter().map(settings).collect::<RedisResult<Vec<ConnectionInfo>>>()?;
+        Ok(Self::new(Topology::Cluster(Box::new(Cluster::new(seeds)?)), Clock::real(), options))
+    }
+
+    #[cfg(feature = "fake")]
+    pub(crate) fn simulated(server: &Simulated, options: ServerOptions) -> Self {
+        Self::new(Topology::Single(Node::simulated(server)), Clock::Simulated(server.clone()), options)
+    }
+
+    fn new(topology: Topology, clock: Clock, options: ServerOptions) -> Self {
+        Self(Arc::new(Inner {
+            calls: Calls::new(Nodes::new(topology, clock, options), options.fallback),
+            options,
+            local: Mutex::new(Buckets::bounded()),
+            degraded: AtomicU64::new(0),
+        }))
+    }
+
+    /// Whether it is a cluster, where the names of one call have to share a hash tag.
+    pub fn is_cluster(&self) -> bool {
+        self.0.calls.nodes().is_cluster()
+    }
+
+    /// How many decisions were made without the server, since the start.
+    pub fn degraded_count(&self) -> u64 {
+        self.0.degraded.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_degraded(&self) {
+        self.0.degraded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn options(&self) -> &ServerOptions {
+        &self.0.options
+    }
+
+    fn clock(&self) -> &Clock {
+        self.0.calls.nodes().clock()
+    }
+
+    /// The time since some moment in the past.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock().now()
+    }
+
+    /// Sleeps; the time of a fake passes at once.
+    pub(crate) async fn sleep(&self, time: Duration) {
+        self.clock().sleep(time).await;
+    }
+
+    /// Whether holds are renewed in the background.
+    pub(crate) fn renews_holds(&self) -> bool {
+        self.clock().is_real()
+    }
+
+    /// Runs it beside the caller.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.calls.nodes().spawn(task);
+    }
+
+    /// Decides here, under the same limit.
+    pub(crate) fn decide_locally(&self, request: &Request) -> Result<Value, Error> {
+        let now = self.clock().since_1970();
+        let mut local = locked(&self.0.local);
+        local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
+        replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
+    }
+
+    /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
+    /// for is given back.
+    pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
+        self.0.calls.ask(request, how, now).await
+    }
+
+    /// Sends what nobody waits for.
+    pub(crate) fn send_all(&self, requests: Vec<Request>) {
+        self.0.calls.send_all(requests);
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}

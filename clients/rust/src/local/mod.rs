@@ -1,0 +1,7 @@
+//! Limits that this process enforces by itself.
+
+pub(crate) mod buckets;
+#[cfg(feature = "fake")]
+pub mod fake;
+#[cfg(feature = "fake")]
+pub(crate) mod simulated;

@@ -1,0 +1,169 @@
+//! What the server, or the policy in its place, has decided.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use redis::{FromRedisValue, ParsingError, Value};
+
+use crate::values::limit::Limit;
+
+/// An answer to the question whether somebody may go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Whether the caller may go on.
+    pub allowed: bool,
+    /// How many tokens [`take_up_to`](crate::Limiter::take_up_to) took; of all others, 1 or 0 as `allowed`.
+    pub granted: u64,
+    /// Whole tokens left; negative while the bucket is in debt.
+    pub remaining: i64,
+    /// Denied: the same call is allowed after so long if nobody else takes, and not a millisecond earlier; -1
+    /// if never, because it costs more than the bucket ever holds. Of a reservation, how long to wait before
+    /// acting; of a charge, how long until the bucket is out of debt.
+    pub retry_after_ms: i64,
+    /// Until the bucket is full; -1 if it never will be by itself.
+    pub reset_after_ms: i64,
+    /// Whether [`OnError`](crate::OnError) has decided, because the server is away.
+    pub degraded: bool,
+    /// Whether this process has refused it by itself, because it [remembers](crate::Options::remember_denials) a denial.
+    pub remembered: bool,
+    /// Whether it is not known if the call happened: it was sent, and its reply was lost. Only of calls that must happen
+    /// once: giving, charging and settling.
+    pub lost: bool,
+}
+
+impl Decision {
+    /// How long to wait; None if waiting does not help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after_ms.try_into().ok().map(Duration::from_millis)
+    }
+
+    /// How long to wait in whole seconds, rounded up so that nobody comes back too early.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        self.retry_after().map(whole_seconds)
+    }
+
+    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
+    /// `Retry-After` if it is denied.
+    ///
+    /// `jitter` 0.5 makes `Retry-After` up to half as long again, so that those who were denied together do not come
+    /// back together; never shorter. It is left out where waiting does not help. Nothing is said about a bucket that
+    /// nobody has looked at.
+    pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
+        let mut headers = Vec::new();
+        if !self.degraded {
+            headers.push(("ratelimit-policy", policy(limit, name)));
+            headers.push(("ratelimit", self.state(name)));
+        }
+        if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
+            let wait = wait.mul_f64(1.0 + jitter.clamp(0.0, 1000.0) * random_fraction());
+            headers.push(("retry-after", whole_seconds(wait).to_string()));
+        }
+        headers
+    }
+
+    fn state(&self, name: &str) -> String {
+        let left = self.remaining.max(0);
+        match u64::try_from(self.reset_after_ms) {
+            Ok(ms) => format!("\"{name}\";r={left};t={}", ms.div_ceil(1000)),
+            Err(_) => format!("\"{name}\";r={left}"),
+        }
+    }
+
+    pub(crate) fn by_policy(allowed: bool, granted: u64, retry_after: Duration) -> Self {
+        let retry_after_ms = if allowed { 0 } else { saturating(retry_after.as_millis()) };
+        Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
+    }
+
+    /// Of a call whose reply was lost.
+    pub(crate) fn of_lost_call() -> Self {
+        Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
+    }
+
+    /// The decision as it stands so much later, if nobody acted.
+    pub(crate) fn later(self, passed: Duration, least_ms: i64) -> Self {
+        let passed_ms = saturating(passed.as_millis());
+        let less = |ms: i64| if ms > 0 { (ms - passed_ms).max(least_ms) } else { ms };
+        Self { retry_after_ms: less(self.retry_after_ms), reset_after_ms: less(self.reset_after_ms), ..self }
+    }
+}
+
+impl FromRedisValue for Decision {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let (granted, remaining, retry_after_ms, reset_after_ms) = match value {
+            Value::Array(fields) => match fields[..] {
+                // What every reply is; the general way takes ten times as long.
+                [Value::Int(granted @ 0..), Value::Int(remaining), Value::Int(retry), Value::Int(reset)] => {
+                    (granted.unsigned_abs(), remaining, retry, reset)
+                }
+                _ => FromRedisValue::from_redis_value(Value::Array(fields))?,
+            },
+            value => FromRedisValue::from_redis_value(value)?,
+        };
+        let allowed = granted > 0;
+        Ok(Self { allowed, granted, remaining, retry_after_ms, reset_after_ms, ..Self::default() })
+    }
+}
+
+/// The decision over several buckets, all or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JointDecision {
+    /// What holds for all: the tightest of each field.
+    pub binding: Decision,
+    /// Each bucket's own, in the order of the call; empty when nobody was asked.
+    pub each: Vec<Decision>,
+}
+
+impl JointDecision {
+    pub(crate) fn of(binding: Decision) -> Self {
+        Self { binding, each: Vec::new() }
+    }
+
+    pub(crate) fn degraded(mut self) -> Self {
+        for one in self.each.iter_mut().chain([&mut self.binding]) {
+            one.degraded = true;
+        }
+        self
+    }
+
+    /// Whether every bucket allowed.
+    pub fn allowed(&self) -> bool {
+        self.binding.allowed
+    }
+}
+
+impl FromRedisValue for JointDecision {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Value::Array(mut fields) = value else { return Err("the reply is not an array".into()) };
+        let each = fields.pop().unwrap_or(Value::Nil);
+        let binding = Decision::from_redis_value(Value::Array(fields))?;
+        Ok(Self { binding, each: Vec::from_redis_value(each)? })
+    }
+}
+
+fn policy(limit: &Limit, name: &str) -> String {
+    let capacity = limit.capacity_micro() / 1_000_000;
+    match limit.lasts_us(limit.capacity_micro()) {
+        Some(us) if us > 0 => format!("\"{name}\";q={capacity};w={}", us.div_ceil(1_000_000)),
+        _ => format!("\"{name}\";q={capacity}"),
+    }
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+fn saturating(ms: u128) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+/// What nobody can foresee; std draws its keys from the operating system.
+pub(crate) fn random_bits() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// From 0 up to, but not including, 1.
+fn random_fraction() -> f64 {
+    (random_bits() >> 11) as f64 / (1_u64 << 53) as f64
+}

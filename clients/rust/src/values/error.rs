@@ -1,0 +1,218 @@
+//! What goes wrong, and whose fault it is.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, RedisResult, Value};
+
+use crate::transport::detached::Pending;
+use crate::transport::locked::locked;
+use crate::values::decision::JointDecision;
+use crate::values::limit::LimitError;
+
+/// Why there is no decision.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server refuses the call, and would the next time as well: a key of another type, a wrong password. Says which
+    /// server. The policy does not decide here, because failing open must not hide it.
+    Refused {
+        /// `host:port`.
+        server: String,
+        /// The server's reply.
+        error: RedisError,
+    },
+    /// An argument cannot be. Says which.
+    BadArgument(String),
+    /// The server has not loaded the module, and [`Fallback::Script`](crate::Fallback::Script) is not set. Says which server.
+    ModuleMissing(String),
+    /// The buckets of one call are in several slots of a cluster.
+    CrossSlot,
+    /// The hold was denied.
+    Denied(JointDecision),
+    /// The server is away, and the policy is [`OnError::Error`](crate::OnError::Error). Says which server, and why.
+    ServerAway(String),
+    /// The reply was lost, and the policy is [`OnError::Error`](crate::OnError::Error): it is not known whether the call
+    /// happened. Says which server.
+    ReplyLost(String),
+    /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
+    #[cfg(feature = "sync")]
+    DeadlinePassed,
+}
+
+const SHARE_A_HASH_TAG: &str =
+    "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests";
+
+impl Error {
+    /// What a server replied to a call that would be wrong the next time as well.
+    pub(crate) fn refused(server: &str, error: RedisError) -> Self {
+        match error.code() {
+            Some("CROSSSLOT") => Self::CrossSlot,
+            Some("MOVED" | "ASK") => Self::BadArgument(format!(
+                "server: {server} is a node of a cluster: connect with Server::cluster"
+            )),
+            _ => Self::Refused { server: server.to_owned(), error },
+        }
+    }
+
+    pub(crate) fn module_missing(server: &str, is_needed: bool) -> Self {
+        Self::ModuleMissing(if is_needed {
+            format!("holds need the tokenbucket module, which {server} has not loaded")
+        } else {
+            format!("{server} has not loaded the tokenbucket module")
+        })
+    }
+}
+
+impl From<LimitError> for Error {
+    fn from(error: LimitError) -> Self {
+        Self::BadArgument(error.to_string())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { server, error } => write!(f, "{server}: {error}"),
+            Self::BadArgument(text) | Self::ModuleMissing(text) | Self::ServerAway(text) => f.write_str(text),
+            Self::CrossSlot => f.write_str(SHARE_A_HASH_TAG),
+            Self::Denied(decision) => match decision.binding.retry_after() {
+                Some(wait) => write!(f, "denied; there may be room in {} ms", wait.as_millis()),
+                None => f.write_str("denied: more than the limit ever holds"),
+            },
+            Self::ReplyLost(server) => {
+                write!(f, "{server}: the reply was lost; it is not known whether the call happened")
+            }
+            #[cfg(feature = "sync")]
+            Self::DeadlinePassed => f.write_str("the caller's deadline is over"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Replies that may still arrive.
+pub(crate) type Replies = Pending<RedisResult<Vec<Value>>>;
+
+/// Holds the replies that may still arrive for a call that no longer waits, until somebody takes them.
+pub(crate) struct Late(Mutex<Option<Replies>>);
+
+impl Late {
+    pub(crate) fn new(replies: Option<Replies>) -> Self {
+        Self(Mutex::new(replies))
+    }
+
+    pub(crate) fn take(&self) -> Option<Replies> {
+        locked(&self.0).take()
+    }
+}
+
+impl fmt::Debug for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Late")
+    }
+}
+
+/// Why a request has no reply of use.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Not sent: the connection is being made, which takes longer than a caller waits.
+    Connecting,
+    /// Not sent: there is no connection.
+    NotConnected(RedisError),
+    /// Sent, and nothing came from the server for so long.
+    Silent(Duration, Late),
+    /// Sent long ago; others are answered meanwhile.
+    TooOld(Late),
+    /// Sent, and the connection broke.
+    Broken(RedisError),
+    /// The server's reply is an error.
+    Replied(RedisError),
+}
+
+impl Failure {
+    pub(crate) fn has_code(&self, code: &str) -> bool {
+        matches!(self, Self::Replied(error) if error.code() == Some(code))
+    }
+
+    pub(crate) fn is_unknown_command(&self) -> bool {
+        let detail = match self {
+            Self::Replied(error) if error.code() == Some("ERR") => error.detail(),
+            _ => None,
+        };
+        detail.is_some_and(|text| text.starts_with("unknown command"))
+    }
+
+    /// Whether a call that must happen once may have happened.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        matches!(self, Self::Silent(..) | Self::TooOld(_) | Self::Broken(_))
+    }
+
+    /// Adds the replies that may still arrive.
+    pub(crate) fn with_late(self, replies: Option<Replies>) -> Self {
+        match self {
+            Self::Silent(timeout, _) => Self::Silent(timeout, Late::new(replies)),
+            Self::TooOld(_) => Self::TooOld(Late::new(replies)),
+            other => other,
+        }
+    }
+
+    /// Takes the replies that may still arrive.
+    pub(crate) fn late(&self) -> Option<Replies> {
+        match self {
+            Self::Silent(_, late) | Self::TooOld(late) => late.take(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn fault(&self) -> Fault {
+        match self {
+            Self::Connecting | Self::TooOld(_) => Fault::Nobodys,
+            Self::Silent(..) | Self::Broken(_) => Fault::Away,
+            Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connecting => f.write_str("connecting takes longer than the timeout"),
+            Self::Silent(timeout, _) => write!(f, "no answer within {} ms", timeout.as_millis()),
+            Self::TooOld(_) => f.write_str("no answer, while other calls are answered"),
+            Self::NotConnected(error) | Self::Broken(error) | Self::Replied(error) => error.fmt(f),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The call would be wrong the next time as well.
+    Callers,
+    /// Nobody answers, or nobody who decides.
+    Away,
+    /// The server is there and refuses this write, which says nothing about the next.
+    Refusing,
+    /// It took too long, which says nothing about the server.
+    Nobodys,
+}
+
+fn fault_of(error: &RedisError) -> Fault {
+    match error.code() {
+        Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "UNKILLABLE") => Fault::Away,
+        Some("OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN") => Fault::Refusing,
+        Some(_) => Fault::Callers,
+        None => match error.kind() {
+            ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => Fault::Away,
+            _ => Fault::Callers,
+        },
+    }
+}

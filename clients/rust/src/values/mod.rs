@@ -1,0 +1,7 @@
+//! Limits, requests, decisions and errors.
+
+pub(crate) mod decision;
+pub(crate) mod error;
+pub(crate) mod few;
+pub(crate) mod limit;
+pub(crate) mod request;

@@ -1,0 +1,359 @@
+//! The commands, as the module and as the script take them.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
+
+use crate::values::decision::{Decision, JointDecision};
+use crate::values::error::Error;
+use crate::values::few::Few;
+use crate::values::limit::Limit;
+
+/// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Amount(f64);
+
+impl Amount {
+    /// The number of tokens, if it is a whole one above 0 that a batch may serve.
+    pub(crate) fn as_whole(self) -> Option<u64> {
+        let is_whole = self.0 >= 1.0 && self.0 <= MOST_TOKENS && self.0.fract() == 0.0;
+        is_whole.then_some(self.0 as u64)
+    }
+
+    pub(crate) fn is_zero(self) -> bool {
+        self.0 == 0.0
+    }
+
+    /// As a word of a command, in which `argument` is its name.
+    pub(crate) fn word(self, argument: &str) -> Result<Word, Error> {
+        if (0.0..=MOST_TOKENS).contains(&self.0) {
+            return Ok(Word::Tokens(self));
+        }
+        Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
+    }
+}
+
+const MOST_TOKENS: f64 = 1e12;
+/// Most commands have no more, and need no second allocation.
+const WORDS: usize = 6;
+const BYTES: usize = 128;
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<f64> for Amount {
+    fn from(tokens: f64) -> Self {
+        Self(tokens)
+    }
+}
+
+impl From<i32> for Amount {
+    fn from(tokens: i32) -> Self {
+        Self(tokens.into())
+    }
+}
+
+impl From<u32> for Amount {
+    fn from(tokens: u32) -> Self {
+        Self(tokens.into())
+    }
+}
+
+/// Exact up to 2^53, far above the 10^12 tokens that the server allows.
+impl From<u64> for Amount {
+    fn from(tokens: u64) -> Self {
+        Self(tokens as f64)
+    }
+}
+
+impl From<usize> for Amount {
+    fn from(tokens: usize) -> Self {
+        Self(tokens as f64)
+    }
+}
+
+/// One of several buckets that are taken from, or held, all together or not at all.
+///
+/// In a cluster their names have to share a hash tag, as in `{alice}:requests` and `{alice}:tokens`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    pub(crate) name: String,
+    pub(crate) limit: Limit,
+    pub(crate) amount: Amount,
+}
+
+impl Part {
+    /// `amount` of the bucket `name`, under this limit.
+    pub fn new(name: impl Into<String>, limit: &Limit, amount: impl Into<Amount>) -> Self {
+        Self { name: name.into(), limit: limit.clone(), amount: amount.into() }
+    }
+}
+
+/// A number behind the limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Word {
+    Tokens(Amount),
+    Number(u64),
+}
+
+impl ToRedisArgs for Word {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let whole = match self {
+            Self::Tokens(amount) => amount.as_whole(),
+            Self::Number(number) => Some(*number),
+        };
+        match (whole, self) {
+            (None, Self::Tokens(amount)) => out.write_arg_fmt(amount),
+            // Much cheaper than of a float.
+            (whole, _) => whole.unwrap_or_default().write_redis_args(out),
+        }
+    }
+}
+
+/// A command about one bucket or several.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// `TB.TAKE`.
+    operation: &'static str,
+    /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold.
+    before: Option<Vec<String>>,
+    /// Most requests have one.
+    buckets: Few<Bucket>,
+    /// Whether a `TB.PEEK` of 1 follows in the same write.
+    with_peek: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Bucket {
+    key: String,
+    limit: Limit,
+    words: Words,
+}
+
+/// What is behind the limit.
+pub(crate) type Words = [Option<Word>; 2];
+
+/// Who runs a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By<'a> {
+    Module,
+    /// The script of this digest.
+    Script(&'a str),
+}
+
+impl Request {
+    pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
+        let bucket = Bucket { key, limit: limit.clone(), words };
+        Self { operation, before: None, buckets: Few::one(bucket), with_peek: false }
+    }
+
+    pub(crate) fn joint(
+        operation: &'static str,
+        before: Vec<String>,
+        prefix: &str,
+        parts: &[Part],
+    ) -> Result<Self, Error> {
+        let bucket = |part: &Part| {
+            let words = [Some(part.amount.word("amount")?), None];
+            Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
+        };
+        let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
+        Ok(Self { operation, before: Some(before), buckets: Few::Several(buckets), with_peek: false })
+    }
+
+    /// Takes up to so many, and tells in the same write when one more is there.
+    pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
+        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(Word::Number(most)), None]) }
+    }
+
+    /// Makes the bucket full.
+    pub(crate) fn reset(key: String, limit: &Limit) -> Self {
+        Self::one("DEL", key, limit, [None; 2])
+    }
+
+    /// By which the command finds its node.
+    pub(crate) fn key(&self) -> &str {
+        self.buckets.first().map_or("", |bucket| &bucket.key)
+    }
+
+    /// The same, of the script.
+    pub(crate) fn script_key(&self) -> String {
+        script_key(self.key())
+    }
+
+    /// Holds are beyond the script.
+    pub(crate) fn needs_the_module(&self) -> bool {
+        matches!(self.operation, "TB.MHOLD" | "TB.MSETTLE")
+    }
+
+    /// Whether a reply shows that there is the module.
+    pub(crate) fn is_of_the_module(&self) -> bool {
+        self.operation != "DEL"
+    }
+
+    /// Whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs on the
+    /// side of the limit; giving, charging and settling twice would not do.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        !matches!(self.operation, "TB.GIVE" | "TB.CHARGE" | "TB.MSETTLE")
+    }
+
+    /// What a policy that is open grants.
+    pub(crate) fn most_granted(&self) -> u64 {
+        match (self.operation, &self.buckets[..]) {
+            ("TB.TAKEUPTO", [Bucket { words: [Some(Word::Number(most)), _], .. }]) => *most,
+            _ => 1,
+        }
+    }
+
+    /// Whether it is one command of the module that may be sent again.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_repeatable() && self.is_of_the_module() && !self.with_peek
+    }
+
+    /// That command.
+    pub(crate) fn to_plain(&self) -> Cmd {
+        self.to_command(self.operation)
+    }
+
+    /// The commands that it is, for one write.
+    pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
+        let own = |operation| match by {
+            By::Module => self.to_command(operation),
+            By::Script(sha) => self.to_script(operation, sha),
+        };
+        let mut commands = vec![own(self.operation)];
+        if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
+            let words = [Some(Word::Number(1)), None];
+            let peek = Self::one("TB.PEEK", bucket.key.clone(), &bucket.limit, words);
+            commands.extend(peek.to_commands(by));
+        }
+        commands
+    }
+
+    /// The command that waits at most so long for what this would be denied.
+    pub(crate) fn to_waiting(&self, max_wait: Duration) -> Cmd {
+        let max_wait_ms = u64::try_from(max_wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        let mut waiting = self.clone();
+        match (&mut waiting.before, waiting.buckets.first_mut()) {
+            (Some(before), _) => before.push(max_wait_ms.to_string()),
+            (None, Some(bucket)) => bucket.words[1] = Some(Word::Number(max_wait_ms)),
+            (None, None) => {}
+        }
+        waiting.to_command(&self.waiting_name())
+    }
+
+    /// A write of the same name and key as that of a call that waits, which changes nothing: a server that is paused keeps
+    /// it back. `CLIENT UNBLOCK` is sent behind it on the same connection: most servers before Redis 8.2 and Valkey 9 end if
+    /// a call is unblocked that they keep back because they are paused.
+    pub(crate) fn to_nothing(&self) -> Cmd {
+        let mut nothing = redis::cmd(&self.waiting_name());
+        match self.operation {
+            "TB.MTAKE" => nothing.arg(&[1, 0]).arg(self.key()).arg(&[0, 1, 0]),
+            "TB.MHOLD" => nothing.arg(&[1, 1]).arg("none").arg(0).arg(self.key()).arg(&[0, 0, 0]),
+            "TB.HOLD" => nothing.arg(self.key()).arg(&[0, 0, 0, 1]).arg("none").arg(0),
+            _ => nothing.arg(self.key()).arg(&[0, 1, 0, 0]),
+        };
+        nothing
+    }
+
+    /// `TB.BTAKE` of `TB.TAKE`.
+    fn waiting_name(&self) -> String {
+        format!("TB.B{}", without_prefix(self.operation))
+    }
+
+    /// What the reply decides, over all buckets.
+    pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
+        let reply = replies.first()?;
+        match self.before {
+            None => Decision::from_redis_value_ref(reply).ok(),
+            Some(_) => JointDecision::from_redis_value_ref(reply).ok().map(|decision| decision.binding),
+        }
+    }
+
+    fn to_command(&self, operation: &str) -> Cmd {
+        if operation == "DEL" {
+            return redis::cmd("DEL").arg(self.key()).take();
+        }
+        let mut command = Cmd::with_capacity(WORDS, BYTES);
+        command.arg(operation);
+        if let Some(before) = &self.before {
+            command.arg(self.buckets.len()).arg(before);
+        }
+        for bucket in self.buckets.iter() {
+            command.arg(&bucket.key);
+            bucket.write_limit(&mut command);
+        }
+        command
+    }
+
+    /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
+    fn to_script(&self, operation: &str, sha: &str) -> Cmd {
+        if operation == "DEL" {
+            return redis::cmd("DEL").arg(self.script_key()).take();
+        }
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(sha).arg(self.buckets.len());
+        for bucket in self.buckets.iter() {
+            command.arg(script_key(&bucket.key));
+        }
+        command.arg(without_prefix(operation));
+        self.buckets.iter().for_each(|bucket| bucket.write_limit(&mut command));
+        command
+    }
+
+    /// The requests that give back what was granted to a caller who is gone.
+    pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
+        let Some(reply) = replies.first() else { return Vec::new() };
+        let give = |bucket: &Bucket, amount: Word| {
+            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [Some(amount), None])
+        };
+        let is_granted = || self.binding(replies).is_some_and(|decision| decision.allowed);
+        match self.operation {
+            "TB.TAKE" | "TB.RESERVE" | "TB.MTAKE" if is_granted() => {
+                self.buckets.iter().filter_map(|bucket| Some(give(bucket, bucket.words[0]?))).collect()
+            }
+            "TB.TAKEUPTO" if is_granted() => {
+                let granted = Decision::from_redis_value_ref(reply).map_or(0, |decision| decision.granted);
+                self.buckets.iter().map(|bucket| give(bucket, Word::Number(granted))).collect()
+            }
+            "TB.MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What ends the hold that this may have made.
+    pub(crate) fn undo_hold(&self) -> Option<Self> {
+        (self.operation == "TB.MHOLD").then(|| self.settle_unused()).flatten()
+    }
+
+    /// Ends the hold that this has made.
+    fn settle_unused(&self) -> Option<Self> {
+        let id = self.before.as_ref()?.last()?.clone();
+        let unused = |bucket: &Bucket| Bucket { words: [Some(Word::Number(0)), None], ..bucket.clone() };
+        let buckets = Few::Several(self.buckets.iter().map(unused).collect());
+        Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
+    }
+}
+
+impl Bucket {
+    fn write_limit(&self, command: &mut Cmd) {
+        command.arg(self.limit.capacity()).arg(self.limit.rate());
+        for word in self.words.iter().flatten() {
+            command.arg(word);
+        }
+    }
+}
+
+/// `TAKE` of `TB.TAKE`.
+fn without_prefix(operation: &str) -> &str {
+    operation.strip_prefix("TB.").unwrap_or(operation)
+}
+
+/// No key is a bucket of the module at one time and one of the script at another.
+fn script_key(key: &str) -> String {
+    format!("{key}:script")
+}

@@ -1,0 +1,190 @@
+//! Grants that come when their callers no longer wait, calls from many runtimes, and hooks that wait.
+
+use std::sync::{mpsc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tokenbucket_client::{sync, Error, Limiter, OnError, Options, ServerOptions};
+
+use crate::servers::{ask, wait_for, Server};
+use crate::{limit, limiter_with, patient, STILL};
+
+const LONG: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(10);
+
+/// Denies while the server is away, which it is after 100 ms of silence.
+fn hurried(server: &Server, rate: &str) -> Limiter {
+    let options = ServerOptions::new().retry_every(Duration::from_millis(100));
+    limiter_with(server, limit(1, rate), Options::new().on_error(OnError::Closed), options)
+}
+
+/// Waits until the bucket of one token is full, which nothing refills within the test.
+async fn full(server: &Server, rate: &str) {
+    let words = ["TB.PEEK", "tb:a", "1", rate, "0"];
+    wait_for("the grant to be given back", SOON, async || ask::<Vec<i64>>(server, &words)[1] == 1).await;
+}
+
+/// How often the server was sent a command, refused ones included.
+fn calls(server: &Server, command: &str) -> u64 {
+    let info: String = ask(server, &["INFO", "commandstats"]);
+    let info = info.to_lowercase();
+    let line = info.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+    let number = |name| line?.split(name).nth(1)?.split([',', '\r']).next()?.parse::<u64>().ok();
+    number(":calls=").unwrap_or(0) + number("rejected_calls=").unwrap_or(0)
+}
+
+async fn executed(server: &Server, command: &str) {
+    wait_for("the late call", SOON, async || calls(server, command) >= 1).await;
+}
+
+#[tokio::test]
+async fn a_take_granted_after_the_timeout_is_given_back() {
+    let server = Server::start();
+    let limiter = hurried(&server, STILL);
+    wait_for("the connection", SOON, async || limiter.peek("a", 0).await.unwrap().allowed).await;
+    server.signal("STOP");
+    let denied = limiter.take("a", 1).await.unwrap();
+    assert!(!denied.allowed && denied.degraded, "{denied:?}");
+    server.signal("CONT");
+    executed(&server, "tb.take").await;
+    full(&server, STILL).await;
+}
+
+#[tokio::test]
+async fn a_hold_granted_after_the_timeout_is_settled() {
+    let server = Server::start();
+    let limiter = hurried(&server, "0");
+    wait_for("the connection", SOON, async || limiter.peek("a", 0).await.unwrap().allowed).await;
+    server.signal("STOP");
+    assert!(matches!(limiter.hold("a", 1, LONG).await, Err(Error::Denied(_))));
+    server.signal("CONT");
+    executed(&server, "tb.mhold").await;
+    full(&server, "0").await;
+}
+
+#[tokio::test]
+async fn work_that_was_let_through_keeps_its_late_grant() {
+    let server = Server::start();
+    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), ServerOptions::new());
+    wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+    server.signal("STOP");
+    let hold = limiter.hold("a", 1, LONG).await.unwrap();
+    assert!(hold.decision().binding.degraded);
+    server.signal("CONT");
+    executed(&server, "tb.mhold").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let words = ["TB.PEEK", "tb:a", "1", "0", "0"];
+    assert_eq!(ask::<Vec<i64>>(&server, &words)[1], 0, "it is still at work");
+    wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+    hold.settle().await.unwrap();
+    full(&server, "0").await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
+    let server = Server::start();
+    let limiter = hurried(&server, "0");
+    let first = limiter.hold("a", 1, LONG).await.unwrap();
+    let waits = limiter.with_max_wait(LONG);
+    // Its connection is kept for the next.
+    let brief = limiter.with_max_wait(Duration::from_millis(50));
+    assert!(matches!(brief.hold("a", 1, LONG).await, Err(Error::Denied(_))));
+    first.settle().await.unwrap();
+    for stall in [500, 2500] {
+        let before = calls(&server, "tb.bmhold");
+        server.signal("STOP");
+        let waits = waits.clone();
+        let call = tokio::spawn(async move { waits.hold("a", 1, LONG).await.map(drop) });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        call.abort();
+        tokio::time::sleep(Duration::from_millis(stall)).await;
+        server.signal("CONT");
+        wait_for("the late call", SOON, async || calls(&server, "tb.bmhold") > before).await;
+        full(&server, "0").await;
+        wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+        assert!(brief.hold("b", 1, LONG).await.is_ok(), "a connection for the next");
+    }
+}
+
+#[test]
+fn many_runtimes_share_one_connection() {
+    let server = Server::start();
+    let limiter = limiter_with(&server, limit(1000, STILL), Options::new(), patient());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtimes: Vec<_> = (0..20).map(|_| runtime()).collect();
+    let connections = || {
+        let info: String = ask(&server, &["INFO", "stats"]);
+        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = connections();
+    for _ in 0..3 {
+        for runtime in &runtimes {
+            assert!(runtime.block_on(limiter.take("a", 1)).unwrap().allowed);
+        }
+    }
+    assert_eq!(connections() - before, 2, "one, and that of this question");
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_is_sent_once() {
+    let server = Server::start();
+    let limiter = limiter_with(&server, limit(1, STILL), Options::new(), patient());
+    assert!(limiter.peek("b", 0).await.unwrap().allowed, "it is connected");
+    ask::<()>(&server, &["SET", "tb:a", "of another type"]);
+    assert!(matches!(limiter.take("a", 1).await, Err(Error::Refused { .. })));
+    assert_eq!(calls(&server, "tb.take"), 1);
+    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(limiter.take("c", 1).await.unwrap().degraded);
+    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(calls(&server, "tb.take"), 2);
+}
+
+/// A hook of one thread waits for a take of another.
+#[test]
+fn a_hook_may_wait_for_another_thread() {
+    let server = Server::start();
+    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let others = sync::Limiter::new(&connected, limit(100, STILL));
+    let asked = others.clone();
+    let options = Options::new().on_decision(move |name, _, _, _| {
+        if name != "a" {
+            return;
+        }
+        let asked = asked.clone();
+        thread::spawn(move || asked.take("hook", 1).unwrap()).join().unwrap();
+    });
+    let limiter = sync::Limiter::with_options(&connected, limit(100, STILL), options);
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in 0..30 {
+            // Alone, and long enough for its thread to read its own replies.
+            for _ in 0..20 {
+                limiter.peek("alone", 0).unwrap();
+            }
+            limiter.take("a", 1).unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(SOON).expect("no hook stands still");
+    assert_eq!(others.peek("hook", 0).unwrap().remaining, 70);
+}
+
+/// Renewals have no thread of a caller to run hooks on.
+#[test]
+fn a_hook_of_a_renewal_may_take() {
+    let server = Server::start();
+    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let asked = sync::Limiter::new(&connected, limit(100, STILL));
+    let (decided, decisions) = mpsc::channel();
+    let decided = Mutex::new(decided);
+    let options = Options::new().on_decision(move |_, _, _, _| {
+        let _ = decided.lock().unwrap().send(asked.take("hook", 1).unwrap().degraded);
+    });
+    let limiter = sync::Limiter::with_options(&connected, limit(100, "0"), options);
+    let hold = limiter.hold("a", 1, Duration::from_millis(300)).unwrap();
+    for _ in 0..4 {
+        assert!(!decisions.recv_timeout(SOON).expect("a renewal"));
+    }
+    hold.settle().unwrap();
+}
