@@ -341,8 +341,8 @@ pub fn give_overflows_nowhere(scene: &Scene<'_>, amount_micro: i64) -> Verdict {
     decide(scene, Operation::Give { amount_micro })
 }
 
-/// Denies a call behind waiting calls, and looks how long the bucket takes to a level, for the theorem that no sum
-/// overflows.
+/// Denies a call behind waiting calls, and looks how long the bucket takes to a level, for a property that no sum
+/// overflows: it is not proved.
 pub fn waiting_overflows_nowhere(scene: &Scene<'_>, cost_micro: i64, ahead_micro: i64) -> Verdict {
     let Some(limit) = scene.limit() else { return OUTSIDE };
     let behind = limit.denied_behind(scene.stored(), NoHolds, cost_micro, ahead_micro, scene.now_us);
