@@ -98,6 +98,12 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 test-turns: ## Try every sequence of five events of calls that wait: 13 million, about two minutes
 	cargo test $(CORE) --test pure -- --ignored every_sequence
 
+.PHONY: prove
+prove: ## Prove the theorems about the core's arithmetic for all numbers, with Python and z3 (Rust 1.95)
+	@scripts/install.sh cargo cc
+	$(call say,'proving')
+	@proofs/prove.sh
+
 .PHONY: test-server
 test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=maxmemory:: is a test-name filter)
 	@scripts/check.sh server '$(SERVER)'

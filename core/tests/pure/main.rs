@@ -15,6 +15,7 @@ mod scenario;
 mod sequences;
 mod split;
 mod strategies;
+mod theorems;
 mod top;
 mod turns;
 mod waiting;

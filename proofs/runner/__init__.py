@@ -1,0 +1,1 @@
+"""Proves theorems about Rust functions, on the LLVM IR that rustc makes of them."""
