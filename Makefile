@@ -100,7 +100,7 @@ test-turns: ## Try every sequence of five events of calls that wait: 13 million,
 
 .PHONY: prove
 prove: ## Prove the theorems about the core's arithmetic for all numbers, with Python and z3 (Rust 1.95)
-	@scripts/install.sh cargo cc
+	@scripts/install.sh cargo cc venv
 	$(call say,'proving')
 	@proofs/prove.sh
 

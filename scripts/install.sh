@@ -10,6 +10,7 @@
 #   dist    what scripts/dist.sh needs
 #   valgrind   for the guard and the benchmark that counts instructions
 #   ssh     for release.sh, which signs
+#   venv    for proofs/prove.sh
 #   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
@@ -69,6 +70,8 @@ packages() { # MANAGER WHAT
         *:protoc) echo protobuf ;;
         apt-get:ssh) echo openssh-client ;;
         *:ssh) echo openssh ;;
+        apt-get:venv) echo python3-venv ;;
+        *:venv) echo python3 ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
     esac
 }
@@ -131,6 +134,7 @@ for what in "$@"; do
         valgrind) has valgrind || install valgrind ;;
         protoc) has protoc || install protoc ;;
         ssh) has ssh-keygen || install ssh ;;
+        venv) python3 -c 'import ensurepip' 2>/dev/null || install venv ;;
         chroot) has mmdebstrap || install chroot ;;
         dist) { has dpkg-deb && has git && has_pip; } || install dist ;;
         engines)
