@@ -43,7 +43,7 @@ CLOCK_SOURCE = Path(__file__).resolve().parent.parent / "tests/common/fakeclock.
 START_US = 1_767_225_600_000_000
 SLOTS = 16_384
 SHARE = -(-SLOTS // 3)
-# Otherwise the defaults of the server: with these, the loss of a node stops the others after cluster-node-timeout, 15 seconds.
+# All else is the server's default: the loss of a node stops the others after cluster-node-timeout, 15 s.
 CLUSTER_OPTIONS = ["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"]
 
 
