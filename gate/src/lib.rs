@@ -59,7 +59,7 @@ pub mod messages {
     /// Says whether the amount is reserved.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct ReserveResponse {
-        /// Whether the request may pass.
+        /// Says whether the request may pass.
         #[prost(enumeration = "Code", tag = "1")]
         pub code: i32,
         /// Ends the reservation; empty if nothing is reserved.
@@ -79,7 +79,7 @@ pub mod messages {
         /// As in the reservation.
         #[prost(message, repeated, tag = "2")]
         pub descriptors: Vec<Descriptor>,
-        /// Of the reservation; empty if there is none.
+        /// Names the reservation; empty if there is none.
         #[prost(string, tag = "3")]
         pub reservation_id: String,
         /// What was used.
@@ -90,7 +90,7 @@ pub mod messages {
     /// Says whether there was a reservation.
     #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
     pub struct CommitResponse {
-        /// Whether this call ended it.
+        /// Says whether this call ended it.
         #[prost(bool, tag = "1")]
         pub reservation_released: bool,
     }

@@ -128,7 +128,7 @@ pub struct Scene<'a> {
     pub rate: &'a Rate,
     /// The capacity of the limit.
     pub capacity_micro: i64,
-    /// Whether a bucket is stored: without one it is full.
+    /// Says whether a bucket is stored: without one it is full.
     pub is_stored: bool,
     /// The stored level.
     pub level_micro: i64,

@@ -43,7 +43,7 @@ pub(super) struct Commit {
     /// The buckets, with what is charged.
     pub(super) calls: Vec<Call>,
     pub(super) counters: Arc<OfReservations>,
-    /// Whether Redis may have ended it already.
+    /// Says that Redis may have ended it already.
     pub(super) may_be_done: bool,
 }
 

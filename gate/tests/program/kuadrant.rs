@@ -179,7 +179,7 @@ async fn many_callers_on_a_cluster_never_use_more_than_there_is() {
     wait_until("all commits", || held(left(node)) == granted.len() * USED + lost);
 }
 
-/// What a reservation is for: all callers are told that there is something left, before any of them has reported.
+/// Shows what a reservation prevents: every check finds tokens left, because no caller has reported yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_and_reports_alone_use_more_than_there_is() {
     let redis = Server::start();

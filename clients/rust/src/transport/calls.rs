@@ -45,7 +45,7 @@ pub(crate) struct How {
     pub(crate) always: bool,
     /// How long it may wait in the server for its turn.
     pub(crate) max_wait: Duration,
-    /// Whether what is granted late is kept: a renewal has not begun the hold.
+    /// Keeps what is granted late: a renewal has not begun the hold.
     pub(crate) keeps_late: bool,
 }
 
