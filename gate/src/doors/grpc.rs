@@ -39,8 +39,9 @@ const UNARY: [&str; 6] =
 /// Requests of proxies have a few hundred bytes.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Envoy sends all calls of a thread by one connection, and opens another one beyond these.
-const MAX_CALLS_PER_CONNECTION: u32 = 1_000;
+/// Envoy sends all calls of a thread by one connection, and opens another one beyond these. The memory of a
+/// connection grows with the most calls that it ever had, even if they were refused.
+const MAX_CALLS_PER_CONNECTION: u32 = 256;
 
 /// What may arrive of a message before anybody reads it.
 const WINDOW_BYTES: u32 = 1 << 16;

@@ -74,8 +74,8 @@ async fn of_empty_entries_share_a_bound() {
 async fn of_many_calls_share_a_bound() {
     let redis = Server::start();
     let gate = start(&redis, TWO);
-    let clients = join_all((0..60).map(|_| Client::connect(&gate))).await;
-    let begun = clients.iter().flat_map(|one| (0..1_000).map(|_| one.begin(SHOULD_RATE_LIMIT, 0)));
+    let clients = join_all((0..80).map(|_| Client::connect(&gate))).await;
+    let begun = clients.iter().flat_map(|one| (0..256).map(|_| one.begin(SHOULD_RATE_LIMIT, 0)));
     let begun = join_all(begun).await;
     limits_as_ever(&gate).await;
     let peak = memory_mib(&gate, "VmHWM");
