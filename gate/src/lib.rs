@@ -22,6 +22,7 @@ mod log_lines;
 pub mod program;
 pub mod reload;
 pub mod settings;
+mod to_the_end;
 
 /// The messages of Envoy's and Kuadrant's services, as the doors receive them and all modules use them.
 pub mod messages {

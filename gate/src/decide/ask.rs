@@ -10,6 +10,7 @@ use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share}
 use super::plan::{Call, Kind, Part, Plan};
 use super::reservation::Reservation;
 use crate::limits::Rule;
+use crate::to_the_end::ToTheEnd;
 
 /// What Redis replied to one call.
 pub(super) enum Answer {
@@ -102,12 +103,10 @@ pub(super) fn of(limiter: &Limiter, part: &Part) -> Limiter {
     limiter.with_limit(part.rule.limit.clone())
 }
 
-/// Charges in a task of its own: the tokens are used, whether or not the proxy waits for the reply.
+/// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
 pub(super) async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
-    let (limiter, bucket, cost) = (of(limiter, part), part.bucket.clone(), part.cost);
-    let paying = charge(limiter, bucket, cost, Arc::clone(&part.rule));
-    // It ends early only if the program does.
-    tokio::spawn(paying).await.unwrap_or_else(|ended| Err(Error::BadArgument(ended.to_string())))
+    let (limiter, bucket) = (of(limiter, part), part.bucket.clone());
+    ToTheEnd::new(charge(limiter, bucket, part.cost, Arc::clone(&part.rule))).await
 }
 
 /// Charges as much of the cost as leaves at most one unit's worth of debt: proxies also report denied requests, and their

@@ -238,10 +238,10 @@ impl Decider {
     pub async fn commit(&self, limits: Option<&Limits>, asked: CommitRequest) -> Result<bool, Refusal> {
         let CommitRequest { domain, descriptors, reservation_id, actual_amount } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let found = self.found(limits, &request)?;
+        let mut found = self.found(limits, &request)?;
         if let Some(reservation) = Reservation::parse(&reservation_id) {
             let terms = self.terms(Way::Settles, Some(actual_amount));
-            let Plan { calls, .. } = Plan::new(&request, found.clone(), &terms);
+            let Plan { calls, .. } = Plan::new(&request, found, &terms);
             let counters = self.counters.of_reservations(&request.domain);
             let used = actual_amount.min(MOST_HITS);
             let commit = Commit { reservation, used, calls, counters: counters.clone(), may_be_done: false };
@@ -254,6 +254,7 @@ impl Decider {
                 }
                 End::Expired => add(&counters.expired, reservation.amount),
             }
+            found = limits.map_or_else(Vec::new, |limits| find(limits, &request));
         }
         if actual_amount > 0 {
             self.answer((Way::Reports, Some(actual_amount)), found, &request).await?;
@@ -263,11 +264,10 @@ impl Decider {
 
     fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
         let limits = judge(limits, request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
-        let (domain, descriptors) = (request.domain.as_str(), &request.descriptors);
-        if !limits.has_domain(domain) {
-            descriptors.iter().for_each(|_| self.counters.domain_not_found(domain));
+        if !limits.has_domain(&request.domain) {
+            request.descriptors.iter().for_each(|_| self.counters.domain_not_found(&request.domain));
         }
-        Ok(descriptors.iter().map(|descriptor| limits.find(domain, descriptor)).collect())
+        Ok(find(limits, request))
     }
 
     /// Decides on a request whose descriptors have these limits, in their order.
@@ -357,6 +357,11 @@ impl Decider {
             join_all(names.iter().map(|name| limiter.take(name, 0))).await;
         }
     }
+}
+
+/// Returns the limit of each descriptor, in their order.
+fn find(limits: &Limits, request: &Request) -> Vec<Option<Matched>> {
+    request.descriptors.iter().map(|descriptor| limits.find(&request.domain, descriptor)).collect()
 }
 
 /// Returns the limits, if the request is one and there are some.

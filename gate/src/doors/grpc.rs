@@ -26,7 +26,6 @@ use super::Gate;
 use crate::decide::Refusal;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
 const CHECK_RATE_LIMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit";
 const REPORT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Report";
 const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
@@ -79,8 +78,8 @@ pub async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let in_flight = gate.in_flight.clone();
-    let routes = Routes::new(Envoy(gate.clone()))
-        .add_service(Kuadrant(gate))
+    let routes = Routes::new(Limits::<ENVOY>(gate.clone()))
+        .add_service(Limits::<KUADRANT>(gate))
         .add_service(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_MESSAGE_BYTES))
         // What grpcurl and others still ask.
@@ -139,43 +138,22 @@ impl HttpService<http::Request<Body>> for Bounded {
     }
 }
 
-/// Envoy's service. The generated one would refuse header values that are not UTF-8: see [`RequestCodec`].
+/// The services of Envoy and Kuadrant. Generated ones would refuse header values that are not UTF-8: see [`RequestCodec`].
 #[derive(Clone)]
-struct Envoy(Arc<Gate>);
+struct Limits<const OF: bool>(Arc<Gate>);
 
-impl NamedService for Envoy {
+const ENVOY: bool = false;
+const KUADRANT: bool = true;
+
+impl NamedService for Limits<ENVOY> {
     const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
 }
 
-impl HttpService<http::Request<Body>> for Envoy {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Boxed<Result<http::Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let gate = self.0.clone();
-        Box::pin(async move {
-            Ok(match request.uri().path() {
-                SHOULD_RATE_LIMIT => unary(request, |asked| async move { gate.decide(&asked).await }).await,
-                _ => Status::unimplemented("").into_http(),
-            })
-        })
-    }
-}
-
-/// Kuadrant's service.
-#[derive(Clone)]
-struct Kuadrant(Arc<Gate>);
-
-impl NamedService for Kuadrant {
+impl NamedService for Limits<KUADRANT> {
     const NAME: &'static str = "kuadrant.service.ratelimit.v1.RateLimitService";
 }
 
-impl HttpService<http::Request<Body>> for Kuadrant {
+impl<const OF: bool> HttpService<http::Request<Body>> for Limits<OF> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Boxed<Result<http::Response<Body>, Infallible>>;
@@ -186,30 +164,31 @@ impl HttpService<http::Request<Body>> for Kuadrant {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let gate = self.0.clone();
-        Box::pin(async move {
-            Ok(match request.uri().path() {
-                CHECK_RATE_LIMIT => unary(request, |asked| async move { gate.check(&asked).await }).await,
-                REPORT => unary(request, |asked| gate.report(asked)).await,
-                RESERVE => unary(request, |asked| async move { gate.reserve(asked).await }).await,
-                COMMIT => unary(request, |asked| gate.commit(asked)).await,
-                _ => Status::unimplemented("").into_http(),
-            })
-        })
+        match request.uri().path() {
+            SHOULD_RATE_LIMIT => unary(request, |asked| async move { gate.decide(&asked).await }),
+            CHECK_RATE_LIMIT => unary(request, |asked| async move { gate.check(&asked).await }),
+            REPORT => unary(request, |asked| gate.report(asked)),
+            RESERVE => unary(request, |asked| async move { gate.reserve(asked).await }),
+            COMMIT => unary(request, |asked| gate.commit(asked)),
+            _ => Box::pin(async { Ok(Status::unimplemented("").into_http()) }),
+        }
     }
 }
 
 /// Answers a call by `decide`.
-async fn unary<Asked, Reply, F>(
+fn unary<Asked, Reply, F>(
     request: http::Request<Body>,
-    decide: impl FnOnce(Asked) -> F + Send + 'static,
-) -> http::Response<Body>
+    decide: impl FnOnce(Asked) -> F + Send + Sync + 'static,
+) -> Boxed<Result<http::Response<Body>, Infallible>>
 where
     Asked: Read + Send + 'static,
     Reply: Message + 'static,
     F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
 {
-    let mut grpc = Grpc::new(RequestCodec::new()).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    grpc.unary(Unary(Some(decide)), request).await
+    Box::pin(async move {
+        let mut grpc = Grpc::new(RequestCodec::new()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        Ok(grpc.unary(Unary(Some(decide)), request).await)
+    })
 }
 
 /// A call that is answered once.

@@ -18,7 +18,6 @@ pub mod listen;
 mod message;
 pub mod tls;
 
-use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -31,6 +30,7 @@ use crate::counters::Counters;
 use crate::decide::{Decider, Refusal};
 use crate::limits::Limits;
 use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, ReserveResponse, Response};
+use crate::to_the_end::ToTheEnd;
 pub use in_flight::InFlight;
 
 /// What all doors share.
@@ -67,9 +67,9 @@ impl Gate {
         self.decider.check(limits.as_deref(), request).await
     }
 
-    /// Charges in a task of its own: the tokens are used, whether or not the proxy waits for the reply.
+    /// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
     async fn report(self: Arc<Self>, request: Request) -> Result<Response, Refusal> {
-        to_the_end(async move {
+        ToTheEnd::new(async move {
             let limits = self.limits.load_full();
             self.decider.report(limits.as_deref(), &request).await
         })
@@ -82,23 +82,15 @@ impl Gate {
         self.decider.reserve(limits.as_deref(), request).await
     }
 
-    /// Ends a reservation, in a task of its own too.
+    /// Ends a reservation, to the end too.
     async fn commit(self: Arc<Self>, request: CommitRequest) -> Result<CommitResponse, Refusal> {
-        to_the_end(async move {
+        ToTheEnd::new(async move {
             let limits = self.limits.load_full();
             let reservation_released = self.decider.commit(limits.as_deref(), request).await?;
             Ok(CommitResponse { reservation_released })
         })
         .await
     }
-}
-
-/// Runs a call to its end even if its caller goes.
-async fn to_the_end<T: Send + 'static>(
-    call: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-) -> Result<T, Refusal> {
-    // It ends early only if the program does.
-    tokio::spawn(call).await.unwrap_or_else(|ended| Err(Refusal::Redis(ended.to_string())))
 }
 
 /// Whether proxies should ask: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
