@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::api::caller::Caller;
-use crate::transport::background::timeout;
+use crate::transport::background::{detached, timeout};
 use crate::transport::calls::How;
-use crate::transport::detached::{Detached, Pending};
 use crate::transport::locked::locked;
 use crate::values::decision::{random_bits, JointDecision};
 use crate::values::error::Error;
@@ -100,13 +99,8 @@ impl Hold {
     /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
     /// did, and a caller who stops waiting ends only that.
     pub async fn settle(&self) -> Result<JointDecision, Error> {
-        let (inner, left) = (self.0.clone(), self.0.clone());
-        let late = move |rest: Pending<_>| {
-            left.caller.server.spawn(async move {
-                let _ = rest.await;
-            });
-        };
-        Detached::new(async move { inner.settle().await }, late).await
+        let inner = self.0.clone();
+        detached(async move { inner.settle().await }).await
     }
 }
 

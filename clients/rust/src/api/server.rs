@@ -11,15 +11,15 @@ use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use crate::api::options::ServerOptions;
 use crate::local::buckets::Buckets;
 #[cfg(feature = "fake")]
-use crate::local::simulated::Simulated;
-use crate::transport::calls::{Answer, Calls, How};
+use crate::local::fake::Fake;
+use crate::transport::address::settings;
+use crate::transport::calls::{Answer, How};
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
-use crate::transport::link::settings;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
-use crate::transport::nodes::{Nodes, Topology};
 use crate::transport::sentinel::Sentinels;
+use crate::transport::{Topology, Transport};
 use crate::values::error::Error;
 use crate::values::request::{By, Request};
 
@@ -29,7 +29,7 @@ use crate::values::request::{By, Request};
 pub struct Server(Arc<Inner>);
 
 struct Inner {
-    calls: Calls,
+    transport: Transport,
     options: ServerOptions,
     local: Mutex<Buckets>,
     degraded: AtomicU64,
@@ -115,17 +115,17 @@ impl Server {
         options: ServerOptions,
     ) -> RedisResult<Self> {
         let seeds = urls.into_iter().map(settings).collect::<RedisResult<Vec<ConnectionInfo>>>()?;
-        Ok(Self::new(Topology::Cluster(Box::new(Cluster::new(seeds)?)), Clock::real(), options))
+        Ok(Self::new(Topology::Cluster(Cluster::new(seeds)?), Clock::real(), options))
     }
 
     #[cfg(feature = "fake")]
-    pub(crate) fn simulated(server: &Simulated, options: ServerOptions) -> Self {
-        Self::new(Topology::Single(Node::simulated(server)), Clock::Simulated(server.clone()), options)
+    pub(crate) fn fake(fake: &Fake, options: ServerOptions) -> Self {
+        Self::new(Topology::Single(Node::fake(fake)), Clock::Fake(fake.clone()), options)
     }
 
     fn new(topology: Topology, clock: Clock, options: ServerOptions) -> Self {
         Self(Arc::new(Inner {
-            calls: Calls::new(Nodes::new(topology, clock, options), options.fallback),
+            transport: Transport::new(topology, clock, options),
             options,
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
@@ -134,7 +134,7 @@ impl Server {
 
     /// Whether it is a cluster, where the names of one call have to share a hash tag.
     pub fn is_cluster(&self) -> bool {
-        self.0.calls.nodes().is_cluster()
+        self.0.transport.is_cluster()
     }
 
     /// How many decisions were made without the server, since the start.
@@ -151,7 +151,7 @@ impl Server {
     }
 
     fn clock(&self) -> &Clock {
-        self.0.calls.nodes().clock()
+        self.0.transport.clock()
     }
 
     /// The time since some moment in the past.
@@ -171,7 +171,7 @@ impl Server {
 
     /// Runs it beside the caller.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.calls.nodes().spawn(task);
+        self.0.transport.spawn(task);
     }
 
     /// Decides here, under the same limit.
@@ -186,12 +186,12 @@ impl Server {
     /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
     /// for is given back.
     pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
-        self.0.calls.ask(request, how, now).await
+        self.0.transport.ask(request, how, now).await
     }
 
     /// Sends what nobody waits for.
     pub(crate) fn send_all(&self, requests: Vec<Request>) {
-        self.0.calls.send_all(requests);
+        self.0.transport.send_all(requests);
     }
 }
 

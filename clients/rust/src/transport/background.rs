@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::{pending, Future};
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::pin::Pin;
 use std::sync::{mpsc, LazyLock, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -23,6 +24,8 @@ static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
     });
     handle
 });
+
+pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -58,6 +61,22 @@ pub(crate) fn run_hook(hook: impl FnOnce() + Send + 'static) {
 /// Runs a task on the background thread.
 pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     BACKGROUND.spawn(task)
+}
+
+/// Runs work in the caller's task. If the caller leaves, it goes on in the background.
+pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    struct Detached<T: Send + 'static>(Option<Pending<T>>);
+
+    impl<T: Send + 'static> Drop for Detached<T> {
+        fn drop(&mut self) {
+            self.0.take().map(spawn);
+        }
+    }
+
+    let mut detached = Detached(None);
+    let value = detached.0.insert(Box::pin(work)).await;
+    detached.0 = None;
+    value
 }
 
 /// Sleeps by the clock of the background thread.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 #[cfg(feature = "fake")]
-use crate::local::simulated::Simulated;
+use crate::local::fake::Fake;
 use crate::transport::background;
 
 pub(crate) enum Clock {
@@ -12,7 +12,7 @@ pub(crate) enum Clock {
         since_1970: Duration,
     },
     #[cfg(feature = "fake")]
-    Simulated(Simulated),
+    Fake(Fake),
 }
 
 impl Clock {
@@ -30,7 +30,7 @@ impl Clock {
         match self {
             Self::Real { began, .. } => began.elapsed(),
             #[cfg(feature = "fake")]
-            Self::Simulated(server) => server.since_1970(),
+            Self::Fake(fake) => fake.since_1970(),
         }
     }
 
@@ -38,7 +38,7 @@ impl Clock {
         match self {
             Self::Real { began, since_1970 } => *since_1970 + began.elapsed(),
             #[cfg(feature = "fake")]
-            Self::Simulated(server) => server.since_1970(),
+            Self::Fake(fake) => fake.since_1970(),
         }
     }
 
@@ -47,16 +47,16 @@ impl Clock {
         match self {
             Self::Real { began, .. } => (*began + at).into(),
             #[cfg(feature = "fake")]
-            Self::Simulated(_) => tokio::time::Instant::now(),
+            Self::Fake(_) => tokio::time::Instant::now(),
         }
     }
 
-    /// Sleeps; simulated time passes at once.
+    /// Sleeps; the time of a fake passes at once.
     pub(crate) async fn sleep(&self, time: Duration) {
         match self {
             Self::Real { .. } => background::sleep(time).await,
             #[cfg(feature = "fake")]
-            Self::Simulated(server) => server.advance(time),
+            Self::Fake(fake) => fake.advance(time),
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::transport::address::at;
+use crate::transport::locked::locked;
 use crate::transport::node::Node;
 
 pub(crate) struct Cluster {
@@ -31,7 +32,7 @@ struct Known {
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<ConnectionInfo>) -> RedisResult<Self> {
+    pub(crate) fn new(seeds: Vec<ConnectionInfo>) -> RedisResult<Arc<Self>> {
         let Some(like) = seeds.first().cloned() else {
             return Err((redis::ErrorKind::InvalidClientConfig, "a cluster needs a URL").into());
         };
@@ -39,11 +40,11 @@ impl Cluster {
         let nodes = seeds.iter().map(|node| (node.name.to_string(), node.clone())).collect();
         let known = Mutex::new(Known { nodes, ..Known::default() });
         let (next_seed, looking) = (AtomicUsize::new(0), tokio::sync::Mutex::default());
-        Ok(Self { seeds, like, next_seed, known, looking })
+        Ok(Arc::new(Self { seeds, like, next_seed, known, looking }))
     }
 
     fn locked(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.known)
     }
 
     pub(crate) fn are_slots_unknown(&self) -> bool {
@@ -85,7 +86,7 @@ impl Cluster {
     }
 
     /// Asks one node after the other where the slots are, until one answers.
-    pub(crate) async fn look(&self) {
+    pub(crate) async fn look(self: Arc<Self>) {
         let looks = self.locked().looks;
         let _only_one = self.looking.lock().await;
         if self.locked().looks != looks {

@@ -325,6 +325,11 @@ impl Request {
         }
     }
 
+    /// Whether there is something to give back if it was granted.
+    pub(crate) fn takes(&self) -> bool {
+        matches!(self.operation, "TB.TAKE" | "TB.TAKEUPTO" | "TB.RESERVE" | "TB.MTAKE" | "TB.MHOLD")
+    }
+
     /// What ends the hold that this may have made.
     pub(crate) fn undo_hold(&self) -> Option<Self> {
         (self.operation == "TB.MHOLD").then(|| self.settle_unused()).flatten()
