@@ -48,7 +48,7 @@ impl Caller {
 
     /// Takes `amount` in any case, into debt if need be.
     pub(crate) async fn charge(&self, name: &str, limit: &Limit, amount: Amount) -> Result<Decision, Error> {
-        let words = [Some(amount.word("amount")?), None];
+        let words = [Some(amount.checked("amount")?), None];
         self.decide("TB.CHARGE", name, limit, words, How::default(), self.server.now()).await
     }
 

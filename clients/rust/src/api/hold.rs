@@ -85,7 +85,7 @@ impl Hold {
     /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens. The hold stays as it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
         let used = used.into();
-        used.word("used")?;
+        used.checked("used")?;
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
         *locked(&self.0.used).get_mut(place).ok_or_else(no_such_limit)? = used;
         Ok(())

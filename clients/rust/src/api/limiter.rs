@@ -16,7 +16,7 @@ use crate::transport::calls::{Answer, How};
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Word, Words};
+use crate::values::request::{Amount, Part, Request, Words};
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
@@ -84,7 +84,7 @@ impl Limiter {
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         let cost = cost.into();
         if !self.max_wait.is_zero() {
-            let words = [Some(cost.word("cost")?), None];
+            let words = [Some(cost.checked("cost")?), None];
             return self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), self.now()).await;
         }
         let asked_at = self.now();
@@ -96,7 +96,7 @@ impl Limiter {
             self.tell(name, &refusal, asked_at);
             return Ok(refusal);
         }
-        let (words, how) = ([Some(cost.word("cost")?), None], How::default());
+        let (words, how) = ([Some(cost.checked("cost")?), None], How::default());
         let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, how, asked_at).await?;
         if let Some(denials) = denials {
             denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
@@ -106,7 +106,7 @@ impl Limiter {
 
     /// What [`take`](Self::take) would decide; takes nothing. Of cost 0, what there is.
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.decide("TB.PEEK", name, [Some(cost.into().word("cost")?), None]).await
+        self.decide("TB.PEEK", name, [Some(cost.into().checked("cost")?), None]).await
     }
 
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
@@ -114,7 +114,7 @@ impl Limiter {
         if Amount::from(most).as_whole().is_none() {
             return Err(Error::BadArgument(format!("most: {most} is not a number of tokens from 1 to 1e12")));
         }
-        self.decide("TB.TAKEUPTO", name, [Some(Word::Number(most)), None]).await
+        self.decide("TB.TAKEUPTO", name, [Some(most.into()), None]).await
     }
 
     /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
@@ -126,7 +126,7 @@ impl Limiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
-        let words = [Some(cost.into().word("cost")?), Some(Word::Number(max_wait_ms))];
+        let words = [Some(cost.into().checked("cost")?), Some(max_wait_ms.into())];
         self.decide("TB.RESERVE", name, words).await
     }
 
@@ -158,7 +158,7 @@ impl Limiter {
         if let Some(denials) = &self.memory.denials {
             denials.forget(name, &self.limit);
         }
-        self.decide("TB.GIVE", name, [Some(amount.into().word("amount")?), None]).await
+        self.decide("TB.GIVE", name, [Some(amount.into().checked("amount")?), None]).await
     }
 
     /// Makes the bucket full: deletes its key.
@@ -284,7 +284,7 @@ impl Limiter {
             denial
         } else {
             match batch.fetched(tokens, batches.size).await? {
-                Verdict::Granted(grant) => grant.claim(),
+                Verdict::Granted(decision) => decision,
                 Verdict::Denied(denial, asked_at) => {
                     if let Some(denials) = denials {
                         denials.remember(name, &self.limit, cost, denial, (asked_at, self.now()));
@@ -292,7 +292,7 @@ impl Limiter {
                     denial
                 }
                 Verdict::Away(node) => {
-                    let words = [Some(cost.word("cost")?), None];
+                    let words = [Some(cost.checked("cost")?), None];
                     let take = Request::one("TB.TAKE", self.caller.key(name), &self.limit, words);
                     self.caller.without_server(&node, &take)?
                 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
@@ -43,17 +43,13 @@ impl Cluster {
         Ok(Arc::new(Self { seeds, like, next_seed, known, looking }))
     }
 
-    fn locked(&self) -> MutexGuard<'_, Known> {
-        locked(&self.known)
-    }
-
     pub(crate) fn are_slots_unknown(&self) -> bool {
-        self.locked().looks == 0
+        locked(&self.known).looks == 0
     }
 
     /// The node of the key; a seed while nobody knows.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
-        let known = self.locked().of_slots.get(&Slot::for_key(key)).cloned();
+        let known = locked(&self.known).of_slots.get(&Slot::for_key(key)).cloned();
         known.unwrap_or_else(|| {
             let next = self.next_seed.load(Ordering::Relaxed);
             self.seeds[next % self.seeds.len()].clone()
@@ -66,7 +62,7 @@ impl Cluster {
         let (host, port) = address.rsplit_once(':')?;
         let node = self.node_at(host, port.parse().ok()?, asked)?;
         if error.code() == Some("MOVED") {
-            self.locked().of_slots.insert(Slot::new(slot)?, node.clone());
+            locked(&self.known).of_slots.insert(Slot::new(slot)?, node.clone());
         }
         Some(node)
     }
@@ -76,7 +72,7 @@ impl Cluster {
         let host = if host.is_empty() { teller.name.rsplit_once(':')?.0 } else { host };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let info = at(&self.like, host, port);
-        let mut known = self.locked();
+        let mut known = locked(&self.known);
         if let Some(node) = known.nodes.get(&info.addr().to_string()) {
             return Some(node.clone());
         }
@@ -87,16 +83,16 @@ impl Cluster {
 
     /// Asks one node after the other where the slots are, until one answers.
     pub(crate) async fn look(self: Arc<Self>) {
-        let looks = self.locked().looks;
+        let looks = locked(&self.known).looks;
         let _only_one = self.looking.lock().await;
-        if self.locked().looks != looks {
+        if locked(&self.known).looks != looks {
             return;
         }
-        let nodes: Vec<Arc<Node>> = self.locked().nodes.values().cloned().collect();
+        let nodes: Vec<Arc<Node>> = locked(&self.known).nodes.values().cloned().collect();
         for node in nodes {
             let Some(reply) = node.ask_for_slots().await else { continue };
             // Who may not ask is told by redirections.
-            self.locked().looks += 1;
+            locked(&self.known).looks += 1;
             if let Ok(reply) = reply.extract_error() {
                 self.read(reply, &node);
                 return;
@@ -114,7 +110,7 @@ impl Cluster {
             let Some(node) = self.node_at(&host, port, teller) else { return };
             of_slots.extend(slots.filter_map(Slot::new).map(|slot| (slot, node.clone())));
         }
-        self.locked().of_slots = of_slots;
+        locked(&self.known).of_slots = of_slots;
     }
 }
 

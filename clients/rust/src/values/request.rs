@@ -25,10 +25,10 @@ impl Amount {
         self.0 == 0.0
     }
 
-    /// As a word of a command, in which `argument` is its name.
-    pub(crate) fn word(self, argument: &str) -> Result<Word, Error> {
+    /// Checks that an argument of this name is a number of tokens.
+    pub(crate) fn checked(self, argument: &str) -> Result<Self, Error> {
         if (0.0..=MOST_TOKENS).contains(&self.0) {
-            return Ok(Word::Tokens(self));
+            return Ok(self);
         }
         Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
     }
@@ -93,23 +93,12 @@ impl Part {
     }
 }
 
-/// A number behind the limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Word {
-    Tokens(Amount),
-    Number(u64),
-}
-
-impl ToRedisArgs for Word {
+impl ToRedisArgs for Amount {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let whole = match self {
-            Self::Tokens(amount) => amount.as_whole(),
-            Self::Number(number) => Some(*number),
-        };
-        match (whole, self) {
-            (None, Self::Tokens(amount)) => out.write_arg_fmt(amount),
+        match self.as_whole() {
             // Much cheaper than of a float.
-            (whole, _) => whole.unwrap_or_default().write_redis_args(out),
+            Some(whole) => whole.write_redis_args(out),
+            None => out.write_arg_fmt(self),
         }
     }
 }
@@ -135,7 +124,7 @@ struct Bucket {
 }
 
 /// What is behind the limit.
-pub(crate) type Words = [Option<Word>; 2];
+pub(crate) type Words = [Option<Amount>; 2];
 
 /// Who runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +147,7 @@ impl Request {
         parts: &[Part],
     ) -> Result<Self, Error> {
         let bucket = |part: &Part| {
-            let words = [Some(part.amount.word("amount")?), None];
+            let words = [Some(part.amount.checked("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
         let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
@@ -167,7 +156,7 @@ impl Request {
 
     /// Takes up to so many, and tells in the same write when one more is there.
     pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
-        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(Word::Number(most)), None]) }
+        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(most.into()), None]) }
     }
 
     /// Makes the bucket full.
@@ -204,7 +193,7 @@ impl Request {
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
         match (self.operation, &self.buckets[..]) {
-            ("TB.TAKEUPTO", [Bucket { words: [Some(Word::Number(most)), _], .. }]) => *most,
+            ("TB.TAKEUPTO", [Bucket { words: [Some(most), _], .. }]) => most.as_whole().unwrap_or(0),
             _ => 1,
         }
     }
@@ -227,7 +216,7 @@ impl Request {
         };
         let mut commands = vec![own(self.operation)];
         if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
-            let words = [Some(Word::Number(1)), None];
+            let words = [Some(1.into()), None];
             let peek = Self::one("TB.PEEK", bucket.key.clone(), &bucket.limit, words);
             commands.extend(peek.to_commands(by));
         }
@@ -240,7 +229,7 @@ impl Request {
         let mut waiting = self.clone();
         match (&mut waiting.before, waiting.buckets.first_mut()) {
             (Some(before), _) => before.push(max_wait_ms.to_string()),
-            (None, Some(bucket)) => bucket.words[1] = Some(Word::Number(max_wait_ms)),
+            (None, Some(bucket)) => bucket.words[1] = Some(max_wait_ms.into()),
             (None, None) => {}
         }
         waiting.to_command(&self.waiting_name())
@@ -308,7 +297,7 @@ impl Request {
     /// The requests that give back what was granted to a caller who is gone.
     pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
         let Some(reply) = replies.first() else { return Vec::new() };
-        let give = |bucket: &Bucket, amount: Word| {
+        let give = |bucket: &Bucket, amount: Amount| {
             Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [Some(amount), None])
         };
         let is_granted = || self.binding(replies).is_some_and(|decision| decision.allowed);
@@ -318,7 +307,7 @@ impl Request {
             }
             "TB.TAKEUPTO" if is_granted() => {
                 let granted = Decision::from_redis_value_ref(reply).map_or(0, |decision| decision.granted);
-                self.buckets.iter().map(|bucket| give(bucket, Word::Number(granted))).collect()
+                self.buckets.iter().map(|bucket| give(bucket, granted.into())).collect()
             }
             "TB.MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
             _ => Vec::new(),
@@ -338,7 +327,7 @@ impl Request {
     /// Ends the hold that this has made.
     fn settle_unused(&self) -> Option<Self> {
         let id = self.before.as_ref()?.last()?.clone();
-        let unused = |bucket: &Bucket| Bucket { words: [Some(Word::Number(0)), None], ..bucket.clone() };
+        let unused = |bucket: &Bucket| Bucket { words: [Some(0.into()), None], ..bucket.clone() };
         let buckets = Few::Several(self.buckets.iter().map(unused).collect());
         Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
     }
