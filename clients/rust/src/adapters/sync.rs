@@ -58,6 +58,16 @@ impl Server {
     }
 }
 
+/// Methods that wait for those of the same name.
+macro_rules! waiting {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
+        #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
+        pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
+            self.wait_for(self.inner.$name($($argument),*))
+        }
+    )*};
+}
+
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
 #[derive(Clone, Debug)]
 pub struct Limiter {
@@ -100,54 +110,17 @@ impl Limiter {
         self.inner.limit()
     }
 
-    /// See [`crate::Limiter::take`].
-    pub fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.take(name, cost))
-    }
-
-    /// See [`crate::Limiter::peek`].
-    pub fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.peek(name, cost))
-    }
-
-    /// See [`crate::Limiter::take_up_to`].
-    pub fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
-        self.wait_for(self.inner.take_up_to(name, most))
-    }
-
-    /// See [`crate::Limiter::reserve`].
-    pub fn reserve(
-        &self,
-        name: &str,
-        cost: impl Into<Amount>,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        self.wait_for(self.inner.reserve(name, cost, max_wait))
-    }
-
-    /// See [`crate::Limiter::wait`].
-    pub fn wait(&self, name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Result<Decision, Error> {
-        self.wait_for(self.inner.wait(name, cost, max_wait))
-    }
-
-    /// See [`crate::Limiter::charge`].
-    pub fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.charge(name, amount))
-    }
-
-    /// See [`crate::Limiter::give`].
-    pub fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.give(name, amount))
-    }
-
-    /// See [`crate::Limiter::reset`].
-    pub fn reset(&self, name: &str) -> Result<(), Error> {
-        self.wait_for(self.inner.reset(name))
-    }
-
-    /// See [`crate::Limiter::take_all`].
-    pub fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.wait_for(self.inner.take_all(parts))
+    waiting! {
+        take(name: &str, cost: impl Into<Amount>) -> Decision;
+        peek(name: &str, cost: impl Into<Amount>) -> Decision;
+        take_up_to(name: &str, most: u64) -> Decision;
+        reserve(name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Decision;
+        wait(name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Decision;
+        charge(name: &str, amount: impl Into<Amount>) -> Decision;
+        give(name: &str, amount: impl Into<Amount>) -> Decision;
+        reset(name: &str) -> ();
+        take_all(parts: &[Part]) -> JointDecision;
+        close() -> ();
     }
 
     /// See [`crate::Limiter::hold`].
@@ -158,11 +131,6 @@ impl Limiter {
     /// See [`crate::Limiter::hold_all`].
     pub fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
         self.wait_for(self.inner.hold_all(parts, ttl)).map(|hold| Hold(Some(hold)))
-    }
-
-    /// See [`crate::Limiter::close`].
-    pub fn close(&self) -> Result<(), Error> {
-        self.wait_for(self.inner.close())
     }
 
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

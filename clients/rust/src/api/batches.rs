@@ -167,7 +167,8 @@ impl Batch {
         let mut state = locked(&self.state);
         let outcome = answer.and_then(|answer| match answer {
             Answer::Replies(replies) => {
-                let (fetched, peeked) = read(&replies)?;
+                let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
+                let (fetched, peeked) = (read(0)?, read(1)?);
                 state.add(&self.limit, fetched, asked_at);
                 let is_full = fetched.granted >= most;
                 Ok(if is_full { Outcome::Full } else { Outcome::Emptied(peeked, asked_at) })
@@ -255,16 +256,6 @@ impl State {
             Err(error) => Err(error),
         })
     }
-}
-
-/// What was fetched, and what a take of 1 would find then.
-fn read(replies: &[Value]) -> Result<(Decision, Decision), Error> {
-    let one = |place: usize| {
-        let reply = replies.get(place).unwrap_or(&Value::Nil);
-        Decision::from_redis_value_ref(reply)
-            .map_err(|error| Error::Refused { server: "the server".to_owned(), error: error.into() })
-    };
-    Ok((one(0)?, one(1)?))
 }
 
 /// In what time a bucket fills: so long it would keep the tokens that were fetched.

@@ -82,22 +82,17 @@ impl Limiter {
     ///
     /// What is the caller's mistake, here and everywhere: see [`Error`].
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        let cost = cost.into();
-        if !self.max_wait.is_zero() {
-            let words = [Some(cost.checked("cost")?), None];
-            return self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), self.now()).await;
-        }
-        let asked_at = self.now();
-        let denials = self.memory.denials.as_ref();
+        let (cost, asked_at) = (cost.into(), self.now());
+        let words = [Some(cost.checked("cost")?), None];
         if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
             return Ok(decision);
         }
+        let denials = self.denials();
         if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
             self.tell(name, &refusal, asked_at);
             return Ok(refusal);
         }
-        let (words, how) = ([Some(cost.checked("cost")?), None], How::default());
-        let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, how, asked_at).await?;
+        let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), asked_at).await?;
         if let Some(denials) = denials {
             denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
         }
@@ -186,7 +181,7 @@ impl Limiter {
     /// Takes from every bucket or from none, each under the limit of its own. A denial that is remembered of one of them
     /// refuses all; [`remembered`](Self::remembered) tells of which.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        let Some(denials) = self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero()) else {
+        let Some(denials) = self.denials() else {
             return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
         };
         let asked_at = self.now();
@@ -249,6 +244,11 @@ impl Limiter {
         self.caller.options.on_error
     }
 
+    /// The denials that are remembered. Calls that wait do without.
+    fn denials(&self) -> Option<&Denials> {
+        self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
+    }
+
     fn now(&self) -> Duration {
         self.caller.server.now()
     }
@@ -272,16 +272,15 @@ impl Limiter {
         cost: Amount,
         began: Duration,
     ) -> Result<Option<Decision>, Error> {
-        let Some(batches) = &self.memory.batches else { return Ok(None) };
+        let Some(batches) = self.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
+            return Ok(None);
+        };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
         let batch = batches.of(&self.caller.server, name, &self.limit, || self.caller.key(name));
-        let denials = self.memory.denials.as_ref();
-        let decision = if let Some(decision) = batch.spend(tokens, began) {
+        let denials = self.denials();
+        let recall = || denials?.recall(name, &self.limit, cost, began);
+        let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {
             decision
-        } else if let Some(denial) =
-            denials.and_then(|denials| denials.recall(name, &self.limit, cost, began))
-        {
-            denial
         } else {
             match batch.fetched(tokens, batches.size).await? {
                 Verdict::Granted(decision) => decision,
@@ -292,9 +291,9 @@ impl Limiter {
                     denial
                 }
                 Verdict::Away(node) => {
-                    let words = [Some(cost.checked("cost")?), None];
-                    let take = Request::one("TB.TAKE", self.caller.key(name), &self.limit, words);
-                    self.caller.without_server(&node, &take)?
+                    let take =
+                        Request::one("TB.TAKE", self.caller.key(name), &self.limit, [Some(cost), None]);
+                    self.caller.without_server(&node, &take)?.binding
                 }
             }
         };

@@ -154,7 +154,7 @@ impl Server {
         self.0.transport.clock()
     }
 
-    /// The time since some moment in the past.
+    /// The time since 1970.
     pub(crate) fn now(&self) -> Duration {
         self.clock().now()
     }
@@ -176,7 +176,7 @@ impl Server {
 
     /// Decides here, under the same limit.
     pub(crate) fn decide_locally(&self, request: &Request) -> Result<Value, Error> {
-        let now = self.clock().since_1970();
+        let now = self.now();
         let mut local = locked(&self.0.local);
         local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));

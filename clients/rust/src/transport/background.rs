@@ -2,9 +2,8 @@
 
 use std::cell::Cell;
 use std::future::{pending, Future};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
-use std::sync::{mpsc, LazyLock, Mutex};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
@@ -12,40 +11,22 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Timeout};
 
-use crate::transport::locked::locked;
-
 /// Runs one runtime, which no caller's work keeps from reading, and which outlives all runtimes of callers.
 static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     let handle = runtime.handle().clone();
-    start("tokenbucket", move || {
+    let carry = move || {
         IS_BACKGROUND.set(true);
-        runtime.block_on(pending::<()>());
-    });
+        runtime.block_on(pending::<()>())
+    };
+    thread::Builder::new().name("tokenbucket".to_owned()).spawn(carry).expect("a thread can be started");
     handle
 });
 
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// Runs hooks of what has no caller, such as renewals: a hook may wait for another call.
-static HOOKS: LazyLock<Mutex<mpsc::Sender<Hook>>> = LazyLock::new(|| {
-    let (sender, hooks) = mpsc::channel::<Hook>();
-    start("tokenbucket-hooks", move || {
-        for hook in hooks {
-            let _ = catch_unwind(AssertUnwindSafe(hook));
-        }
-    });
-    Mutex::new(sender)
-});
-
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-}
-
-fn start(name: &str, work: impl FnOnce() + Send + 'static) {
-    thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread can be started");
 }
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
@@ -53,9 +34,9 @@ pub(crate) fn is_here() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Runs a hook on the thread for those that have no caller's.
+/// Runs a hook of what has no caller, such as a renewal, on another thread: it may wait for another call.
 pub(crate) fn run_hook(hook: impl FnOnce() + Send + 'static) {
-    let _ = locked(&HOOKS).send(Box::new(hook));
+    BACKGROUND.spawn_blocking(hook);
 }
 
 /// Runs a task on the background thread.

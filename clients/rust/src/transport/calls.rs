@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Script, Value};
 
 use crate::api::options::Fallback;
+use crate::transport::address::timed_out;
 use crate::transport::late::LateGrant;
 use crate::transport::node::Node;
 use crate::transport::reply::{Reply, Sending};
@@ -22,6 +23,9 @@ static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().t
 const MOST_TRIES: u32 = 24;
 /// How often a joint call is sent again within the timeout while its slot is on two nodes.
 const TRIES_OF_A_SPLIT_SLOT: u32 = 10;
+
+/// A call that must happen once first asks a connection that was idle for longer.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// How a request is sent.
 #[derive(Clone, Copy, Default)]
@@ -253,12 +257,29 @@ impl Transport {
         asking: bool,
     ) -> Result<Few<Value>, Failure> {
         let Call { request, by, may_repeat, is_probe, until } = call;
+        if !may_repeat {
+            self.try_connection(node).await?;
+        }
         let kept = until.map(|until| until.saturating_sub(self.clock().now()));
         let commands = match kept {
             None => request.to_commands(by),
             Some(left) => vec![request.to_waiting(left)],
         };
-        let sending = Sending { request: Some(request), is_once: !may_repeat, is_probe, asking, kept };
+        let sending = Sending { request: Some(request), is_probe, asking, kept };
         self.attempt(node, commands, sending).await
+    }
+
+    /// Pings over a connection that was idle: what must happen once would be lost if it was cut.
+    async fn try_connection(&self, node: &Arc<Node>) -> Result<(), Failure> {
+        let is_idle = self.clock().now().saturating_sub(node.heard()) > IDLE;
+        if !is_idle || node.connections.live().is_none() {
+            return Ok(());
+        }
+        match self.ping(node).await {
+            // If it was cut, the call connects.
+            None | Some(Failure::Unanswered(Why::Broken(_), _)) => Ok(()),
+            Some(Failure::Unanswered(..)) => Err(Failure::NotConnected(timed_out())),
+            Some(failure) => Err(failure),
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Commands that were sent, and their replies on the way.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +15,6 @@ use crate::values::error::{Failure, Fault, Why};
 use crate::values::few::Few;
 use crate::values::request::Request;
 
-/// A call that must happen once first asks a connection that was idle for longer.
-const IDLE: Duration = Duration::from_secs(1);
-
 pub(crate) type Replies = Pending<RedisResult<Few<Value>>>;
 
 /// How commands are sent to a node.
@@ -26,8 +22,6 @@ pub(crate) type Replies = Pending<RedisResult<Few<Value>>>;
 pub(crate) struct Sending<'a> {
     /// The caller's request. None if no grant can be in the replies.
     pub(crate) request: Option<&'a Request>,
-    /// Whether they must not be sent again.
-    pub(crate) is_once: bool,
     pub(crate) is_probe: bool,
     /// To a node that has the slot only for calls that say so.
     pub(crate) asking: bool,
@@ -151,7 +145,6 @@ impl Transport {
         let waiter = if sending.kept.is_some() { Some(self.waiter(node).await?) } else { None };
         let mut connection = match &waiter {
             Some(waiter) => waiter.live.connection.clone(),
-            None if sending.is_once => self.tried_connection(node).await?,
             None => self.connection(node).await?,
         };
         if sending.asking {
@@ -189,29 +182,6 @@ impl Transport {
         };
         let connecting = node.connections.connect(done);
         self.0.silence.patiently(connecting).await.ok_or(Failure::Connecting)?.map_err(Failure::NotConnected)
-    }
-
-    /// A connection that answers, for a call that must happen once: what is sent over one that was cut is lost.
-    async fn tried_connection(&self, node: &Arc<Node>) -> Result<Connection, Failure> {
-        let mut connection = self.connection(node).await?;
-        let now = self.clock().now();
-        if now.saturating_sub(node.heard()) <= IDLE {
-            return Ok(connection);
-        }
-        let (number, ping) = (connection.number, [redis::cmd("PING")]);
-        let heard = self.0.silence.listen(now, node, pin!(connection.send(&ping))).await;
-        match heard {
-            Ok(Ok(_)) => Ok(connection),
-            Ok(Err(error)) if error.code().is_some() => Ok(connection),
-            Ok(Err(_)) => {
-                node.connections.forget(number);
-                self.connection(node).await
-            }
-            Err(_) => {
-                node.connections.forget(number);
-                Err(Failure::NotConnected(timed_out()))
-            }
-        }
     }
 
     /// A connection for a call that waits, which has more time to connect than the timeout.

@@ -90,17 +90,13 @@ impl Decision {
 
 impl FromRedisValue for Decision {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let (granted, remaining, retry_after_ms, reset_after_ms) = match value {
-            Value::Array(fields) => match fields[..] {
-                // What every reply is; the general way takes ten times as long.
-                [Value::Int(granted @ 0..), Value::Int(remaining), Value::Int(retry), Value::Int(reset)] => {
-                    (granted.unsigned_abs(), remaining, retry, reset)
-                }
-                _ => FromRedisValue::from_redis_value(Value::Array(fields))?,
-            },
-            value => FromRedisValue::from_redis_value(value)?,
+        let Value::Array(fields) = value else { return Err("the reply is not an array".into()) };
+        let [Value::Int(granted @ 0..), Value::Int(remaining), Value::Int(retry_after_ms), Value::Int(reset_after_ms)] =
+            fields[..]
+        else {
+            return Err("the reply is not four numbers".into());
         };
-        let allowed = granted > 0;
+        let (allowed, granted) = (granted > 0, granted.unsigned_abs());
         Ok(Self { allowed, granted, remaining, retry_after_ms, reset_after_ms, ..Self::default() })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, ParsingError, RedisError};
 
 use crate::transport::late::LateGrant;
 use crate::values::decision::JointDecision;
@@ -60,6 +60,12 @@ impl Error {
         } else {
             format!("{server} has not loaded the tokenbucket module")
         })
+    }
+}
+
+impl From<ParsingError> for Error {
+    fn from(error: ParsingError) -> Self {
+        Self::Refused { server: "the server".to_owned(), error: error.into() }
     }
 }
 

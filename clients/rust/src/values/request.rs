@@ -254,13 +254,17 @@ impl Request {
         format!("TB.B{}", without_prefix(self.operation))
     }
 
-    /// What the reply decides, over all buckets.
+    /// Reads the reply.
+    pub(crate) fn read(&self, reply: Value) -> Result<JointDecision, Error> {
+        Ok(match self.before {
+            None => JointDecision::of(Decision::from_redis_value(reply)?),
+            Some(_) => JointDecision::from_redis_value(reply)?,
+        })
+    }
+
+    /// Returns what the replies decide, over all buckets.
     pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
-        let reply = replies.first()?;
-        match self.before {
-            None => Decision::from_redis_value_ref(reply).ok(),
-            Some(_) => JointDecision::from_redis_value_ref(reply).ok().map(|decision| decision.binding),
-        }
+        self.read(replies.first()?.clone()).ok().map(|decision| decision.binding)
     }
 
     fn to_command(&self, operation: &str) -> Cmd {
@@ -294,22 +298,21 @@ impl Request {
         command
     }
 
-    /// The requests that give back what was granted to a caller who is gone.
+    /// The requests that give back what was granted to a caller that has left.
     pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
-        let Some(reply) = replies.first() else { return Vec::new() };
-        let give = |bucket: &Bucket, amount: Amount| {
-            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [Some(amount), None])
+        let Some(decision) = self.binding(replies).filter(|decision| decision.allowed) else {
+            return Vec::new();
         };
-        let is_granted = || self.binding(replies).is_some_and(|decision| decision.allowed);
+        let give = |bucket: &Bucket| {
+            let taken = match self.operation {
+                "TB.TAKEUPTO" => Some(decision.granted.into()),
+                _ => bucket.words[0],
+            };
+            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [taken, None])
+        };
         match self.operation {
-            "TB.TAKE" | "TB.RESERVE" | "TB.MTAKE" if is_granted() => {
-                self.buckets.iter().filter_map(|bucket| Some(give(bucket, bucket.words[0]?))).collect()
-            }
-            "TB.TAKEUPTO" if is_granted() => {
-                let granted = Decision::from_redis_value_ref(reply).map_or(0, |decision| decision.granted);
-                self.buckets.iter().map(|bucket| give(bucket, granted.into())).collect()
-            }
-            "TB.MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
+            "TB.MHOLD" => self.settle_unused().into_iter().collect(),
+            _ if self.takes() => self.buckets.iter().map(give).collect(),
             _ => Vec::new(),
         }
     }
