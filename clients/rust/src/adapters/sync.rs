@@ -1,4 +1,4 @@
-//! The same for threads.
+//! Limiters for threads.
 //!
 //! ```
 //! use tokenbucket_client::sync::{Limiter, Server};
@@ -98,7 +98,7 @@ impl Limiter {
         Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
     }
 
-    /// The same limiter for a caller who waits for at most `time`: a call that takes longer is an
+    /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
     /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
@@ -125,12 +125,12 @@ impl Limiter {
 
     /// See [`crate::Limiter::hold`].
     pub fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold(name, amount, ttl)).map(|hold| Hold(Some(hold)))
+        self.wait_for(self.inner.hold(name, amount, ttl)).map(Hold)
     }
 
     /// See [`crate::Limiter::hold_all`].
     pub fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold_all(parts, ttl)).map(|hold| Hold(Some(hold)))
+        self.wait_for(self.inner.hold_all(parts, ttl)).map(Hold)
     }
 
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -182,7 +182,7 @@ impl JointLimiter {
         amounts: &[(&str, A)],
         ttl: Duration,
     ) -> Result<Hold, Error> {
-        wait_for(self.0.hold(name, amounts, ttl)).map(|hold| Hold(Some(hold)))
+        wait_for(self.0.hold(name, amounts, ttl)).map(Hold)
     }
 
     /// See [`crate::JointLimiter::reset`].
@@ -196,34 +196,33 @@ impl JointLimiter {
 ///
 /// Dropping it settles it, and waits for the reply.
 #[must_use = "it is settled when it is dropped"]
-pub struct Hold(Option<crate::Hold>);
+pub struct Hold(crate::Hold);
 
 impl Hold {
     /// See [`crate::Hold::set_used`].
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
-        self.set_used_of(0, used)
+        self.0.set_used(used)
     }
 
     /// See [`crate::Hold::set_used_of`].
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
-        self.0.as_ref().map_or(Ok(()), |hold| hold.set_used_of(place, used))
+        self.0.set_used_of(place, used)
     }
 
     /// See [`crate::Hold::decision`].
     pub fn decision(&self) -> JointDecision {
-        self.0.as_ref().map(crate::Hold::decision).unwrap_or_default()
+        self.0.decision()
     }
 
     /// See [`crate::Hold::settle`].
     pub fn settle(&self) -> Result<JointDecision, Error> {
-        self.0.as_ref().map_or_else(|| Ok(JointDecision::default()), |hold| wait_for(hold.settle()))
+        wait_for(self.0.settle())
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let Some(hold) = self.0.take() else { return };
-        if let Err(error) = wait_for(hold.settle()) {
+        if let Err(error) = self.settle() {
             log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Tokens fetched in batches and spent here, so that most takes ask nobody.
+//! Tokens fetched in batches and spent here, so that most takes need no server.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,10 @@ use lru::LruCache;
 use redis::{FromRedisValue, Value};
 use tokio::sync::Notify;
 
-use crate::api::server::Server;
 use crate::transport::calls::{Answer, How};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
+use crate::transport::Transport;
 use crate::values::decision::Decision;
 use crate::values::error::Error;
 use crate::values::limit::Limit;
@@ -28,7 +28,7 @@ pub(crate) struct Batches {
 
 /// The tokens of one name that are here, and what the last fetch said.
 pub(crate) struct Batch {
-    server: Server,
+    transport: Transport,
     key: String,
     limit: Limit,
     state: Mutex<State>,
@@ -84,7 +84,7 @@ impl Batches {
     /// The batch of a name, and how its key is made if it is new.
     pub(crate) fn of(
         &self,
-        server: &Server,
+        transport: &Transport,
         name: &str,
         limit: &Limit,
         key: impl FnOnce() -> String,
@@ -95,7 +95,7 @@ impl Batches {
             return batch.clone();
         }
         let batch = Arc::new(Batch {
-            server: server.clone(),
+            transport: transport.clone(),
             key: key(),
             limit: limit.clone(),
             state: Mutex::default(),
@@ -104,7 +104,7 @@ impl Batches {
         let evicted = batches.push(place, batch.clone());
         drop(batches);
         if let Some((_, evicted)) = evicted {
-            server.send_all(evicted.close().into_iter().collect());
+            transport.send_all(evicted.close().into_iter().collect());
         }
         batch
     }
@@ -140,21 +140,21 @@ impl Batch {
             let fetched = self.fetched.notified();
             let begins = {
                 let mut state = locked(&self.state);
-                if let Some(verdict) = state.verdict(&self.limit, cost, begun, self.server.now()) {
+                if let Some(verdict) = state.verdict(&self.limit, cost, begun, self.transport.clock().now()) {
                     return verdict;
                 }
                 !std::mem::replace(&mut state.is_fetching, true)
             };
             if begins {
                 // In the background: a caller that leaves, or is busy, must not keep the others waiting.
-                self.server.spawn(self.clone().fetch(size));
+                self.transport.spawn(self.clone().fetch(size));
             }
             fetched.await;
         }
     }
 
     async fn fetch(self: Arc<Self>, size: u64) {
-        let asked_at = self.server.now();
+        let asked_at = self.transport.clock().now();
         let most = {
             let mut state = locked(&self.state);
             state.begun += 1;
@@ -163,7 +163,7 @@ impl Batch {
             lacking.clamp(size, MOST_TOKENS.max(size))
         };
         let request = Request::fetch(self.key.clone(), &self.limit, most);
-        let answer = self.server.ask(&request, How::default(), asked_at).await;
+        let answer = self.transport.ask(&request, How::default(), asked_at).await;
         let mut state = locked(&self.state);
         let outcome = answer.and_then(|answer| match answer {
             Answer::Replies(replies) => {
@@ -184,7 +184,7 @@ impl Batch {
     fn close(&self) -> Option<Request> {
         let mut state = locked(&self.state);
         state.is_closed = true;
-        let left = state.left(self.server.now());
+        let left = state.left(self.transport.clock().now());
         state.tokens = 0;
         (left > 0).then(|| {
             let words = [Some(left.into()), None];
@@ -198,7 +198,7 @@ impl Batch {
             state.is_closed && state.wanted == 0
         };
         if is_over {
-            self.server.send_all(self.close().into_iter().collect());
+            self.transport.send_all(self.close().into_iter().collect());
         }
     }
 }

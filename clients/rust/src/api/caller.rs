@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::api::options::{OnError, Options};
+use crate::api::options::{Hook, OnError, Options};
 use crate::api::server::Server;
 use crate::transport::background;
 use crate::transport::calls::{Answer, How};
@@ -37,7 +37,7 @@ impl Caller {
         let took = self.server.now().saturating_sub(began);
         #[cfg(feature = "tracing")]
         trace(|| self.key(name), limit, decision, took);
-        if let Some(hook) = &self.options.hook {
+        if let Some(Hook(hook)) = &self.options.hook {
             if !background::is_here() {
                 return hook(name, limit, decision, took);
             }
@@ -86,7 +86,7 @@ impl Caller {
     }
 
     async fn ask(&self, request: &Request, how: How, began: Duration) -> Result<JointDecision, Error> {
-        match self.server.ask(request, how, began).await? {
+        match self.server.transport().ask(request, how, began).await? {
             Answer::Replies(replies) => request.read(replies.into_first().unwrap_or(Value::Nil)),
             Answer::Away(node, late) => {
                 let decision = self.without_server(&node, request);

@@ -11,10 +11,10 @@ use crate::values::decision::Decision;
 use crate::values::limit::Limit;
 use crate::values::request::Amount;
 
-/// The last denial of each of a bounded number of names.
+/// Remembers the last denial of each name, of a bounded number of names.
 ///
-/// The server decided some time between the question and its reply. Nobody is refused for longer than if it was at
-/// the question; what the refused are told counts from the reply, so that it is enough.
+/// The server decided some time between the question and its reply. Refuses for no longer than if it was at
+/// the question; the waits that it reports count from the reply, so that they are long enough.
 pub(crate) struct Denials {
     denials: Mutex<LruCache<(String, Limit), Denial>>,
     longest: Duration,

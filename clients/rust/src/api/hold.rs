@@ -61,9 +61,10 @@ impl Hold {
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
-        let server = &inner.caller.server;
-        if server.renews_holds() {
-            server.spawn(inner.clone().renew_until_over());
+        let transport = inner.caller.server.transport();
+        // Not those of a fake, whose time stands still.
+        if transport.clock().is_real() {
+            transport.spawn(inner.clone().renew_until_over());
         }
         Ok(Self(inner))
     }
@@ -97,7 +98,7 @@ impl Hold {
     }
 
     /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
-    /// did, and a caller who stops waiting ends only that.
+    /// did. If the caller stops waiting, it goes on in the background.
     pub async fn settle(&self) -> Result<JointDecision, Error> {
         let inner = self.0.clone();
         detached(async move { inner.settle().await }).await
@@ -118,7 +119,7 @@ impl Drop for Hold {
             return;
         }
         let inner = self.0.clone();
-        self.0.caller.server.spawn(async move {
+        self.0.caller.server.transport().spawn(async move {
             if let Err(error) = inner.settle().await {
                 log::warn!(target: "tokenbucket_client::hold", "a hold was not settled: {error}");
             }
@@ -167,7 +168,7 @@ impl Inner {
         }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
-                // It had expired, or nobody was asked when the work began.
+                // It had expired, or the server was away when the work began.
                 self.caller.charge(&part.name, &part.limit, part.amount).await?;
             }
         }

@@ -20,7 +20,7 @@ use crate::values::request::{Amount, Part, Request, Words};
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
-/// Of threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
+/// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
 #[derive(Clone)]
 pub struct Limiter {
     caller: Caller,
@@ -49,13 +49,13 @@ impl Limiter {
         Self { caller, limit, max_wait: Duration::ZERO, memory: Arc::new(memory) }
     }
 
-    /// The same limiter with another limit, for a caller who has one of its own.
+    /// Returns this limiter with another limit, for a caller that has its own.
     #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, ..self.clone() }
     }
 
-    /// The same limiter whose takes and holds wait in the server for their turn, at most so long, instead of being denied.
+    /// Returns this limiter, whose takes and holds now wait in the server for up to `max_wait` instead of being denied.
     /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
     /// the denial of that moment.
     ///
@@ -75,8 +75,7 @@ impl Limiter {
 
     /// Takes `cost` tokens if the bucket holds them, else nothing.
     ///
-    /// A caller who stops waiting, as by a timeout of its own, ends only the waiting: a grant that comes later is given
-    /// back.
+    /// A caller may stop waiting, as by a timeout of its own: the package gives back a grant that comes later.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// What [`take`](Self::take) would decide; takes nothing. Of cost 0, what there is.
+    /// Returns what [`take`](Self::take) would decide, and takes nothing. Cost 0 asks what there is.
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         self.decide("TB.PEEK", name, [Some(cost.into().checked("cost")?), None]).await
     }
@@ -137,7 +136,7 @@ impl Limiter {
         let decision = self.reserve(name, cost, max_wait).await?;
         if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
             let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
-            self.caller.server.sleep(wait).await;
+            self.caller.server.transport().clock().sleep(wait).await;
             turn.has_come = true;
         }
         Ok(decision)
@@ -167,10 +166,10 @@ impl Limiter {
         let key = self.caller.key(name);
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
-        let mut answer = self.caller.server.ask(&request, How::default(), self.now()).await?;
+        let mut answer = self.caller.server.transport().ask(&request, How::default(), self.now()).await?;
         if self.caller.server.options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
-            answer = self.caller.server.ask(&script, How::default(), self.now()).await?;
+            answer = self.caller.server.transport().ask(&script, How::default(), self.now()).await?;
         }
         match answer {
             Answer::Replies(_) => Ok(()),
@@ -234,7 +233,7 @@ impl Limiter {
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.caller.server.ask(&request, How::default(), self.now()).await?;
+            self.caller.server.transport().ask(&request, How::default(), self.now()).await?;
         }
         Ok(())
     }
@@ -276,7 +275,7 @@ impl Limiter {
             return Ok(None);
         };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
-        let batch = batches.of(&self.caller.server, name, &self.limit, || self.caller.key(name));
+        let batch = batches.of(self.caller.server.transport(), name, &self.limit, || self.caller.key(name));
         let denials = self.denials();
         let recall = || denials?.recall(name, &self.limit, cost, began);
         let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {
@@ -309,7 +308,7 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// A reservation whose turn is to come. If nobody waits for it any longer, the tokens go back.
+/// A reservation whose turn is to come. If its caller leaves, the tokens go back.
 struct Turn<'a> {
     limiter: &'a Limiter,
     name: &'a str,
@@ -319,14 +318,10 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if self.has_come {
-            return;
+        if !self.has_come {
+            let Self { limiter: Limiter { caller, limit, .. }, name, cost, .. } = self;
+            let give = Request::one("TB.GIVE", caller.key(name), limit, [Some(*cost), None]);
+            caller.server.transport().send_all(vec![give]);
         }
-        let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
-        self.limiter.caller.server.spawn(async move {
-            if let Err(error) = limiter.give(&name, cost).await {
-                log::warn!(target: "tokenbucket_client::limiter", "a reservation was not given back: {error}");
-            }
-        });
     }
 }

@@ -1,7 +1,6 @@
 //! A server or a cluster, as limiters use it.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +12,6 @@ use crate::local::buckets::Buckets;
 #[cfg(feature = "fake")]
 use crate::local::fake::Fake;
 use crate::transport::address::settings;
-use crate::transport::calls::{Answer, How};
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::locked::locked;
@@ -41,16 +39,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The URL is none.
+    /// The URL is invalid.
     pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
         Self::connect_with(url, ServerOptions::new())
     }
 
-    /// The same with these options.
-    ///
-    /// # Errors
-    ///
-    /// The URL is none.
+    /// As [`connect`](Self::connect), with these options.
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
         let node = Node::new(settings(url)?)?;
         Ok(Self::new(Topology::Single(node), Clock::real(), options))
@@ -71,7 +65,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// There is no URL of a sentinel, or a URL that is none.
+    /// There is no URL of a sentinel, or a URL is invalid.
     pub fn sentinel<T: IntoConnectionInfo>(
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
@@ -79,11 +73,7 @@ impl Server {
         Self::sentinel_with(master, sentinels, ServerOptions::new())
     }
 
-    /// The same with these options.
-    ///
-    /// # Errors
-    ///
-    /// There is no URL of a sentinel, or a URL that is none.
+    /// As [`sentinel`](Self::sentinel), with these options.
     pub fn sentinel_with<T: IntoConnectionInfo>(
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
@@ -100,16 +90,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// There is no URL, or one that is none.
+    /// There is no URL, or one is invalid.
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
         Self::cluster_with(urls, ServerOptions::new())
     }
 
-    /// The same with these options.
-    ///
-    /// # Errors
-    ///
-    /// There is no URL, or one that is none.
+    /// As [`cluster`](Self::cluster), with these options.
     pub fn cluster_with<T: IntoConnectionInfo>(
         urls: impl IntoIterator<Item = T>,
         options: ServerOptions,
@@ -150,28 +136,13 @@ impl Server {
         &self.0.options
     }
 
-    fn clock(&self) -> &Clock {
-        self.0.transport.clock()
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.0.transport
     }
 
     /// The time since 1970.
     pub(crate) fn now(&self) -> Duration {
-        self.clock().now()
-    }
-
-    /// Sleeps; the time of a fake passes at once.
-    pub(crate) async fn sleep(&self, time: Duration) {
-        self.clock().sleep(time).await;
-    }
-
-    /// Whether holds are renewed in the background.
-    pub(crate) fn renews_holds(&self) -> bool {
-        self.clock().is_real()
-    }
-
-    /// Runs it beside the caller.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.transport.spawn(task);
+        self.0.transport.clock().now()
     }
 
     /// Decides here, under the same limit.
@@ -181,17 +152,6 @@ impl Server {
         local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
-    }
-
-    /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
-    /// for is given back.
-    pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
-        self.0.transport.ask(request, how, now).await
-    }
-
-    /// Sends what nobody waits for.
-    pub(crate) fn send_all(&self, requests: Vec<Request>) {
-        self.0.transport.send_all(requests);
     }
 }
 

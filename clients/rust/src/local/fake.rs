@@ -34,7 +34,7 @@ use crate::values::few::Few;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 
-/// Stands where a server stands; clones are the same one.
+/// A server in memory; clones are the same one.
 #[derive(Clone)]
 pub struct Fake(Arc<Mutex<State>>);
 
@@ -80,7 +80,7 @@ impl Fake {
         state.buckets.now_us = state.buckets.now_us.saturating_add(us);
     }
 
-    /// Makes it answer nobody, or everybody again.
+    /// Makes it go away, or come back.
     pub fn set_away(&self, is_away: bool) {
         locked(&self.0).is_away = is_away;
     }

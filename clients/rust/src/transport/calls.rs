@@ -88,11 +88,11 @@ impl Transport {
     /// little of what threads share.
     fn send_plainly<'a>(&'a self, request: &'a Request, now: Duration) -> Option<(&'a Arc<Node>, Reply<'a>)> {
         let node = self.single().filter(|node| !node.is_away())?;
-        if self.0.fallback == Fallback::Script || !request.is_plain() {
+        if self.0.fallback == Fallback::Script {
             return None;
         }
         let mut connection = node.connections.live()?;
-        let (number, command) = (connection.number, request.to_plain());
+        let (number, command) = (connection.number, request.to_plain()?);
         let pending = Box::pin(async move { connection.send_one(&command).await.map(Few::one) });
         let sending = Sending { request: Some(request), ..Sending::default() };
         Some((node, Reply::new(self, node, sending, now, number, pending)))

@@ -19,7 +19,7 @@ pub(crate) struct Cluster {
     like: ConnectionInfo,
     next_seed: AtomicUsize,
     known: Mutex<Known>,
-    /// Held by whoever asks where the slots are.
+    /// Locked while a task asks where the slots are.
     looking: tokio::sync::Mutex<()>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Cluster {
 struct Known {
     nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
-    /// How often somebody was asked.
+    /// How often a node replied.
     looks: u64,
 }
 
@@ -47,7 +47,7 @@ impl Cluster {
         locked(&self.known).looks == 0
     }
 
-    /// The node of the key; a seed while nobody knows.
+    /// Returns the node of the key; a seed while that is unknown.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
         let known = locked(&self.known).of_slots.get(&Slot::for_key(key)).cloned();
         known.unwrap_or_else(|| {
@@ -67,7 +67,7 @@ impl Cluster {
         Some(node)
     }
 
-    /// An address without a host is that of the node which told it.
+    /// Returns the node at this address, which without a host is that of `teller`.
     fn node_at(&self, host: &str, port: u16, teller: &Node) -> Option<Arc<Node>> {
         let host = if host.is_empty() { teller.name.rsplit_once(':')?.0 } else { host };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -91,7 +91,7 @@ impl Cluster {
         let nodes: Vec<Arc<Node>> = locked(&self.known).nodes.values().cloned().collect();
         for node in nodes {
             let Some(reply) = node.ask_for_slots().await else { continue };
-            // Who may not ask is told by redirections.
+            // A user that may not ask learns by redirections.
             locked(&self.known).looks += 1;
             if let Ok(reply) = reply.extract_error() {
                 self.read(reply, &node);

@@ -35,7 +35,7 @@ struct Owed {
     request: Request,
     /// None if no reply can arrive any longer.
     pending: Option<Replies>,
-    waiter: Option<Waiter>,
+    waiter: Option<Box<Waiter>>,
 }
 
 impl LateGrant {
@@ -48,7 +48,7 @@ impl LateGrant {
         node: &Arc<Node>,
         request: &Request,
         pending: Option<Replies>,
-        waiter: Option<Waiter>,
+        waiter: Option<Box<Waiter>>,
     ) -> Self {
         // Without a reply only a hold can be found again, by its id.
         if !request.takes() || pending.is_none() && request.undo_hold().is_none() {
@@ -99,7 +99,7 @@ impl Transport {
         node: &Arc<Node>,
         request: &Request,
         mut pending: Replies,
-        waiter: Waiter,
+        waiter: Box<Waiter>,
     ) -> Option<RedisResult<Few<Value>>> {
         let mut reply = timeout(Duration::ZERO, pending.as_mut()).await.ok();
         let mut pause = LEAVE_AGAIN_AFTER;
@@ -114,7 +114,7 @@ impl Transport {
             pause *= 2;
         }
         if reply.is_some() {
-            node.connections.keep(waiter);
+            node.connections.keep(*waiter);
         }
         reply
     }

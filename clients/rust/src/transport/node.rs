@@ -25,7 +25,7 @@ const SLOTS_WITHIN: Duration = Duration::from_secs(1);
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
 
-/// States of a node.
+/// The node decides on calls.
 const DECIDES: u8 = 0;
 const AWAY: u8 = 1;
 /// It was away, answers, and has not decided since: it may want a password, or lack the module.
@@ -57,7 +57,7 @@ struct Circuit {
     script_since: u64,
 }
 
-/// Who finds out whether a node is back. Whoever gives up in between leaves it to the next.
+/// The right to find out whether a node is back. Dropped, it goes to the next call.
 pub(crate) struct Probe(Option<Arc<Node>>);
 
 impl Node {

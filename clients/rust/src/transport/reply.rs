@@ -38,7 +38,7 @@ pub(crate) struct Reply<'a> {
     sent_at: Duration,
     /// The number of the connection.
     connection: u64,
-    waiter: Option<Waiter>,
+    waiter: Option<Box<Waiter>>,
     pending: Option<Replies>,
 }
 
@@ -60,7 +60,9 @@ impl<'a> Reply<'a> {
         let silence = &transport.0.silence;
         let heard = match self.sending.kept {
             None => silence.listen(self.sent_at, node, pending).await,
-            Some(kept) => silence.listen_long(kept, node, pending, || transport.look_at(node)).await,
+            Some(kept) => {
+                Box::pin(silence.listen_long(kept, node, pending, || transport.look_at(node))).await
+            }
         };
         let error = match heard {
             Ok(replies) => {
@@ -97,7 +99,7 @@ impl<'a> Reply<'a> {
 
     fn keep_connection(&mut self) {
         if let Some(waiter) = self.waiter.take() {
-            self.node.connections.keep(waiter);
+            self.node.connections.keep(*waiter);
         }
     }
 
@@ -142,7 +144,7 @@ impl Transport {
         if let Some(fake) = node.connections.fake() {
             return fake.run(&commands);
         }
-        let waiter = if sending.kept.is_some() { Some(self.waiter(node).await?) } else { None };
+        let waiter = if sending.kept.is_some() { Some(Box::new(self.waiter(node).await?)) } else { None };
         let mut connection = match &waiter {
             Some(waiter) => waiter.live.connection.clone(),
             None => self.connection(node).await?,

@@ -62,7 +62,7 @@ impl Silence {
         }
     }
 
-    /// Waits for the reply to a call that the server may keep for so long. Such a call says nothing about the server: `look`
+    /// Waits for the reply to a call that the server may keep for that time. Such a call says nothing about the server: `look`
     /// finds out whether it is there when no other call has heard from it.
     pub(crate) async fn listen_long<T>(
         &self,

@@ -166,7 +166,7 @@ impl fmt::Display for Failure {
 pub(crate) enum Fault {
     /// The call would be wrong the next time as well.
     Callers,
-    /// Nobody answers, or nobody who decides.
+    /// The server does not answer, or cannot decide.
     Away,
     /// The server is there and refuses this write, which says nothing about the next.
     Refusing,

@@ -45,36 +45,18 @@ impl fmt::Display for Amount {
     }
 }
 
-impl From<f64> for Amount {
-    fn from(tokens: f64) -> Self {
-        Self(tokens)
-    }
+macro_rules! amounts_of {
+    ($($number:ty)*) => {$(
+        /// Exact up to 2^53, far above the 10^12 tokens that the server allows.
+        impl From<$number> for Amount {
+            fn from(tokens: $number) -> Self {
+                Self(tokens as f64)
+            }
+        }
+    )*};
 }
 
-impl From<i32> for Amount {
-    fn from(tokens: i32) -> Self {
-        Self(tokens.into())
-    }
-}
-
-impl From<u32> for Amount {
-    fn from(tokens: u32) -> Self {
-        Self(tokens.into())
-    }
-}
-
-/// Exact up to 2^53, far above the 10^12 tokens that the server allows.
-impl From<u64> for Amount {
-    fn from(tokens: u64) -> Self {
-        Self(tokens as f64)
-    }
-}
-
-impl From<usize> for Amount {
-    fn from(tokens: usize) -> Self {
-        Self(tokens as f64)
-    }
-}
+amounts_of!(f64 i32 u32 u64 usize);
 
 /// One of several buckets that are taken from, or held, all together or not at all.
 ///
@@ -126,7 +108,7 @@ struct Bucket {
 /// What is behind the limit.
 pub(crate) type Words = [Option<Amount>; 2];
 
-/// Who runs a request.
+/// What runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By<'a> {
     Module,
@@ -154,7 +136,7 @@ impl Request {
         Ok(Self { operation, before: Some(before), buckets: Few::Several(buckets), with_peek: false })
     }
 
-    /// Takes up to so many, and tells in the same write when one more is there.
+    /// Takes up to `most`, and asks in the same write when one more is there.
     pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
         Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(most.into()), None]) }
     }
@@ -169,7 +151,7 @@ impl Request {
         self.buckets.first().map_or("", |bucket| &bucket.key)
     }
 
-    /// The same, of the script.
+    /// By which the script finds its node.
     pub(crate) fn script_key(&self) -> String {
         script_key(self.key())
     }
@@ -198,14 +180,10 @@ impl Request {
         }
     }
 
-    /// Whether it is one command of the module that may be sent again.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.is_repeatable() && self.is_of_the_module() && !self.with_peek
-    }
-
-    /// That command.
-    pub(crate) fn to_plain(&self) -> Cmd {
-        self.to_command(self.operation)
+    /// The command that it is, if it is one of the module that may be sent again.
+    pub(crate) fn to_plain(&self) -> Option<Cmd> {
+        let is_plain = self.is_repeatable() && self.is_of_the_module() && !self.with_peek;
+        is_plain.then(|| self.to_command(self.operation))
     }
 
     /// The commands that it is, for one write.
@@ -267,6 +245,7 @@ impl Request {
         self.read(replies.first()?.clone()).ok().map(|decision| decision.binding)
     }
 
+    /// One command, of this name.
     fn to_command(&self, operation: &str) -> Cmd {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
