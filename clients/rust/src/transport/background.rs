@@ -3,13 +3,11 @@
 use std::cell::Cell;
 use std::future::{pending, Future};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Timeout};
 
@@ -19,7 +17,7 @@ static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
     let handle = runtime.handle().clone();
     let carry = move || {
         IS_BACKGROUND.set(true);
-        runtime.block_on(keep_first_timer())
+        runtime.block_on(pending::<()>())
     };
     thread::Builder::new().name("tokenbucket".to_owned()).spawn(carry).expect("a thread can be started");
     handle
@@ -27,24 +25,8 @@ static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
 
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Whether a call has set a timer since the last beat of [`keep_first_timer`].
-static HAS_TIMERS: AtomicBool = AtomicBool::new(false);
-static BEAT: Notify = Notify::const_new();
-const BEAT_EVERY: Duration = Duration::from_millis(10);
-
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A timer that is the first to fire wakes the thread: two system calls for each call that is alone. While there are calls, a
-/// timer of the thread's own is the first.
-async fn keep_first_timer() {
-    loop {
-        BEAT.notified().await;
-        while HAS_TIMERS.swap(false, Ordering::Relaxed) {
-            tokio::time::sleep(BEAT_EVERY).await;
-        }
-    }
 }
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
@@ -91,10 +73,6 @@ pub(crate) fn timeout<F: Future>(time: Duration, work: F) -> Timeout<F> {
 
 /// Ends work at that time, by the clock of the background thread.
 pub(crate) fn timeout_at<F: Future>(at: Instant, work: F) -> Timeout<F> {
-    // Threads share it: most calls only look at it.
-    if !HAS_TIMERS.load(Ordering::Relaxed) && !HAS_TIMERS.swap(true, Ordering::Relaxed) {
-        BEAT.notify_one();
-    }
     let _entered = BACKGROUND.enter();
     tokio::time::timeout_at(at, work)
 }
