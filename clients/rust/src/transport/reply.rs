@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 
 use crate::transport::address::timed_out;
 use crate::transport::background::{spawn, Pending};
@@ -64,17 +64,18 @@ impl<'a> Reply<'a> {
                 Box::pin(silence.listen_long(kept, node, pending, || transport.look_at(node))).await
             }
         };
+        if heard.is_ok() {
+            self.pending = None;
+        }
         let error = match heard {
-            Ok(replies) => {
-                self.pending = None;
-                match replies.and_then(without_errors) {
-                    Ok(replies) => {
-                        self.keep_connection();
-                        return Ok(replies);
-                    }
-                    Err(error) => error,
+            Ok(Ok(replies)) => match first_error(&replies) {
+                None => {
+                    self.keep_connection();
+                    return Ok(replies);
                 }
-            }
+                Some(error) => error,
+            },
+            Ok(Err(error)) => error,
             Err(why) => {
                 if self.sending.is_probe && matches!(why, Why::Silent(_)) {
                     // A second time: what stands between here and there may have forgotten the connection.
@@ -225,12 +226,7 @@ impl Transport {
     }
 }
 
-/// The replies, or the first error of the server among them.
-fn without_errors(replies: Few<Value>) -> RedisResult<Few<Value>> {
+fn first_error(replies: &[Value]) -> Option<RedisError> {
     // Looking for errors inside an array takes long, and the module replies none there.
-    let error = replies.iter().find(|reply| matches!(reply, Value::ServerError(_)));
-    match error.cloned().map(Value::extract_error) {
-        Some(Err(error)) => Err(error),
-        _ => Ok(replies),
-    }
+    replies.iter().find(|reply| matches!(reply, Value::ServerError(_)))?.clone().extract_error().err()
 }
