@@ -1,4 +1,4 @@
-//! The same for threads.
+//! Limiters for threads.
 //!
 //! ```
 //! use tokenbucket_client::sync::{Limiter, Server};
@@ -58,6 +58,16 @@ impl Server {
     }
 }
 
+/// Methods that wait for those of the same name.
+macro_rules! waiting {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
+        #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
+        pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
+            self.wait_for(self.inner.$name($($argument),*))
+        }
+    )*};
+}
+
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
 #[derive(Clone, Debug)]
 pub struct Limiter {
@@ -88,7 +98,7 @@ impl Limiter {
         Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
     }
 
-    /// The same limiter for a caller who waits for at most `time`: a call that takes longer is an
+    /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
     /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
@@ -100,69 +110,27 @@ impl Limiter {
         self.inner.limit()
     }
 
-    /// See [`crate::Limiter::take`].
-    pub fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.take(name, cost))
-    }
-
-    /// See [`crate::Limiter::peek`].
-    pub fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.peek(name, cost))
-    }
-
-    /// See [`crate::Limiter::take_up_to`].
-    pub fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
-        self.wait_for(self.inner.take_up_to(name, most))
-    }
-
-    /// See [`crate::Limiter::reserve`].
-    pub fn reserve(
-        &self,
-        name: &str,
-        cost: impl Into<Amount>,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        self.wait_for(self.inner.reserve(name, cost, max_wait))
-    }
-
-    /// See [`crate::Limiter::wait`].
-    pub fn wait(&self, name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Result<Decision, Error> {
-        self.wait_for(self.inner.wait(name, cost, max_wait))
-    }
-
-    /// See [`crate::Limiter::charge`].
-    pub fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.charge(name, amount))
-    }
-
-    /// See [`crate::Limiter::give`].
-    pub fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        self.wait_for(self.inner.give(name, amount))
-    }
-
-    /// See [`crate::Limiter::reset`].
-    pub fn reset(&self, name: &str) -> Result<(), Error> {
-        self.wait_for(self.inner.reset(name))
-    }
-
-    /// See [`crate::Limiter::take_all`].
-    pub fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.wait_for(self.inner.take_all(parts))
+    waiting! {
+        take(name: &str, cost: impl Into<Amount>) -> Decision;
+        peek(name: &str, cost: impl Into<Amount>) -> Decision;
+        take_up_to(name: &str, most: u64) -> Decision;
+        reserve(name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Decision;
+        wait(name: &str, cost: impl Into<Amount>, max_wait: Duration) -> Decision;
+        charge(name: &str, amount: impl Into<Amount>) -> Decision;
+        give(name: &str, amount: impl Into<Amount>) -> Decision;
+        reset(name: &str) -> ();
+        take_all(parts: &[Part]) -> JointDecision;
+        close() -> ();
     }
 
     /// See [`crate::Limiter::hold`].
     pub fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold(name, amount, ttl)).map(|hold| Hold(Some(hold)))
+        self.wait_for(self.inner.hold(name, amount, ttl)).map(Hold)
     }
 
     /// See [`crate::Limiter::hold_all`].
     pub fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold_all(parts, ttl)).map(|hold| Hold(Some(hold)))
-    }
-
-    /// See [`crate::Limiter::close`].
-    pub fn close(&self) -> Result<(), Error> {
-        self.wait_for(self.inner.close())
+        self.wait_for(self.inner.hold_all(parts, ttl)).map(Hold)
     }
 
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -214,7 +182,7 @@ impl JointLimiter {
         amounts: &[(&str, A)],
         ttl: Duration,
     ) -> Result<Hold, Error> {
-        wait_for(self.0.hold(name, amounts, ttl)).map(|hold| Hold(Some(hold)))
+        wait_for(self.0.hold(name, amounts, ttl)).map(Hold)
     }
 
     /// See [`crate::JointLimiter::reset`].
@@ -228,34 +196,33 @@ impl JointLimiter {
 ///
 /// Dropping it settles it, and waits for the reply.
 #[must_use = "it is settled when it is dropped"]
-pub struct Hold(Option<crate::Hold>);
+pub struct Hold(crate::Hold);
 
 impl Hold {
     /// See [`crate::Hold::set_used`].
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
-        self.set_used_of(0, used)
+        self.0.set_used(used)
     }
 
     /// See [`crate::Hold::set_used_of`].
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
-        self.0.as_ref().map_or(Ok(()), |hold| hold.set_used_of(place, used))
+        self.0.set_used_of(place, used)
     }
 
     /// See [`crate::Hold::decision`].
     pub fn decision(&self) -> JointDecision {
-        self.0.as_ref().map(crate::Hold::decision).unwrap_or_default()
+        self.0.decision()
     }
 
     /// See [`crate::Hold::settle`].
     pub fn settle(&self) -> Result<JointDecision, Error> {
-        self.0.as_ref().map_or_else(|| Ok(JointDecision::default()), |hold| wait_for(hold.settle()))
+        wait_for(self.0.settle())
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let Some(hold) = self.0.take() else { return };
-        if let Err(error) = wait_for(hold.settle()) {
+        if let Err(error) = self.settle() {
             log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }
     }

@@ -181,8 +181,8 @@ fn answer<O: From<String>>(status: StatusCode, text: String) -> Response<O> {
     response
 }
 
-/// A name for whoever has this address; of IPv6 the /64, because one host has all of it to choose from. Behind a
-/// proxy, take what your proxy, and nobody else, can have written.
+/// Names the caller at this address; for IPv6 the /64, because one host can choose from all of it. Behind a proxy,
+/// take the address from a header that only your proxy can have written.
 pub fn name_of_address(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(ip) => ip.to_string(),

@@ -1,20 +1,21 @@
-//! Tokens fetched in batches and spent here, so that most takes ask nobody.
+//! Tokens fetched in batches and spent here, so that most takes need no server.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lru::LruCache;
 use redis::{FromRedisValue, Value};
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 
-use crate::api::server::Server;
 use crate::transport::calls::{Answer, How};
+use crate::transport::locked::locked;
 use crate::transport::node::Node;
+use crate::transport::Transport;
 use crate::values::decision::Decision;
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::{Request, Word};
+use crate::values::request::Request;
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// More than a bucket ever holds is no number of tokens to a server.
@@ -25,12 +26,13 @@ pub(crate) struct Batches {
     of_names: Mutex<LruCache<(String, Limit), Arc<Batch>>>,
 }
 
-/// The tokens of one name that are here, and the callers who wait for more.
+/// The tokens of one name that are here, and what the last fetch said.
 pub(crate) struct Batch {
-    server: Server,
+    transport: Transport,
     key: String,
     limit: Limit,
     state: Mutex<State>,
+    fetched: Notify,
 }
 
 #[derive(Default)]
@@ -40,29 +42,38 @@ struct State {
     /// When an empty bucket would be full: then the tokens here are too many.
     stale_at: Duration,
     reply: Decision,
-    waiting: Vec<Waiter>,
+    /// What callers that wait for a fetch want together.
+    wanted: u64,
     is_fetching: bool,
-    /// Nobody finds it any longer: what comes now goes back.
+    /// The number of fetches that have begun.
+    begun: u64,
+    /// The number of the last that is over, and what came of it.
+    last: u64,
+    outcome: Option<Result<Outcome, Error>>,
+    /// No new caller finds it any longer: what is left goes back.
     is_closed: bool,
 }
 
-struct Waiter {
-    cost: u64,
-    verdict: oneshot::Sender<Result<Verdict, Error>>,
+#[derive(Clone)]
+enum Outcome {
+    /// As many as were asked for.
+    Full,
+    /// All that the bucket had. A take of 1 would find this, when the server was asked.
+    Emptied(Decision, Duration),
+    Away(Arc<Node>),
 }
 
 pub(crate) enum Verdict {
-    Granted(Grant),
+    Granted(Decision),
     /// And when the server was asked.
     Denied(Decision, Duration),
     Away(Arc<Node>),
 }
 
-/// Tokens on their way to a caller. If he is gone, they go back into the batch.
-pub(crate) struct Grant {
-    batch: Arc<Batch>,
+/// A caller that waits for a fetch.
+struct Waiting<'a> {
+    batch: &'a Batch,
     cost: u64,
-    decision: Decision,
 }
 
 impl Batches {
@@ -70,157 +81,134 @@ impl Batches {
         (size > 1).then(|| Self { size, of_names: Mutex::new(LruCache::new(MOST_BATCHES)) })
     }
 
-    fn locked(&self) -> MutexGuard<'_, LruCache<(String, Limit), Arc<Batch>>> {
-        self.of_names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The batch of a name, and how its key is made if it is new.
     pub(crate) fn of(
         &self,
-        server: &Server,
+        transport: &Transport,
         name: &str,
         limit: &Limit,
         key: impl FnOnce() -> String,
     ) -> Arc<Batch> {
-        let mut batches = self.locked();
+        let mut batches = locked(&self.of_names);
         let place = (name.to_owned(), limit.clone());
         if let Some(batch) = batches.get(&place) {
             return batch.clone();
         }
         let batch = Arc::new(Batch {
-            server: server.clone(),
+            transport: transport.clone(),
             key: key(),
             limit: limit.clone(),
             state: Mutex::default(),
+            fetched: Notify::new(),
         });
         let evicted = batches.push(place, batch.clone());
         drop(batches);
         if let Some((_, evicted)) = evicted {
-            server.send_all(evicted.close().into_iter().collect());
+            transport.send_all(evicted.close().into_iter().collect());
         }
         batch
     }
 
     /// Closes all, and returns what gives their tokens back.
     pub(crate) fn close(&self) -> Vec<Request> {
-        let mut batches = self.locked();
+        let mut batches = locked(&self.of_names);
         std::iter::from_fn(|| batches.pop_lru()).filter_map(|(_, batch)| batch.close()).collect()
     }
 
     /// Drops the tokens of a name: its bucket is full.
     pub(crate) fn forget(&self, name: &str, limit: &Limit) {
-        self.locked().pop(&(name.to_owned(), limit.clone()));
+        locked(&self.of_names).pop(&(name.to_owned(), limit.clone()));
     }
 }
 
 impl Batch {
-    fn locked(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Spends tokens that are here, unless callers that came before want them. None if they do not suffice.
+    pub(crate) fn spend(&self, cost: u64, now: Duration) -> Option<Decision> {
+        let mut state = locked(&self.state);
+        (state.left(now) >= state.wanted.saturating_add(cost)).then(|| state.spend(cost, now))
     }
 
-    /// Spends tokens that are here. None if they do not suffice.
-    pub(crate) fn spend(self: &Arc<Self>, cost: u64, now: Duration) -> Option<Decision> {
-        let mut state = self.locked();
-        (state.left(now) >= cost).then(|| state.spend(cost, now))
-    }
-
-    /// Waits for the next fetch, which begins now unless it is under way.
+    /// Waits for the next fetch, which begins now unless it is under way: then for the one after it.
     pub(crate) async fn fetched(self: &Arc<Self>, cost: u64, size: u64) -> Result<Verdict, Error> {
+        let begun = {
+            let mut state = locked(&self.state);
+            state.wanted = state.wanted.saturating_add(cost);
+            state.begun
+        };
+        let _waiting = Waiting { batch: self, cost };
         loop {
-            let (verdict, hears) = oneshot::channel();
+            let fetched = self.fetched.notified();
             let begins = {
-                let mut state = self.locked();
-                state.waiting.push(Waiter { cost, verdict });
+                let mut state = locked(&self.state);
+                if let Some(verdict) = state.verdict(&self.limit, cost, begun, self.transport.clock().now()) {
+                    return verdict;
+                }
                 !std::mem::replace(&mut state.is_fetching, true)
             };
             if begins {
-                let fetch = Fetch { batch: self.clone(), is_over: false };
-                self.server.spawn(async move { fetch.run(size).await });
+                // In the background: a caller that leaves, or is busy, must not keep the others waiting.
+                self.transport.spawn(self.clone().fetch(size));
             }
-            // It ends without a word only with its runtime.
-            if let Ok(verdict) = hears.await {
-                return verdict;
-            }
+            fetched.await;
         }
+    }
+
+    async fn fetch(self: Arc<Self>, size: u64) {
+        let asked_at = self.transport.clock().now();
+        let most = {
+            let mut state = locked(&self.state);
+            state.begun += 1;
+            // Some of them may have their tokens here, and have not looked yet.
+            let lacking = state.wanted.saturating_sub(state.left(asked_at));
+            lacking.clamp(size, MOST_TOKENS.max(size))
+        };
+        let request = Request::fetch(self.key.clone(), &self.limit, most);
+        let answer = self.transport.ask(&request, How::default(), asked_at).await;
+        let mut state = locked(&self.state);
+        let outcome = answer.and_then(|answer| match answer {
+            Answer::Replies(replies) => {
+                let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
+                let (fetched, peeked) = (read(0)?, read(1)?);
+                state.add(&self.limit, fetched, asked_at);
+                let is_full = fetched.granted >= most;
+                Ok(if is_full { Outcome::Full } else { Outcome::Emptied(peeked, asked_at) })
+            }
+            Answer::Away(node, _) | Answer::Lost(node) => Ok(Outcome::Away(node)),
+        });
+        (state.outcome, state.last, state.is_fetching) = (Some(outcome), state.begun, false);
+        drop(state);
+        self.fetched.notify_waiters();
+        self.give_back_if_closed();
     }
 
     fn close(&self) -> Option<Request> {
-        let mut state = self.locked();
+        let mut state = locked(&self.state);
         state.is_closed = true;
-        let left = state.left(self.server.now());
+        let left = state.left(self.transport.clock().now());
         state.tokens = 0;
-        (left > 0).then(|| self.giving(left))
-    }
-
-    fn giving(&self, tokens: u64) -> Request {
-        Request::one("TB.GIVE", self.key.clone(), &self.limit, [Some(Word::Number(tokens)), None])
-    }
-
-    fn put_back(&self, tokens: u64) {
-        let mut state = self.locked();
-        if !state.is_closed {
-            state.tokens += tokens;
-            return;
-        }
-        drop(state);
-        self.server.send_all(vec![self.giving(tokens)]);
-    }
-
-    /// Decides on all who wait, by what the server replied. Whether some came too late to be asked for.
-    fn serve(self: &Arc<Self>, answer: Result<Answer, Error>, most: u64, asked_at: Duration) -> bool {
-        let mut state = self.locked();
-        let replies = match answer {
-            Ok(Answer::Replies(replies)) => read(&replies),
-            Ok(Answer::Away(node, _) | Answer::Lost(node)) => {
-                state.tell_all(|_| Ok(Verdict::Away(node.clone())));
-                return false;
-            }
-            Err(error) => Err(error),
-        };
-        let (fetched, peeked) = match replies {
-            Ok(replies) => replies,
-            Err(error) => {
-                state.tell_all(|_| Err(error.clone()));
-                return false;
-            }
-        };
-        state.add(&self.limit, fetched, asked_at);
-        let now = self.server.now();
-        let mut lacking = Vec::new();
-        let mut granted = Vec::new();
-        for waiter in std::mem::take(&mut state.waiting) {
-            if waiter.verdict.is_closed() {
-            } else if state.tokens >= waiter.cost {
-                let decision = state.spend(waiter.cost, now);
-                let grant = Grant { batch: self.clone(), cost: waiter.cost, decision };
-                granted.push((waiter.verdict, grant));
-            } else {
-                lacking.push(waiter);
-            }
-        }
-        state.waiting = lacking;
-        let is_empty = fetched.granted < most;
-        if is_empty {
-            let tokens = state.tokens;
-            state.tell_all(|cost| Ok(Verdict::Denied(denial(&self.limit, peeked, cost, tokens), asked_at)));
-        }
-        let goes_on = !state.waiting.is_empty();
-        drop(state);
-        for (verdict, grant) in granted {
-            // Who is gone lets it fall, and so back into the batch.
-            let _ = verdict.send(Ok(Verdict::Granted(grant)));
-        }
-        self.give_back_if_closed();
-        goes_on
+        (left > 0).then(|| {
+            let words = [Some(left.into()), None];
+            Request::one("TB.GIVE", self.key.clone(), &self.limit, words)
+        })
     }
 
     fn give_back_if_closed(&self) {
-        let mut state = self.locked();
-        if state.is_closed && state.tokens > 0 {
-            let left = std::mem::take(&mut state.tokens);
-            drop(state);
-            self.server.send_all(vec![self.giving(left)]);
+        let is_over = {
+            let state = locked(&self.state);
+            state.is_closed && state.wanted == 0
+        };
+        if is_over {
+            self.transport.send_all(self.close().into_iter().collect());
         }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = locked(&self.batch.state);
+        state.wanted = state.wanted.saturating_sub(self.cost);
+        drop(state);
+        self.batch.give_back_if_closed();
     }
 }
 
@@ -247,79 +235,27 @@ impl State {
         Decision { allowed: true, granted: 1, retry_after_ms: 0, remaining, ..reply }
     }
 
-    fn tell_all(&mut self, verdict: impl Fn(u64) -> Result<Verdict, Error>) {
-        for waiter in self.waiting.drain(..) {
-            let _ = waiter.verdict.send(verdict(waiter.cost));
+    /// Decides by a fetch that began after the caller came. None if another is needed.
+    fn verdict(
+        &mut self,
+        limit: &Limit,
+        cost: u64,
+        begun: u64,
+        now: Duration,
+    ) -> Option<Result<Verdict, Error>> {
+        let outcome = self.outcome.clone().filter(|_| self.last > begun)?;
+        if self.tokens >= cost {
+            return Some(Ok(Verdict::Granted(self.spend(cost, now))));
         }
-    }
-}
-
-/// A fetch under way. If it ends with its runtime, the next caller begins another.
-struct Fetch {
-    batch: Arc<Batch>,
-    is_over: bool,
-}
-
-impl Fetch {
-    async fn run(mut self, size: u64) {
-        let batch = self.batch.clone();
-        loop {
-            let most = {
-                let state = batch.locked();
-                let wanted = state.waiting.iter().fold(0_u64, |sum, waiter| sum.saturating_add(waiter.cost));
-                wanted.clamp(size, MOST_TOKENS.max(size))
-            };
-            let asked_at = batch.server.now();
-            let request = Request::fetch(batch.key.clone(), &batch.limit, most);
-            let answer = batch.server.ask(&request, How::default(), asked_at).await;
-            if !batch.serve(answer, most, asked_at) {
-                let mut state = batch.locked();
-                // Some may have come since.
-                if state.waiting.is_empty() {
-                    state.is_fetching = false;
-                    self.is_over = true;
-                    return;
-                }
+        Some(match outcome {
+            Ok(Outcome::Full) => return None,
+            Ok(Outcome::Emptied(peeked, asked_at)) => {
+                Ok(Verdict::Denied(denial(limit, peeked, cost, self.tokens), asked_at))
             }
-        }
+            Ok(Outcome::Away(node)) => Ok(Verdict::Away(node)),
+            Err(error) => Err(error),
+        })
     }
-}
-
-impl Drop for Fetch {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let mut state = self.batch.locked();
-        state.is_fetching = false;
-        // They try again.
-        state.waiting.clear();
-    }
-}
-
-impl Grant {
-    pub(crate) fn claim(mut self) -> Decision {
-        self.cost = 0;
-        self.decision
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        if self.cost > 0 {
-            self.batch.put_back(self.cost);
-        }
-    }
-}
-
-/// What was fetched, and what a take of 1 would find then.
-fn read(replies: &[Value]) -> Result<(Decision, Decision), Error> {
-    let one = |place: usize| {
-        let reply = replies.get(place).unwrap_or(&Value::Nil);
-        Decision::from_redis_value_ref(reply)
-            .map_err(|error| Error::Refused { server: "the server".to_owned(), error: error.into() })
-    };
-    Ok((one(0)?, one(1)?))
 }
 
 /// In what time a bucket fills: so long it would keep the tokens that were fetched.

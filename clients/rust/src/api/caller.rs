@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use redis::{FromRedisValue, Value};
+use redis::Value;
 
-use crate::api::options::{OnError, Options};
+use crate::api::options::{Hook, OnError, Options};
 use crate::api::server::Server;
 use crate::transport::background;
 use crate::transport::calls::{Answer, How};
@@ -37,7 +37,7 @@ impl Caller {
         let took = self.server.now().saturating_sub(began);
         #[cfg(feature = "tracing")]
         trace(|| self.key(name), limit, decision, took);
-        if let Some(hook) = &self.options.hook {
+        if let Some(Hook(hook)) = &self.options.hook {
             if !background::is_here() {
                 return hook(name, limit, decision, took);
             }
@@ -48,7 +48,7 @@ impl Caller {
 
     /// Takes `amount` in any case, into debt if need be.
     pub(crate) async fn charge(&self, name: &str, limit: &Limit, amount: Amount) -> Result<Decision, Error> {
-        let words = [Some(amount.word("amount")?), None];
+        let words = [Some(amount.checked("amount")?), None];
         self.decide("TB.CHARGE", name, limit, words, How::default(), self.server.now()).await
     }
 
@@ -63,17 +63,7 @@ impl Caller {
         began: Duration,
     ) -> Result<Decision, Error> {
         let request = Request::one(operation, self.key(name), limit, words);
-        let decision = match self.server.ask(&request, how, began).await? {
-            Answer::Replies(replies) => read(replies.into_first().unwrap_or(Value::Nil))?,
-            Answer::Away(node, late) => {
-                let decision = self.without_server(&node, &request)?;
-                if decision.allowed {
-                    late.keep();
-                }
-                decision
-            }
-            Answer::Lost(node) => self.lost(&node)?,
-        };
+        let decision = self.ask(&request, how, began).await?.binding;
         self.tell(name, limit, &decision, began);
         Ok(decision)
     }
@@ -87,22 +77,32 @@ impl Caller {
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
         let request = Request::joint(operation, before, &self.options.prefix, parts)?;
-        let decision = match self.server.ask(&request, how, began).await? {
-            Answer::Replies(replies) => read(replies.into_first().unwrap_or(Value::Nil))?,
-            Answer::Away(node, late) => {
-                let decision = self.all_without_server(&node, &request);
-                if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {
-                    late.keep();
-                }
-                decision?
-            }
-            Answer::Lost(node) => JointDecision::of(self.lost(&node)?),
-        };
+        let decision = self.ask(&request, how, began).await?;
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
             self.tell(&part.name, &part.limit, own, began);
         }
         Ok(decision)
+    }
+
+    async fn ask(&self, request: &Request, how: How, began: Duration) -> Result<JointDecision, Error> {
+        match self.server.transport().ask(request, how, began).await? {
+            Answer::Replies(replies) => request.read(replies.into_first().unwrap_or(Value::Nil)),
+            Answer::Away(node, late) => {
+                let decision = self.without_server(&node, request);
+                if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {
+                    late.keep();
+                }
+                decision
+            }
+            Answer::Lost(node) if self.options.on_error == OnError::Error => {
+                Err(Error::ReplyLost(node.name.to_string()))
+            }
+            Answer::Lost(_) => {
+                self.server.count_degraded();
+                Ok(JointDecision::of(Decision::of_lost_call()))
+            }
+        }
     }
 
     /// Ends what is held here as well, when the server was away at its beginning.
@@ -113,48 +113,20 @@ impl Caller {
         }
     }
 
-    /// The decision of the policy.
-    pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<Decision, Error> {
-        if let Some(decision) = self.by_policy(node, request.most_granted())? {
-            return Ok(decision);
-        }
-        let decision: Decision = read(self.server.decide_locally(request)?)?;
-        Ok(Decision { degraded: true, ..decision })
-    }
-
-    fn all_without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
-        if let Some(decision) = self.by_policy(node, 1)? {
-            return Ok(JointDecision::of(decision));
-        }
-        let decision: JointDecision = read(self.server.decide_locally(request)?)?;
-        Ok(decision.degraded())
-    }
-
-    /// None where this process limits by itself.
-    fn by_policy(&self, node: &Node, granted: u64) -> Result<Option<Decision>, Error> {
+    /// Decides by the policy.
+    pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
         let retry_after = self.server.options().retry_every;
+        let by_policy =
+            |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
         let decision = match self.options.on_error {
-            OnError::Local => None,
-            OnError::Open => Some(Decision::by_policy(true, granted, retry_after)),
-            OnError::Closed => Some(Decision::by_policy(false, 0, retry_after)),
+            OnError::Local => request.read(self.server.decide_locally(request)?)?.degraded(),
+            OnError::Open => by_policy(true, request.most_granted()),
+            OnError::Closed => by_policy(false, 0),
             OnError::Error => return Err(Error::ServerAway(node.failure())),
         };
         self.server.count_degraded();
         Ok(decision)
     }
-
-    fn lost(&self, node: &Node) -> Result<Decision, Error> {
-        if self.options.on_error == OnError::Error {
-            return Err(Error::ReplyLost(node.name.to_string()));
-        }
-        self.server.count_degraded();
-        Ok(Decision::of_lost_call())
-    }
-}
-
-fn read<T: FromRedisValue>(reply: Value) -> Result<T, Error> {
-    T::from_redis_value(reply)
-        .map_err(|error| Error::Refused { server: "the server".to_owned(), error: error.into() })
 }
 
 #[cfg(feature = "tracing")]

@@ -1,19 +1,20 @@
 //! Denials remembered, so that a flood is refused without asking.
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use lru::LruCache;
 
+use crate::transport::locked::locked;
 use crate::values::decision::Decision;
 use crate::values::limit::Limit;
 use crate::values::request::Amount;
 
-/// The last denial of each of a bounded number of names.
+/// Remembers the last denial of each name, of a bounded number of names.
 ///
-/// The server decided some time between the question and its reply. Nobody is refused for longer than if it was at
-/// the question; what the refused are told counts from the reply, so that it is enough.
+/// The server decided some time between the question and its reply. Refuses for no longer than if it was at
+/// the question; the waits that it reports count from the reply, so that they are long enough.
 pub(crate) struct Denials {
     denials: Mutex<LruCache<(String, Limit), Denial>>,
     longest: Duration,
@@ -33,14 +34,10 @@ impl Denials {
         Some(Self { denials, longest })
     }
 
-    fn locked(&self) -> MutexGuard<'_, LruCache<(String, Limit), Denial>> {
-        self.denials.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
     pub(crate) fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
         let key = (name.to_owned(), limit.clone());
-        let mut denials = self.locked();
+        let mut denials = locked(&self.denials);
         let denial = *denials.get(&key)?;
         if now >= denial.asked_at + denial.decision.retry_after()?.min(self.longest) {
             denials.pop(&key);
@@ -60,12 +57,12 @@ impl Denials {
     ) {
         if !decision.allowed && !decision.degraded && decision.retry_after_ms > 0 {
             let denial = Denial { cost, decision, asked_at, heard_at };
-            self.locked().put((name.to_owned(), limit.clone()), denial);
+            locked(&self.denials).put((name.to_owned(), limit.clone()), denial);
         }
     }
 
     /// Tokens came back: the denial may no longer hold.
     pub(crate) fn forget(&self, name: &str, limit: &Limit) {
-        self.locked().pop(&(name.to_owned(), limit.clone()));
+        locked(&self.denials).pop(&(name.to_owned(), limit.clone()));
     }
 }

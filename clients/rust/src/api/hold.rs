@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::api::caller::Caller;
-use crate::transport::background::timeout;
+use crate::transport::background::{detached, timeout};
 use crate::transport::calls::How;
-use crate::transport::detached::{Detached, Pending};
 use crate::transport::locked::locked;
 use crate::values::decision::{random_bits, JointDecision};
 use crate::values::error::Error;
@@ -62,9 +61,10 @@ impl Hold {
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
-        let server = &inner.caller.server;
-        if server.renews_holds() {
-            server.spawn(inner.clone().renew_until_over());
+        let transport = inner.caller.server.transport();
+        // Not those of a fake, whose time stands still.
+        if transport.clock().is_real() {
+            transport.spawn(inner.clone().renew_until_over());
         }
         Ok(Self(inner))
     }
@@ -86,7 +86,7 @@ impl Hold {
     /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens. The hold stays as it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
         let used = used.into();
-        used.word("used")?;
+        used.checked("used")?;
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
         *locked(&self.0.used).get_mut(place).ok_or_else(no_such_limit)? = used;
         Ok(())
@@ -98,15 +98,10 @@ impl Hold {
     }
 
     /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
-    /// did, and a caller who stops waiting ends only that.
+    /// did. If the caller stops waiting, it goes on in the background.
     pub async fn settle(&self) -> Result<JointDecision, Error> {
-        let (inner, left) = (self.0.clone(), self.0.clone());
-        let late = move |rest: Pending<_>| {
-            left.caller.server.spawn(async move {
-                let _ = rest.await;
-            });
-        };
-        Detached::new(async move { inner.settle().await }, late).await
+        let inner = self.0.clone();
+        detached(async move { inner.settle().await }).await
     }
 }
 
@@ -124,7 +119,7 @@ impl Drop for Hold {
             return;
         }
         let inner = self.0.clone();
-        self.0.caller.server.spawn(async move {
+        self.0.caller.server.transport().spawn(async move {
             if let Err(error) = inner.settle().await {
                 log::warn!(target: "tokenbucket_client::hold", "a hold was not settled: {error}");
             }
@@ -173,7 +168,7 @@ impl Inner {
         }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
-                // It had expired, or nobody was asked when the work began.
+                // It had expired, or the server was away when the work began.
                 self.caller.charge(&part.name, &part.limit, part.amount).await?;
             }
         }

@@ -51,7 +51,7 @@ impl JointLimiter {
         Self { limiter: Limiter::with_options(server, first, options.remember_denials(0)), limits }
     }
 
-    /// The same limiter whose calls wait for their turn: see [`Limiter::with_max_wait`].
+    /// Returns this limiter, whose calls now wait for their turn: see [`Limiter::with_max_wait`].
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { limiter: self.limiter.with_max_wait(max_wait), limits: self.limits.clone() }

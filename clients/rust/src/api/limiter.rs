@@ -16,11 +16,11 @@ use crate::transport::calls::{Answer, How};
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Word, Words};
+use crate::values::request::{Amount, Part, Request, Words};
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
-/// Of threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
+/// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
 #[derive(Clone)]
 pub struct Limiter {
     caller: Caller,
@@ -49,13 +49,13 @@ impl Limiter {
         Self { caller, limit, max_wait: Duration::ZERO, memory: Arc::new(memory) }
     }
 
-    /// The same limiter with another limit, for a caller who has one of its own.
+    /// Returns this limiter with another limit, for a caller that has its own.
     #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, ..self.clone() }
     }
 
-    /// The same limiter whose takes and holds wait in the server for their turn, at most so long, instead of being denied.
+    /// Returns this limiter, whose takes and holds now wait in the server for up to `max_wait` instead of being denied.
     /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
     /// the denial of that moment.
     ///
@@ -75,38 +75,32 @@ impl Limiter {
 
     /// Takes `cost` tokens if the bucket holds them, else nothing.
     ///
-    /// A caller who stops waiting, as by a timeout of its own, ends only the waiting: a grant that comes later is given
-    /// back.
+    /// A caller may stop waiting, as by a timeout of its own: the package gives back a grant that comes later.
     ///
     /// # Errors
     ///
     /// What is the caller's mistake, here and everywhere: see [`Error`].
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        let cost = cost.into();
-        if !self.max_wait.is_zero() {
-            let words = [Some(cost.word("cost")?), None];
-            return self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), self.now()).await;
-        }
-        let asked_at = self.now();
-        let denials = self.memory.denials.as_ref();
+        let (cost, asked_at) = (cost.into(), self.now());
+        let words = [Some(cost.checked("cost")?), None];
         if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
             return Ok(decision);
         }
+        let denials = self.denials();
         if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
             self.tell(name, &refusal, asked_at);
             return Ok(refusal);
         }
-        let (words, how) = ([Some(cost.word("cost")?), None], How::default());
-        let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, how, asked_at).await?;
+        let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), asked_at).await?;
         if let Some(denials) = denials {
             denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
         }
         Ok(decision)
     }
 
-    /// What [`take`](Self::take) would decide; takes nothing. Of cost 0, what there is.
+    /// Returns what [`take`](Self::take) would decide, and takes nothing. Cost 0 asks what there is.
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
-        self.decide("TB.PEEK", name, [Some(cost.into().word("cost")?), None]).await
+        self.decide("TB.PEEK", name, [Some(cost.into().checked("cost")?), None]).await
     }
 
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
@@ -114,7 +108,7 @@ impl Limiter {
         if Amount::from(most).as_whole().is_none() {
             return Err(Error::BadArgument(format!("most: {most} is not a number of tokens from 1 to 1e12")));
         }
-        self.decide("TB.TAKEUPTO", name, [Some(Word::Number(most)), None]).await
+        self.decide("TB.TAKEUPTO", name, [Some(most.into()), None]).await
     }
 
     /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
@@ -126,7 +120,7 @@ impl Limiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
-        let words = [Some(cost.into().word("cost")?), Some(Word::Number(max_wait_ms))];
+        let words = [Some(cost.into().checked("cost")?), Some(max_wait_ms.into())];
         self.decide("TB.RESERVE", name, words).await
     }
 
@@ -142,7 +136,7 @@ impl Limiter {
         let decision = self.reserve(name, cost, max_wait).await?;
         if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
             let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
-            self.caller.server.sleep(wait).await;
+            self.caller.server.transport().clock().sleep(wait).await;
             turn.has_come = true;
         }
         Ok(decision)
@@ -158,7 +152,7 @@ impl Limiter {
         if let Some(denials) = &self.memory.denials {
             denials.forget(name, &self.limit);
         }
-        self.decide("TB.GIVE", name, [Some(amount.into().word("amount")?), None]).await
+        self.decide("TB.GIVE", name, [Some(amount.into().checked("amount")?), None]).await
     }
 
     /// Makes the bucket full: deletes its key.
@@ -172,10 +166,10 @@ impl Limiter {
         let key = self.caller.key(name);
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
-        let mut answer = self.caller.server.ask(&request, How::default(), self.now()).await?;
+        let mut answer = self.caller.server.transport().ask(&request, How::default(), self.now()).await?;
         if self.caller.server.options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
-            answer = self.caller.server.ask(&script, How::default(), self.now()).await?;
+            answer = self.caller.server.transport().ask(&script, How::default(), self.now()).await?;
         }
         match answer {
             Answer::Replies(_) => Ok(()),
@@ -186,7 +180,7 @@ impl Limiter {
     /// Takes from every bucket or from none, each under the limit of its own. A denial that is remembered of one of them
     /// refuses all; [`remembered`](Self::remembered) tells of which.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        let Some(denials) = self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero()) else {
+        let Some(denials) = self.denials() else {
             return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
         };
         let asked_at = self.now();
@@ -239,7 +233,7 @@ impl Limiter {
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.caller.server.ask(&request, How::default(), self.now()).await?;
+            self.caller.server.transport().ask(&request, How::default(), self.now()).await?;
         }
         Ok(())
     }
@@ -247,6 +241,11 @@ impl Limiter {
     #[cfg(feature = "tower")]
     pub(crate) fn on_error(&self) -> OnError {
         self.caller.options.on_error
+    }
+
+    /// The denials that are remembered. Calls that wait do without.
+    fn denials(&self) -> Option<&Denials> {
+        self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
     }
 
     fn now(&self) -> Duration {
@@ -272,19 +271,18 @@ impl Limiter {
         cost: Amount,
         began: Duration,
     ) -> Result<Option<Decision>, Error> {
-        let Some(batches) = &self.memory.batches else { return Ok(None) };
+        let Some(batches) = self.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
+            return Ok(None);
+        };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
-        let batch = batches.of(&self.caller.server, name, &self.limit, || self.caller.key(name));
-        let denials = self.memory.denials.as_ref();
-        let decision = if let Some(decision) = batch.spend(tokens, began) {
+        let batch = batches.of(self.caller.server.transport(), name, &self.limit, || self.caller.key(name));
+        let denials = self.denials();
+        let recall = || denials?.recall(name, &self.limit, cost, began);
+        let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {
             decision
-        } else if let Some(denial) =
-            denials.and_then(|denials| denials.recall(name, &self.limit, cost, began))
-        {
-            denial
         } else {
             match batch.fetched(tokens, batches.size).await? {
-                Verdict::Granted(grant) => grant.claim(),
+                Verdict::Granted(decision) => decision,
                 Verdict::Denied(denial, asked_at) => {
                     if let Some(denials) = denials {
                         denials.remember(name, &self.limit, cost, denial, (asked_at, self.now()));
@@ -292,9 +290,9 @@ impl Limiter {
                     denial
                 }
                 Verdict::Away(node) => {
-                    let words = [Some(cost.word("cost")?), None];
-                    let take = Request::one("TB.TAKE", self.caller.key(name), &self.limit, words);
-                    self.caller.without_server(&node, &take)?
+                    let take =
+                        Request::one("TB.TAKE", self.caller.key(name), &self.limit, [Some(cost), None]);
+                    self.caller.without_server(&node, &take)?.binding
                 }
             }
         };
@@ -310,7 +308,7 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// A reservation whose turn is to come. If nobody waits for it any longer, the tokens go back.
+/// A reservation whose turn is to come. If its caller leaves, the tokens go back.
 struct Turn<'a> {
     limiter: &'a Limiter,
     name: &'a str,
@@ -320,14 +318,10 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if self.has_come {
-            return;
+        if !self.has_come {
+            let Self { limiter: Limiter { caller, limit, .. }, name, cost, .. } = self;
+            let give = Request::one("TB.GIVE", caller.key(name), limit, [Some(*cost), None]);
+            caller.server.transport().send_all(vec![give]);
         }
-        let (limiter, name, cost) = (self.limiter.clone(), self.name.to_owned(), self.cost);
-        self.limiter.caller.server.spawn(async move {
-            if let Err(error) = limiter.give(&name, cost).await {
-                log::warn!(target: "tokenbucket_client::limiter", "a reservation was not given back: {error}");
-            }
-        });
     }
 }

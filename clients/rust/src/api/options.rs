@@ -1,4 +1,4 @@
-//! What is asked of a limiter beside its limit.
+//! Options of servers and limiters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Decision, Limit};
 
-/// Who decides while the server is away.
+/// What decides while the server is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// This process: it enforces the same limit in memory, for at most 10,000 names.
@@ -20,10 +20,10 @@ pub enum OnError {
     Error,
 }
 
-/// Who decides where the server has not loaded the module.
+/// What decides if the server has not loaded the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// Nobody: it is an error.
+    /// Nothing: each call is an error.
     #[default]
     None,
     /// A Lua script, on keys of its own with `:script` at their end. It knows no holds, no calendar and at most 10⁹
@@ -65,7 +65,7 @@ impl ServerOptions {
         Self::default()
     }
 
-    /// The server counts as away once it was silent for so long while a call waited; 100 ms by default.
+    /// The server is away once it was silent for this time while a call waited; 100 ms by default.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         // No time at all would be over before anything could arrive.
@@ -79,14 +79,12 @@ impl ServerOptions {
         Self { retry_every, ..self }
     }
 
-    /// Who decides where the server has not loaded the module; by default that is an error.
+    /// What decides if the server has not loaded the module; by default that is an error.
     #[must_use]
     pub fn fallback(self, fallback: Fallback) -> Self {
         Self { fallback, ..self }
     }
 }
-
-type Hook = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
 
 /// Options of a limiter, each with a default.
 ///
@@ -95,14 +93,14 @@ type Hook = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
 ///
 /// let options = Options::new().prefix("search:").on_error(OnError::Closed).batch(100);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) prefix: Arc<str>,
     pub(crate) on_error: OnError,
     pub(crate) remember_denials: usize,
     pub(crate) remember_denials_for: Duration,
     pub(crate) batch: u64,
-    pub(crate) hook: Option<Arc<Hook>>,
+    pub(crate) hook: Option<Hook>,
 }
 
 impl Default for Options {
@@ -130,7 +128,7 @@ impl Options {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// Who decides while the server is away; this process by default.
+    /// What decides while the server is away; this process by default.
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
@@ -139,7 +137,7 @@ impl Options {
     /// Refuses denied names in this process until their time has come, and remembers the last `names` of them; 0, the
     /// default, asks every time.
     ///
-    /// Nobody is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
+    /// No call is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
     /// every [`Limiter::take_all`](crate::Limiter::take_all) that it is a part of. Tokens that others give back meanwhile are
     /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
     #[must_use]
@@ -154,7 +152,7 @@ impl Options {
         Self { remember_denials_for: longest, ..self }
     }
 
-    /// Fetches so many tokens at a time, and spends them here: most takes of whole tokens ask nobody. 0 and 1, the
+    /// Fetches this number of tokens at a time, and spends them here: most takes of whole tokens need no server. 0 and 1, the
     /// default, ask every time.
     ///
     /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused of each name: others may
@@ -171,19 +169,18 @@ impl Options {
         self,
         hook: impl Fn(&str, &Limit, &Decision, Duration) + Send + Sync + 'static,
     ) -> Self {
-        Self { hook: Some(Arc::new(hook)), ..self }
+        Self { hook: Some(Hook(Arc::new(hook))), ..self }
     }
 }
 
-impl fmt::Debug for Options {
+/// Called with each decision.
+#[derive(Clone)]
+pub(crate) struct Hook(pub(crate) Arc<HookFn>);
+
+type HookFn = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
+
+impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, on_error, remember_denials, remember_denials_for, batch, hook: _ } = self;
-        f.debug_struct("Options")
-            .field("prefix", prefix)
-            .field("on_error", on_error)
-            .field("remember_denials", remember_denials)
-            .field("remember_denials_for", remember_denials_for)
-            .field("batch", batch)
-            .finish_non_exhaustive()
+        f.write_str("Hook")
     }
 }

@@ -1,7 +1,6 @@
 //! A server or a cluster, as limiters use it.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,15 +10,14 @@ use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use crate::api::options::ServerOptions;
 use crate::local::buckets::Buckets;
 #[cfg(feature = "fake")]
-use crate::local::simulated::Simulated;
-use crate::transport::calls::{Answer, Calls, How};
+use crate::local::fake::Fake;
+use crate::transport::address::settings;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
-use crate::transport::link::settings;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
-use crate::transport::nodes::{Nodes, Topology};
 use crate::transport::sentinel::Sentinels;
+use crate::transport::{Topology, Transport};
 use crate::values::error::Error;
 use crate::values::request::{By, Request};
 
@@ -29,7 +27,7 @@ use crate::values::request::{By, Request};
 pub struct Server(Arc<Inner>);
 
 struct Inner {
-    calls: Calls,
+    transport: Transport,
     options: ServerOptions,
     local: Mutex<Buckets>,
     degraded: AtomicU64,
@@ -41,16 +39,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The URL is none.
+    /// The URL is invalid.
     pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
         Self::connect_with(url, ServerOptions::new())
     }
 
-    /// The same with these options.
-    ///
-    /// # Errors
-    ///
-    /// The URL is none.
+    /// As [`connect`](Self::connect), with these options.
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
         let node = Node::new(settings(url)?)?;
         Ok(Self::new(Topology::Single(node), Clock::real(), options))
@@ -71,7 +65,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// There is no URL of a sentinel, or a URL that is none.
+    /// There is no URL of a sentinel, or a URL is invalid.
     pub fn sentinel<T: IntoConnectionInfo>(
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
@@ -79,11 +73,7 @@ impl Server {
         Self::sentinel_with(master, sentinels, ServerOptions::new())
     }
 
-    /// The same with these options.
-    ///
-    /// # Errors
-    ///
-    /// There is no URL of a sentinel, or a URL that is none.
+    /// As [`sentinel`](Self::sentinel), with these options.
     pub fn sentinel_with<T: IntoConnectionInfo>(
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
@@ -100,32 +90,28 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// There is no URL, or one that is none.
+    /// There is no URL, or one is invalid.
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
         Self::cluster_with(urls, ServerOptions::new())
     }
 
-    /// The same with these options.
-    ///
-    /// # Errors
-    ///
-    /// There is no URL, or one that is none.
+    /// As [`cluster`](Self::cluster), with these options.
     pub fn cluster_with<T: IntoConnectionInfo>(
         urls: impl IntoIterator<Item = T>,
         options: ServerOptions,
     ) -> RedisResult<Self> {
         let seeds = urls.into_iter().map(settings).collect::<RedisResult<Vec<ConnectionInfo>>>()?;
-        Ok(Self::new(Topology::Cluster(Box::new(Cluster::new(seeds)?)), Clock::real(), options))
+        Ok(Self::new(Topology::Cluster(Cluster::new(seeds)?), Clock::real(), options))
     }
 
     #[cfg(feature = "fake")]
-    pub(crate) fn simulated(server: &Simulated, options: ServerOptions) -> Self {
-        Self::new(Topology::Single(Node::simulated(server)), Clock::Simulated(server.clone()), options)
+    pub(crate) fn fake(fake: &Fake, options: ServerOptions) -> Self {
+        Self::new(Topology::Single(Node::fake(fake)), Clock::Fake(fake.clone()), options)
     }
 
     fn new(topology: Topology, clock: Clock, options: ServerOptions) -> Self {
         Self(Arc::new(Inner {
-            calls: Calls::new(Nodes::new(topology, clock, options), options.fallback),
+            transport: Transport::new(topology, clock, options),
             options,
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
@@ -134,7 +120,7 @@ impl Server {
 
     /// Whether it is a cluster, where the names of one call have to share a hash tag.
     pub fn is_cluster(&self) -> bool {
-        self.0.calls.nodes().is_cluster()
+        self.0.transport.is_cluster()
     }
 
     /// How many decisions were made without the server, since the start.
@@ -150,48 +136,22 @@ impl Server {
         &self.0.options
     }
 
-    fn clock(&self) -> &Clock {
-        self.0.calls.nodes().clock()
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.0.transport
     }
 
-    /// The time since some moment in the past.
+    /// The time since 1970.
     pub(crate) fn now(&self) -> Duration {
-        self.clock().now()
-    }
-
-    /// Sleeps; the time of a fake passes at once.
-    pub(crate) async fn sleep(&self, time: Duration) {
-        self.clock().sleep(time).await;
-    }
-
-    /// Whether holds are renewed in the background.
-    pub(crate) fn renews_holds(&self) -> bool {
-        self.clock().is_real()
-    }
-
-    /// Runs it beside the caller.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.calls.nodes().spawn(task);
+        self.0.transport.clock().now()
     }
 
     /// Decides here, under the same limit.
     pub(crate) fn decide_locally(&self, request: &Request) -> Result<Value, Error> {
-        let now = self.clock().since_1970();
+        let now = self.now();
         let mut local = locked(&self.0.local);
         local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
-    }
-
-    /// Asks the server. A caller who stops waiting ends nothing but that: the call goes on, and a grant that nobody waits
-    /// for is given back.
-    pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
-        self.0.calls.ask(request, how, now).await
-    }
-
-    /// Sends what nobody waits for.
-    pub(crate) fn send_all(&self, requests: Vec<Request>) {
-        self.0.calls.send_all(requests);
     }
 }
 

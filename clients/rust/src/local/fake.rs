@@ -20,17 +20,28 @@
 //! It decides as the module does, to the micro-token. Its calendar begins at midnight UTC of January 1st, 2026, or when it
 //! is told, see [`Fake::at`]. Holds are not renewed in the background, and a reservation sleeps by advancing the time.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
+
+use redis::{Cmd, Value};
 
 use crate::api::options::ServerOptions;
 use crate::api::server::Server;
-use crate::local::simulated::Simulated;
+use crate::local::buckets::Buckets;
+use crate::transport::locked::locked;
+use crate::values::error::Failure;
+use crate::values::few::Few;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 
-/// Stands where a server stands; clones are the same one.
+/// A server in memory; clones are the same one.
 #[derive(Clone)]
-pub struct Fake(Simulated);
+pub struct Fake(Arc<Mutex<State>>);
+
+struct State {
+    is_away: bool,
+    buckets: Buckets,
+}
 
 impl Fake {
     /// One on which every bucket is full.
@@ -38,9 +49,12 @@ impl Fake {
         Self::at(SystemTime::UNIX_EPOCH + Duration::from_secs(YEAR_2026_S))
     }
 
-    /// The same, whose time begins at this moment, kept to the microsecond.
+    /// One whose time begins at this moment, kept to the microsecond.
     pub fn at(now: SystemTime) -> Self {
-        Self(Simulated::at(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()))
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut buckets = Buckets::unbounded();
+        buckets.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
+        Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
     }
 
     /// For [`Limiter::new`](crate::Limiter::new).
@@ -48,9 +62,9 @@ impl Fake {
         self.server_with(ServerOptions::new())
     }
 
-    /// The same with these options.
+    /// A server with these options.
     pub fn server_with(&self, options: ServerOptions) -> Server {
-        Server::simulated(&self.0, options)
+        Server::fake(self, options)
     }
 
     /// For [`sync::Limiter::new`](crate::sync::Limiter::new).
@@ -61,17 +75,33 @@ impl Fake {
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
     pub fn advance(&self, time: Duration) {
-        self.0.advance(time);
+        let us = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        let mut state = locked(&self.0);
+        state.buckets.now_us = state.buckets.now_us.saturating_add(us);
     }
 
-    /// Makes it answer nobody, or everybody again.
+    /// Makes it go away, or come back.
     pub fn set_away(&self, is_away: bool) {
-        self.0.set_away(is_away);
+        locked(&self.0).is_away = is_away;
     }
 
     /// Makes every bucket full.
     pub fn reset(&self) {
-        self.0.reset();
+        locked(&self.0).buckets.clear();
+    }
+
+    pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Few<Value>, Failure> {
+        let mut state = locked(&self.0);
+        if state.is_away {
+            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            return Err(Failure::NotConnected(refused.into()));
+        }
+        let replies = commands.iter().map(|command| state.buckets.run(command));
+        replies.collect::<Result<_, _>>().map(Few::Several).map_err(Failure::Replied)
+    }
+
+    pub(crate) fn since_1970(&self) -> Duration {
+        Duration::from_micros(locked(&self.0).buckets.now_us.try_into().unwrap_or(0))
     }
 }
 

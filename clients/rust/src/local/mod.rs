@@ -3,5 +3,3 @@
 pub(crate) mod buckets;
 #[cfg(feature = "fake")]
 pub mod fake;
-#[cfg(feature = "fake")]
-pub(crate) mod simulated;

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::future::{pending, Future};
-use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{mpsc, LazyLock, Mutex};
+use std::pin::Pin;
+use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
@@ -11,38 +11,22 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Timeout};
 
-use crate::transport::locked::locked;
-
 /// Runs one runtime, which no caller's work keeps from reading, and which outlives all runtimes of callers.
 static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     let handle = runtime.handle().clone();
-    start("tokenbucket", move || {
+    let carry = move || {
         IS_BACKGROUND.set(true);
-        runtime.block_on(pending::<()>());
-    });
+        runtime.block_on(pending::<()>())
+    };
+    thread::Builder::new().name("tokenbucket".to_owned()).spawn(carry).expect("a thread can be started");
     handle
 });
 
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// Runs hooks of what has no caller, such as renewals: a hook may wait for another call.
-static HOOKS: LazyLock<Mutex<mpsc::Sender<Hook>>> = LazyLock::new(|| {
-    let (sender, hooks) = mpsc::channel::<Hook>();
-    start("tokenbucket-hooks", move || {
-        for hook in hooks {
-            let _ = catch_unwind(AssertUnwindSafe(hook));
-        }
-    });
-    Mutex::new(sender)
-});
+pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-}
-
-fn start(name: &str, work: impl FnOnce() + Send + 'static) {
-    thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread can be started");
 }
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
@@ -50,14 +34,30 @@ pub(crate) fn is_here() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Runs a hook on the thread for those that have no caller's.
+/// Runs a hook of what has no caller, such as a renewal, on another thread: it may wait for another call.
 pub(crate) fn run_hook(hook: impl FnOnce() + Send + 'static) {
-    let _ = locked(&HOOKS).send(Box::new(hook));
+    BACKGROUND.spawn_blocking(hook);
 }
 
 /// Runs a task on the background thread.
 pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     BACKGROUND.spawn(task)
+}
+
+/// Runs work in the caller's task. If the caller leaves, it goes on in the background.
+pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    struct Detached<T: Send + 'static>(Option<Pending<T>>);
+
+    impl<T: Send + 'static> Drop for Detached<T> {
+        fn drop(&mut self) {
+            self.0.take().map(spawn);
+        }
+    }
+
+    let mut detached = Detached(None);
+    let value = detached.0.insert(Box::pin(work)).await;
+    detached.0 = None;
+    value
 }
 
 /// Sleeps by the clock of the background thread.

@@ -3,60 +3,50 @@
 use std::time::{Duration, Instant, SystemTime};
 
 #[cfg(feature = "fake")]
-use crate::local::simulated::Simulated;
+use crate::local::fake::Fake;
 use crate::transport::background;
 
 pub(crate) enum Clock {
-    Real {
-        began: Instant,
-        since_1970: Duration,
-    },
+    /// Steady from its first moment on, even if the system's clock is set.
+    Real { began: Instant, began_at: Duration },
     #[cfg(feature = "fake")]
-    Simulated(Simulated),
+    Fake(Fake),
 }
 
 impl Clock {
     pub(crate) fn real() -> Self {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self::Real { began: Instant::now(), since_1970 }
+        let began_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self::Real { began: Instant::now(), began_at }
     }
 
     pub(crate) fn is_real(&self) -> bool {
         matches!(self, Self::Real { .. })
     }
 
-    /// The time since some moment in the past.
+    /// The time since 1970.
     pub(crate) fn now(&self) -> Duration {
         match self {
-            Self::Real { began, .. } => began.elapsed(),
+            Self::Real { began, began_at } => *began_at + began.elapsed(),
             #[cfg(feature = "fake")]
-            Self::Simulated(server) => server.since_1970(),
+            Self::Fake(fake) => fake.since_1970(),
         }
     }
 
-    pub(crate) fn since_1970(&self) -> Duration {
-        match self {
-            Self::Real { began, since_1970 } => *since_1970 + began.elapsed(),
-            #[cfg(feature = "fake")]
-            Self::Simulated(server) => server.since_1970(),
-        }
-    }
-
-    /// For timers, which are of the real time alone.
+    /// For timers, which know only the real time.
     pub(crate) fn instant(&self, at: Duration) -> tokio::time::Instant {
         match self {
-            Self::Real { began, .. } => (*began + at).into(),
+            Self::Real { began, began_at } => (*began + at.saturating_sub(*began_at)).into(),
             #[cfg(feature = "fake")]
-            Self::Simulated(_) => tokio::time::Instant::now(),
+            Self::Fake(_) => tokio::time::Instant::now(),
         }
     }
 
-    /// Sleeps; simulated time passes at once.
+    /// Sleeps; the time of a fake passes at once.
     pub(crate) async fn sleep(&self, time: Duration) {
         match self {
             Self::Real { .. } => background::sleep(time).await,
             #[cfg(feature = "fake")]
-            Self::Simulated(server) => server.advance(time),
+            Self::Fake(fake) => fake.advance(time),
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::transport::address::at;
+use crate::transport::locked::locked;
 use crate::transport::node::Node;
 
 pub(crate) struct Cluster {
@@ -18,7 +19,7 @@ pub(crate) struct Cluster {
     like: ConnectionInfo,
     next_seed: AtomicUsize,
     known: Mutex<Known>,
-    /// Held by whoever asks where the slots are.
+    /// Locked while a task asks where the slots are.
     looking: tokio::sync::Mutex<()>,
 }
 
@@ -26,12 +27,12 @@ pub(crate) struct Cluster {
 struct Known {
     nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
-    /// How often somebody was asked.
+    /// How often a node replied.
     looks: u64,
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<ConnectionInfo>) -> RedisResult<Self> {
+    pub(crate) fn new(seeds: Vec<ConnectionInfo>) -> RedisResult<Arc<Self>> {
         let Some(like) = seeds.first().cloned() else {
             return Err((redis::ErrorKind::InvalidClientConfig, "a cluster needs a URL").into());
         };
@@ -39,20 +40,16 @@ impl Cluster {
         let nodes = seeds.iter().map(|node| (node.name.to_string(), node.clone())).collect();
         let known = Mutex::new(Known { nodes, ..Known::default() });
         let (next_seed, looking) = (AtomicUsize::new(0), tokio::sync::Mutex::default());
-        Ok(Self { seeds, like, next_seed, known, looking })
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Arc::new(Self { seeds, like, next_seed, known, looking }))
     }
 
     pub(crate) fn are_slots_unknown(&self) -> bool {
-        self.locked().looks == 0
+        locked(&self.known).looks == 0
     }
 
-    /// The node of the key; a seed while nobody knows.
+    /// Returns the node of the key; a seed while that is unknown.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
-        let known = self.locked().of_slots.get(&Slot::for_key(key)).cloned();
+        let known = locked(&self.known).of_slots.get(&Slot::for_key(key)).cloned();
         known.unwrap_or_else(|| {
             let next = self.next_seed.load(Ordering::Relaxed);
             self.seeds[next % self.seeds.len()].clone()
@@ -65,17 +62,17 @@ impl Cluster {
         let (host, port) = address.rsplit_once(':')?;
         let node = self.node_at(host, port.parse().ok()?, asked)?;
         if error.code() == Some("MOVED") {
-            self.locked().of_slots.insert(Slot::new(slot)?, node.clone());
+            locked(&self.known).of_slots.insert(Slot::new(slot)?, node.clone());
         }
         Some(node)
     }
 
-    /// An address without a host is that of the node which told it.
+    /// Returns the node at this address, which without a host is that of `teller`.
     fn node_at(&self, host: &str, port: u16, teller: &Node) -> Option<Arc<Node>> {
         let host = if host.is_empty() { teller.name.rsplit_once(':')?.0 } else { host };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let info = at(&self.like, host, port);
-        let mut known = self.locked();
+        let mut known = locked(&self.known);
         if let Some(node) = known.nodes.get(&info.addr().to_string()) {
             return Some(node.clone());
         }
@@ -85,17 +82,17 @@ impl Cluster {
     }
 
     /// Asks one node after the other where the slots are, until one answers.
-    pub(crate) async fn look(&self) {
-        let looks = self.locked().looks;
+    pub(crate) async fn look(self: Arc<Self>) {
+        let looks = locked(&self.known).looks;
         let _only_one = self.looking.lock().await;
-        if self.locked().looks != looks {
+        if locked(&self.known).looks != looks {
             return;
         }
-        let nodes: Vec<Arc<Node>> = self.locked().nodes.values().cloned().collect();
+        let nodes: Vec<Arc<Node>> = locked(&self.known).nodes.values().cloned().collect();
         for node in nodes {
             let Some(reply) = node.ask_for_slots().await else { continue };
-            // Who may not ask is told by redirections.
-            self.locked().looks += 1;
+            // A user that may not ask learns by redirections.
+            locked(&self.known).looks += 1;
             if let Ok(reply) = reply.extract_error() {
                 self.read(reply, &node);
                 return;
@@ -113,7 +110,7 @@ impl Cluster {
             let Some(node) = self.node_at(&host, port, teller) else { return };
             of_slots.extend(slots.filter_map(Slot::new).map(|slot| (slot, node.clone())));
         }
-        self.locked().of_slots = of_slots;
+        locked(&self.known).of_slots = of_slots;
     }
 }
 

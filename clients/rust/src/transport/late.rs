@@ -1,24 +1,41 @@
-//! Grants that come when their calls have been decided without them.
+//! Grants that come when their calls have been decided without them, or when their callers have left.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::transport::background::timeout;
-use crate::transport::calls::Calls;
-use crate::values::error::{Late, Replies};
+use redis::{RedisResult, Value};
+
+use crate::transport::background::{sleep, timeout};
+use crate::transport::calls::{Answer, How};
+use crate::transport::connections::Waiter;
+use crate::transport::node::{Node, LOG};
+use crate::transport::reply::{Replies, Sending};
+use crate::transport::Transport;
+use crate::values::error::{Error, Failure};
+use crate::values::few::Few;
 use crate::values::request::Request;
 
 /// A reply that comes later is not read.
 const LATE_WITHIN: Duration = Duration::from_secs(60);
 /// In this time a server that is back executes what it had received before.
 const EXECUTED_WITHIN: Duration = Duration::from_secs(1);
+/// After this time a call that waits is told again to leave, and then after twice the time: it or its reply may be on the
+/// way.
+const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// What is given back is sent so often while the server is away: for ten minutes.
+const MOST_TRIES: u32 = 1200;
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 
 /// Gives back what a late reply grants when it is dropped, unless its call keeps it.
 pub(crate) struct LateGrant(Option<Box<Owed>>);
 
 struct Owed {
-    calls: Calls,
+    transport: Transport,
+    node: Arc<Node>,
     request: Request,
-    replies: Late,
+    /// None if no reply can arrive any longer.
+    pending: Option<Replies>,
+    waiter: Option<Box<Waiter>>,
 }
 
 impl LateGrant {
@@ -26,10 +43,19 @@ impl LateGrant {
         Self(None)
     }
 
-    /// `replies` is `None` if no reply can arrive any longer.
-    pub(crate) fn new(calls: &Calls, request: &Request, replies: Option<Replies>) -> Self {
-        let replies = Late::new(replies);
-        Self(Some(Box::new(Owed { calls: calls.clone(), request: request.clone(), replies })))
+    pub(super) fn new(
+        transport: &Transport,
+        node: &Arc<Node>,
+        request: &Request,
+        pending: Option<Replies>,
+        waiter: Option<Box<Waiter>>,
+    ) -> Self {
+        // Without a reply only a hold can be found again, by its id.
+        if !request.takes() || pending.is_none() && request.undo_hold().is_none() {
+            return Self(None);
+        }
+        let (transport, node, request) = (transport.clone(), node.clone(), request.clone());
+        Self(Some(Box::new(Owed { transport, node, request, pending, waiter })))
     }
 
     /// Leaves the grant to a call that was let through.
@@ -41,24 +67,94 @@ impl LateGrant {
 impl Drop for LateGrant {
     fn drop(&mut self) {
         if let Some(owed) = self.0.take() {
-            let calls = owed.calls.clone();
-            calls.nodes().spawn(owed.give_back());
+            owed.transport.clone().spawn(owed.give_back());
         }
     }
 }
 
 impl Owed {
     async fn give_back(self: Box<Self>) {
-        let Self { calls, request, replies } = *self;
-        if let Some(replies) = replies.take() {
-            if let Ok(Ok(replies)) = timeout(LATE_WITHIN, replies).await {
-                return calls.send_all(request.undo(&replies));
-            }
+        let Self { transport, node, request, pending, waiter } = *self;
+        let replies = match (pending, waiter) {
+            (None, _) => None,
+            (Some(pending), None) => timeout(LATE_WITHIN, pending).await.ok(),
+            (Some(pending), Some(waiter)) => transport.leave(&node, &request, pending, waiter).await,
+        };
+        if let Some(Ok(replies)) = replies {
+            return transport.send_all(request.undo(&replies));
         }
-        // Without a reply only a hold can be found again, by its id.
         let Some(settle) = request.undo_hold() else { return };
-        calls.send_until_done(&settle).await;
-        calls.nodes().clock().sleep(EXECUTED_WITHIN).await;
-        calls.send_until_done(&settle).await;
+        transport.send_until_done(&settle).await;
+        // The server may execute the call after that.
+        sleep(EXECUTED_WITHIN).await;
+        transport.send_until_done(&settle).await;
+    }
+}
+
+impl Transport {
+    /// Ends a wait, and returns its reply. The server ends it by the client's id: closing the connection would lose a grant
+    /// that is on its way.
+    async fn leave(
+        &self,
+        node: &Arc<Node>,
+        request: &Request,
+        mut pending: Replies,
+        waiter: Box<Waiter>,
+    ) -> Option<RedisResult<Few<Value>>> {
+        let mut reply = timeout(Duration::ZERO, pending.as_mut()).await.ok();
+        let mut pause = LEAVE_AGAIN_AFTER;
+        while let (None, Some(id)) = (&reply, waiter.id.filter(|_| pause < LATE_WITHIN / 2)) {
+            let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
+            let commands = vec![request.to_nothing(), unblock];
+            if let Err(Failure::Replied(_)) = self.attempt(node, commands, Sending::default()).await {
+                // The user may not: the connection is closed.
+                return None;
+            }
+            reply = timeout(pause, pending.as_mut()).await.ok();
+            pause *= 2;
+        }
+        if reply.is_some() {
+            node.connections.keep(*waiter);
+        }
+        reply
+    }
+
+    /// Gives back what was granted to a caller that has left.
+    pub(super) fn undo(&self, request: &Request, answer: Result<Answer, Error>) {
+        if let Ok(Answer::Replies(replies)) = answer {
+            self.send_all(request.undo(&replies));
+        }
+    }
+
+    /// Sends what no call waits for.
+    pub(crate) fn send_all(&self, requests: Vec<Request>) {
+        if requests.is_empty() {
+            return;
+        }
+        let transport = self.clone();
+        self.spawn(async move {
+            for request in requests {
+                transport.send_until_done(&request).await;
+            }
+        });
+    }
+
+    /// Sends what no call waits for once the server is back. To settle twice does no harm where nothing was used.
+    async fn send_until_done(&self, request: &Request) {
+        let mut tries = if self.clock().is_real() { MOST_TRIES } else { 1 };
+        let failure = loop {
+            let why = match self.run(request, How::default(), request.is_repeatable()).await {
+                Ok(Answer::Away(node, _)) => node.failure(),
+                Ok(Answer::Lost(node)) if request.needs_the_module() => node.failure(),
+                Ok(_) => return,
+                Err(error) => break error.to_string(),
+            };
+            tries -= 1;
+            if tries == 0 {
+                break why;
+            }
+            self.clock().sleep(BETWEEN_TRIES).await;
+        };
+        log::warn!(target: LOG, "tokens were not given back: {failure}");
     }
 }

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{ConnectionInfo, RedisResult, Value};
+use redis::{Client, ConnectionInfo, RedisResult, Value};
 
 #[cfg(feature = "fake")]
-use crate::local::simulated::Simulated;
+use crate::local::fake::Fake;
 use crate::transport::background::timeout;
 use crate::transport::clock::Clock;
-use crate::transport::link::Link;
+use crate::transport::connections::{Connections, Target};
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
 use crate::values::error::Failure;
@@ -25,7 +25,7 @@ const SLOTS_WITHIN: Duration = Duration::from_secs(1);
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
 
-/// States of a node.
+/// The node decides on calls.
 const DECIDES: u8 = 0;
 const AWAY: u8 = 1;
 /// It was away, answers, and has not decided since: it may want a password, or lack the module.
@@ -35,17 +35,11 @@ const ANSWERS: u8 = 2;
 pub(crate) struct Node {
     /// `host:port`, or the name of the master.
     pub(crate) name: Arc<str>,
-    pub(crate) wire: Wire,
+    pub(crate) connections: Arc<Connections>,
     /// In microseconds.
     heard_us: AtomicU64,
     state: AtomicU8,
     circuit: Mutex<Circuit>,
-}
-
-pub(crate) enum Wire {
-    Redis(Arc<Link>),
-    #[cfg(feature = "fake")]
-    Simulated(Simulated),
 }
 
 #[derive(Default)]
@@ -59,46 +53,33 @@ struct Circuit {
     lacks_module: bool,
     /// Until when the script decides without the module being looked for.
     script_until: Duration,
-    /// At how many connections that was found.
+    /// On which connection that was found.
     script_since: u64,
 }
 
-/// Who finds out whether a node is back. Whoever gives up in between leaves it to the next.
+/// The right to find out whether a node is back. Dropped, it goes to the next call.
 pub(crate) struct Probe(Option<Arc<Node>>);
 
 impl Node {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Arc<Self>> {
-        Ok(Arc::new(Self::with(info.addr().to_string(), Wire::Redis(Arc::new(Link::new(info)?)))))
+        let name = info.addr().to_string();
+        Ok(Self::with(name, Target::Server(Client::open(info)?)))
     }
 
     /// The master, wherever it is.
     pub(crate) fn master_of(sentinels: Sentinels) -> Arc<Self> {
-        let name = format!("master {}", sentinels.master);
-        Arc::new(Self::with(name, Wire::Redis(Arc::new(Link::to_master_of(sentinels)))))
+        Self::with(format!("master {}", sentinels.master), Target::MasterOf(sentinels))
     }
 
     #[cfg(feature = "fake")]
-    pub(crate) fn simulated(server: &Simulated) -> Arc<Self> {
-        Arc::new(Self::with("the fake".to_owned(), Wire::Simulated(server.clone())))
+    pub(crate) fn fake(fake: &Fake) -> Arc<Self> {
+        Self::with("the fake".to_owned(), Target::Fake(fake.clone()))
     }
 
-    fn with(name: String, wire: Wire) -> Self {
+    fn with(name: String, target: Target) -> Arc<Self> {
         let (heard_us, state) = (AtomicU64::new(0), AtomicU8::new(DECIDES));
-        Self { name: name.into(), wire, heard_us, state, circuit: Mutex::default() }
-    }
-
-    /// None of a simulated one.
-    #[cfg_attr(not(feature = "fake"), allow(clippy::unnecessary_wraps))]
-    pub(crate) fn link(&self) -> Option<&Arc<Link>> {
-        match &self.wire {
-            Wire::Redis(link) => Some(link),
-            #[cfg(feature = "fake")]
-            Wire::Simulated(_) => None,
-        }
-    }
-
-    pub(crate) fn is_simulated(&self) -> bool {
-        self.link().is_none()
+        let connections = Arc::new(Connections::new(target));
+        Arc::new(Self { name: name.into(), connections, heard_us, state, circuit: Mutex::default() })
     }
 
     pub(crate) fn hear(&self, now: Duration) {
@@ -125,26 +106,11 @@ impl Node {
         format!("{}: {why}", self.name)
     }
 
-    fn connections(&self) -> u64 {
-        match &self.wire {
-            Wire::Redis(link) => link.connections(),
-            #[cfg(feature = "fake")]
-            Wire::Simulated(_) => 0,
-        }
-    }
-
     /// The reply to CLUSTER SLOTS, an error of the server too; None if there is none in time.
-    #[cfg_attr(not(feature = "fake"), allow(clippy::infallible_destructuring_match))]
     pub(crate) async fn ask_for_slots(&self) -> Option<Value> {
-        let link = match &self.wire {
-            Wire::Redis(link) => link,
-            #[cfg(feature = "fake")]
-            Wire::Simulated(_) => return None,
-        };
         let asking = async {
-            let mut outcome = link.connect(|_| {});
-            let mut live = outcome.wait_for(Option::is_some).await.ok()?.clone()?.ok()?;
-            live.send(&[redis::cmd("CLUSTER").arg("SLOTS").take()]).await.ok()?.pop()
+            let mut connection = self.connections.connect(|_| {}).await.ok()?;
+            connection.send_one(redis::cmd("CLUSTER").arg("SLOTS")).await.ok()
         };
         timeout(SLOTS_WITHIN, asking).await.ok().flatten()
     }
@@ -204,16 +170,16 @@ impl Node {
     }
 
     pub(crate) fn script_decides(&self, clock: &Clock) -> bool {
-        let (now, connections) = (clock.now(), self.connections());
+        let (now, connection) = (clock.now(), self.connections.number());
         let circuit = locked(&self.circuit);
-        circuit.lacks_module && now < circuit.script_until && connections == circuit.script_since
+        circuit.lacks_module && now < circuit.script_until && connection == circuit.script_since
     }
 
     pub(crate) fn let_script_decide(&self, clock: &Clock) {
-        let (now, connections) = (clock.now(), self.connections());
+        let (now, connection) = (clock.now(), self.connections.number());
         let mut circuit = locked(&self.circuit);
         circuit.script_until = now + BETWEEN_LOOKS_FOR_THE_MODULE;
-        circuit.script_since = connections;
+        circuit.script_since = connection;
         if !std::mem::replace(&mut circuit.lacks_module, true) {
             log::warn!(target: LOG, "{} has no tokenbucket module: the script decides until it has", self.name);
         }

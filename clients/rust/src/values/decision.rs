@@ -7,7 +7,7 @@ use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::values::limit::Limit;
 
-/// An answer to the question whether somebody may go on.
+/// Says whether the caller may go on, and when it should try again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -17,9 +17,9 @@ pub struct Decision {
     pub granted: u64,
     /// Whole tokens left; negative while the bucket is in debt.
     pub remaining: i64,
-    /// Denied: the same call is allowed after so long if nobody else takes, and not a millisecond earlier; -1
-    /// if never, because it costs more than the bucket ever holds. Of a reservation, how long to wait before
-    /// acting; of a charge, how long until the bucket is out of debt.
+    /// After a denial, the time until the same call is allowed if no other call takes, and not a millisecond earlier; -1
+    /// if never, because it costs more than the bucket ever holds. After a reservation, the time to wait before acting;
+    /// after a charge, the time until the bucket is out of debt.
     pub retry_after_ms: i64,
     /// Until the bucket is full; -1 if it never will be by itself.
     pub reset_after_ms: i64,
@@ -38,7 +38,7 @@ impl Decision {
         self.retry_after_ms.try_into().ok().map(Duration::from_millis)
     }
 
-    /// How long to wait in whole seconds, rounded up so that nobody comes back too early.
+    /// How long to wait in whole seconds, rounded up so that no caller comes back too early.
     pub fn retry_after_s(&self) -> Option<u64> {
         self.retry_after().map(whole_seconds)
     }
@@ -46,9 +46,9 @@ impl Decision {
     /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
     /// `Retry-After` if it is denied.
     ///
-    /// `jitter` 0.5 makes `Retry-After` up to half as long again, so that those who were denied together do not come
-    /// back together; never shorter. It is left out where waiting does not help. Nothing is said about a bucket that
-    /// nobody has looked at.
+    /// `jitter` 0.5 makes `Retry-After` up to half as long again, so that callers denied together do not come
+    /// back together; never shorter. It is left out where waiting does not help. A decision
+    /// without the server says nothing about the bucket.
     pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {
@@ -75,12 +75,12 @@ impl Decision {
         Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
     }
 
-    /// Of a call whose reply was lost.
+    /// Decides on a call whose reply was lost.
     pub(crate) fn of_lost_call() -> Self {
         Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
     }
 
-    /// The decision as it stands so much later, if nobody acted.
+    /// Returns the decision as it stands after that time, if no call changed the bucket.
     pub(crate) fn later(self, passed: Duration, least_ms: i64) -> Self {
         let passed_ms = saturating(passed.as_millis());
         let less = |ms: i64| if ms > 0 { (ms - passed_ms).max(least_ms) } else { ms };
@@ -90,17 +90,13 @@ impl Decision {
 
 impl FromRedisValue for Decision {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let (granted, remaining, retry_after_ms, reset_after_ms) = match value {
-            Value::Array(fields) => match fields[..] {
-                // What every reply is; the general way takes ten times as long.
-                [Value::Int(granted @ 0..), Value::Int(remaining), Value::Int(retry), Value::Int(reset)] => {
-                    (granted.unsigned_abs(), remaining, retry, reset)
-                }
-                _ => FromRedisValue::from_redis_value(Value::Array(fields))?,
-            },
-            value => FromRedisValue::from_redis_value(value)?,
+        let Value::Array(fields) = value else { return Err("the reply is not an array".into()) };
+        let [Value::Int(granted @ 0..), Value::Int(remaining), Value::Int(retry_after_ms), Value::Int(reset_after_ms)] =
+            fields[..]
+        else {
+            return Err("the reply is not four numbers".into());
         };
-        let allowed = granted > 0;
+        let (allowed, granted) = (granted > 0, granted.unsigned_abs());
         Ok(Self { allowed, granted, remaining, retry_after_ms, reset_after_ms, ..Self::default() })
     }
 }
@@ -111,7 +107,7 @@ impl FromRedisValue for Decision {
 pub struct JointDecision {
     /// What holds for all: the tightest of each field.
     pub binding: Decision,
-    /// Each bucket's own, in the order of the call; empty when nobody was asked.
+    /// Each bucket's own, in the order of the call; empty if the policy decided, or a remembered denial.
     pub each: Vec<Decision>,
 }
 
@@ -158,7 +154,7 @@ fn saturating(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-/// What nobody can foresee; std draws its keys from the operating system.
+/// Draws unforeseeable bits: std takes its keys from the operating system.
 pub(crate) fn random_bits() -> u64 {
     RandomState::new().hash_one(0)
 }

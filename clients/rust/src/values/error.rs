@@ -1,13 +1,11 @@
 //! What goes wrong, and whose fault it is.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError, RedisResult, Value};
+use redis::{ErrorKind, ParsingError, RedisError};
 
-use crate::transport::detached::Pending;
-use crate::transport::locked::locked;
+use crate::transport::late::LateGrant;
 use crate::values::decision::JointDecision;
 use crate::values::limit::LimitError;
 
@@ -65,6 +63,12 @@ impl Error {
     }
 }
 
+impl From<ParsingError> for Error {
+    fn from(error: ParsingError) -> Self {
+        Self::Refused { server: "the server".to_owned(), error: error.into() }
+    }
+}
+
 impl From<LimitError> for Error {
     fn from(error: LimitError) -> Self {
         Self::BadArgument(error.to_string())
@@ -99,43 +103,26 @@ impl std::error::Error for Error {
     }
 }
 
-/// Replies that may still arrive.
-pub(crate) type Replies = Pending<RedisResult<Vec<Value>>>;
-
-/// Holds the replies that may still arrive for a call that no longer waits, until somebody takes them.
-pub(crate) struct Late(Mutex<Option<Replies>>);
-
-impl Late {
-    pub(crate) fn new(replies: Option<Replies>) -> Self {
-        Self(Mutex::new(replies))
-    }
-
-    pub(crate) fn take(&self) -> Option<Replies> {
-        locked(&self.0).take()
-    }
-}
-
-impl fmt::Debug for Late {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Late")
-    }
-}
-
 /// Why a request has no reply of use.
-#[derive(Debug)]
 pub(crate) enum Failure {
     /// Not sent: the connection is being made, which takes longer than a caller waits.
     Connecting,
     /// Not sent: there is no connection.
     NotConnected(RedisError),
-    /// Sent, and nothing came from the server for so long.
-    Silent(Duration, Late),
-    /// Sent long ago; others are answered meanwhile.
-    TooOld(Late),
-    /// Sent, and the connection broke.
-    Broken(RedisError),
+    /// Sent, and perhaps executed.
+    Unanswered(Why, LateGrant),
     /// The server's reply is an error.
     Replied(RedisError),
+}
+
+/// Why a call waits for its reply no longer.
+pub(crate) enum Why {
+    /// Nothing came from the server for so long.
+    Silent(Duration),
+    /// It was sent long ago; others are answered meanwhile.
+    TooOld,
+    /// The connection broke.
+    Broken(RedisError),
 }
 
 impl Failure {
@@ -151,32 +138,10 @@ impl Failure {
         detail.is_some_and(|text| text.starts_with("unknown command"))
     }
 
-    /// Whether a call that must happen once may have happened.
-    pub(crate) fn may_have_happened(&self) -> bool {
-        matches!(self, Self::Silent(..) | Self::TooOld(_) | Self::Broken(_))
-    }
-
-    /// Adds the replies that may still arrive.
-    pub(crate) fn with_late(self, replies: Option<Replies>) -> Self {
-        match self {
-            Self::Silent(timeout, _) => Self::Silent(timeout, Late::new(replies)),
-            Self::TooOld(_) => Self::TooOld(Late::new(replies)),
-            other => other,
-        }
-    }
-
-    /// Takes the replies that may still arrive.
-    pub(crate) fn late(&self) -> Option<Replies> {
-        match self {
-            Self::Silent(_, late) | Self::TooOld(late) => late.take(),
-            _ => None,
-        }
-    }
-
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Connecting | Self::TooOld(_) => Fault::Nobodys,
-            Self::Silent(..) | Self::Broken(_) => Fault::Away,
+            Self::Connecting | Self::Unanswered(Why::TooOld, _) => Fault::Nobodys,
+            Self::Unanswered(..) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
         }
     }
@@ -186,9 +151,13 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connecting => f.write_str("connecting takes longer than the timeout"),
-            Self::Silent(timeout, _) => write!(f, "no answer within {} ms", timeout.as_millis()),
-            Self::TooOld(_) => f.write_str("no answer, while other calls are answered"),
-            Self::NotConnected(error) | Self::Broken(error) | Self::Replied(error) => error.fmt(f),
+            Self::Unanswered(Why::Silent(timeout), _) => {
+                write!(f, "no answer within {} ms", timeout.as_millis())
+            }
+            Self::Unanswered(Why::TooOld, _) => f.write_str("no answer, while other calls are answered"),
+            Self::NotConnected(error) | Self::Unanswered(Why::Broken(error), _) | Self::Replied(error) => {
+                error.fmt(f)
+            }
         }
     }
 }
@@ -197,7 +166,7 @@ impl fmt::Display for Failure {
 pub(crate) enum Fault {
     /// The call would be wrong the next time as well.
     Callers,
-    /// Nobody answers, or nobody who decides.
+    /// The server does not answer, or cannot decide.
     Away,
     /// The server is there and refuses this write, which says nothing about the next.
     Refusing,

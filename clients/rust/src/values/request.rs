@@ -25,10 +25,10 @@ impl Amount {
         self.0 == 0.0
     }
 
-    /// As a word of a command, in which `argument` is its name.
-    pub(crate) fn word(self, argument: &str) -> Result<Word, Error> {
+    /// Checks that an argument of this name is a number of tokens.
+    pub(crate) fn checked(self, argument: &str) -> Result<Self, Error> {
         if (0.0..=MOST_TOKENS).contains(&self.0) {
-            return Ok(Word::Tokens(self));
+            return Ok(self);
         }
         Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
     }
@@ -45,36 +45,18 @@ impl fmt::Display for Amount {
     }
 }
 
-impl From<f64> for Amount {
-    fn from(tokens: f64) -> Self {
-        Self(tokens)
-    }
+macro_rules! amounts_of {
+    ($($number:ty)*) => {$(
+        /// Exact up to 2^53, far above the 10^12 tokens that the server allows.
+        impl From<$number> for Amount {
+            fn from(tokens: $number) -> Self {
+                Self(tokens as f64)
+            }
+        }
+    )*};
 }
 
-impl From<i32> for Amount {
-    fn from(tokens: i32) -> Self {
-        Self(tokens.into())
-    }
-}
-
-impl From<u32> for Amount {
-    fn from(tokens: u32) -> Self {
-        Self(tokens.into())
-    }
-}
-
-/// Exact up to 2^53, far above the 10^12 tokens that the server allows.
-impl From<u64> for Amount {
-    fn from(tokens: u64) -> Self {
-        Self(tokens as f64)
-    }
-}
-
-impl From<usize> for Amount {
-    fn from(tokens: usize) -> Self {
-        Self(tokens as f64)
-    }
-}
+amounts_of!(f64 i32 u32 u64 usize);
 
 /// One of several buckets that are taken from, or held, all together or not at all.
 ///
@@ -93,23 +75,12 @@ impl Part {
     }
 }
 
-/// A number behind the limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Word {
-    Tokens(Amount),
-    Number(u64),
-}
-
-impl ToRedisArgs for Word {
+impl ToRedisArgs for Amount {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let whole = match self {
-            Self::Tokens(amount) => amount.as_whole(),
-            Self::Number(number) => Some(*number),
-        };
-        match (whole, self) {
-            (None, Self::Tokens(amount)) => out.write_arg_fmt(amount),
+        match self.as_whole() {
             // Much cheaper than of a float.
-            (whole, _) => whole.unwrap_or_default().write_redis_args(out),
+            Some(whole) => whole.write_redis_args(out),
+            None => out.write_arg_fmt(self),
         }
     }
 }
@@ -135,9 +106,9 @@ struct Bucket {
 }
 
 /// What is behind the limit.
-pub(crate) type Words = [Option<Word>; 2];
+pub(crate) type Words = [Option<Amount>; 2];
 
-/// Who runs a request.
+/// What runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By<'a> {
     Module,
@@ -158,16 +129,16 @@ impl Request {
         parts: &[Part],
     ) -> Result<Self, Error> {
         let bucket = |part: &Part| {
-            let words = [Some(part.amount.word("amount")?), None];
+            let words = [Some(part.amount.checked("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
         let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
         Ok(Self { operation, before: Some(before), buckets: Few::Several(buckets), with_peek: false })
     }
 
-    /// Takes up to so many, and tells in the same write when one more is there.
+    /// Takes up to `most`, and asks in the same write when one more is there.
     pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
-        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(Word::Number(most)), None]) }
+        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(most.into()), None]) }
     }
 
     /// Makes the bucket full.
@@ -180,7 +151,7 @@ impl Request {
         self.buckets.first().map_or("", |bucket| &bucket.key)
     }
 
-    /// The same, of the script.
+    /// By which the script finds its node.
     pub(crate) fn script_key(&self) -> String {
         script_key(self.key())
     }
@@ -204,19 +175,15 @@ impl Request {
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
         match (self.operation, &self.buckets[..]) {
-            ("TB.TAKEUPTO", [Bucket { words: [Some(Word::Number(most)), _], .. }]) => *most,
+            ("TB.TAKEUPTO", [Bucket { words: [Some(most), _], .. }]) => most.as_whole().unwrap_or(0),
             _ => 1,
         }
     }
 
-    /// Whether it is one command of the module that may be sent again.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.is_repeatable() && self.is_of_the_module() && !self.with_peek
-    }
-
-    /// That command.
-    pub(crate) fn to_plain(&self) -> Cmd {
-        self.to_command(self.operation)
+    /// The command that it is, if it is one of the module that may be sent again.
+    pub(crate) fn to_plain(&self) -> Option<Cmd> {
+        let is_plain = self.is_repeatable() && self.is_of_the_module() && !self.with_peek;
+        is_plain.then(|| self.to_command(self.operation))
     }
 
     /// The commands that it is, for one write.
@@ -227,7 +194,7 @@ impl Request {
         };
         let mut commands = vec![own(self.operation)];
         if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
-            let words = [Some(Word::Number(1)), None];
+            let words = [Some(1.into()), None];
             let peek = Self::one("TB.PEEK", bucket.key.clone(), &bucket.limit, words);
             commands.extend(peek.to_commands(by));
         }
@@ -240,7 +207,7 @@ impl Request {
         let mut waiting = self.clone();
         match (&mut waiting.before, waiting.buckets.first_mut()) {
             (Some(before), _) => before.push(max_wait_ms.to_string()),
-            (None, Some(bucket)) => bucket.words[1] = Some(Word::Number(max_wait_ms)),
+            (None, Some(bucket)) => bucket.words[1] = Some(max_wait_ms.into()),
             (None, None) => {}
         }
         waiting.to_command(&self.waiting_name())
@@ -265,15 +232,20 @@ impl Request {
         format!("TB.B{}", without_prefix(self.operation))
     }
 
-    /// What the reply decides, over all buckets.
-    pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
-        let reply = replies.first()?;
-        match self.before {
-            None => Decision::from_redis_value_ref(reply).ok(),
-            Some(_) => JointDecision::from_redis_value_ref(reply).ok().map(|decision| decision.binding),
-        }
+    /// Reads the reply.
+    pub(crate) fn read(&self, reply: Value) -> Result<JointDecision, Error> {
+        Ok(match self.before {
+            None => JointDecision::of(Decision::from_redis_value(reply)?),
+            Some(_) => JointDecision::from_redis_value(reply)?,
+        })
     }
 
+    /// Returns what the replies decide, over all buckets.
+    pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
+        self.read(replies.first()?.clone()).ok().map(|decision| decision.binding)
+    }
+
+    /// One command, of this name.
     fn to_command(&self, operation: &str) -> Cmd {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
@@ -305,24 +277,28 @@ impl Request {
         command
     }
 
-    /// The requests that give back what was granted to a caller who is gone.
+    /// The requests that give back what was granted to a caller that has left.
     pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
-        let Some(reply) = replies.first() else { return Vec::new() };
-        let give = |bucket: &Bucket, amount: Word| {
-            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [Some(amount), None])
+        let Some(decision) = self.binding(replies).filter(|decision| decision.allowed) else {
+            return Vec::new();
         };
-        let is_granted = || self.binding(replies).is_some_and(|decision| decision.allowed);
+        let give = |bucket: &Bucket| {
+            let taken = match self.operation {
+                "TB.TAKEUPTO" => Some(decision.granted.into()),
+                _ => bucket.words[0],
+            };
+            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [taken, None])
+        };
         match self.operation {
-            "TB.TAKE" | "TB.RESERVE" | "TB.MTAKE" if is_granted() => {
-                self.buckets.iter().filter_map(|bucket| Some(give(bucket, bucket.words[0]?))).collect()
-            }
-            "TB.TAKEUPTO" if is_granted() => {
-                let granted = Decision::from_redis_value_ref(reply).map_or(0, |decision| decision.granted);
-                self.buckets.iter().map(|bucket| give(bucket, Word::Number(granted))).collect()
-            }
-            "TB.MHOLD" if is_granted() => self.settle_unused().into_iter().collect(),
+            "TB.MHOLD" => self.settle_unused().into_iter().collect(),
+            _ if self.takes() => self.buckets.iter().map(give).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Whether there is something to give back if it was granted.
+    pub(crate) fn takes(&self) -> bool {
+        matches!(self.operation, "TB.TAKE" | "TB.TAKEUPTO" | "TB.RESERVE" | "TB.MTAKE" | "TB.MHOLD")
     }
 
     /// What ends the hold that this may have made.
@@ -333,7 +309,7 @@ impl Request {
     /// Ends the hold that this has made.
     fn settle_unused(&self) -> Option<Self> {
         let id = self.before.as_ref()?.last()?.clone();
-        let unused = |bucket: &Bucket| Bucket { words: [Some(Word::Number(0)), None], ..bucket.clone() };
+        let unused = |bucket: &Bucket| Bucket { words: [Some(0.into()), None], ..bucket.clone() };
         let buckets = Few::Several(self.buckets.iter().map(unused).collect());
         Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
     }

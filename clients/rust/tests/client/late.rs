@@ -106,6 +106,28 @@ async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
     }
 }
 
+/// The server reads what gives the token before it sees that anyone left.
+#[tokio::test]
+async fn a_wait_that_is_granted_after_the_policy_decided_is_given_back() {
+    let server = Server::start();
+    let limiter = hurried(&server, STILL);
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    let waits = limiter.with_max_wait(LONG);
+    let call = tokio::spawn(async move { waits.take("a", 1).await.unwrap() });
+    let waiting =
+        async || ask::<String>(&server, &["INFO", "everything"]).contains("tokenbucket_waiting:1\r");
+    wait_for("a call that waits", SOON, waiting).await;
+    let mut other = server.connection();
+    server.signal("STOP");
+    let give = redis::cmd("TB.GIVE").arg("tb:a").arg(&["1", STILL, "1"]).take();
+    let giving = thread::spawn(move || give.exec(&mut other).unwrap());
+    let denied = call.await.unwrap();
+    assert!(!denied.allowed && denied.degraded, "{denied:?}");
+    server.signal("CONT");
+    giving.join().unwrap();
+    full(&server, STILL).await;
+}
+
 #[test]
 fn many_runtimes_share_one_connection() {
     let server = Server::start();

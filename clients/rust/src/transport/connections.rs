@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError,
+    RedisResult, Value,
 };
 use tokio::sync::{watch, Semaphore, SemaphorePermit};
 
+#[cfg(feature = "fake")]
+use crate::local::fake::Fake;
 use crate::transport::address::{timed_out, without_password};
 use crate::transport::background::spawn;
 use crate::transport::locked::locked;
@@ -24,22 +25,23 @@ const MOST_IN_A_QUEUE: usize = 100_000;
 const MOST_IDLE_WAITERS: usize = 64;
 const MOST_CONNECTING: usize = 32;
 
-pub(crate) struct Link {
+pub(crate) struct Connections {
     target: Target,
-    state: Mutex<Option<State>>,
-    connections: AtomicU64,
+    shared: Mutex<Shared>,
     next_number: AtomicU64,
     /// Those of calls that have waited, the last used at the end.
     idle_waiters: Mutex<Vec<Waiter>>,
-    /// Of those that connect at a time: all at once would take longer than each may.
+    /// Bounds how many connect at a time: all at once would take longer than each may.
     connecting: Semaphore,
 }
 
 /// What is connected to.
-enum Target {
+pub(crate) enum Target {
     Server(Client),
     /// Asked each time: the master may be another.
     MasterOf(Sentinels),
+    #[cfg(feature = "fake")]
+    Fake(Fake),
 }
 
 /// A connection for one call at a time, which may wait in the server.
@@ -49,13 +51,17 @@ pub(crate) struct Waiter {
     pub(crate) id: Option<i64>,
 }
 
-enum State {
+/// The connection that all calls share.
+#[derive(Default)]
+enum Shared {
+    #[default]
+    None,
     Connecting(Outcome),
     Live(Live),
 }
 
 /// None while connecting.
-pub(crate) type Outcome = watch::Receiver<Option<RedisResult<Connection>>>;
+type Outcome = watch::Receiver<Option<RedisResult<Connection>>>;
 
 /// A connection, and whether it was closed.
 pub(crate) struct Live {
@@ -67,69 +73,67 @@ pub(crate) struct Live {
 #[derive(Clone)]
 pub(crate) struct Connection {
     multiplexed: MultiplexedConnection,
-    /// No other connection of the link has it.
-    number: u64,
+    /// No other connection to the server has it.
+    pub(crate) number: u64,
 }
 
-impl Link {
-    pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Self> {
-        Ok(Self::to(Target::Server(Client::open(info)?)))
-    }
-
-    pub(crate) fn to_master_of(sentinels: Sentinels) -> Self {
-        Self::to(Target::MasterOf(sentinels))
-    }
-
-    fn to(target: Target) -> Self {
+impl Connections {
+    pub(crate) fn new(target: Target) -> Self {
         Self {
             target,
-            state: Mutex::default(),
-            connections: AtomicU64::new(0),
-            next_number: AtomicU64::new(0),
+            shared: Mutex::default(),
+            next_number: AtomicU64::new(1),
             idle_waiters: Mutex::default(),
             connecting: Semaphore::new(MOST_CONNECTING),
         }
     }
 
-    /// A number that changes with each connection that is made or lost: the next server may be another.
-    pub(crate) fn connections(&self) -> u64 {
-        2 * self.connections.load(Ordering::Acquire) + u64::from(self.live().is_some())
-    }
-
-    /// Returns the connection that all calls share, if there is one.
-    pub(crate) fn live(&self) -> Option<Connection> {
-        match &*locked(&self.state) {
-            Some(State::Live(live)) if !live.is_closed() => Some(live.connection.clone()),
+    #[cfg(feature = "fake")]
+    pub(crate) fn fake(&self) -> Option<&Fake> {
+        match &self.target {
+            Target::Fake(fake) => Some(fake),
             _ => None,
         }
     }
 
+    /// Returns the connection that all calls share, if there is one.
+    pub(crate) fn live(&self) -> Option<Connection> {
+        locked(&self.shared).live()
+    }
+
+    /// Returns the number of that connection: while it is the same, so is the server. 0 if there is none.
+    pub(crate) fn number(&self) -> u64 {
+        self.live().map_or(0, |connection| connection.number)
+    }
+
     /// Connects, unless that is under way. Goes on in the background when no call waits for it any longer, and then calls
     /// `done`.
-    pub(crate) fn connect(
+    pub(crate) async fn connect(
         self: &Arc<Self>,
         done: impl FnOnce(&RedisResult<Connection>) + Send + 'static,
-    ) -> Outcome {
-        let mut state = locked(&self.state);
-        match &*state {
-            Some(State::Connecting(outcome)) => return outcome.clone(),
-            Some(State::Live(live)) if !live.is_closed() => {
-                return watch::channel(Some(Ok(live.connection.clone()))).1;
+    ) -> RedisResult<Connection> {
+        let mut outcome = match &mut *locked(&self.shared) {
+            Shared::Connecting(outcome) => outcome.clone(),
+            shared => {
+                if let Some(connection) = shared.live() {
+                    return Ok(connection);
+                }
+                let (sender, outcome) = watch::channel(None);
+                *shared = Shared::Connecting(outcome.clone());
+                let connections = self.clone();
+                spawn(async move {
+                    let result = connections.make().await;
+                    let connection =
+                        result.as_ref().map(|live| live.connection.clone()).map_err(RedisError::clone);
+                    *locked(&connections.shared) = result.map_or(Shared::None, Shared::Live);
+                    done(&connection);
+                    let _ = sender.send(Some(connection));
+                });
+                outcome
             }
-            _ => {}
-        }
-        let (sender, outcome) = watch::channel(None);
-        *state = Some(State::Connecting(outcome.clone()));
-        let link = self.clone();
-        spawn(async move {
-            let result = link.make().await;
-            link.connections.fetch_add(u64::from(result.is_ok()), Ordering::AcqRel);
-            let connection = result.as_ref().map(|live| live.connection.clone()).map_err(RedisError::clone);
-            *locked(&link.state) = result.ok().map(State::Live);
-            done(&connection);
-            let _ = sender.send(Some(connection));
-        });
-        outcome
+        };
+        let outcome = outcome.wait_for(Option::is_some).await;
+        outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or_else(|| Err(timed_out()))
     }
 
     async fn make(&self) -> RedisResult<Live> {
@@ -150,6 +154,8 @@ impl Link {
         let client = match &self.target {
             Target::Server(client) => client.clone(),
             Target::MasterOf(sentinels) => sentinels.find().await?,
+            #[cfg(feature = "fake")]
+            Target::Fake(_) => return Err(timed_out()),
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         // The library's own limit does not cover a server that accepts and then says nothing.
@@ -187,16 +193,21 @@ impl Link {
         idle.drain(..too_many);
     }
 
-    /// The server has gone, or another is the master now.
-    pub(crate) fn forget_waiters(&self) {
-        locked(&self.idle_waiters).clear();
-    }
-
-    /// Connects again for the next call.
+    /// Connects again for the next call. The server has gone, or another is the master now: calls that wait leave it too.
     pub(crate) fn forget(&self, gone: u64) {
-        let mut state = locked(&self.state);
-        if matches!(&*state, Some(State::Live(live)) if live.connection.number == gone) {
-            *state = None;
+        locked(&self.idle_waiters).clear();
+        let mut shared = locked(&self.shared);
+        if matches!(&*shared, Shared::Live(live) if live.connection.number == gone) {
+            *shared = Shared::None;
+        }
+    }
+}
+
+impl Shared {
+    fn live(&self) -> Option<Connection> {
+        match self {
+            Self::Live(live) if !live.is_closed() => Some(live.connection.clone()),
+            _ => None,
         }
     }
 }
@@ -208,10 +219,6 @@ impl Live {
 }
 
 impl Connection {
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// An error of the server comes as a value.
     pub(crate) async fn send_one(&mut self, command: &Cmd) -> RedisResult<Value> {
         self.multiplexed.send_packed_command(command).await
@@ -228,24 +235,4 @@ impl Connection {
         }
         self.multiplexed.send_packed_commands(&pipeline, 0, commands.len()).await
     }
-}
-
-/// The same with RESP3, by which a closed connection is noticed at once.
-pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
-    let info = url.into_connection_info()?;
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
-}
-
-fn tcp_settings() -> TcpSettings {
-    let settings = TcpSettings::default().set_nodelay(true);
-    // A server that vanished without a word must not hold the connection for the quarter of an hour that TCP would
-    // go on trying.
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(Duration::from_secs(2));
-    settings
-}
-
-pub(crate) fn broken() -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
 }
