@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from fractions import Fraction
+from typing import Any
 
-from ..api.operations import Backend, Operations, Part
+from ..api.limiter import BaseLimiter
+from ..api.operations import Backend, Part, keep
 from ..local.clock import Clock
-from ..transport.call import Steps
+from ..transport.call import Steps, Terms
 from ..values.decision import Decision
 from ..values.errors import ModuleMissing
 from ..values.limit import Number
@@ -49,7 +51,7 @@ class Booking:
     A caller that asks it again and again may be overtaken each time; one that has booked is not.
     """
 
-    def __init__(self, limiter: Operations, name: str, cost: Number) -> None:
+    def __init__(self, limiter: BaseLimiter[Any, Any, Any], name: str, cost: Number) -> None:
         self._limiter, self._name, self._cost = limiter, name, cost
 
     def of(self, decision: Decision, left_ms: float) -> Decision | None:
@@ -100,7 +102,7 @@ async def until_granted_async(
         await patience.clock.sleep_async(pause_s)
 
 
-def pause(limiter: Operations, name: str, for_ms: int) -> Steps[None]:
+def pause(limiter: BaseLimiter[Any, Any, Any], name: str, for_ms: int) -> Steps[None]:
     """Keeps everybody from the bucket for so long; afterwards it has what it had before.
 
     The tokens that it has are held, and come back when the hold expires. What would flow in meanwhile
@@ -120,7 +122,7 @@ def pause(limiter: Operations, name: str, for_ms: int) -> Steps[None]:
         yield from limiter._simple("TB.GIVE", name, None, _decimal(too_much), once=True)
 
 
-def _hold_all(limiter: Operations, name: str, for_ms: int) -> Steps[int]:
+def _hold_all(limiter: BaseLimiter[Any, Any, Any], name: str, for_ms: int) -> Steps[int]:
     """Returns how many tokens are to be charged because this server cannot hold them."""
     for _ in range(_TRIES):
         left = (yield from limiter._simple("TB.PEEK", name, None, 0)).remaining
@@ -128,7 +130,10 @@ def _hold_all(limiter: Operations, name: str, for_ms: int) -> Steps[int]:
             return 0
         part = Part("", limiter.prefix + name, name, limiter.limit, left)
         try:
-            held = yield from limiter._decide_all([part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex, keep=True)
+            terms = Terms(late=keep)
+            held = yield from limiter._decide_all(
+                [part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex, terms=terms
+            )
         except ModuleMissing:
             return left
         if held.allowed:

@@ -146,7 +146,7 @@ class Node:
         self.last_heard = 0.0
         """When anything came from the server, on any connection."""
         self.transport: Any = None
-        """Its connections; with asyncio, those of each event loop."""
+        """Its connections."""
 
     def connected(self) -> None:
         self.circuit.try_now()

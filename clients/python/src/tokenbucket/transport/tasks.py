@@ -130,6 +130,37 @@ def fail(call: Call, error: Exception) -> None:
         call.undo = True
 
 
+class Transports:
+    """The connections to one node: each event loop has its own."""
+
+    def __init__(self, node: Node, server: Any) -> None:
+        self._node, self._server = node, server
+        self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
+        self._left_behind: list[Any] = []
+
+    def here(self) -> Transport:
+        loop = asyncio.get_running_loop()
+        transport = self._of.get(loop)
+        if transport is None:
+            for other in list(self._of):
+                if other.is_closed():
+                    self._of.pop(other, None)
+            transport = self._of[loop] = Transport(loop, self._node, self._server)
+        return transport
+
+    def drop(self, connection: Connection) -> None:
+        self.here().drop(connection)
+
+    def forget(self) -> None:
+        """In a process that was forked: kept, not closed, since the event loop is the parent's too."""
+        self._left_behind.append(self._of)
+        self._of = {}
+
+    async def close(self) -> None:
+        if transport := self._of.pop(asyncio.get_running_loop(), None):
+            await transport.close()
+
+
 class Transport:
     """The connections of one event loop to one node."""
 
@@ -211,7 +242,7 @@ class Transport:
             shared.send(calls)
 
     def _ping(self) -> Call:
-        ping = Call(self.node, _PING, _PING)
+        ping = Call(self.node, _PING)
         ping.future = self.loop.create_future()
         return ping
 
@@ -254,7 +285,7 @@ class Transport:
             if call.client_id is not None:
                 words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
                 with contextlib.suppress(Unanswered):
-                    _, ended = await self.exchange(Call(self.node, words, words))
+                    _, ended = await self.exchange(Call(self.node, words))
                     is_permitted = not isinstance(ended, ReplyError)
             elif call.replies or self.loop.time() > until:
                 is_permitted = False
