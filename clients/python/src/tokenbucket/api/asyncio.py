@@ -185,7 +185,7 @@ class Hold(HoldOperations):
         await self
         if not self.allowed:
             raise Denied(self.decision)
-        self._renew_later()
+        self.keep_renewing()
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -202,11 +202,12 @@ class Hold(HoldOperations):
             self._timer.cancel()
             self._timer = None
 
-    def _renew_later(self) -> None:
+    def keep_renewing(self) -> None:
+        """Renews it until it is settled, as `async with` does."""
         self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
-        self._renew_later()
+        self.keep_renewing()
         if self._renewing is None or self._renewing.done():
             self._renewing = self._limiter.server.detach(self._renew_now())
 

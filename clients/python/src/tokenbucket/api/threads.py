@@ -157,7 +157,7 @@ class Hold(HoldOperations):
     def __enter__(self) -> Self:
         if not self.allowed:
             raise Denied(self.decision)
-        self._limiter.server.renewals.add(self)
+        self.keep_renewing()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -167,6 +167,10 @@ class Hold(HoldOperations):
             except BadArgument:  # of `used`: the hold ends all the same
                 self._end(self._amounts_used(None))
                 raise
+
+    def keep_renewing(self) -> None:
+        """Renews it until it is settled, as `with` does."""
+        self._limiter.server.renewals.add(self)
 
     def stop_renewing(self) -> None:
         """Leaves the hold to expire, if it is not settled before."""

@@ -187,7 +187,7 @@ class BaseServer(Generic[Client]):
     # The steps.
 
     def ask(self, *commands: Command, terms: Terms = PLAIN) -> Steps[Any]:
-        """Returns the reply, or those to several commands. Raises Unanswered if the server does not decide."""
+        """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
         if self._fake is not None:
             self._fake.advance(terms.pause_s)
             replies = [self._fake.answer(*one) for one in commands]
