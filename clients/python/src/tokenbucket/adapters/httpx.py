@@ -27,8 +27,6 @@ from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
 from .outbound import AnyLimiter, Patience, at_once, done, pause
 
-__all__ = ["AsyncRateLimitTransport", "RateLimitTimeout", "RateLimitTransport", "host_of"]
-
 Name = str | Callable[[httpx.Request], str | None]
 """The name of a request's bucket; None: this request is not limited."""
 Cost = Number | Callable[[httpx.Request], Number]

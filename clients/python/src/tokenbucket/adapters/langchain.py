@@ -16,8 +16,6 @@ from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
 from .outbound import AnyLimiter, Patience, at_once, done
 
-__all__ = ["TokenBucketRateLimiter"]
-
 
 class TokenBucketRateLimiter(BaseRateLimiter):
     """Takes `cost` tokens of the bucket `prefix` + `name` for each request, in order of arrival.

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import wraps
+from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -45,13 +46,6 @@ from ..values.decision import Decision
 from ..values.errors import TokenBucketError
 from ..values.limit import Limit
 from .outbound import at_once, done
-
-__all__ = [
-    "AsyncTokenBucketRateLimiter",
-    "AsyncTokenBucketStorage",
-    "TokenBucketRateLimiter",
-    "TokenBucketStorage",
-]
 
 _SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix": "unix"}
 _CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
@@ -138,13 +132,12 @@ class _Level:
             self.resets_at = denied[1]
 
 
-def _either(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-    """Makes a method of a coroutine function: with threads it returns what it has decided."""
+def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+    """Makes a method of a coroutine function of threads."""
 
     @wraps(method)
-    def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        work = method(self, *arguments, **options)
-        return work if self.is_asynchronous else at_once(work)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return at_once(method(*arguments, **options))
 
     return call
 
@@ -155,6 +148,12 @@ class _Storage:
     is_asynchronous: bool
     redis: Any
     limiter: Any
+
+    def __init_subclass__(cls) -> None:
+        for name, method in vars(_Storage).items():
+            if not (cls.is_asynchronous or name.startswith("_")) and iscoroutinefunction(method):
+                setattr(cls, name, _of_threads(method))
+        super().__init_subclass__()
 
     def _connect(self, home: ModuleType, kinds: Any, uri: str, prefix: str, options: dict[str, Any]) -> None:
         of_server, of_limiter, of_client = _split(options)
@@ -174,56 +173,46 @@ class _Storage:
         next_token = None if look.remaining > 0 else await done(self.limiter.peek(key, limit=limit))
         return _Level(key, limit, look, next_token)
 
-    @_either
     async def check(self) -> bool:
         try:
             return bool(await done(self.server.ping()))
         except TokenBucketError:
             return False
 
-    @_either
     async def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
         found = self.redis.scan_iter(f"{_escaped(self.limiter.prefix)}*", count=1000)
         keys = [key async for key in found] if self.is_asynchronous else list(found)
         return sum([int(await done(self.redis.unlink(key))) for key in keys])
 
-    @_either
     async def clear(self, key: str) -> None:
         await done(self.limiter.reset(key))
 
     # The strategy "token-bucket", and the fixed window's.
 
-    @_either
     async def has(self, key: str, limit: int, expiry: int, amount: int) -> bool:
         return (await self._look(key, _limit(limit, expiry))).remaining >= amount
 
-    @_either
     async def window_stats(self, key: str, limit: int, expiry: int) -> WindowStats:
         level = await self._look(key, _limit(limit, expiry))
         return WindowStats(level.resets_at, level.remaining)
 
-    @_either
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """How much of the limit is used; more than all of it if that was denied, and not taken."""
         limit = _limit_of(key)
         return _count(limit, await self._take(key, limit, amount), amount)
 
-    @_either
     async def get(self, key: str) -> int:
         return (await self._look(key, _limit_of(key))).used
 
-    @_either
     async def get_expiry(self, key: str) -> float:
         return (await self._look(key, _limit_of(key))).resets_at
 
     # The moving window's.
 
-    @_either
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         return (await self._take(key, _limit(limit, expiry), amount)).allowed
 
-    @_either
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         level = await self._look(key, _limit(limit, expiry))
         return level.resets_at - expiry, level.used
@@ -232,18 +221,16 @@ class _Storage:
 
     acquire_sliding_window_entry = acquire_entry
 
-    @_either
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         """No previous window: a bucket has but one level."""
         level = await self._look(key, _limit_of(key))
         return 0, 0.0, level.used, max(level.resets_at - time.time(), 0)
 
-    @_either
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        await done(self.clear(key))
+        await done(self.limiter.reset(key))
 
 
-class TokenBucketStorage(
+class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threads
     _Storage,
     limits.storage.Storage,
     limits.storage.MovingWindowSupport,

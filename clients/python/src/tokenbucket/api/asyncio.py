@@ -18,8 +18,6 @@ from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
 
-__all__ = ["Client", "Hold", "JointLimiter", "Limiter", "Server"]
-
 T = TypeVar("T")
 Awaited = Coroutine[Any, Any, T]
 

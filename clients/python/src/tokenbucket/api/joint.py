@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from ..transport.call import Steps
-from ..transport.commands import keys_of_name
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
@@ -17,6 +16,8 @@ Joint = TypeVar("Joint")
 """A joint decision, or with asyncio what is awaited for one."""
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
+
+_ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
 class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
@@ -107,7 +108,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         return [
             Part(
                 which,
-                keys_of_name(self.prefix, name, which),
+                _key_of(self.prefix, name, which),
                 name if isinstance(name, str) else name[which],
                 of[which],
                 amount,
@@ -129,5 +130,16 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         return decision
 
     def _reset_name(self, name: Names) -> Steps[Decision]:
-        keys = [keys_of_name(self.prefix, name, which) for which in self.limits]
+        keys = [_key_of(self.prefix, name, which) for which in self.limits]
         return (yield from self._reset(keys, self.limits.values()))
+
+
+def _key_of(prefix: str, name: Names, which: str) -> str:
+    """The key of one limit of a joint limiter. The buckets of one name share a hash tag, hence a slot.
+
+    Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
+    as a mapping bring tags of their own.
+    """
+    if isinstance(name, str):
+        return f"{prefix}{{{name.translate(_ENCODED) or '%'}}}:{which}"
+    return f"{prefix}{name[which]}:{which}"

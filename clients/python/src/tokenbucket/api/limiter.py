@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
-from ..transport.fork import begins_anew_after_fork
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ReplyError, Unanswered
 from ..values.limit import Limit, Number

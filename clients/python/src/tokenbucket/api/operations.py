@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, Word, command
-from ..transport.fork import begins_anew_after_fork
 from ..transport.server import BaseServer
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered

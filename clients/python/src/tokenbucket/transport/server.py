@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
 
 from ..local.clock import REAL, Clock, unix_ms_now
+from ..local.fork import begins_anew_after_fork
 from ..local.limiter import Buckets
 from ..values.errors import (
     BadArgument,
@@ -30,8 +31,7 @@ from ..values.errors import (
 from .call import PLAIN, Call, Steps, Terms
 from .circuit import Node
 from .commands import NEED_THE_MODULE, NO_SCRIPT, Command, key_of, script_arguments, script_key
-from .driver import Endpoint, endpoints_of
-from .fork import begins_anew_after_fork
+from .driver import endpoints_of
 from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
@@ -102,9 +102,9 @@ class BaseServer(Generic[Client]):
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(given, "connection_pool", None)
         if manager is not None:
-            self._slots = Slots(endpoints, manager, lambda one: self._new_node(one, in_cluster=True))
+            self._slots = Slots(endpoints, manager, lambda endpoint: Node(endpoint, self, "node"))
         else:
-            self._home = self._new_node(endpoints[0]) if endpoints else None
+            self._home = Node(endpoints[0], self, "server") if endpoints else None
         begins_anew_after_fork(self)
 
     @property
@@ -147,11 +147,6 @@ class BaseServer(Generic[Client]):
         if self._slots is not None:
             return list(self._slots.nodes.values())
         return [self._home] if self._home else []
-
-    def _new_node(self, endpoint: Endpoint, in_cluster: bool = False) -> Node:
-        node = Node(endpoint, self.timeout_ms / 1000, self.retry_every_ms / 1000, self.log, in_cluster)
-        node.transport = self._of_transport(node, self)
-        return node
 
     def _client_of(self, url: str) -> Any:
         """Makes a client of redis-py."""

@@ -351,11 +351,8 @@ class Transport:
             connection.closing = self.loop.call_later(
                 IDLE_CLOSES_S, connection.end, Unanswered("no longer needed")
             )
-        elif self._shared or self._is_connecting_shared or self.node.circuit.is_away:
+        else:  # one that was silent
             connection.end(Unanswered("replaced"))
-        else:
-            connection.is_silent = False
-            self._shared = connection
 
     def ended(self, connection: Connection, why: Unanswered) -> None:
         self._all.discard(connection)
