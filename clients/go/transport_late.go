@@ -66,69 +66,31 @@ func undoing(args []any, decision Decision) []command {
 	return nil
 }
 
-// lateSettle is a hold that nobody has, and that the server may have.
-type lateSettle struct {
-	command
-	until   time.Time // its ttl is over
-	settled time.Time // zero: not yet
-}
-
 // settleAgainAfter is how long a server may take to execute what it received on a connection that was closed.
 const settleAgainAfter = time.Second
 
-// settleLate ends the hold by its id as soon as the server can be asked, and once more a second later.
+// settleLate ends the hold by its id as soon as the server can be asked, and once more a second later, unless its ttl is
+// over before.
 func (s *Server) settleLate(c command) {
-	s.lateMutex.Lock()
-	defer s.lateMutex.Unlock()
-	if len(s.late) >= mostNames {
+	if s.late.Add(1) > mostNames {
+		s.late.Add(-1)
 		return // it ends with its ttl
 	}
-	s.late = append(s.late, lateSettle{command: c, until: time.Now().Add(c.ttl + settleAgainAfter)})
-	if !s.isSettling {
-		s.isSettling = true
-		go s.settleAll()
-	}
-}
-
-func (s *Server) settleAll() {
-	for {
-		s.lateMutex.Lock()
-		late := s.late
-		s.late = nil
-		s.isSettling = len(late) > 0 && !s.closed.Load()
-		isOver := !s.isSettling
-		s.lateMutex.Unlock()
-		if isOver {
-			return
-		}
-		left := late[:0]
-		for _, one := range late {
-			if s.settleOne(&one) {
-				left = append(left, one)
+	go func() {
+		defer s.late.Add(-1)
+		until := time.Now().Add(c.ttl + settleAgainAfter)
+		for hasSettled := false; time.Now().Before(until) && !s.closed.Load(); {
+			_, err := s.ask(context.Background(), c)
+			var away *awayError
+			switch isAway := asAway(err, &away); {
+			case isAway:
+				time.Sleep(s.settings.retryEvery + time.Millisecond)
+			case err != nil || hasSettled:
+				return
+			default:
+				hasSettled = true
+				time.Sleep(settleAgainAfter)
 			}
 		}
-		s.lateMutex.Lock()
-		s.late = append(left, s.late...)
-		s.lateMutex.Unlock()
-		time.Sleep(s.settings.retryEvery + time.Millisecond)
-	}
-}
-
-// settleOne returns whether the hold has to be settled later.
-func (s *Server) settleOne(one *lateSettle) bool {
-	now := time.Now()
-	if now.After(one.until) {
-		return false
-	}
-	if !one.settled.IsZero() && now.Sub(one.settled) < settleAgainAfter {
-		return true
-	}
-	_, err := s.ask(context.Background(), one.command)
-	var away *awayError
-	if asAway(err, &away) {
-		return true
-	}
-	isSettledAgain := !one.settled.IsZero()
-	one.settled = now
-	return err == nil && !isSettledAgain
+	}()
 }

@@ -51,7 +51,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 			turns = most
 		}
 	}
-	n := &node{server: s, doer: doer, who: who, script: script{who: who}, turns: make(chan struct{}, turns)}
+	n := &node{server: s, doer: doer, who: who, script: script{who: who, logf: s.settings.logf}, turns: make(chan struct{}, turns)}
 	n.circuit = circuit{who: who, retryEvery: s.settings.retryEvery, logf: s.settings.logf}
 	return n
 }
@@ -190,14 +190,15 @@ func (n *node) exchange(ctx context.Context, c command) (reply any, isSent bool,
 			n.hear()
 			return reply, true, nil
 		}
-		line, isLine := serverLine(err)
+		code := codeOf(err)
+		isLine := code != ""
 		if isLine {
 			n.hear()
 		} else if !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
 			isSent = true
 		}
 		switch {
-		case firstWord(line) == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
+		case code == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
 			if stale < 0 {
 				n.script.lookForModule() // the server may be another
 				stale = 1 + n.idleConnections()

@@ -8,7 +8,6 @@ import (
 	"context"
 	"io"
 	"log"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -84,10 +83,7 @@ type Server struct {
 	degraded    atomic.Int64
 	returning   atomic.Int64 // batches on their way back
 	closed      atomic.Bool
-
-	lateMutex  sync.Mutex
-	late       []lateSettle
-	isSettling bool
+	late        atomic.Int64 // holds that are settled later
 }
 
 type serverSettings struct {
@@ -232,9 +228,9 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	switch {
 	case !isScripted[name] && !needsModule[name]:
 	case !isUnknownCommand(err):
-		s.nodeOf(c.key).script.end(s.settings.logf, err == nil)
+		s.nodeOf(c.key).script.end(err == nil)
 	case hasScript:
-		s.nodeOf(c.key).script.begin(s.clock.Now(), s.settings.logf)
+		s.nodeOf(c.key).script.begin(s.clock.Now())
 		return s.decideByScript(ctx, c)
 	case needsModule[name]:
 		return nil, wrap(ErrModuleMissing, "and holds need it: load it")
