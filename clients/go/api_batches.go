@@ -171,25 +171,10 @@ func (b *batch) leave(w *claim) bool {
 	return true
 }
 
-// fetch asks once for all who wait, and again for those who came meanwhile.
+// fetch asks once for all who wait, and again for those who came meanwhile and for whom what was fetched does not do.
 func (l *Limiter) fetch(b *batch) {
 	for {
 		b.mutex.Lock()
-		asked := l.server.clock.Now()
-		served := b.waiting
-		b.waiting = nil
-		wanted := -b.left(asked)
-		for _, w := range served {
-			wanted += w.cost
-		}
-		if most := l.batch - b.tokens; wanted < most {
-			wanted = most
-		}
-		b.mutex.Unlock()
-		l.fetchFor(b, served, wanted, asked)
-
-		b.mutex.Lock()
-		// What was fetched may do for those who came meanwhile.
 		now := l.server.clock.Now()
 		for len(b.waiting) > 0 && b.left(now) >= b.waiting[0].cost {
 			w := b.waiting[0]
@@ -197,20 +182,25 @@ func (l *Limiter) fetch(b *batch) {
 			w.decision = b.spend(w.cost, now)
 			close(w.ready)
 		}
-		if len(b.waiting) == 0 {
-			b.isFetching = false
-			b.mutex.Unlock()
+		served := b.waiting
+		b.waiting, b.isFetching = nil, len(served) > 0
+		wanted := -b.left(now)
+		for _, w := range served {
+			wanted += w.cost
+		}
+		if most := l.batch - b.tokens; wanted < most {
+			wanted = most
+		}
+		b.mutex.Unlock()
+		if len(served) == 0 {
 			l.returnDropped(b)
 			return
 		}
-		b.mutex.Unlock()
+		l.fetchFor(b, served, wanted, now)
 	}
 }
 
 func (l *Limiter) fetchFor(b *batch, served []*claim, wanted int64, asked time.Time) {
-	if wanted < 1 { // those who waited have gone
-		wanted = 1
-	}
 	c := l.command("TB.TAKEUPTO", b.of.name, strconv.FormatInt(wanted, 10))
 	reply, err := l.server.ask(context.Background(), c)
 	var fetched Decision

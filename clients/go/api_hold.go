@@ -159,9 +159,9 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 		words := append([]any{"TB.CHARGE"}, h.settings.wordsOf([]part{p})...)
 		charge := command{args: words, key: words[1].(string), always: true, once: true}
 		if _, chargeErr := h.settings.server.ask(ctx, charge); chargeErr != nil {
-			var away *awayError
-			decision.Lost = decision.Lost || asAway(chargeErr, &away)
-			if away == nil && err == nil {
+			if awayOf(chargeErr) != nil {
+				decision.Lost = true
+			} else if err == nil {
 				err = fmt.Errorf("what the lost hold used: %w", chargeErr)
 			}
 		}

@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"errors"
 	"strconv"
 	"time"
 )
@@ -23,8 +22,8 @@ const (
 
 // without decides by the policy what the server did not decide. The parts are those of a command over several limits.
 func (s *settings) without(c command, parts []part, err error) (joint JointDecision, failure error) {
-	var away *awayError
-	if !errors.As(err, &away) {
+	away := awayOf(err)
+	if away == nil {
 		return joint, err
 	}
 	s.server.degraded.Add(1)

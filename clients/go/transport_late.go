@@ -2,7 +2,6 @@ package tokenbucket
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 )
@@ -27,11 +26,9 @@ func (s *Server) giveBack(c command, reply any, err error) {
 // settleLost settles later what the server may hold for nobody: a hold whose reply was lost, and one whose settlement could
 // not be sent.
 func (s *Server) settleLost(c command, err error) {
-	var away *awayError
-	if s.synchronous || !errors.As(err, &away) {
-		return
-	}
+	away := awayOf(err)
 	switch {
+	case s.synchronous || away == nil:
 	case c.args[0] == "TB.MHOLD" && c.undoes && away.mayBeHeld:
 		s.settleLate(undoing(c.args, Decision{})[0])
 	case c.args[0] == "TB.MSETTLE" && !away.lost:
@@ -81,9 +78,8 @@ func (s *Server) settleLate(c command) {
 		until := time.Now().Add(c.ttl + settleAgainAfter)
 		for hasSettled := false; time.Now().Before(until) && !s.closed.Load(); {
 			_, err := s.ask(context.Background(), c)
-			var away *awayError
-			switch isAway := asAway(err, &away); {
-			case isAway:
+			switch {
+			case awayOf(err) != nil:
 				time.Sleep(s.settings.retryEvery + time.Millisecond)
 			case err != nil || hasSettled:
 				return

@@ -131,7 +131,11 @@ func (e *awayError) Is(target error) bool { return target == e.kind() || target 
 
 func (e *awayError) Unwrap() error { return e.cause }
 
-func asAway(err error, away **awayError) bool { return err != nil && errors.As(err, away) }
+// awayOf returns nil if the server decided.
+func awayOf(err error) (away *awayError) {
+	errors.As(err, &away)
+	return away
+}
 
 var (
 	errCircuitOpen = errors.New("it did not answer lately")

@@ -14,7 +14,7 @@ type flow interface {
 }
 
 func flowOf(rate string) (flow, error) {
-	if cached := flows.of(rate, readFlow); cached != nil {
+	if cached := flows.Of(rate); cached != nil {
 		return cached, nil
 	}
 	_, err := TokensPerSecond(rate)
