@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from ..transport.call import Steps
 from ..transport.server import BaseServer
-from ..transport.tasks import Transports
+from ..transport.tasks import Transports, of_loop
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
@@ -112,6 +112,9 @@ class _Closing(Backend):
         """Closes connections that no other limiter uses."""
         if self._leave():
             await self.server.aclose()
+
+    def close(self) -> Awaited[None]:
+        return self.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,17 +250,10 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
             await self._run(giving)
         await super().aclose()
 
-    close = aclose
-
     async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
-        batches = self._batches_of.get(loop)
-        if batches is None:
-            for other in list(self._batches_of):
-                if other.is_closed():
-                    self._batches_of.pop(other, None)
-            batches = self._batches_for(loop)
+        batches = of_loop(self._batches_of, loop, self._new_batches)
         batch, decision = batches.take(name, limit, cost)
         if decision is None and self._denials:
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
@@ -283,10 +279,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
         except asyncio.CancelledError:
             batch.leave(waiter)
             raise
-        if waiter.error is not None:
-            raise waiter.error
-        assert waiter.decision is not None
-        return waiter.decision
+        return waiter.result()
 
     async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
         """Detached: the fetched tokens are for all callers, not only for the one that began."""
@@ -304,4 +297,3 @@ class JointLimiter(
     __doc__ = BaseJointLimiter.__doc__
 
     _of_hold = Hold
-    close = _Closing.aclose

@@ -207,11 +207,8 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
 
-    def _batches_for(self, place: Any) -> Batches:
-        batches = self._batches_of.get(place)
-        if batches is None:
-            batches = self._batches_of.setdefault(place, Batches(self._batch, self._clock))
-        return batches
+    def _new_batches(self) -> Batches:
+        return Batches(self._batch, self._clock)
 
     def _fetch(self, batches: Batches, batch: Batch) -> Steps[None]:
         """Fetches for all callers that wait, and wakes those whose decision is made."""

@@ -201,7 +201,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
 
     def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
         began = self._clock.monotonic()
-        batches = self._batches_for(None)
+        batches = self._batches_of.get(None) or self._batches_of.setdefault(None, self._new_batches())
         with batches.lock:
             batch, decision = batches.take(name, limit, cost)
         if decision is None and self._denials:
@@ -235,10 +235,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
                     batch.leader = batch.waiting[0] if batch.waiting else None
                     if batch.leader is not None:
                         batch.leader.wake()
-        if waiter.error is not None:
-            raise waiter.error
-        assert waiter.decision is not None
-        return waiter.decision
+        return waiter.result()
 
 
 class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Decision, JointDecision, Hold]):

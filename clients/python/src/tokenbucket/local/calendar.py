@@ -74,7 +74,7 @@ Refill = Continuous | Calendar
 def refill_of(limit: Limit) -> Refill:
     if not limit.is_calendar:
         return Continuous(limit.tokens_per_s / 1000)
-    count, number, unit, offset = limit.calendar_terms
+    count, number, unit, offset = limit.terms
     sign = -1 if offset.startswith("-") else 1
     hours, minutes = (int(part) for part in (offset.lstrip("+-") or "00:00").split(":"))
     return Calendar(Fraction(count), int(number or 1), unit, sign * (hours * 60 + minutes) * 60_000)

@@ -67,6 +67,8 @@ class _View:
 
     def ms_until(self, level: Fraction) -> int:
         """How long until there is so much if nobody else acts, rounded up; -1 if never."""
+        if self.level >= level:
+            return 0
         if level > self.capacity:
             return _NEVER
         future = self.under(self.capacity, self.refill)
@@ -154,24 +156,23 @@ class Buckets:
                 return
 
     def _peek(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
-        view = self._look(key, capacity, rate, pool=True)
-        wanted = _cost(cost)
-        wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
-        if not wait_ms:
-            view.level -= wanted
-        return view.reply(int(not wait_ms), wait_ms)
+        return self._book(self._look(key, capacity, rate, pool=True), cost)
 
     def _take(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
         return self._reserve(key, capacity, rate, cost, "0")
 
     def _reserve(self, key: str, capacity: str, rate: str, cost: str, max_wait_ms: str) -> list[Any]:
         view = self._look(key, capacity, rate)
-        wanted = _cost(cost)
-        wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
-        allowed = 0 <= wait_ms <= int(max_wait_ms)
-        if allowed and wanted:
-            view.level -= wanted
+        reply = self._book(view, cost, int(max_wait_ms))
+        if reply[0] and _cost(cost):
             self._keep(key, view)
+        return reply
+
+    def _book(self, view: _View, cost: str, max_wait_ms: int = 0) -> list[Any]:
+        wait_ms = view.ms_until(wanted := _cost(cost))
+        allowed = 0 <= wait_ms <= max_wait_ms
+        if allowed:
+            view.level -= wanted
         return view.reply(int(allowed), wait_ms)
 
     def _takeupto(self, key: str, capacity: str, rate: str, most: str) -> list[Any]:
@@ -197,8 +198,8 @@ class Buckets:
     def _mtake(self, count: str, *words: str) -> list[Any]:
         each = []
         for key, capacity, rate, cost in _fours(count, words):
-            view, wanted = self._look(key, capacity, rate), _cost(cost)
-            wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
+            view = self._look(key, capacity, rate)
+            wait_ms = view.ms_until(_cost(cost))
             each.append(view.reply(int(not wait_ms), wait_ms))
         if all(reply[0] for reply in each):
             each = [self._take(*four) for four in _fours(count, words)]
@@ -210,8 +211,8 @@ class Buckets:
         for view, _, amount in views:
             held = view.holds.get(id)
             more = amount - (held.amount if held else 0)
-            allowed = more <= 0 or view.level >= more
-            replies.append(view.reply(int(allowed), 0 if allowed else view.ms_until(more)))
+            wait_ms = view.ms_until(more) if more > 0 else 0
+            replies.append(view.reply(int(not wait_ms), wait_ms))
         if not all(reply[0] for reply in replies):
             return _joint(replies)
         replies = []

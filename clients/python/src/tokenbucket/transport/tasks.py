@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
 from .call import Call
 from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
 from .commands import Command, writes_nothing
 from .driver import CONNECT_WITHIN_S, packed, reply_of
+
+T = TypeVar("T")
 
 _MOST_CONNECTING = 8
 IDLE_CLOSES_S = 5.0
@@ -117,8 +120,12 @@ class Connection:
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
-        with contextlib.suppress(Exception):
-            await self.raw.disconnect(nowait=True)
+        await _disconnect(self.raw)
+
+
+async def _disconnect(raw: Any) -> None:
+    with contextlib.suppress(Exception):
+        await raw.disconnect(nowait=True)
 
 
 def fail(call: Call, error: Exception) -> None:
@@ -128,6 +135,16 @@ def fail(call: Call, error: Exception) -> None:
         call.future.exception()
     elif call.future.cancelled():
         call.undo = True
+
+
+def of_loop(known: dict[Any, T], loop: asyncio.AbstractEventLoop, new: Callable[[], T]) -> T:
+    """Returns what belongs to an event loop, and forgets what belongs to closed ones."""
+    if loop not in known:
+        for other in list(known):
+            if other.is_closed():
+                known.pop(other, None)
+        known[loop] = new()
+    return known[loop]
 
 
 class Transports:
@@ -140,13 +157,7 @@ class Transports:
 
     def here(self) -> Transport:
         loop = asyncio.get_running_loop()
-        transport = self._of.get(loop)
-        if transport is None:
-            for other in list(self._of):
-                if other.is_closed():
-                    self._of.pop(other, None)
-            transport = self._of[loop] = Transport(loop, self._node, self._server)
-        return transport
+        return of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
 
     def drop(self, connection: Connection) -> None:
         self.here().drop(connection)
@@ -312,7 +323,7 @@ class Transport:
                 connecting.result()
             except BaseException as error:
                 connecting.cancel()
-                self.detach(self._abandon(raw))
+                self.detach(_disconnect(raw))
                 if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
                     error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
                 if not isinstance(error, Exception):
@@ -331,11 +342,6 @@ class Transport:
         node.last_heard = connection.heard_at
         node.connected()
         return connection
-
-    @staticmethod
-    async def _abandon(raw: Any) -> None:
-        with contextlib.suppress(Exception):
-            await raw.disconnect(nowait=True)
 
     def answered(self, connection: Connection) -> None:
         """Called with each connection that has brought a reply."""
