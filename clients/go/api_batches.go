@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"container/list"
 	"context"
 	"strconv"
 	"strings"
@@ -35,25 +34,19 @@ type claim struct {
 
 type batches struct {
 	mutex  sync.Mutex
-	recent *list.List // of *batch, the latest used first
-	of     map[bucket]*list.Element
+	recent *recent[*batch]
 }
 
-func newBatches() *batches { return &batches{recent: list.New(), of: map[bucket]*list.Element{}} }
+func newBatches() *batches { return &batches{recent: newRecent[*batch](mostBatches)} }
 
 // find also returns the batch that had to make room, if one had to.
 func (b *batches) find(of bucket) (found, evicted *batch) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	if element, ok := b.of[of]; ok {
-		b.recent.MoveToFront(element)
-		return element.Value.(*batch), nil
-	}
-	found = &batch{of: of}
-	b.of[of] = b.recent.PushFront(found)
-	if b.recent.Len() > mostBatches {
-		evicted = b.recent.Remove(b.recent.Back()).(*batch)
-		delete(b.of, evicted.of)
+	found, ok := b.recent.get(of)
+	if !ok {
+		found = &batch{of: of}
+		evicted = b.recent.add(of, found)
 	}
 	return found, evicted
 }
@@ -61,26 +54,22 @@ func (b *batches) find(of bucket) (found, evicted *batch) {
 // drop forgets the tokens, as the bucket was reset.
 func (b *batches) drop(of bucket) {
 	b.mutex.Lock()
-	element, ok := b.of[of]
-	if ok {
-		b.recent.Remove(element)
-		delete(b.of, of)
-	}
+	dropped, ok := b.recent.remove(of)
 	b.mutex.Unlock()
 	if ok {
-		element.Value.(*batch).empty(time.Time{})
+		dropped.empty(time.Time{})
 	}
 }
 
 // drain is what each batch has left, which it then has no longer.
 func (b *batches) drain(now time.Time) map[bucket]int64 {
 	b.mutex.Lock()
-	all := b.of
-	b.recent, b.of = list.New(), map[bucket]*list.Element{}
+	all := b.recent.of
+	b.recent = newRecent[*batch](mostBatches)
 	b.mutex.Unlock()
 	left := map[bucket]int64{}
 	for of, element := range all {
-		if tokens := element.Value.(*batch).empty(now); tokens > 0 {
+		if tokens := element.Value.(kept[*batch]).value.empty(now); tokens > 0 {
 			left[of] = tokens
 		}
 	}
@@ -182,25 +171,10 @@ func (b *batch) leave(w *claim) bool {
 	return true
 }
 
-// fetch asks once for all who wait, and again for those who came meanwhile.
+// fetch asks once for all who wait, and again for those who came meanwhile and for whom what was fetched does not do.
 func (l *Limiter) fetch(b *batch) {
 	for {
 		b.mutex.Lock()
-		asked := l.server.clock.Now()
-		served := b.waiting
-		b.waiting = nil
-		wanted := -b.left(asked)
-		for _, w := range served {
-			wanted += w.cost
-		}
-		if most := l.batch - b.tokens; wanted < most {
-			wanted = most
-		}
-		b.mutex.Unlock()
-		l.fetchFor(b, served, wanted, asked)
-
-		b.mutex.Lock()
-		// What was fetched may do for those who came meanwhile.
 		now := l.server.clock.Now()
 		for len(b.waiting) > 0 && b.left(now) >= b.waiting[0].cost {
 			w := b.waiting[0]
@@ -208,20 +182,25 @@ func (l *Limiter) fetch(b *batch) {
 			w.decision = b.spend(w.cost, now)
 			close(w.ready)
 		}
-		if len(b.waiting) == 0 {
-			b.isFetching = false
-			b.mutex.Unlock()
+		served := b.waiting
+		b.waiting, b.isFetching = nil, len(served) > 0
+		wanted := -b.left(now)
+		for _, w := range served {
+			wanted += w.cost
+		}
+		if most := l.batch - b.tokens; wanted < most {
+			wanted = most
+		}
+		b.mutex.Unlock()
+		if len(served) == 0 {
 			l.returnDropped(b)
 			return
 		}
-		b.mutex.Unlock()
+		l.fetchFor(b, served, wanted, now)
 	}
 }
 
 func (l *Limiter) fetchFor(b *batch, served []*claim, wanted int64, asked time.Time) {
-	if wanted < 1 { // those who waited have gone
-		wanted = 1
-	}
 	c := l.command("TB.TAKEUPTO", b.of.name, strconv.FormatInt(wanted, 10))
 	reply, err := l.server.ask(context.Background(), c)
 	var fetched Decision

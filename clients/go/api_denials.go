@@ -16,20 +16,11 @@ type denial struct {
 
 // denials are the last ones of so many buckets. The nil denials remember nothing.
 type denials struct {
-	size   int
 	mutex  sync.Mutex
-	recent *list.List // of remembered, the latest first
-	of     map[bucket]*list.Element
+	recent *recent[denial]
 }
 
-type remembered struct {
-	bucket bucket
-	denial denial
-}
-
-func newDenials(size int) *denials {
-	return &denials{size: size, recent: list.New(), of: map[bucket]*list.Element{}}
-}
+func newDenials(size int) *denials { return &denials{recent: newRecent[denial](size)} }
 
 // recall is the denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
 func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool) {
@@ -38,16 +29,12 @@ func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	element, ok := d.of[of]
-	if !ok {
+	denied, ok := d.recent.get(of)
+	if ok && now.Sub(denied.asked) >= denied.decision.RetryAfter {
+		d.recent.remove(of)
 		return Decision{}, false
 	}
-	denied := element.Value.(remembered).denial
-	if now.Sub(denied.asked) >= denied.decision.RetryAfter {
-		d.remove(element)
-		return Decision{}, false
-	}
-	if cost < denied.cost {
+	if !ok || cost < denied.cost {
 		return Decision{}, false
 	}
 	refusal, waited := denied.decision, now.Sub(denied.heard)
@@ -63,13 +50,8 @@ func (d *denials) remember(of bucket, denied denial) {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if element, ok := d.of[of]; ok {
-		d.remove(element)
-	}
-	d.of[of] = d.recent.PushFront(remembered{of, denied})
-	if d.recent.Len() > d.size {
-		d.remove(d.recent.Back())
-	}
+	d.recent.remove(of)
+	d.recent.add(of, denied)
 }
 
 // forget: tokens came back, the denial may no longer hold.
@@ -79,14 +61,50 @@ func (d *denials) forget(of bucket) {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if element, ok := d.of[of]; ok {
-		d.remove(element)
-	}
+	d.recent.remove(of)
 }
 
-func (d *denials) remove(element *list.Element) {
-	d.recent.Remove(element)
-	delete(d.of, element.Value.(remembered).bucket)
+// recent keeps something for so many buckets, those that were used last.
+type recent[T any] struct {
+	most  int
+	order *list.List // of kept, the last used first
+	of    map[bucket]*list.Element
+}
+
+type kept[T any] struct {
+	bucket bucket
+	value  T
+}
+
+func newRecent[T any](most int) *recent[T] {
+	return &recent[T]{most, list.New(), map[bucket]*list.Element{}}
+}
+
+func (r *recent[T]) get(of bucket) (value T, ok bool) {
+	element, ok := r.of[of]
+	if ok {
+		r.order.MoveToFront(element)
+		value = element.Value.(kept[T]).value
+	}
+	return value, ok
+}
+
+// add also returns what had to make room, if anything had to.
+func (r *recent[T]) add(of bucket, value T) (evicted T) {
+	r.of[of] = r.order.PushFront(kept[T]{of, value})
+	if len(r.of) > r.most {
+		evicted, _ = r.remove(r.order.Back().Value.(kept[T]).bucket)
+	}
+	return evicted
+}
+
+func (r *recent[T]) remove(of bucket) (value T, ok bool) {
+	element, ok := r.of[of]
+	if ok {
+		delete(r.of, of)
+		value = r.order.Remove(element).(kept[T]).value
+	}
+	return value, ok
 }
 
 // lessenedBy is in whole milliseconds, rounded up, as replies are. What was not over stays so.

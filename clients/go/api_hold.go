@@ -24,7 +24,6 @@ import (
 // Work that was let through while the server was away has a hold too: the first renewal after its return takes it, if
 // there is room, and Settle charges what was used in any case.
 type Hold struct {
-	server   *Server
 	settings settings
 	parts    []part
 	ttl      time.Duration
@@ -42,11 +41,11 @@ type Hold struct {
 	err     error
 }
 
-func newHold(ctx context.Context, server *Server, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
+func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
 	if ttl < time.Millisecond {
 		return nil, badArgument("ttl: a hold lasts at least 1 ms, not %v", ttl)
 	}
-	h := &Hold{server: server, settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
+	h := &Hold{settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
 	h.stop, h.stopped = make(chan struct{}), make(chan struct{})
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -145,7 +144,7 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 	}
 	h.mutex.Unlock()
 	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true, ttl: h.ttl}
-	decision, err := decideAll(ctx, h.server, h.settings, parts, settle)
+	decision, err := h.settings.decideAll(ctx, parts, settle)
 	if err != nil {
 		return decision, err
 	}
@@ -157,13 +156,12 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
 			continue
 		}
-		words := p.limit.words()
-		key := h.settings.prefix + p.name
-		charge := command{args: []any{"TB.CHARGE", key, words[0], words[1], tokens(p.amount)}, key: key, always: true, once: true}
-		if _, chargeErr := h.server.ask(ctx, charge); chargeErr != nil {
-			var away *awayError
-			decision.Lost = decision.Lost || asAway(chargeErr, &away)
-			if away == nil && err == nil {
+		words := append([]any{"TB.CHARGE"}, h.settings.wordsOf([]part{p})...)
+		charge := command{args: words, key: words[1].(string), always: true, once: true}
+		if _, chargeErr := h.settings.server.ask(ctx, charge); chargeErr != nil {
+			if awayOf(chargeErr) != nil {
+				decision.Lost = true
+			} else if err == nil {
 				err = fmt.Errorf("what the lost hold used: %w", chargeErr)
 			}
 		}
@@ -173,15 +171,11 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 
 // forgetLocally ends the hold in this process too, where it was made if the server was away at the time.
 func (h *Hold) forgetLocally(parts []part) {
-	if h.settings.policy != FailLocal || h.server.degraded.Load() == 0 {
+	if h.settings.policy != FailLocal || h.settings.server.degraded.Load() == 0 {
 		return
 	}
 	args := []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}
-	for _, p := range parts {
-		words := p.limit.words()
-		args = append(args, h.settings.prefix+p.name, words[0], words[1], tokens(p.amount))
-	}
-	_, _ = h.server.decideLocally(args)
+	_, _ = h.settings.server.decideLocally(append(args, h.settings.wordsOf(parts)...))
 }
 
 // set makes the hold last ttl from now, or takes it anew: the same call again takes nothing more.
@@ -189,7 +183,7 @@ func (h *Hold) forgetLocally(parts []part) {
 func (h *Hold) set(ctx context.Context, options []CallOption, isFirst bool) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	hold := command{args: []any{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}, undoes: isFirst}
-	return decideAll(ctx, h.server, h.settings, h.parts, hold.with(options))
+	return h.settings.decideAll(ctx, h.parts, hold.with(options))
 }
 
 // renew does so three times a ttl, so that one renewal may fail and the next still comes in time.

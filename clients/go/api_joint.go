@@ -11,14 +11,13 @@ import (
 // JointLimiter is several limits, each under a name of its own, that are taken all together or not at all. The buckets of
 // one name share a hash tag, hence a slot of a cluster: Prefix + {name}:limit.
 type JointLimiter struct {
-	server *Server
 	limits map[string]Limit
 	settings
 }
 
 // NewJointLimiter asks nothing yet. Denials are not remembered and batches not made of several limits.
 func NewJointLimiter(server *Server, limits map[string]Limit, options ...LimiterOption) *JointLimiter {
-	return &JointLimiter{server, limits, newSettings(options)}
+	return &JointLimiter{limits, newSettings(server, options)}
 }
 
 // TakeAll takes every cost, by the names of the limits, or none. With MaxWait it waits for its turn.
@@ -28,7 +27,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 		return JointDecision{}, err
 	}
 	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}, undoes: true}
-	return decideAll(ctx, l.server, l.settings, parts, take.with(options))
+	return l.decideAll(ctx, parts, take.with(options))
 }
 
 // Reset makes the buckets of a name full.
@@ -47,7 +46,7 @@ func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, l.server, l.settings, parts, ttl, options)
+	return newHold(ctx, l.settings, parts, ttl, options)
 }
 
 // WithHold runs work under a hold, and settles it: see Limiter.WithHold.
@@ -90,16 +89,26 @@ type part struct {
 	amount float64
 }
 
-// decideAll asks the command, followed by the arguments of each part.
-func decideAll(ctx context.Context, server *Server, s settings, parts []part, c command) (JointDecision, error) {
-	began := s.began(server)
+// wordsOf are the arguments of each part.
+func (s *settings) wordsOf(parts []part) []any {
+	all := make([]any, 0, 4*len(parts))
 	for _, p := range parts {
 		words := p.limit.words()
-		c.args = append(c.args, s.prefix+p.name, words[0], words[1], tokensWord(p.amount))
+		all = append(all, s.prefix+p.name, words[0], words[1], tokensWord(p.amount))
 	}
-	c.key = s.prefix + parts[0].name
-	reply, err := server.ask(ctx, c)
-	joint, err := s.jointDecision(server, c, parts, reply, err)
+	return all
+}
+
+// decideAll asks the command, followed by the arguments of each part.
+func (s *settings) decideAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+	began := s.began()
+	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
+	reply, err := s.server.ask(ctx, c)
+	if err == nil {
+		joint, err = parseJointDecision(reply, parts)
+	} else {
+		joint, err = s.without(c, parts, err)
+	}
 	if err != nil {
 		return joint, err
 	}
@@ -108,30 +117,7 @@ func decideAll(ctx context.Context, server *Server, s settings, parts []part, c 
 		if !ok {
 			own = joint.Decision
 		}
-		s.tell(server, p.name, p.limit, own, began)
+		s.tell(p.name, p.limit, own, began)
 	}
 	return joint, nil
-}
-
-// jointDecision reads the reply, or decides by the policy if there is none.
-func (s settings) jointDecision(server *Server, c command, parts []part, reply any, err error) (JointDecision, error) {
-	if err == nil {
-		return parseJointDecision(reply, parts)
-	}
-	reply, lost, err := s.without(server, c, err)
-	if err != nil {
-		return JointDecision{Decision: Decision{Degraded: s.policy == FailWithError, Lost: lost}}, err
-	}
-	if s.policy != FailLocal {
-		decision, err := parseDecision(reply)
-		decision.Degraded, decision.Lost = true, lost
-		return JointDecision{Decision: decision}, err
-	}
-	joint, err := parseJointDecision(reply, parts)
-	joint.Degraded, joint.Lost = true, lost
-	for which, own := range joint.Each {
-		own.Degraded, own.Lost = true, lost
-		joint.Each[which] = own
-	}
-	return joint, err
 }

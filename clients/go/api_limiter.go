@@ -11,6 +11,7 @@ import (
 type LimiterOption func(*settings)
 
 type settings struct {
+	server          *Server
 	prefix          string
 	policy          Policy
 	rememberDenials int
@@ -44,31 +45,30 @@ func OnDecision(call DecisionFunc) LimiterOption {
 	return func(s *settings) { s.onDecision = append(s.onDecision, call) }
 }
 
-func newSettings(options []LimiterOption) settings {
-	s := settings{prefix: "tb:"}
+func newSettings(server *Server, options []LimiterOption) settings {
+	s := settings{server: server, prefix: "tb:"}
 	for _, option := range options {
 		option(&s)
 	}
 	return s
 }
 
-func (s settings) tell(server *Server, name string, limit Limit, decision Decision, began time.Time) {
+func (s *settings) tell(name string, limit Limit, decision Decision, began time.Time) {
 	for _, call := range s.onDecision {
-		call(name, limit, decision, server.clock.Now().Sub(began))
+		call(name, limit, decision, s.server.clock.Now().Sub(began))
 	}
 }
 
 // began is when a call began, where somebody wants to know.
-func (s settings) began(server *Server) (began time.Time) {
+func (s *settings) began() (began time.Time) {
 	if len(s.onDecision) > 0 {
-		began = server.clock.Now()
+		began = s.server.clock.Now()
 	}
 	return began
 }
 
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
-	server  *Server
 	limit   Limit
 	words   [2]any   // of the limit
 	denials *denials // nil: none are remembered
@@ -78,7 +78,7 @@ type Limiter struct {
 
 // NewLimiter asks nothing yet.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	l := &Limiter{server: server, limit: limit, words: limit.words(), settings: newSettings(options)}
+	l := &Limiter{limit: limit, words: limit.words(), settings: newSettings(server, options)}
 	if l.rememberDenials > 0 {
 		l.denials = newDenials(l.rememberDenials)
 	}
@@ -100,10 +100,10 @@ func (l *Limiter) With(limit Limit) *Limiter {
 
 // Take takes cost tokens if the bucket holds them, else none. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
-	began := l.began(l.server)
+	began := l.began()
 	decision, err := l.take(ctx, name, cost, options)
 	if err == nil {
-		l.tell(l.server, name, l.limit, decision, began)
+		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
 }
@@ -196,7 +196,7 @@ func (s *Server) delete(ctx context.Context, key string) error {
 // Hold takes amount until the hold is settled, or for ttl if its holder is gone: see Hold. With MaxWait it waits for its
 // turn, and the ttl begins then.
 func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
-	return newHold(ctx, l.server, l.settings, []part{{"", name, l.limit, amount}}, ttl, options)
+	return newHold(ctx, l.settings, []part{{"", name, l.limit, amount}}, ttl, options)
 }
 
 // WithHold runs work under a hold, and settles it when work returns or panics. A denial is a *DeniedError, without work being
@@ -229,10 +229,10 @@ type bucket struct {
 func (l *Limiter) of(name string) bucket { return bucket{name, l.limit} }
 
 func (l *Limiter) askAndTell(ctx context.Context, operation, name string, words ...any) (Decision, error) {
-	began := l.began(l.server)
+	began := l.began()
 	decision, err := l.ask(ctx, operation, name, words...)
 	if err == nil {
-		l.tell(l.server, name, l.limit, decision, began)
+		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
 }
@@ -256,11 +256,6 @@ func (l *Limiter) decision(c command, reply any, err error) (Decision, error) {
 	if err == nil {
 		return parseDecision(reply)
 	}
-	reply, lost, err := l.without(l.server, c, err)
-	if err != nil {
-		return Decision{Degraded: l.policy == FailWithError, Lost: lost}, err
-	}
-	decision, err := parseDecision(reply)
-	decision.Degraded, decision.Lost = true, lost
-	return decision, err
+	joint, err := l.without(c, nil, err)
+	return joint.Decision, err
 }

@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"errors"
 	"strconv"
 	"time"
 )
@@ -21,25 +20,40 @@ const (
 	FailWithError
 )
 
-// without decides by the policy what the server did not decide, in the shape of the server's reply.
-func (s settings) without(server *Server, c command, err error) (reply any, lost bool, failure error) {
-	var away *awayError
-	if !errors.As(err, &away) {
-		return nil, false, err
+// without decides by the policy what the server did not decide. The parts are those of a command over several limits.
+func (s *settings) without(c command, parts []part, err error) (joint JointDecision, failure error) {
+	away := awayOf(err)
+	if away == nil {
+		return joint, err
 	}
-	server.degraded.Add(1)
-	reply, failure = s.policyReply(server, c.args, err)
-	elements, ok := reply.([]any)
-	if isLetThrough := ok && elements[0].(int64) > 0; !isLetThrough || c.args[0] == "TB.MSETTLE" {
-		server.settleLost(c, err)
+	s.server.degraded.Add(1)
+	reply, failure := s.policyReply(c.args, err)
+	switch {
+	case failure != nil:
+		joint.Degraded = s.policy == FailWithError
+	case s.policy == FailLocal && parts != nil:
+		joint, failure = parseJointDecision(reply, parts)
+		joint.Degraded = true
+	default:
+		joint.Decision, failure = parseDecision(reply)
+		joint.Degraded = true
 	}
-	return reply, away.lost, failure
+	joint.Lost = away.lost
+	for which, own := range joint.Each {
+		own.Degraded, own.Lost = true, away.lost
+		joint.Each[which] = own
+	}
+	if !joint.Allowed || c.args[0] == "TB.MSETTLE" {
+		s.server.settleLost(c, err)
+	}
+	return joint, failure
 }
 
-func (s settings) policyReply(server *Server, args []any, err error) (any, error) {
+// policyReply has the shape of the server's reply.
+func (s *settings) policyReply(args []any, err error) (any, error) {
 	switch s.policy {
 	case FailLocal:
-		reply, wrong := server.decideLocally(args)
+		reply, wrong := s.server.decideLocally(args)
 		if wrong != nil {
 			return nil, badArgument("%s (decided here, the server is away)", wrong)
 		}
@@ -51,7 +65,7 @@ func (s settings) policyReply(server *Server, args []any, err error) (any, error
 		}
 		return []any{granted, int64(0), int64(0), int64(0)}, nil
 	case FailClosed:
-		retry := (server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
+		retry := (s.server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
 	}
 	return nil, err

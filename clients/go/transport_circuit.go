@@ -11,12 +11,12 @@ const betweenRefusalsLogged = time.Minute
 // circuit keeps calls from waiting for a server that is away; one at a time finds out whether it is back.
 type circuit struct {
 	who        string
+	timeout    time.Duration // of a probe
 	retryEvery time.Duration
 	logf       func(format string, args ...any)
 
 	away        atomic.Bool // set under the mutex
 	mutex       sync.Mutex
-	probing     bool
 	nextProbe   time.Time
 	nextRefusal time.Time // when one is logged again
 }
@@ -28,13 +28,15 @@ func (c *circuit) admits(clock Clock) (probing, admitted bool) {
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if !c.away.Load() {
+	now := clock.Now()
+	switch {
+	case !c.away.Load():
 		return false, true
-	}
-	if c.probing || clock.Now().Before(c.nextProbe) {
+	case now.Before(c.nextProbe):
 		return false, false
 	}
-	c.probing = true
+	// If the probe fails, the time is set anew; if its caller leaves before it is sent, it is this.
+	c.nextProbe = now.Add(c.retryEvery + c.timeout)
 	return true, true
 }
 
@@ -44,7 +46,6 @@ func (c *circuit) answered() {
 	}
 	c.mutex.Lock()
 	wasAway := c.away.Swap(false)
-	c.probing = false
 	c.mutex.Unlock()
 	if wasAway {
 		c.logf("tokenbucket: %s is back, limiting again", c.who)
@@ -54,7 +55,7 @@ func (c *circuit) answered() {
 func (c *circuit) failed(now time.Time, err error) {
 	c.mutex.Lock()
 	wasAway := c.away.Swap(true)
-	c.probing, c.nextProbe = false, now.Add(c.retryEvery)
+	c.nextProbe = now.Add(c.retryEvery)
 	c.mutex.Unlock()
 	if !wasAway {
 		c.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", c.who, err)
@@ -73,14 +74,4 @@ func (c *circuit) refused(now time.Time, err error) {
 	if !silent {
 		c.logf("tokenbucket: %s refuses, OnError decides such calls: %v", c.who, err)
 	}
-}
-
-// abandoned: the caller went away before its call was sent.
-func (c *circuit) abandoned(wasProbing bool) {
-	if !wasProbing {
-		return
-	}
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	c.probing = false
 }

@@ -81,30 +81,31 @@ func (c *cluster) learn() {
 		return
 	}
 	defer c.learning.Unlock()
-	asked := map[string]bool{}
-	for _, onlyThere := range []bool{true, false} { // those that are away come last
-		for _, address := range c.addresses() {
-			n := c.nodeAt(address)
-			if asked[address] || onlyThere && n.circuit.away.Load() {
-				continue
-			}
-			asked[address] = true
-			if reply, err := n.call(context.Background(), command{args: []any{"CLUSTER", "SLOTS"}, always: true}); err == nil {
-				c.use(slotRanges(reply, address))
-				return
-			}
+	for _, n := range c.known() {
+		reply, err := n.call(context.Background(), command{args: []any{"CLUSTER", "SLOTS"}, always: true})
+		if err == nil {
+			c.use(slotRanges(reply, n.address))
+			return
 		}
 	}
 }
 
-func (c *cluster) addresses() []string {
+// known lists the nodes, those that are away last.
+func (c *cluster) known() (nodes []*node) {
+	for _, address := range c.doer.Addresses() {
+		c.nodeAt(address)
+	}
 	c.mutex.RLock()
 	defer c.mutex.RUnlock()
-	addresses := append([]string(nil), c.doer.Addresses()...)
-	for address := range c.nodes {
-		addresses = append(addresses, address)
+	var away []*node
+	for _, n := range c.nodes {
+		if n.circuit.away.Load() {
+			away = append(away, n)
+		} else {
+			nodes = append(nodes, n)
+		}
 	}
-	return addresses
+	return append(nodes, away...)
 }
 
 // use also closes the connections to nodes that have left the cluster, when calls under way are over.

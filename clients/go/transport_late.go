@@ -2,7 +2,6 @@ package tokenbucket
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 )
@@ -27,11 +26,9 @@ func (s *Server) giveBack(c command, reply any, err error) {
 // settleLost settles later what the server may hold for nobody: a hold whose reply was lost, and one whose settlement could
 // not be sent.
 func (s *Server) settleLost(c command, err error) {
-	var away *awayError
-	if s.synchronous || !errors.As(err, &away) {
-		return
-	}
+	away := awayOf(err)
 	switch {
+	case s.synchronous || away == nil:
 	case c.args[0] == "TB.MHOLD" && c.undoes && away.mayBeHeld:
 		s.settleLate(undoing(c.args, Decision{})[0])
 	case c.args[0] == "TB.MSETTLE" && !away.lost:
@@ -66,69 +63,30 @@ func undoing(args []any, decision Decision) []command {
 	return nil
 }
 
-// lateSettle is a hold that nobody has, and that the server may have.
-type lateSettle struct {
-	command
-	until   time.Time // its ttl is over
-	settled time.Time // zero: not yet
-}
-
 // settleAgainAfter is how long a server may take to execute what it received on a connection that was closed.
 const settleAgainAfter = time.Second
 
-// settleLate ends the hold by its id as soon as the server can be asked, and once more a second later.
+// settleLate ends the hold by its id as soon as the server can be asked, and once more a second later, unless its ttl is
+// over before.
 func (s *Server) settleLate(c command) {
-	s.lateMutex.Lock()
-	defer s.lateMutex.Unlock()
-	if len(s.late) >= mostNames {
+	if s.late.Add(1) > mostNames {
+		s.late.Add(-1)
 		return // it ends with its ttl
 	}
-	s.late = append(s.late, lateSettle{command: c, until: time.Now().Add(c.ttl + settleAgainAfter)})
-	if !s.isSettling {
-		s.isSettling = true
-		go s.settleAll()
-	}
-}
-
-func (s *Server) settleAll() {
-	for {
-		s.lateMutex.Lock()
-		late := s.late
-		s.late = nil
-		s.isSettling = len(late) > 0 && !s.closed.Load()
-		isOver := !s.isSettling
-		s.lateMutex.Unlock()
-		if isOver {
-			return
-		}
-		left := late[:0]
-		for _, one := range late {
-			if s.settleOne(&one) {
-				left = append(left, one)
+	go func() {
+		defer s.late.Add(-1)
+		until := time.Now().Add(c.ttl + settleAgainAfter)
+		for hasSettled := false; time.Now().Before(until) && !s.closed.Load(); {
+			_, err := s.ask(context.Background(), c)
+			switch {
+			case awayOf(err) != nil:
+				time.Sleep(s.settings.retryEvery + time.Millisecond)
+			case err != nil || hasSettled:
+				return
+			default:
+				hasSettled = true
+				time.Sleep(settleAgainAfter)
 			}
 		}
-		s.lateMutex.Lock()
-		s.late = append(left, s.late...)
-		s.lateMutex.Unlock()
-		time.Sleep(s.settings.retryEvery + time.Millisecond)
-	}
-}
-
-// settleOne returns whether the hold has to be settled later.
-func (s *Server) settleOne(one *lateSettle) bool {
-	now := time.Now()
-	if now.After(one.until) {
-		return false
-	}
-	if !one.settled.IsZero() && now.Sub(one.settled) < settleAgainAfter {
-		return true
-	}
-	_, err := s.ask(context.Background(), one.command)
-	var away *awayError
-	if asAway(err, &away) {
-		return true
-	}
-	isSettledAgain := !one.settled.IsZero()
-	one.settled = now
-	return err == nil && !isSettledAgain
+	}()
 }

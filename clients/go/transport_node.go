@@ -51,8 +51,8 @@ func newNode(s *Server, doer Doer, who string) *node {
 			turns = most
 		}
 	}
-	n := &node{server: s, doer: doer, who: who, script: script{who: who}, turns: make(chan struct{}, turns)}
-	n.circuit = circuit{who: who, retryEvery: s.settings.retryEvery, logf: s.settings.logf}
+	n := &node{server: s, doer: doer, who: who, script: script{who: who, logf: s.settings.logf}, turns: make(chan struct{}, turns)}
+	n.circuit = circuit{who: who, timeout: s.settings.timeout, retryEvery: s.settings.retryEvery, logf: s.settings.logf}
 	return n
 }
 
@@ -62,12 +62,6 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	if !admitted && !c.always {
 		return nil, &awayError{server: n.who, cause: errCircuitOpen}
 	}
-	isJudged := false
-	defer func() { // also when the client library panics
-		if !isJudged {
-			n.circuit.abandoned(probing)
-		}
-	}()
 	if !n.server.synchronous {
 		if err := n.takeTurn(ctx); err != nil {
 			return nil, err
@@ -84,12 +78,11 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	var reply any
 	isSent, err := false, n.connect(probing)
 	if err == nil {
-		reply, isSent, err = n.exchange(ctx, c)
+		reply, isSent, err = n.exchange(ctx, c, began)
 		if ended := ctx.Err(); ended != nil && err != nil && !isSent {
 			return nil, ended // the caller's end says nothing about the server
 		}
 	}
-	isJudged = true
 	return reply, n.judge(c, isSent, err, began)
 }
 
@@ -177,27 +170,27 @@ func (n *node) open(timeout time.Duration) error {
 // exchange sends the command. It repeats what had no effect, and what may happen twice: on other connections when one has
 // ended or leads to a former master, and for a while when this call alone was late. isSent says that the server may have
 // executed it although the reply is lost.
-func (n *node) exchange(ctx context.Context, c command) (reply any, isSent bool, err error) {
+func (n *node) exchange(ctx context.Context, c command, began time.Time) (reply any, isSent bool, err error) {
 	bounded := ctx
 	if timeout := n.server.settings.timeout; timeout > 0 && !n.server.synchronous {
 		bounded = callContext{ctx, timeout}
 	}
-	stale, began := -1, time.Now()
-	for {
-		sent := time.Now()
+	stale := -1
+	for sent := began; ; sent = time.Now() {
 		reply, err = n.send(bounded, c)
 		if err == nil {
 			n.hear()
 			return reply, true, nil
 		}
-		line, isLine := serverLine(err)
+		code := codeOf(err)
+		isLine := code != ""
 		if isLine {
 			n.hear()
 		} else if !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
 			isSent = true
 		}
 		switch {
-		case firstWord(line) == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
+		case code == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
 			if stale < 0 {
 				n.script.lookForModule() // the server may be another
 				stale = 1 + n.idleConnections()

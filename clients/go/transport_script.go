@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -36,51 +35,32 @@ var (
 
 // script says whether a node without the module runs a Lua script instead.
 type script struct {
-	who string
-
-	needed atomic.Bool // set under the mutex
-	mutex  sync.Mutex
-	until  time.Time // when the module is looked for again
+	who    string
+	logf   func(format string, args ...any)
+	needed atomic.Bool
+	until  atomic.Int64 // when the module is looked for again, in Unix nanoseconds
 }
 
 func (s *script) inUse(clock Clock) bool {
-	if !s.needed.Load() {
-		return false
-	}
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	return clock.Now().Before(s.until)
+	return s.needed.Load() && clock.Now().UnixNano() < s.until.Load()
 }
 
-func (s *script) begin(now time.Time, logf func(string, ...any)) {
-	s.mutex.Lock()
-	wasNeeded := s.needed.Swap(true)
-	s.until = now.Add(betweenLooksForModule)
-	s.mutex.Unlock()
-	if !wasNeeded {
-		logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", s.who)
+func (s *script) begin(now time.Time) {
+	s.until.Store(now.Add(betweenLooksForModule).UnixNano())
+	if !s.needed.Swap(true) {
+		s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", s.who)
 	}
 }
 
 // end notes that the module has answered.
-func (s *script) end(logf func(string, ...any), answered bool) {
-	if !answered || !s.needed.Load() {
-		return
-	}
-	s.mutex.Lock()
-	wasNeeded := s.needed.Swap(false)
-	s.mutex.Unlock()
-	if wasNeeded {
-		logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", s.who)
+func (s *script) end(answered bool) {
+	if answered && s.needed.Load() && s.needed.Swap(false) {
+		s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", s.who)
 	}
 }
 
 // lookForModule lets the next call try the module: the server may be another.
-func (s *script) lookForModule() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.until = time.Time{}
-}
+func (s *script) lookForModule() { s.until.Store(0) }
 
 // decideByScript needs no permission for EVAL.
 func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
@@ -89,12 +69,12 @@ func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
 	byScript.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
 	byScript.key = byScript.args[3].(string) // perhaps on another node
 	reply, err := s.route(ctx, byScript)
-	if !isUnknownScript(err) {
+	if codeOf(err) != "NOSCRIPT" {
 		return reply, err
 	}
 	// The server may be another, and have the module.
 	if reply, err := s.route(ctx, c); !isUnknownCommand(err) {
-		script.end(s.settings.logf, err == nil)
+		script.end(err == nil)
 		return reply, err
 	}
 	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key}

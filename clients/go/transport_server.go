@@ -8,7 +8,7 @@ import (
 	"context"
 	"io"
 	"log"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -84,10 +84,7 @@ type Server struct {
 	degraded    atomic.Int64
 	returning   atomic.Int64 // batches on their way back
 	closed      atomic.Bool
-
-	lateMutex  sync.Mutex
-	late       []lateSettle
-	isSettling bool
+	late        atomic.Int64 // holds that are settled later
 }
 
 type serverSettings struct {
@@ -225,20 +222,20 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
 	hasScript := s.settings.hasScript && isScripted[name]
-	if hasScript && s.nodeOf(c.key).script.inUse(s.clock) {
+	script := &s.nodeOf(c.key).script
+	if hasScript && script.inUse(s.clock) {
 		return s.decideByScript(ctx, c)
 	}
 	reply, err := s.route(ctx, c)
 	switch {
-	case !isScripted[name] && !needsModule[name]:
 	case !isUnknownCommand(err):
-		s.nodeOf(c.key).script.end(s.settings.logf, err == nil)
+		script.end(err == nil && strings.HasPrefix(name, "TB."))
 	case hasScript:
-		s.nodeOf(c.key).script.begin(s.clock.Now(), s.settings.logf)
+		script.begin(s.clock.Now())
 		return s.decideByScript(ctx, c)
 	case needsModule[name]:
 		return nil, wrap(ErrModuleMissing, "and holds need it: load it")
-	default:
+	case isScripted[name]:
 		return nil, wrap(ErrModuleMissing, "load it, or give the Server FallbackScript()")
 	}
 	return reply, err
@@ -265,6 +262,9 @@ func (s *Server) route(ctx context.Context, c command) (any, error) {
 	n := s.nodeOf(c.key)
 	for redirected, tries := 0, 1; ; {
 		reply, err := n.call(ctx, c)
+		if err == nil {
+			return reply, nil
+		}
 		move := s.moveOf(err)
 		switch {
 		case move != nil && redirected < mostRedirections:

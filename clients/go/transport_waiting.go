@@ -87,7 +87,8 @@ func (s *Server) waitInServer(ctx context.Context, c command, until time.Time) (
 			left = 0
 		}
 		reply, err = n.wait(ctx, c, waitingForm(c.args, left))
-		line, isLine := serverLine(err)
+		code := codeOf(err)
+		isLine := code != ""
 		move := s.moveOf(err)
 		switch {
 		case ctx.Err() != nil || err == nil:
@@ -95,8 +96,8 @@ func (s *Server) waitInServer(ctx context.Context, c command, until time.Time) (
 		case move != nil:
 			n, c.first = s.cluster.follow(n, move)
 			continue
-		case firstWord(line) == "UNBLOCKED":
-		case (firstWord(line) == "READONLY" || !isLine && isBroken(err)) && !repeated:
+		case code == "UNBLOCKED":
+		case (code == "READONLY" || !isLine && isBroken(err)) && !repeated:
 			repeated = true
 			n.script.lookForModule() // the server may be another
 		case isSplitSlot(err):
@@ -248,11 +249,11 @@ func (n *node) takeWaiter() *waiter {
 // keepWaiter keeps a connection for the next call. If it failed, the server has gone or another is the master: those that are
 // idle lead nowhere as well.
 func (n *node) keepWaiter(w *waiter, err error) {
-	line, isLine := serverLine(err)
+	code := codeOf(err)
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	switch {
-	case err != nil && !isLine || firstWord(line) == "READONLY":
+	case err != nil && code == "" || code == "READONLY":
 		n.drop(append(n.idle, w))
 		n.idle = nil
 	case n.isClosed || len(n.idle) >= cap(n.turns):
@@ -283,51 +284,44 @@ func (n *node) closeWaiters() {
 }
 
 func (w *waiter) do(first, args []any) (any, error) {
-	conn, err := w.connect()
-	if err != nil {
+	if err := w.connect(); err != nil {
 		return nil, err
 	}
 	if first != nil {
-		if _, err := conn.Do(first...); err != nil && !isServerLine(err) {
+		if _, err := w.conn.Do(first...); err != nil && !isServerLine(err) {
 			return nil, Unsent(err)
 		}
 	}
-	return conn.Do(args...)
+	return w.conn.Do(args...)
 }
 
-// connect returns a connection whose id is known, unless the caller has gone meanwhile.
-func (w *waiter) connect() (Conn, error) {
-	w.mutex.Lock()
-	conn, isLeft := w.conn, w.isLeft
-	w.mutex.Unlock()
-	if conn != nil || isLeft {
-		return conn, leftIf(isLeft)
+// connect opens the connection and learns its id, unless it has both or the caller has gone meanwhile.
+func (w *waiter) connect() error {
+	if err := w.change(func() {}); err != nil || w.conn != nil {
+		return err
 	}
 	within, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
 	conn, err := w.node.doer.(WaitingDoer).Dial(within)
 	if err != nil {
-		return nil, Unsent(err)
+		return Unsent(err)
 	}
-	w.mutex.Lock()
-	w.conn, isLeft = conn, w.isLeft
-	w.mutex.Unlock()
-	if isLeft {
-		_ = conn.Close()
-		return nil, leftIf(true)
+	if err := w.change(func() { w.conn = conn }); err != nil {
+		return err
 	}
 	id, err := conn.Do("CLIENT", "ID")
 	if err != nil && !isServerLine(err) {
-		return nil, Unsent(err)
+		return Unsent(err)
 	}
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.id, _ = id.(int64)
-	return conn, leftIf(w.isLeft)
+	return w.change(func() { w.id, _ = id.(int64) })
 }
 
-func leftIf(isLeft bool) error {
-	if isLeft {
+// change returns an error if the caller has gone.
+func (w *waiter) change(do func()) error {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	do()
+	if w.isLeft {
 		return Unsent(errLeft)
 	}
 	return nil
@@ -335,26 +329,20 @@ func leftIf(isLeft bool) error {
 
 // leave returns the connection's id if a command may have been sent on it that CLIENT UNBLOCK ends.
 func (w *waiter) leave() (id int64) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.isLeft = true
-	return w.id
+	_ = w.change(func() { w.isLeft, id = true, w.id })
+	return id
 }
 
 // stay lets another call use the connection.
-func (w *waiter) stay() {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.isLeft = false
-}
+func (w *waiter) stay() { _ = w.change(func() { w.isLeft = false }) }
 
 func (w *waiter) close() {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.isLeft = true
-	if w.conn != nil {
-		_ = w.conn.Close()
-	}
+	_ = w.change(func() {
+		w.isLeft = true
+		if w.conn != nil {
+			_ = w.conn.Close()
+		}
+	})
 }
 
 // maxWaitPositions tell where max_wait_ms stands in the commands that wait; in others, at the end.
@@ -380,8 +368,6 @@ func writesNothing(waiting []any) []any {
 		return []any{"TB.BMTAKE", "1", "0", waiting[3], "0", "1", "0"}
 	case "TB.BMHOLD":
 		return []any{"TB.BMHOLD", "1", "1", "none", "0", waiting[5], "0", "0", "0"}
-	case "TB.BHOLD":
-		return []any{"TB.BHOLD", waiting[1], "0", "0", "0", "1", "none", "0"}
 	default:
 		return []any{"TB.BTAKE", waiting[1], "0", "1", "0", "0"}
 	}

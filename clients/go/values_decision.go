@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"time"
+
+	"tokenbucket/internal/local"
 )
 
 // Never is the RetryAfter of a call that can never be allowed, because it costs more than the capacity.
@@ -49,7 +50,7 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 	headers := make(map[string]string, 3)
 	if !d.Degraded {
 		quoted := `"` + name + `"`
-		headers["RateLimit-Policy"] = quoted + policyParameters(limit)
+		headers["RateLimit-Policy"] = quoted + policies.Of(limit)
 		left := d.Remaining
 		if left < 0 {
 			left = 0
@@ -70,33 +71,13 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 	return headers
 }
 
-// policies are the parameters of limits that were asked for lately: exact arithmetic takes long.
-var (
-	policies      = map[Limit]string{}
-	policiesMutex sync.RWMutex
-)
-
-const mostPolicies = 1000
-
-func policyParameters(limit Limit) string {
-	policiesMutex.RLock()
-	parameters, isKnown := policies[limit]
-	policiesMutex.RUnlock()
-	if isKnown {
-		return parameters
-	}
-	parameters = fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
+var policies = local.NewCache(func(limit Limit) string {
+	parameters := fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
 	if window, ok := limit.timeFor(limit.Capacity); ok {
 		parameters += ";w=" + strconv.FormatInt(secondsUp(window), 10)
 	}
-	policiesMutex.Lock()
-	defer policiesMutex.Unlock()
-	if len(policies) >= mostPolicies {
-		policies = map[Limit]string{}
-	}
-	policies[limit] = parameters
 	return parameters
-}
+})
 
 // fraction is from 0 to 1. math/rand would draw the same ones in every process, up to Go 1.19.
 func fraction() float64 {

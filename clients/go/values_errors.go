@@ -63,14 +63,18 @@ func (d Decision) Err() error {
 	return &DeniedError{d}
 }
 
-// wrongError is a call that the server refuses, and would refuse the next time as well.
+// wrongError is a call that is refused, and would be the next time as well.
 type wrongError struct {
-	text, server string
-	kind         error // nil: none of its own
-	cause        error // the client's
+	text   string
+	server string // "": it was not asked
+	kind   error  // nil: none of its own
+	cause  error  // the client's
 }
 
 func (e *wrongError) Error() string {
+	if e.server == "" {
+		return "tokenbucket: " + e.text
+	}
 	return "tokenbucket: " + e.text + " (" + e.server + ")"
 }
 
@@ -82,35 +86,27 @@ func (e *wrongError) Is(target error) bool {
 
 func (n *node) wrong(err error) error {
 	line, isLine := serverLine(err)
-	first := firstWord(line)
-	switch {
+	wrong := &wrongError{text: line, server: n.who, cause: err}
+	switch code := codeOf(err); {
 	case errors.Is(err, ErrTokenBucket):
 		return err
-	case first == "CROSSSLOT":
+	case code == "CROSSSLOT":
 		return ErrCrossSlot
-	case first == "MOVED" || first == "ASK":
-		return &wrongError{text: strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), server: n.who, kind: ErrClusterNode, cause: err}
-	case first == "ERR" && !strings.Contains(line, tooManyWaiters):
-		return &wrongError{text: line, server: n.who, kind: ErrBadArgument, cause: err}
-	case isLine:
-		return &wrongError{text: line, server: n.who, cause: err}
+	case code == "MOVED" || code == "ASK":
+		wrong.text, wrong.kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
+	case code == "ERR" && !strings.Contains(line, tooManyWaiters):
+		wrong.kind = ErrBadArgument
+	case !isLine:
+		wrong.text = err.Error()
 	}
-	return &wrongError{text: err.Error(), server: n.who, cause: err}
+	return wrong
 }
 
 // wrap adds what to do to a kind of error.
 func wrap(kind error, advice string) error { return fmt.Errorf("%w: %s", kind, advice) }
 
 func badArgument(format string, args ...any) error {
-	return &argumentError{fmt.Sprintf(format, args...)}
-}
-
-type argumentError struct{ text string }
-
-func (e *argumentError) Error() string { return "tokenbucket: " + e.text }
-
-func (e *argumentError) Is(target error) bool {
-	return target == ErrBadArgument || target == ErrTokenBucket
+	return &wrongError{text: fmt.Sprintf(format, args...), kind: ErrBadArgument}
 }
 
 // awayError is a call that the server did not decide.
@@ -135,7 +131,11 @@ func (e *awayError) Is(target error) bool { return target == e.kind() || target 
 
 func (e *awayError) Unwrap() error { return e.cause }
 
-func asAway(err error, away **awayError) bool { return err != nil && errors.As(err, away) }
+// awayOf returns nil if the server decided.
+func awayOf(err error) (away *awayError) {
+	errors.As(err, &away)
+	return away
+}
 
 var (
 	errCircuitOpen = errors.New("it did not answer lately")
@@ -173,7 +173,7 @@ func faultOf(err error) fault {
 	if !ok || strings.HasPrefix(line, tooManyClients) {
 		return faultOfServer
 	}
-	return faults[firstWord(line)]
+	return faults[codeOf(err)]
 }
 
 // serverLine is what the server replied, if it was the server. Client libraries have a type of their own for that. They
@@ -199,30 +199,21 @@ func beginsWithCode(text string) bool {
 	return false
 }
 
-func firstWord(line string) string {
-	first, _, _ := strings.Cut(line, " ")
-	return first
+// codeOf returns the first word of the server's line; "" if the server replied no error.
+func codeOf(err error) string {
+	line, _ := serverLine(err)
+	code, _, _ := strings.Cut(line, " ")
+	return code
 }
 
-func isServerLine(err error) bool {
-	_, ok := serverLine(err)
-	return ok
-}
+func isServerLine(err error) bool { return codeOf(err) != "" }
 
 func isUnknownCommand(err error) bool {
 	line, _ := serverLine(err)
 	return strings.HasPrefix(line, "ERR unknown command")
 }
 
-func isUnknownScript(err error) bool {
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, "NOSCRIPT ")
-}
-
-func isSplitSlot(err error) bool {
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, "TRYAGAIN ")
-}
+func isSplitSlot(err error) bool { return codeOf(err) == "TRYAGAIN" }
 
 // isBroken tells a connection that was there and ended from a server that cannot be reached.
 func isBroken(err error) bool {

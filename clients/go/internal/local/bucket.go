@@ -132,7 +132,7 @@ var micro = big.NewRat(1_000_000, 1)
 
 // amountDown and amountUp read an amount to the millionth of a token. Nobody may change it: it is cached.
 func amountDown(what, text string) (*big.Rat, error) {
-	amount := roundedDown.of(text, toMicro)
+	amount := roundedDown.Of(text)
 	if amount == nil {
 		return nil, Error(fmt.Sprintf("ERR %s must be a decimal number of tokens from 0 to 1e12", what))
 	}
@@ -140,7 +140,7 @@ func amountDown(what, text string) (*big.Rat, error) {
 }
 
 func amountUp(what, text string) (*big.Rat, error) {
-	if amount := roundedUp.of(text, toMicroUp); amount != nil {
+	if amount := roundedUp.Of(text); amount != nil {
 		return amount, nil
 	}
 	return amountDown(what, text)
@@ -165,32 +165,36 @@ func toMicroUp(text string) *big.Rat {
 }
 
 var (
-	roundedDown = &cache[*big.Rat]{}
-	roundedUp   = &cache[*big.Rat]{}
-	flows       = &cache[flow]{}
+	roundedDown = NewCache(toMicro)
+	roundedUp   = NewCache(toMicroUp)
+	flows       = NewCache(readFlow)
 )
 
-// cache has what was read lately: the same limits and costs come again and again.
-type cache[T any] struct {
+// Cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
+type Cache[K comparable, V any] struct {
+	read  func(K) V
 	mutex sync.Mutex
-	read  map[string]T
+	known map[K]V
 }
 
 const mostCached = 1000
 
-func (c *cache[T]) of(text string, read func(string) T) T {
-	if len(text) > longestNumber {
-		return read(text)
-	}
+// NewCache caches what a function reads.
+func NewCache[K comparable, V any](read func(K) V) *Cache[K, V] {
+	return &Cache[K, V]{read: read, known: map[K]V{}}
+}
+
+// Of returns what the function reads of the key.
+func (c *Cache[K, V]) Of(key K) V {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if value, ok := c.read[text]; ok {
-		return value
+	value, ok := c.known[key]
+	if !ok {
+		if len(c.known) >= mostCached {
+			c.known = map[K]V{}
+		}
+		value = c.read(key)
+		c.known[key] = value
 	}
-	if c.read == nil || len(c.read) >= mostCached {
-		c.read = map[string]T{}
-	}
-	value := read(text)
-	c.read[text] = value
 	return value
 }

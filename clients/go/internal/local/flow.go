@@ -2,8 +2,6 @@ package local
 
 import (
 	"math/big"
-	"regexp"
-	"strconv"
 	"time"
 )
 
@@ -16,7 +14,7 @@ type flow interface {
 }
 
 func flowOf(rate string) (flow, error) {
-	if cached := flows.of(rate, readFlow); cached != nil {
+	if cached := flows.Of(rate); cached != nil {
 		return cached, nil
 	}
 	_, err := TokensPerSecond(rate)
@@ -24,15 +22,19 @@ func flowOf(rate string) (flow, error) {
 }
 
 // readFlow is nil for what is no rate.
-func readFlow(rate string) flow {
-	perSecond, err := TokensPerSecond(rate)
+func readFlow(text string) flow {
+	r := parseRate(text)
 	switch {
-	case err != nil:
+	case r == nil:
 		return nil
-	case IsCalendar(rate):
-		return calendarOf(rate)
+	case r.zone == nil:
+		perSecond, _ := TokensPerSecond(text)
+		return steady{perSecond}
+	case r.unit == "y":
+		r.length.Mul(r.length, big.NewRat(12, 1))
+		r.unit = "mo"
 	}
-	return steady{perSecond}
+	return calendarFlow{r.count, floor(r.length), r.unit, r.zone}
 }
 
 type steady struct{ perSecond *big.Rat }
@@ -61,33 +63,6 @@ type calendarFlow struct {
 	zone   *time.Location
 }
 
-// What TokensPerSecond has found to be a rate.
-var calendarRate = regexp.MustCompile(`^(.*)@(\d*)([a-z]+)(?:([+-])(\d\d):(\d\d))?$`)
-
-var units = map[string]time.Duration{
-	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
-}
-
-func calendarOf(rate string) calendarFlow {
-	parts := calendarRate.FindStringSubmatch(rate)
-	whole := func(digits string) int {
-		value, _ := strconv.Atoi(digits)
-		return value
-	}
-	ahead := (whole(parts[5])*60 + whole(parts[6])) * 60
-	if parts[4] == "-" {
-		ahead = -ahead
-	}
-	period := int64(whole(parts[2]))
-	if parts[2] == "" {
-		period = 1
-	}
-	if parts[3] == "y" {
-		period, parts[3] = 12, "mo"
-	}
-	return calendarFlow{parseNumber(parts[1]), period, parts[3], time.FixedZone("", ahead)}
-}
-
 func (c calendarFlow) isPool() bool { return false }
 
 func (c calendarFlow) between(since, until time.Duration) *big.Rat {
@@ -110,14 +85,14 @@ func (c calendarFlow) period(moment time.Duration) int64 {
 	if c.unit == "mo" {
 		return floorDiv(int64(local.Year())*12+int64(local.Month())-1, c.number)
 	}
-	return floorDiv(local.UnixMicro()-c.origin().UnixMicro(), c.number*units[c.unit].Microseconds())
+	return floorDiv(local.UnixMicro()-c.origin().UnixMicro(), c.number*unitMs[c.unit]*1000)
 }
 
 func (c calendarFlow) begins(period int64) time.Time {
 	if c.unit == "mo" {
 		return time.Date(0, time.Month(period*c.number+1), 1, 0, 0, 0, 0, c.zone)
 	}
-	return time.UnixMicro(c.origin().UnixMicro() + period*c.number*units[c.unit].Microseconds())
+	return time.UnixMicro(c.origin().UnixMicro() + period*c.number*unitMs[c.unit]*1000)
 }
 
 // origin is from where periods are counted that are always as long.

@@ -5,16 +5,24 @@ import (
 	"math/big"
 	"regexp"
 	"strings"
+	"time"
 )
+
+// rate is what a rate says: a count at each period, of so many units.
+type rate struct {
+	count, length *big.Rat
+	unit          string         // "": tokens per second
+	zone          *time.Location // of the calendar; nil: tokens come all the time
+}
 
 var (
 	period   = regexp.MustCompile(`^(.*?)(ms|s|m|h|d)$`)
-	calendar = regexp.MustCompile(`^(\d*)(mo|ms|[smhdwy])([+-]\d\d:\d\d)?$`)
+	calendar = regexp.MustCompile(`^(\d*)(mo|ms|[smhdwy])(?:([+-]\d\d):(\d\d))?$`)
 )
 
 // Milliseconds of each unit. A month counts 30 days, a year 365.
 var unitMs = map[string]int64{
-	"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
+	"ms": 1, "s": 1000, "": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
 	"w": 7 * 86_400_000, "mo": 30 * 86_400_000, "y": 365 * 86_400_000,
 }
 
@@ -22,37 +30,42 @@ var unitMs = map[string]int64{
 func IsCalendar(rate string) bool { return strings.Contains(rate, "@") }
 
 // TokensPerSecond is exact; of a calendar rate it is the average. The server checks more bounds than this does.
-func TokensPerSecond(rate string) (*big.Rat, error) {
-	separator := strings.IndexAny(rate, "/@")
-	if separator < 0 {
-		separator = len(rate)
+func TokensPerSecond(text string) (*big.Rat, error) {
+	r := parseRate(text)
+	if r == nil {
+		return nil, fmt.Errorf("rate: %q is neither tokens per second nor like 100/m or 1000@d", text)
 	}
-	count := parseNumber(rate[:separator])
-	if count == nil {
-		return nil, badRate(rate)
-	}
-	if separator == len(rate) {
-		return count, nil
-	}
-	form := period
-	if IsCalendar(rate) {
-		form = calendar
-	}
-	parts := form.FindStringSubmatch(rate[separator+1:])
-	if parts == nil {
-		return nil, badRate(rate)
-	}
-	length := big.NewRat(1, 1)
-	if parts[1] != "" {
-		length = parseNumber(parts[1])
-	}
-	if length == nil || length.Sign() == 0 {
-		return nil, badRate(rate)
-	}
-	seconds := length.Mul(length, big.NewRat(unitMs[parts[2]], 1000))
-	return count.Quo(count, seconds), nil
+	seconds := big.NewRat(unitMs[r.unit], 1000)
+	return r.count.Quo(r.count, seconds.Mul(seconds, r.length)), nil
 }
 
-func badRate(rate string) error {
-	return fmt.Errorf("rate: %q is neither tokens per second nor like 100/m or 1000@d", rate)
+// parseRate returns nil for what is no rate.
+func parseRate(text string) *rate {
+	separator := strings.IndexAny(text, "/@")
+	if separator < 0 {
+		separator = len(text)
+	}
+	r := &rate{count: parseNumber(text[:separator]), length: big.NewRat(1, 1)}
+	if separator < len(text) {
+		form := period
+		if IsCalendar(text) {
+			form = calendar
+		}
+		parts := form.FindStringSubmatch(text[separator+1:])
+		if parts == nil {
+			return nil
+		}
+		if parts[1] != "" {
+			r.length = parseNumber(parts[1])
+		}
+		r.unit = parts[2]
+		if form == calendar {
+			ahead, _ := time.ParseDuration(parts[3] + "h" + parts[4] + "m") // 0 if there is none
+			r.zone = time.FixedZone("", int(ahead.Seconds()))
+		}
+	}
+	if r.count == nil || r.length == nil || r.length.Sign() == 0 {
+		return nil
+	}
+	return r
 }

@@ -25,8 +25,6 @@ from ..values.decision import Decision, Denied
 from ..values.errors import TokenBucketError
 from ..values.limit import Limit
 
-__all__ = ["LimitedTask"]
-
 # In the headers of a message that was put back for its turn, rather than to ask again.
 TURN_HEADER: Final = "tokenbucket_turn"
 # How far ahead turns are given. Tasks that were revoked keep theirs, which the next ones wait for.

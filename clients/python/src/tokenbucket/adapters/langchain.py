@@ -11,12 +11,10 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from ..api import asyncio as _asyncio
 from ..api import threads as _sync
 from ..api.operations import MAX_WAIT_MS, OnError, checked_wait
-from ..values.decision import Decision, Denied
+from ..values.decision import Denied
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .outbound import Booking, Patience, until_granted, until_granted_async
-
-__all__ = ["TokenBucketRateLimiter"]
+from .outbound import AnyLimiter, Patience, at_once, done
 
 
 class TokenBucketRateLimiter(BaseRateLimiter):
@@ -51,25 +49,20 @@ class TokenBucketRateLimiter(BaseRateLimiter):
         self.max_wait_ms = checked_wait(max_wait_ms)
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        take, name, cost = self.limiter.take, self.name, self.cost
-        if not blocking:
-            return take(name, cost).allowed
-        patience = Patience(self.limiter, self.max_wait_ms)
-        booking = Booking(self.limiter, name, cost)
-        return _granted(until_granted(patience, lambda left: take(name, cost, max_wait_ms=left), booking))
+        return at_once(self._acquire(self.limiter, blocking))
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
         if self.async_limiter is None:
             raise BadArgument("async_server: asyncio needs a client for asyncio, or a URL as server")
-        take, name, cost = self.async_limiter.take, self.name, self.cost
+        return await self._acquire(self.async_limiter, blocking)
+
+    async def _acquire(self, limiter: AnyLimiter, blocking: bool) -> bool:
         if not blocking:
-            return (await take(name, cost)).allowed
-        patience = Patience(self.async_limiter, self.max_wait_ms)
-        booking = Booking(self.async_limiter, name, cost)
-        decision = await until_granted_async(
-            patience, lambda left: take(name, cost, max_wait_ms=left), booking
-        )
-        return _granted(decision)
+            return bool((await done(limiter.take(self.name, self.cost))).allowed)
+        decision = await Patience(limiter, self.max_wait_ms).until_taken(self.name, self.cost)
+        if not decision.allowed:
+            raise Denied(decision)
+        return True
 
     def close(self) -> None:
         """Closes the connections of threads; `aclose` those of asyncio too."""
@@ -79,9 +72,3 @@ class TokenBucketRateLimiter(BaseRateLimiter):
         self.limiter.close()
         if self.async_limiter is not None:
             await self.async_limiter.aclose()
-
-
-def _granted(decision: Decision) -> bool:
-    if not decision.allowed:
-        raise Denied(decision)
-    return True

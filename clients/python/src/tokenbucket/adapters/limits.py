@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from functools import wraps
+from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -38,17 +41,11 @@ from limits.limits import TIME_TYPES
 from limits.util import WindowStats
 
 from ..api import asyncio as _asyncio
-from ..api.threads import Limiter, Server
+from ..api import threads as _threads
 from ..values.decision import Decision
 from ..values.errors import TokenBucketError
 from ..values.limit import Limit
-
-__all__ = [
-    "AsyncTokenBucketRateLimiter",
-    "AsyncTokenBucketStorage",
-    "TokenBucketRateLimiter",
-    "TokenBucketStorage",
-]
+from .outbound import at_once, done
 
 _SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix": "unix"}
 _CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
@@ -134,115 +131,125 @@ class _Level:
         if denied is not None and denied[0] == key and denied[1] > now:
             self.resets_at = denied[1]
 
-    @property
-    def stats(self) -> WindowStats:
-        return WindowStats(self.resets_at, self.remaining)
+
+def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+    """Makes a method of a coroutine function of threads."""
+
+    @wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return at_once(method(*arguments, **options))
+
+    return call
 
 
-class TokenBucketStorage(
-    limits.storage.Storage,
-    limits.storage.MovingWindowSupport,
-    limits.storage.SlidingWindowCounterSupport,
-):
+class _Storage:
     """What the strategies of `limits` ask of a storage, answered by token buckets."""
 
-    STORAGE_SCHEME = _ALL_SCHEMES
+    is_asynchronous: bool
+    redis: Any
+    limiter: Any
 
-    def __init__(
-        self,
-        uri: str,
-        key_prefix: str = _PREFIX,
-        wrap_exceptions: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+    def __init_subclass__(cls) -> None:
+        for name, method in vars(_Storage).items():
+            if not (cls.is_asynchronous or name.startswith("_")) and iscoroutinefunction(method):
+                setattr(cls, name, _of_threads(method))
+        super().__init_subclass__()
+
+    def _connect(self, home: ModuleType, kinds: Any, uri: str, prefix: str, options: dict[str, Any]) -> None:
         of_server, of_limiter, of_client = _split(options)
-        self.redis = _client(redis, uri, of_client)
-        self.server = Server(self.redis, **of_server)
-        self.limiter = Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
+        self.redis = _client(home, uri, of_client)
+        self.server = kinds.Server(self.redis, **of_server)
+        self.limiter = kinds.Limiter(self.server, Limit(0, 1), f"{prefix}:", **of_limiter)
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
         return _ERRORS
 
-    def take(self, key: str, limit: Limit, amount: int) -> Decision:
-        return _noted(key, limit, self.limiter.take(key, amount, limit=limit))
+    async def _take(self, key: str, limit: Limit, amount: int) -> Decision:
+        return _noted(key, limit, await done(self.limiter.take(key, amount, limit=limit)))
 
-    def look(self, key: str, limit: Limit) -> _Level:
-        look = self.limiter.peek(key, 0, limit=limit)
-        return _Level(key, limit, look, None if look.remaining > 0 else self.limiter.peek(key, limit=limit))
+    async def _look(self, key: str, limit: Limit) -> _Level:
+        look = await done(self.limiter.peek(key, 0, limit=limit))
+        next_token = None if look.remaining > 0 else await done(self.limiter.peek(key, limit=limit))
+        return _Level(key, limit, look, next_token)
 
-    def check(self) -> bool:
+    async def check(self) -> bool:
         try:
-            return self.server.ping()
+            return bool(await done(self.server.ping()))
         except TokenBucketError:
             return False
 
-    def reset(self) -> int:
+    async def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
-        keys = list(self.redis.scan_iter(f"{_escaped(self.limiter.prefix)}*", count=1000))
-        return sum(int(self.redis.unlink(key)) for key in keys)
+        found = self.redis.scan_iter(f"{_escaped(self.limiter.prefix)}*", count=1000)
+        keys = [key async for key in found] if self.is_asynchronous else list(found)
+        return sum([int(await done(self.redis.unlink(key))) for key in keys])
 
-    def clear(self, key: str) -> None:
-        self.limiter.reset(key)
+    async def clear(self, key: str) -> None:
+        await done(self.limiter.reset(key))
 
-    # The fixed window's.
+    # The strategy "token-bucket", and the fixed window's.
 
-    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+    async def has(self, key: str, limit: int, expiry: int, amount: int) -> bool:
+        return (await self._look(key, _limit(limit, expiry))).remaining >= amount
+
+    async def window_stats(self, key: str, limit: int, expiry: int) -> WindowStats:
+        level = await self._look(key, _limit(limit, expiry))
+        return WindowStats(level.resets_at, level.remaining)
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """How much of the limit is used; more than all of it if that was denied, and not taken."""
         limit = _limit_of(key)
-        return _count(limit, self.take(key, limit, amount), amount)
+        return _count(limit, await self._take(key, limit, amount), amount)
 
-    def get(self, key: str) -> int:
-        return self.look(key, _limit_of(key)).used
+    async def get(self, key: str) -> int:
+        return (await self._look(key, _limit_of(key))).used
 
-    def get_expiry(self, key: str) -> float:
-        return self.look(key, _limit_of(key)).resets_at
+    async def get_expiry(self, key: str) -> float:
+        return (await self._look(key, _limit_of(key))).resets_at
 
     # The moving window's.
 
-    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return self.take(key, _limit(limit, expiry), amount).allowed
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return (await self._take(key, _limit(limit, expiry), amount)).allowed
 
-    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        level = self.look(key, _limit(limit, expiry))
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        level = await self._look(key, _limit(limit, expiry))
         return level.resets_at - expiry, level.used
 
     # The sliding window's.
 
-    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return self.acquire_entry(key, limit, expiry, amount)
+    acquire_sliding_window_entry = acquire_entry
 
-    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         """No previous window: a bucket has but one level."""
-        level = self.look(key, _limit_of(key))
+        level = await self._look(key, _limit_of(key))
         return 0, 0.0, level.used, max(level.resets_at - time.time(), 0)
 
-    def clear_sliding_window(self, key: str, expiry: int) -> None:
-        self.clear(key)
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        await done(self.limiter.reset(key))
 
 
-class TokenBucketRateLimiter(limits.strategies.RateLimiter):
-    """The strategy "token-bucket"."""
+class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threads
+    _Storage,
+    limits.storage.Storage,
+    limits.storage.MovingWindowSupport,
+    limits.storage.SlidingWindowCounterSupport,
+):
+    __doc__ = _Storage.__doc__
 
-    storage: TokenBucketStorage
+    STORAGE_SCHEME = _ALL_SCHEMES
+    is_asynchronous = False
 
-    def __init__(self, storage: limits.storage.StorageTypes) -> None:
-        if not isinstance(storage, TokenBucketStorage):
-            raise NotImplementedError(f"a {type(storage).__name__} holds no token buckets")
-        super().__init__(storage)
-
-    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        return self.storage.take(item.key_for(*identifiers), _limit_in(item), cost).allowed
-
-    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        return self.storage.look(item.key_for(*identifiers), _limit_in(item)).remaining >= cost
-
-    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
-        return self.storage.look(item.key_for(*identifiers), _limit_in(item)).stats
+    def __init__(
+        self, uri: str, key_prefix: str = _PREFIX, wrap_exceptions: bool = False, **options: Any
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self._connect(redis, _threads, uri, key_prefix, options)
 
 
 class AsyncTokenBucketStorage(
+    _Storage,
     limits.aio.storage.Storage,
     limits.aio.storage.MovingWindowSupport,
     limits.aio.storage.SlidingWindowCounterSupport,
@@ -250,109 +257,48 @@ class AsyncTokenBucketStorage(
     """`TokenBucketStorage` for `limits.aio`."""
 
     STORAGE_SCHEME = [f"async+{scheme}" for scheme in _ALL_SCHEMES]  # noqa: RUF012
+    is_asynchronous = True
 
     def __init__(
-        self,
-        uri: str,
-        key_prefix: str = _PREFIX,
-        wrap_exceptions: bool = False,
-        **options: Any,
+        self, uri: str, key_prefix: str = _PREFIX, wrap_exceptions: bool = False, **options: Any
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         # Which asyncio library the storages of `limits` use; here it is redis-py.
         options.pop("implementation", None)
-        of_server, of_limiter, of_client = _split(options)
-        self.redis = _client(redis.asyncio, uri, of_client)
-        self.server = _asyncio.Server(self.redis, **of_server)
-        prefix = f"{key_prefix}:"
-        self.limiter = _asyncio.Limiter(self.server, Limit(0, 1), prefix, **of_limiter)
-
-    @property
-    def base_exceptions(self) -> tuple[type[Exception], ...]:
-        return _ERRORS
-
-    async def take(self, key: str, limit: Limit, amount: int) -> Decision:
-        return _noted(key, limit, await self.limiter.take(key, amount, limit=limit))
-
-    async def look(self, key: str, limit: Limit) -> _Level:
-        look = await self.limiter.peek(key, 0, limit=limit)
-        next_token = None if look.remaining > 0 else await self.limiter.peek(key, limit=limit)
-        return _Level(key, limit, look, next_token)
-
-    async def check(self) -> bool:
-        try:
-            return await self.server.ping()
-        except TokenBucketError:
-            return False
-
-    async def reset(self) -> int:
-        """Makes every bucket under the prefix full; how many were not."""
-        pattern = f"{_escaped(self.limiter.prefix)}*"
-        keys = [key async for key in self.redis.scan_iter(pattern, count=1000)]
-        return sum([int(await self.redis.unlink(key)) for key in keys])
-
-    async def clear(self, key: str) -> None:
-        await self.limiter.reset(key)
-
-    # The fixed window's.
-
-    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """How much of the limit is used; more than all of it if that was denied, and not taken."""
-        limit = _limit_of(key)
-        return _count(limit, await self.take(key, limit, amount), amount)
-
-    async def get(self, key: str) -> int:
-        return (await self.look(key, _limit_of(key))).used
-
-    async def get_expiry(self, key: str) -> float:
-        return (await self.look(key, _limit_of(key))).resets_at
-
-    # The moving window's.
-
-    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return (await self.take(key, _limit(limit, expiry), amount)).allowed
-
-    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        level = await self.look(key, _limit(limit, expiry))
-        return level.resets_at - expiry, level.used
-
-    # The sliding window's.
-
-    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return await self.acquire_entry(key, limit, expiry, amount)
-
-    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """No previous window: a bucket has but one level."""
-        level = await self.look(key, _limit_of(key))
-        return 0, 0.0, level.used, max(level.resets_at - time.time(), 0)
-
-    async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        await self.clear(key)
+        self._connect(redis.asyncio, _asyncio, uri, key_prefix, options)
 
 
-class AsyncTokenBucketRateLimiter(limits.aio.strategies.RateLimiter):
-    """The strategy "token-bucket" of `limits.aio`."""
+class _Strategy:
+    """The strategy "token-bucket"."""
 
-    storage: AsyncTokenBucketStorage
+    storage: Any
+    _of_storage: type[_Storage]
 
     def __init__(self, storage: limits.storage.StorageTypes) -> None:
-        if not isinstance(storage, AsyncTokenBucketStorage):
+        if not isinstance(storage, self._of_storage):
             raise NotImplementedError(f"a {type(storage).__name__} holds no token buckets")
-        super().__init__(storage)
+        super().__init__(storage)  # type: ignore[call-arg]
 
-    async def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        return (await self.storage.take(item.key_for(*identifiers), _limit_in(item), cost)).allowed
+    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> Any:
+        return self.storage.acquire_entry(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
 
-    async def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        level = await self.storage.look(item.key_for(*identifiers), _limit_in(item))
-        return level.remaining >= cost
+    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> Any:
+        return self.storage.has(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
 
-    async def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
-        return (await self.storage.look(item.key_for(*identifiers), _limit_in(item))).stats
+    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> Any:
+        return self.storage.window_stats(item.key_for(*identifiers), item.amount, item.get_expiry())
 
 
-def _limit_in(item: RateLimitItem) -> Limit:
-    return _limit(item.amount, item.get_expiry())
+class TokenBucketRateLimiter(_Strategy, limits.strategies.RateLimiter):
+    __doc__ = _Strategy.__doc__
+
+    _of_storage = TokenBucketStorage
+
+
+class AsyncTokenBucketRateLimiter(_Strategy, limits.aio.strategies.RateLimiter):
+    """The strategy "token-bucket" of `limits.aio`."""
+
+    _of_storage = AsyncTokenBucketStorage
 
 
 def _count(limit: Limit, decision: Decision, amount: int) -> int:

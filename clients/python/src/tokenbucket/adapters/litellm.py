@@ -38,8 +38,6 @@ from ..api import asyncio as _asyncio
 from ..values.decision import JointDecision
 from ..values.limit import Limit
 
-__all__ = ["TokenBucketCallback", "callback"]
-
 _PARALLEL = "parallel"
 # Of a call that says neither.
 _ASSUMED_OUTPUT_TOKENS = 256

@@ -11,8 +11,6 @@ from ..api.operations import OnDecision
 from ..values.decision import Decision
 from ..values.limit import Limit
 
-__all__ = ["record_decisions"]
-
 
 def record_decisions(meter: metrics.Meter | None = None, **attributes: str) -> OnDecision:
     """Records how long each decision took, hence how many there were.

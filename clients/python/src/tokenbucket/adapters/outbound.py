@@ -1,14 +1,21 @@
-"""How callers wait who have nothing else to do, and how a whole bucket is made to wait."""
+"""How callers wait who have nothing else to do, and how a whole bucket is made to wait.
+
+What drop-ins do for threads and for asyncio is written once, as coroutines: those of threads await nothing
+that is not over already.
+"""
 
 from __future__ import annotations
 
+import inspect
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from fractions import Fraction
+from typing import Any, TypeVar
 
-from ..api.operations import Backend, Operations, Part
+from ..api.limiter import BaseLimiter
+from ..api.operations import Part, keep
 from ..local.clock import Clock
-from ..transport.call import Steps
+from ..transport.call import Steps, Terms
 from ..values.decision import Decision
 from ..values.errors import ModuleMissing
 from ..values.limit import Number
@@ -16,18 +23,44 @@ from ..values.limit import Number
 # How often a pause tries to hold what is left, while others take some of it.
 _TRIES = 3
 
+T = TypeVar("T")
+AnyLimiter = BaseLimiter[Any, Any, Any]
+
+
+async def done(result: T | Awaitable[T]) -> T:
+    """Returns what a call of a limiter has decided: at once with threads, awaited with asyncio."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine of threads, which never has to wait for an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a coroutine of threads has awaited something")
+
 
 class Patience:
     """The time that one caller has left."""
 
-    def __init__(self, limiter: Backend, max_wait_ms: float) -> None:
-        self.clock: Clock = limiter._clock
+    def __init__(self, limiter: AnyLimiter, max_wait_ms: float) -> None:
+        self._limiter = limiter
+        self._clock: Clock = limiter._clock
         self._retry_every_s: float = limiter.server.retry_every_ms / 1000
-        self._ends_at = self.clock.monotonic() + max_wait_ms / 1000
+        self._ends_at = self._clock.monotonic() + max_wait_ms / 1000
 
     @property
     def left_ms(self) -> float:
-        return max((self._ends_at - self.clock.monotonic()) * 1000, 0.0)
+        left_s: float = self._ends_at - self._clock.monotonic()
+        return max(left_s * 1000, 0.0)
+
+    async def sleep(self, seconds: float) -> None:
+        if self._limiter.server.is_asynchronous:
+            await self._clock.sleep_async(seconds)
+        else:
+            self._clock.sleep(seconds)
 
     def pause_s(self, decision: Decision) -> float | None:
         """When to ask again; None if it was granted, or cannot be in time.
@@ -42,6 +75,32 @@ class Patience:
             return min(pause_s, self._retry_every_s or pause_s, left_s)
         return pause_s if pause_s <= left_s else None
 
+    async def until_taken(self, name: str, cost: Number) -> Decision:
+        """Takes of the limiter's bucket, or returns the last denial."""
+
+        async def take(left_ms: float) -> Decision:
+            return await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
+
+        return await self.until_granted(take, Booking(self._limiter, name, cost))
+
+    async def until_granted(
+        self, ask: Callable[[float], Awaitable[Decision]], booking: Booking | None = None
+    ) -> Decision:
+        """Asks until granted or too late, and returns the last decision. `ask` gets the ms it may wait."""
+        while True:
+            decision = await ask(self.left_ms)
+            if booking and (booked := booking.of(decision, self.left_ms)):
+                try:
+                    await self.sleep(booked.retry_after_ms / 1000)
+                except BaseException:
+                    booking.give_back()
+                    raise
+                return booked
+            pause_s = self.pause_s(decision)
+            if pause_s is None:
+                return decision
+            await self.sleep(pause_s)
+
 
 class Booking:
     """A place in the bucket of this process, while that decides.
@@ -49,7 +108,7 @@ class Booking:
     A caller that asks it again and again may be overtaken each time; one that has booked is not.
     """
 
-    def __init__(self, limiter: Operations, name: str, cost: Number) -> None:
+    def __init__(self, limiter: AnyLimiter, name: str, cost: Number) -> None:
         self._limiter, self._name, self._cost = limiter, name, cost
 
     def of(self, decision: Decision, left_ms: float) -> Decision | None:
@@ -63,44 +122,7 @@ class Booking:
         self._limiter._give_here(self._name, self._cost)
 
 
-def until_granted(
-    patience: Patience, ask: Callable[[float], Decision], booking: Booking | None = None
-) -> Decision:
-    """Asks until granted or too late, and returns the last decision. `ask` gets the ms it may wait."""
-    while True:
-        decision = ask(patience.left_ms)
-        if booking and (booked := booking.of(decision, patience.left_ms)):
-            try:
-                patience.clock.sleep(booked.retry_after_ms / 1000)
-            except BaseException:
-                booking.give_back()
-                raise
-            return booked
-        pause_s = patience.pause_s(decision)
-        if pause_s is None:
-            return decision
-        patience.clock.sleep(pause_s)
-
-
-async def until_granted_async(
-    patience: Patience, ask: Callable[[float], Awaitable[Decision]], booking: Booking | None = None
-) -> Decision:
-    while True:
-        decision = await ask(patience.left_ms)
-        if booking and (booked := booking.of(decision, patience.left_ms)):
-            try:
-                await patience.clock.sleep_async(booked.retry_after_ms / 1000)
-            except BaseException:
-                booking.give_back()
-                raise
-            return booked
-        pause_s = patience.pause_s(decision)
-        if pause_s is None:
-            return decision
-        await patience.clock.sleep_async(pause_s)
-
-
-def pause(limiter: Operations, name: str, for_ms: int) -> Steps[None]:
+def pause(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[None]:
     """Keeps everybody from the bucket for so long; afterwards it has what it had before.
 
     The tokens that it has are held, and come back when the hold expires. What would flow in meanwhile
@@ -120,7 +142,7 @@ def pause(limiter: Operations, name: str, for_ms: int) -> Steps[None]:
         yield from limiter._simple("TB.GIVE", name, None, _decimal(too_much), once=True)
 
 
-def _hold_all(limiter: Operations, name: str, for_ms: int) -> Steps[int]:
+def _hold_all(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[int]:
     """Returns how many tokens are to be charged because this server cannot hold them."""
     for _ in range(_TRIES):
         left = (yield from limiter._simple("TB.PEEK", name, None, 0)).remaining
@@ -128,7 +150,10 @@ def _hold_all(limiter: Operations, name: str, for_ms: int) -> Steps[int]:
             return 0
         part = Part("", limiter.prefix + name, name, limiter.limit, left)
         try:
-            held = yield from limiter._decide_all([part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex, keep=True)
+            terms = Terms(late=keep)
+            held = yield from limiter._decide_all(
+                [part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex, terms=terms
+            )
         except ModuleMissing:
             return left
         if held.allowed:

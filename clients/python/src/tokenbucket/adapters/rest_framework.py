@@ -24,8 +24,6 @@ from ..api.threads import Limiter, Server
 from ..values.decision import Decision
 from ..values.limit import Limit
 
-__all__ = ["AnonRateThrottle", "ScopedRateThrottle", "TokenBucketThrottle", "UserRateThrottle"]
-
 
 @cache
 def limiter() -> Limiter:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Generator, Mapping
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, Protocol, Self, TypeVar
 
-from ..transport.call import Call, Steps
-from ..transport.circuit import Node
-from ..transport.server import LOG, BaseServer
-from ..transport.tasks import Transport
+from ..transport.call import Steps
+from ..transport.server import BaseServer
+from ..transport.tasks import Transports, of_loop
 from ..values.decision import Decision, Denied, JointDecision
-from ..values.errors import BadArgument, TokenBucketError
+from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches, Waiter
 from .hold import HoldOperations, Used
-from .operations import Backend, JointOperations, OnDecision, OnError, Operations, Part
-from .threads import client_of, server_of
-
-__all__ = ["Client", "Hold", "JointLimiter", "Limiter", "Server"]
+from .joint import BaseJointLimiter
+from .limiter import BaseLimiter
+from .operations import Backend, Part
 
 T = TypeVar("T")
+Awaited = Coroutine[Any, Any, T]
 
 
 class Client(Protocol):
@@ -31,25 +28,14 @@ class Client(Protocol):
     async def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
-class Server(BaseServer):
-    """`tokenbucket.Server`, which says what the options mean, for asyncio."""
+class Server(BaseServer[Client]):
+    __doc__ = BaseServer.__doc__
 
     is_asynchronous = True
+    _of_transport = Transports
 
-    def __init__(
-        self,
-        client: Client | str,
-        *,
-        timeout_ms: float = 100,
-        retry_every_ms: float = 500,
-        fallback: Literal["script"] | None = None,
-        log: logging.Logger = LOG,
-    ) -> None:
+    def _set_up(self) -> None:
         self._detached: set[asyncio.Task[Any]] = set()
-        self._left_behind: list[Any] = []
-        super().__init__(
-            client, timeout_ms=timeout_ms, retry_every_ms=retry_every_ms, fallback=fallback, log=log
-        )
 
     async def run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
@@ -63,7 +49,7 @@ class Server(BaseServer):
         try:
             while True:
                 try:
-                    reply = await self._exchange(call)
+                    reply = await call.node.transport.here().exchange(call)
                 except Exception as error:
                     call = steps.throw(error)
                 else:
@@ -71,9 +57,6 @@ class Server(BaseServer):
         except StopIteration as end:
             result: T = end.value
             return result
-
-    def _exchange(self, call: Call) -> Coroutine[Any, Any, Any]:
-        return self._transport(call.node).exchange(call)
 
     def spawn(self, steps: Steps[Any]) -> None:
         self.detach(self.run(steps))
@@ -92,40 +75,14 @@ class Server(BaseServer):
 
     async def aclose(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open."""
-        loop = asyncio.get_running_loop()
         for node in self._nodes():
-            if transport := node.transport.pop(loop, None):
-                await transport.close()
+            await node.transport.close()
 
     close = aclose
 
     async def ping(self) -> bool:
         """Whether the server answers."""
         return await self.run(self.answers())
-
-    def _transport(self, node: Node) -> Transport:
-        loop = asyncio.get_running_loop()
-        transport: Transport | None = node.transport.get(loop)
-        if transport is None:
-            for other in list(node.transport):
-                if other.is_closed():
-                    node.transport.pop(other, None)
-            transport = node.transport[loop] = Transport(loop, node, self)
-        return transport
-
-    def _client_of(self, url: str) -> Any:
-        return client_of(url, ".asyncio")
-
-    def _new_transport(self, node: Node) -> Any:
-        return {}
-
-    def _forget_connections(self, node: Node) -> None:
-        # Kept, not closed: the event loop that has them is the parent's too.
-        self._left_behind.append(node.transport)
-        node.transport = {}
-
-    def _drop_connections(self, call: Call) -> None:
-        self._transport(call.node).drop(call.by)
 
 
 async def _to_the_end(task: asyncio.Task[T]) -> T:
@@ -143,12 +100,12 @@ async def _to_the_end(task: asyncio.Task[T]) -> T:
 
 class _Closing(Backend):
     server: Server
+    _of_server = Server
 
-    async def _run(self, steps: Steps[T]) -> T:
-        return await self.server.run(steps)
+    def _run(self, steps: Steps[T]) -> Awaited[T]:
+        return self.server.run(steps)
 
     async def _run_once(self, steps: Steps[T]) -> T:
-        """To its end, also if the caller is cancelled."""
         return await asyncio.shield(self.server.detach(self.server.run(steps)))
 
     async def aclose(self) -> None:
@@ -156,216 +113,14 @@ class _Closing(Backend):
         if self._leave():
             await self.server.aclose()
 
+    def close(self) -> Awaited[None]:
+        return self.aclose()
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-class Limiter(_Closing, Operations):
-    """`tokenbucket.Limiter`, which says what the options mean, for asyncio."""
-
-    def __init__(
-        self,
-        server: Server | Client | str,
-        limit: Limit,
-        prefix: str = "tb:",
-        *,
-        on_error: OnError = "local",
-        remember_denials: int = 0,
-        batch: int = 0,
-        on_decision: OnDecision | None = None,
-    ) -> None:
-        self._fetches: set[asyncio.Task[None]] = set()
-        super().__init__(
-            server_of(Server, server),
-            limit,
-            prefix=prefix,
-            on_error=on_error,
-            remember_denials=remember_denials,
-            batch=batch,
-            on_decision=on_decision,
-        )
-
-    async def take(
-        self, name: str, cost: Number = 1, *, limit: Limit | None = None, max_wait_ms: float = 0
-    ) -> Decision:
-        """Takes `cost` tokens if the bucket holds them, else nothing.
-
-        `max_wait_ms`: so long the call waits its turn in the server, behind those who wait already.
-        """
-        if max_wait_ms:
-            return await self._run(self._take_in_turn(name, cost, limit, max_wait_ms))
-        if self._batched(cost):
-            return await self._take_batched(name, int(cost), limit or self.limit)
-        return await self.server.run(self._take(name, cost, limit))
-
-    async def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decision:
-        """What `take` would decide; `remaining` is as after it. With cost 0, what there is."""
-        return await self._run(self._simple("TB.PEEK", name, limit, cost))
-
-    async def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> Decision:
-        """Takes as many whole tokens as there are, at most `most`: see `granted`."""
-        return await self._run(self._simple("TB.TAKEUPTO", name, limit, most))
-
-    async def reserve(
-        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
-    ) -> Decision:
-        """Books a place in the queue: sleep `retry_after_ms`, then act.
-
-        Denied, without a token taken, if the wait would be longer than `max_wait_ms`.
-        """
-        return await self._run(self._simple("TB.RESERVE", name, limit, cost, max_wait_ms))
-
-    async def wait(
-        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
-    ) -> Decision:
-        """Reserves and sleeps until it is this caller's turn; a wait that is cancelled gives back."""
-        decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
-        if decision.allowed and decision.retry_after_ms:
-            try:
-                await self._clock.sleep_async(decision.retry_after_ms / 1000)
-            except BaseException:
-                self.server.detach(self.server.run(self._give(name, cost, limit)))
-                raise
-        return decision
-
-    async def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decision:
-        """Takes `amount` in any case, into debt if need be."""
-        return await self._run_once(self._simple("TB.CHARGE", name, limit, amount, once=True))
-
-    async def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decision:
-        """Puts `amount` back, never above the capacity."""
-        return await self._run_once(self._give(name, amount, limit))
-
-    async def reset(self, name: str, *, limit: Limit | None = None) -> Decision:
-        """Makes the bucket full, and forgets its holds."""
-        return await self._run_once(self._reset_name(name, limit))
-
-    def hold(
-        self,
-        name: str,
-        amount: Number,
-        *,
-        ttl_ms: int = 30_000,
-        limit: Limit | None = None,
-        max_wait_ms: float = 0,
-    ) -> Hold:
-        """Takes `amount` until `async with` is over, or for `ttl_ms` if its holder is gone.
-
-        `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
-        """
-        part = Part("", self._key(name), name, limit or self.limit, amount)
-        return Hold(self, [part], ttl_ms, max_wait_ms)
-
-    async def aclose(self) -> None:
-        """Gives back what batches have left, and closes connections that no other limiter uses."""
-        loop = asyncio.get_running_loop()
-        if fetches := [task for task in self._fetches if task.get_loop() is loop]:
-            await asyncio.wait(fetches)
-        for giving in self._give_batches_back(loop):
-            await self._run(giving)
-        await super().aclose()
-
-    close = aclose
-
-    async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
-        began = self._clock.monotonic()
-        loop = asyncio.get_running_loop()
-        batches = self._batches_of.get(loop)
-        if batches is None:
-            for other in list(self._batches_of):
-                if other.is_closed():
-                    self._batches_of.pop(other, None)
-            batches = self._batches_for(loop)
-        batch, decision = batches.take(name, limit, cost)
-        if decision is None and self._denials:
-            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
-        if decision is None:
-            decision = await self._wait_for_batch(batches, batch, cost, loop)
-        for giving in self._give_evicted_back(batches):
-            self.server.spawn(giving)
-        self._tell(name, limit, decision, began)
-        return decision
-
-    async def _wait_for_batch(
-        self, batches: Batches, batch: Batch, cost: int, loop: asyncio.AbstractEventLoop
-    ) -> Decision:
-        ready = loop.create_future()
-        waiter = Waiter(cost, lambda: None if ready.done() else ready.set_result(None))
-        batch.waiting.append(waiter)
-        if batch.leader is None:
-            batch.leader = self.server.detach(self._fetch_for_all(batches, batch))
-            self._fetches.add(batch.leader)
-            batch.leader.add_done_callback(self._fetches.discard)
-        try:
-            await ready
-        except asyncio.CancelledError:
-            batch.leave(waiter)
-            raise
-        if waiter.error is not None:
-            raise waiter.error
-        assert waiter.decision is not None
-        return waiter.decision
-
-    async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
-        """Detached: the fetched tokens are for all callers, not only for the one that began."""
-        try:
-            await asyncio.sleep(0)  # those that take in the same round of the loop share the fetch
-            while batch.waiting:
-                await self.server.run(self._fetch(batches, batch))
-        finally:
-            batch.leader = None
-
-
-class JointLimiter(_Closing, JointOperations):
-    """`tokenbucket.JointLimiter`, which says more, for asyncio."""
-
-    def __init__(
-        self,
-        server: Server | Client | str,
-        limits: Mapping[str, Limit],
-        prefix: str = "tb:",
-        *,
-        on_error: OnError = "local",
-        on_decision: OnDecision | None = None,
-    ) -> None:
-        super().__init__(
-            server_of(Server, server), limits, prefix=prefix, on_error=on_error, on_decision=on_decision
-        )
-
-    async def take_all(
-        self,
-        name: str | Mapping[str, str],
-        costs: Mapping[str, Number],
-        *,
-        limits: Mapping[str, Limit] | None = None,
-        max_wait_ms: float = 0,
-    ) -> JointDecision:
-        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`."""
-        return await self._run(self._take_all(name, costs, limits, max_wait_ms))
-
-    def hold(
-        self,
-        name: str | Mapping[str, str],
-        amounts: Mapping[str, Number],
-        *,
-        ttl_ms: int = 30_000,
-        limits: Mapping[str, Limit] | None = None,
-        max_wait_ms: float = 0,
-    ) -> Hold:
-        """Holds every amount or none, until `async with` is over, or for `ttl_ms` if its holder is gone.
-
-        `max_wait_ms` as for `Limiter.hold`.
-        """
-        return Hold(self, self._parts(name, amounts, limits), ttl_ms, max_wait_ms)
-
-    async def reset(self, name: str | Mapping[str, str]) -> Decision:
-        """Makes the buckets of all limits full, and forgets their holds."""
-        return await self._run_once(self._reset_name(name))
-
-    close = _Closing.aclose
 
 
 class Hold(HoldOperations):
@@ -431,25 +186,16 @@ class Hold(HoldOperations):
         await self
         if not self.allowed:
             raise Denied(self.decision)
-        self._renew_later()
+        self.keep_renewing()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with self._masking_nothing(error):
             try:
                 await self.settle()
             except BadArgument:  # of `used`: the hold ends all the same
                 await self._end(self._amounts_used(None))
                 raise
-        except TokenBucketError:
-            if error is None:
-                raise
-            self._limiter.server.log.exception("a hold was not settled as its work has reported")
 
     def stop_renewing(self) -> None:
         """Leaves the hold to expire, if it is not settled before."""
@@ -457,11 +203,12 @@ class Hold(HoldOperations):
             self._timer.cancel()
             self._timer = None
 
-    def _renew_later(self) -> None:
+    def keep_renewing(self) -> None:
+        """Renews it until it is settled, as `async with` does."""
         self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
-        self._renew_later()
+        self.keep_renewing()
         if self._renewing is None or self._renewing.done():
             self._renewing = self._limiter.server.detach(self._renew_now())
 
@@ -470,3 +217,83 @@ class Hold(HoldOperations):
             await self._limiter._run(self._renew())
         except Exception:
             self._limiter.server.log.exception("a hold was not renewed")
+
+
+class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
+    __doc__ = BaseLimiter.__doc__
+
+    _of_hold = Hold
+
+    def begin_anew(self) -> None:
+        self._fetches: set[asyncio.Task[None]] = set()
+        super().begin_anew()
+
+    async def wait(
+        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
+    ) -> Decision:
+        """Reserves and sleeps until it is this caller's turn; a wait that is cancelled gives back."""
+        decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
+        if decision.allowed and decision.retry_after_ms:
+            try:
+                await self._clock.sleep_async(decision.retry_after_ms / 1000)
+            except BaseException:
+                self.server.detach(self.server.run(self._give(name, cost, limit)))
+                raise
+        return decision
+
+    async def aclose(self) -> None:
+        """Gives back what batches have left, and closes connections that no other limiter uses."""
+        loop = asyncio.get_running_loop()
+        if fetches := [task for task in self._fetches if task.get_loop() is loop]:
+            await asyncio.wait(fetches)
+        for giving in self._give_batches_back(loop):
+            await self._run(giving)
+        await super().aclose()
+
+    async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
+        began = self._clock.monotonic()
+        loop = asyncio.get_running_loop()
+        batches = of_loop(self._batches_of, loop, self._new_batches)
+        batch, decision = batches.take(name, limit, cost)
+        if decision is None and self._denials:
+            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
+        if decision is None:
+            decision = await self._wait_for_batch(batches, batch, cost, loop)
+        for giving in self._give_evicted_back(batches):
+            self.server.spawn(giving)
+        self._tell(name, limit, decision, began)
+        return decision
+
+    async def _wait_for_batch(
+        self, batches: Batches, batch: Batch, cost: int, loop: asyncio.AbstractEventLoop
+    ) -> Decision:
+        ready = loop.create_future()
+        waiter = Waiter(cost, lambda: None if ready.done() else ready.set_result(None))
+        batch.waiting.append(waiter)
+        if batch.leader is None:
+            batch.leader = self.server.detach(self._fetch_for_all(batches, batch))
+            self._fetches.add(batch.leader)
+            batch.leader.add_done_callback(self._fetches.discard)
+        try:
+            await ready
+        except asyncio.CancelledError:
+            batch.leave(waiter)
+            raise
+        return waiter.result()
+
+    async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
+        """Detached: the fetched tokens are for all callers, not only for the one that began."""
+        try:
+            await asyncio.sleep(0)  # those that take in the same round of the loop share the fetch
+            while batch.waiting:
+                await self.server.run(self._fetch(batches, batch))
+        finally:
+            batch.leader = None
+
+
+class JointLimiter(
+    _Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Awaited[JointDecision], Hold]
+):
+    __doc__ = BaseJointLimiter.__doc__
+
+    _of_hold = Hold

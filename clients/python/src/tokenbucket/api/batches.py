@@ -28,6 +28,12 @@ class Waiter:
     def is_decided(self) -> bool:
         return self.decision is not None or self.error is not None
 
+    def result(self) -> Decision:
+        if self.error is not None:
+            raise self.error
+        assert self.decision is not None
+        return self.decision
+
 
 @dataclass(slots=True)
 class Batch:

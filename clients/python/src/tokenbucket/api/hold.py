@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from itertools import chain
 
-from ..transport.call import Call, Steps
+from ..transport.call import Call, Steps, Terms
 from ..transport.commands import command
 from ..values.decision import Decision, JointDecision
-from ..values.errors import BadArgument
+from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
-from .operations import Backend, Part, checked_wait
+from .operations import Backend, Part, checked_wait, keep
 
 Used = Number | Mapping[str, Number]
 
@@ -69,7 +70,7 @@ class HoldOperations:
         self.decision = yield from self._backend._decide_all(
             self._parts,
             *("TB.MHOLD", len(self._parts), self._ttl_ms, self.id),
-            keep=not first,
+            terms=Terms(late=None if first else keep),
             max_wait_ms=self._max_wait_ms if first else 0,
         )
         self._was_granted = self._was_granted or self.decision.allowed
@@ -102,7 +103,7 @@ class HoldOperations:
         tell is lost. Sent once: a second "not there" could mean that the first has settled.
         """
         settled = yield from self._backend._decide_all(
-            parts, "TB.MSETTLE", len(parts), self.id, once=True, always=True, calls=calls
+            parts, "TB.MSETTLE", len(parts), self.id, terms=Terms(once=True, always=True, calls=calls)
         )
         self._note(settled)
         if settled.degraded:
@@ -116,12 +117,21 @@ class HoldOperations:
         for part in parts:
             if not each[part.which].allowed and float(part.amount) > 0:
                 words = command("TB.CHARGE", part.key, part.limit, part.amount)
-                each[part.which] = Decision.read(
-                    *(yield from self._backend._ask(words, once=True, always=True))
-                )
+                terms = Terms(once=True, always=True)
+                each[part.which] = Decision.read(*(yield from self._backend._ask(words, terms)))
         settled = replace(settled, each=each, lost=any(one.lost for one in each.values()))
         self._note(settled)
         return settled
+
+    @contextmanager
+    def _masking_nothing(self, error: BaseException | None) -> Iterator[None]:
+        """Logs why the hold was not settled if its work has failed: that is what the caller hears."""
+        try:
+            yield
+        except TokenBucketError:
+            if error is None:
+                raise
+            self._backend.server.log.exception("a hold was not settled as its work has reported")
 
     def _note(self, decision: JointDecision) -> None:
         self._was_local = self._was_local or decision.degraded

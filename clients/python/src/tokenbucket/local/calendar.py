@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from math import ceil
-from typing import Protocol
 
 from ..values.limit import Limit
 
@@ -20,22 +19,16 @@ def unix_ms(moment: datetime) -> Fraction:
     return Fraction((moment - _EPOCH) // timedelta(microseconds=1), 1000)
 
 
-class Refill(Protocol):
-    def between(self, since: Fraction, until: Fraction) -> Fraction:
-        """How many tokens come."""
-
-    def reaches(self, since: Fraction, tokens: Fraction) -> Fraction | None:
-        """When so many have come; None if they never do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Continuous:
     per_ms: Fraction
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
+        """How many tokens come."""
         return self.per_ms * (until - since)
 
     def reaches(self, since: Fraction, tokens: Fraction) -> Fraction | None:
+        """When so many have come; None if they never do."""
         return since + tokens / self.per_ms if self.per_ms else None
 
 
@@ -75,10 +68,13 @@ class Calendar:
         return unix_ms(datetime(day.year, day.month, day.day, tzinfo=UTC)) - self.ahead_ms
 
 
+Refill = Continuous | Calendar
+
+
 def refill_of(limit: Limit) -> Refill:
     if not limit.is_calendar:
         return Continuous(limit.tokens_per_s / 1000)
-    count, number, unit, offset = limit.calendar_terms
+    count, number, unit, offset = limit.terms
     sign = -1 if offset.startswith("-") else 1
     hours, minutes = (int(part) for part in (offset.lstrip("+-") or "00:00").split(":"))
     return Calendar(Fraction(count), int(number or 1), unit, sign * (hours * 60 + minutes) * 60_000)

@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from fractions import Fraction
-from typing import Protocol
 
 
-class Clock(Protocol):
-    def monotonic(self) -> float: ...
+class Clock:
+    """The real one. The fake server is another."""
 
-    def sleep(self, seconds: float) -> None: ...
-
-    async def sleep_async(self, seconds: float) -> None: ...
-
-
-class _RealClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
@@ -27,7 +20,7 @@ class _RealClock:
         await asyncio.sleep(seconds)
 
 
-REAL: Clock = _RealClock()
+REAL = Clock()
 _AHEAD_NS = time.time_ns() - time.monotonic_ns()
 
 

@@ -19,12 +19,11 @@ from typing import Any
 
 from ..values.errors import BadArgument, ReplyError
 from .calendar import unix_ms
+from .clock import Clock
 from .limiter import Buckets
 
-__all__ = ["FakeServer"]
 
-
-class FakeServer:
+class FakeServer(Clock):
     """Stands where `redis.Redis` stands; `server.asyncio` where `redis.asyncio.Redis` does."""
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:

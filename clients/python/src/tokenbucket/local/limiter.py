@@ -24,6 +24,9 @@ _NEVER = -1
 _LONG_MS = 200 * 366 * 86_400_000
 
 
+# Amounts are in tokens, times in Unix milliseconds.
+
+
 @dataclass(slots=True)
 class _Held:
     amount: Fraction
@@ -31,24 +34,15 @@ class _Held:
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """As it was at its last write; amounts in tokens, times in Unix milliseconds."""
-
-    level: Fraction
-    at: Fraction
-    holds: dict[str, _Held] = field(default_factory=dict)
-    full_at: Fraction = Fraction(0)
-
-
-@dataclass(slots=True)
 class _View:
-    """A bucket as it is now under the limit of one call."""
+    """A bucket under the limit of one call: as it is now, or as it was at its last write."""
 
     capacity: Fraction
     refill: Refill
     level: Fraction
     now: Fraction
-    holds: dict[str, _Held]
+    holds: dict[str, _Held] = field(default_factory=dict)
+    full_at: Fraction = Fraction(0)
 
     def flow_until(self, moment: Fraction) -> None:
         self._fill(self.refill.between(self.now, moment))
@@ -67,14 +61,17 @@ class _View:
             del self.holds[id]
         self.flow_until(moment)
 
-    def copy(self) -> _View:
-        return _View(self.capacity, self.refill, self.level, self.now, dict(self.holds))
+    def under(self, capacity: Fraction, refill: Refill) -> _View:
+        """Returns a copy under another limit."""
+        return _View(capacity, refill, min(self.level, capacity), self.now, dict(self.holds))
 
     def ms_until(self, level: Fraction) -> int:
         """How long until there is so much if nobody else acts, rounded up; -1 if never."""
+        if self.level >= level:
+            return 0
         if level > self.capacity:
             return _NEVER
-        future = self.copy()
+        future = self.under(self.capacity, self.refill)
         for moment in [*sorted({held.expires_at for held in self.holds.values()}), None]:
             if future.level >= level:
                 break
@@ -97,7 +94,7 @@ class Buckets:
         self._now_ms = now_ms
         self._most = most
         self._now = Fraction(0)
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _View] = {}
         self._full_at: list[tuple[Fraction, str]] = []
         """A heap; what was written to a bucket later makes an entry void."""
         self._lock = threading.Lock()
@@ -130,19 +127,19 @@ class Buckets:
             raise ReplyError("ERR rate must be above 0 here: 0 is for the commands of holds")
         bucket = self._buckets.get(key)
         if bucket is None:
-            return _View(most, refill, most, self._now, {})
-        view = _View(most, refill, min(bucket.level, most), bucket.at, dict(bucket.holds))
-        view.pass_until(max(self._now, bucket.at))
+            return _View(most, refill, most, self._now)
+        view = bucket.under(most, refill)
+        view.pass_until(max(self._now, bucket.now))
         return view
 
     def _keep(self, key: str, view: _View) -> None:
         if view.level >= view.capacity and not view.holds:
             self._buckets.pop(key, None)
             return
-        self._buckets[key] = _Bucket(view.level, view.now, view.holds)
+        self._buckets[key] = view
         if self._most is not None:
-            self._buckets[key].full_at = full_at = view.now + view.ms_until(view.capacity) % _LONG_MS
-            heapq.heappush(self._full_at, (full_at, key))
+            view.full_at = view.now + view.ms_until(view.capacity) % _LONG_MS
+            heapq.heappush(self._full_at, (view.full_at, key))
             if len(self._buckets) > self._most:
                 self._forget_one()
             if len(self._full_at) > 2 * self._most + 2:
@@ -159,24 +156,23 @@ class Buckets:
                 return
 
     def _peek(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
-        view = self._look(key, capacity, rate, pool=True)
-        wanted = _cost(cost)
-        wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
-        if not wait_ms:
-            view.level -= wanted
-        return view.reply(int(not wait_ms), wait_ms)
+        return self._book(self._look(key, capacity, rate, pool=True), cost)
 
     def _take(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
         return self._reserve(key, capacity, rate, cost, "0")
 
     def _reserve(self, key: str, capacity: str, rate: str, cost: str, max_wait_ms: str) -> list[Any]:
         view = self._look(key, capacity, rate)
-        wanted = _cost(cost)
-        wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
-        allowed = 0 <= wait_ms <= int(max_wait_ms)
-        if allowed and wanted:
-            view.level -= wanted
+        reply = self._book(view, cost, int(max_wait_ms))
+        if reply[0] and _cost(cost):
             self._keep(key, view)
+        return reply
+
+    def _book(self, view: _View, cost: str, max_wait_ms: int = 0) -> list[Any]:
+        wait_ms = view.ms_until(wanted := _cost(cost))
+        allowed = 0 <= wait_ms <= max_wait_ms
+        if allowed:
+            view.level -= wanted
         return view.reply(int(allowed), wait_ms)
 
     def _takeupto(self, key: str, capacity: str, rate: str, most: str) -> list[Any]:
@@ -202,8 +198,8 @@ class Buckets:
     def _mtake(self, count: str, *words: str) -> list[Any]:
         each = []
         for key, capacity, rate, cost in _fours(count, words):
-            view, wanted = self._look(key, capacity, rate), _cost(cost)
-            wait_ms = 0 if view.level >= wanted else view.ms_until(wanted)
+            view = self._look(key, capacity, rate)
+            wait_ms = view.ms_until(_cost(cost))
             each.append(view.reply(int(not wait_ms), wait_ms))
         if all(reply[0] for reply in each):
             each = [self._take(*four) for four in _fours(count, words)]
@@ -215,8 +211,8 @@ class Buckets:
         for view, _, amount in views:
             held = view.holds.get(id)
             more = amount - (held.amount if held else 0)
-            allowed = more <= 0 or view.level >= more
-            replies.append(view.reply(int(allowed), 0 if allowed else view.ms_until(more)))
+            wait_ms = view.ms_until(more) if more > 0 else 0
+            replies.append(view.reply(int(not wait_ms), wait_ms))
         if not all(reply[0] for reply in replies):
             return _joint(replies)
         replies = []

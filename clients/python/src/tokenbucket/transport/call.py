@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .circuit import Node
@@ -14,20 +15,43 @@ T = TypeVar("T")
 _ID: Command = ("CLIENT", "ID")
 
 
+@dataclass(slots=True)
+class Terms:
+    """How a question is asked."""
+
+    once: bool = False
+    """Must not be sent a second time: a connection that was idle is tried before."""
+    always: bool = False
+    """Asks even while the server is thought to be away."""
+    late: Callable[[Any], None] | None = None
+    """Gets the reply if it comes when no caller waits for it any more."""
+    calls: list[Call] | None = None
+    """Is given the calls that are made, so that their late replies can be judged."""
+    pause_s: float = 0.0
+    """How long to wait before it is sent."""
+    until: float | None = None
+    """When its wait in the server ends; None if it does not wait there."""
+
+
+PLAIN = Terms()
+
+
 class Call:
     """One or more commands in one write, and what becomes of a reply that comes too late."""
 
-    def __init__(self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        commands: tuple[Command, ...],
+        words: tuple[Command, ...] | None = None,
+        terms: Terms = PLAIN,
+    ) -> None:
         self.node = node
         self.commands = commands
         """As for the module: a late grant is given back by them."""
-        self.words = words
-        self.once = False
-        """Must not be sent a second time: a connection that was idle is tried before."""
+        self.words = words or commands
+        self.once, self.late, self.until = terms.once, terms.late, terms.until
         self.pause_s = 0.0
-        """How long to wait before it is sent."""
-        self.until: float | None = None
-        """When its wait in the server ends; None if it does not wait there."""
         self.undo = False
         """What it took goes back: its caller has gone, or was denied in the meantime."""
         self.is_over = False
@@ -36,8 +60,6 @@ class Call:
         """Of threads: its connection has been given back, or is read by another."""
         self.claims = [True]
         """Taken by what gives back, so that it is done once."""
-        self.late: Callable[[Any], None] | None = None
-        """Gets the reply if it comes when no caller waits for it any more."""
         self.by: Any = None
         """The connection by which it was sent."""
         self.sent: tuple[Command, ...] = ()

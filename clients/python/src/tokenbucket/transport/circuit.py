@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import Any
@@ -26,11 +25,9 @@ UNBLOCK_EVERY_S = 0.02
 class Circuit:
     """Keeps calls from waiting for a server that is away; one at a time finds out whether it is back."""
 
-    def __init__(self, who: str, timeout_s: float, retry_every_s: float, log: logging.Logger) -> None:
-        self._who = who
-        self._timeout_s = timeout_s
-        self._retry_every_s = retry_every_s
-        self._log = log
+    def __init__(self, who: str, server: Any) -> None:
+        self._who, self._log = who, server.log
+        self._timeout_s, self._retry_every_s = server.timeout_ms / 1000, server.retry_every_ms / 1000
         self._next_refusal_logged = self._next_outage_logged = 0.0
         self._is_logged = False
         self.begin_anew()
@@ -95,9 +92,8 @@ class Circuit:
 class Script:
     """Whether a Lua script decides, on a server without the module."""
 
-    def __init__(self, who: str, log: logging.Logger) -> None:
-        self._who = who
-        self._log = log
+    def __init__(self, who: str, server: Any) -> None:
+        self._who, self._log = who, server.log
         self._until = 0.0
         self.is_needed = False
 
@@ -124,29 +120,21 @@ class Script:
 class Node:
     """A server, or one node of a cluster."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        timeout_s: float,
-        retry_every_s: float,
-        log: logging.Logger,
-        in_cluster: bool = False,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, server: Any, kind: str) -> None:
         self.name = endpoint.name
         self.endpoint = endpoint
-        who = f"the node {self.name}" if in_cluster else f"the server {self.name}"
-        self.circuit = Circuit(who, timeout_s, retry_every_s, log)
-        self.script = Script(who, log)
-        self.timeout_s = timeout_s
-        self.tick_s = timeout_s / TICKS
+        self.circuit = Circuit(f"the {kind} {self.name}", server)
+        self.script = Script(f"the {kind} {self.name}", server)
+        self.timeout_s = server.timeout_ms / 1000
+        self.tick_s = self.timeout_s / TICKS
         """Waits are counted in ticks, and a tick that comes late counts once: when this process lags,
         the server is not taken for silent."""
-        self.stall_s = max(10 * timeout_s, 1.0)
+        self.stall_s = max(10 * self.timeout_s, 1.0)
         """A connection is given up that tells nothing for so long while others do."""
         self.last_heard = 0.0
         """When anything came from the server, on any connection."""
-        self.transport: Any = None
-        """Its connections; with asyncio, those of each event loop."""
+        self.transport: Any = server._of_transport(self, server)
+        """Its connections."""
 
     def connected(self) -> None:
         self.circuit.try_now()

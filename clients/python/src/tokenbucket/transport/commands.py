@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ..values.limit import Limit, Number
@@ -14,7 +13,6 @@ NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"}
 NO_SCRIPT: Final = {*NEED_THE_MODULE, "DEL"}
 # The position of the first key, if it does not follow the name.
 _FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4}
-_ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
 def command(*before: str | int | Limit | Number) -> Command:
@@ -31,17 +29,6 @@ def command(*before: str | int | Limit | Number) -> Command:
 def key_of(command: Command) -> str:
     """The key by which a cluster finds the node."""
     return str(command[_FIRST_KEY.get(str(command[0]), 1)])
-
-
-def keys_of_name(prefix: str, name: str | Mapping[str, str], which: str) -> str:
-    """The key of one limit of a joint limiter. The buckets of one name share a hash tag, hence a slot.
-
-    Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
-    as a mapping bring tags of their own.
-    """
-    if isinstance(name, str):
-        return f"{prefix}{{{name.translate(_ENCODED) or '%'}}}:{which}"
-    return f"{prefix}{name[which]}:{which}"
 
 
 def waiting(command: Command, max_wait_ms: int) -> Command:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from ..local.clock import REAL, Clock, unix_ms_now
+from ..local.fork import begins_anew_after_fork
 from ..local.limiter import Buckets
 from ..values.errors import (
     BadArgument,
@@ -27,18 +28,10 @@ from ..values.errors import (
     Unanswered,
     fault_of,
 )
-from .call import Call, Steps
+from .call import PLAIN, Call, Steps, Terms
 from .circuit import Node
-from .commands import (
-    NEED_THE_MODULE,
-    NO_SCRIPT,
-    Command,
-    key_of,
-    script_arguments,
-    script_key,
-)
-from .driver import Endpoint, endpoints_of
-from .fork import begins_anew_after_fork
+from .commands import NEED_THE_MODULE, NO_SCRIPT, Command, key_of, script_arguments, script_key
+from .driver import endpoints_of
 from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
@@ -52,19 +45,7 @@ _TRIES_OF_A_SPLIT_SLOT = 10
 # that no longer decides it.
 _NOT_HERE_NOW = {"TRYAGAIN", "UNBLOCKED"}
 
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Options:
-    """Those of `BaseServer.ask`."""
-
-    once: bool = False
-    always: bool = False
-    late: Callable[[Any], None] | None = None
-    calls: list[Call] | None = None
-    pause_s: float = 0.0
-    until: float | None = None
+Client = TypeVar("Client")
 
 
 @functools.cache
@@ -74,14 +55,22 @@ def _source() -> tuple[str, str]:
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class BaseServer:
-    """One server or cluster: what all limiters on it share. See `tokenbucket.Server`."""
+class BaseServer(Generic[Client]):
+    """One server or cluster, with what all limiters on it share.
 
-    is_asynchronous = False
+    `client` is a client of redis-py or valkey-py, or a URL; connections are made as it makes them, and
+    are the server's own. The server is away when it has been silent for `timeout_ms`, on all
+    connections; then one call every `retry_every_ms` asks it, and `on_error` of each limiter decides
+    the others. `fallback="script"`: a Lua script decides where the server lacks the module.
+    """
+
+    is_asynchronous: bool
+    _of_transport: Any
+    """What sends the calls to one node."""
 
     def __init__(
         self,
-        client: Any,
+        client: Client | str,
         *,
         timeout_ms: float = 100,
         retry_every_ms: float = 500,
@@ -98,6 +87,7 @@ class BaseServer:
         self.retry_every_ms = retry_every_ms
         self.fallback = fallback
         self.log = log
+        self._set_up()
         self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
         self._users = 0
@@ -107,15 +97,14 @@ class BaseServer:
         self._home: Node | None = None
         self._fake: Any = getattr(client, "tokenbucket_fake", None)
         self.clock: Clock = self._fake or REAL
-        if isinstance(client, str):
-            client = self._client_of(client)
-        endpoints, manager = endpoints_of(client, self.is_asynchronous) if not self._fake else ([], None)
+        given = self._client_of(client) if isinstance(client, str) else client
+        endpoints, manager = endpoints_of(given, self.is_asynchronous) if not self._fake else ([], None)
         # Of Sentinel's pool a connection knows but a weak reference.
-        self._keeps = manager or getattr(client, "connection_pool", None)
+        self._keeps = manager or getattr(given, "connection_pool", None)
         if manager is not None:
-            self._slots = Slots(endpoints, manager, lambda one: self._new_node(one, in_cluster=True))
+            self._slots = Slots(endpoints, manager, lambda endpoint: Node(endpoint, self, "node"))
         else:
-            self._home = self._new_node(endpoints[0]) if endpoints else None
+            self._home = Node(endpoints[0], self, "server") if endpoints else None
         begins_anew_after_fork(self)
 
     @property
@@ -133,13 +122,16 @@ class BaseServer:
             return ", ".join(node.name for node in self._nodes())
         return self._home.name if self._home else "the fake server"
 
+    def _set_up(self) -> None:
+        """Makes what only threads, or only asyncio, need."""
+
     def begin_anew(self) -> None:
         """In a process that was forked."""
         self._lock = threading.Lock()
         self.local.begin_anew()
         for node in self._nodes():
             node.circuit.begin_anew()
-            self._forget_connections(node)
+            node.transport.forget()
 
     def joined(self) -> None:
         with self._lock:
@@ -156,10 +148,17 @@ class BaseServer:
             return list(self._slots.nodes.values())
         return [self._home] if self._home else []
 
-    def _new_node(self, endpoint: Endpoint, in_cluster: bool = False) -> Node:
-        node = Node(endpoint, self.timeout_ms / 1000, self.retry_every_ms / 1000, self.log, in_cluster)
-        node.transport = self._new_transport(node)
-        return node
+    def _client_of(self, url: str) -> Any:
+        """Makes a client of redis-py."""
+        redis = importlib.import_module("redis.asyncio" if self.is_asynchronous else "redis")
+        try:
+            return redis.Redis.from_url(url)
+        except ValueError as error:
+            raise BadArgument(f"client: {url!r}: {error}") from error
+
+    def spawn(self, steps: Steps[Any]) -> None:
+        """Runs them in the background, as threads and asyncio do in ways of their own."""
+        raise NotImplementedError
 
     def leave(self, call: Call) -> None:
         """Called when a call has no caller any more, and when nothing comes for it any more."""
@@ -169,80 +168,43 @@ class BaseServer:
     def give_back(self, command: Command, always: bool = True) -> Steps[None]:
         """Sends what a late grant owes. A hold is ended by its id, so that can be sent until it is there."""
         may_repeat = command[0] == "TB.MSETTLE"
-        until, pause_s = self.clock.monotonic() + LONGEST_GIVING_BACK_S, 0.0
+        until, terms = self.clock.monotonic() + LONGEST_GIVING_BACK_S, Terms(not may_repeat, always)
         while True:
             try:
-                yield from self.ask(command, once=not may_repeat, always=always, pause_s=pause_s)
+                yield from self.ask(command, terms=terms)
                 return
             except Unanswered:
                 # Else as late as the call itself: sent, and perhaps done.
                 if not may_repeat or self.clock.monotonic() > until:
                     return
-            pause_s = max(self.retry_every_ms / 1000, 0.05)
-
-    # What threads and asyncio do in ways of their own.
-
-    def spawn(self, steps: Steps[Any]) -> None:
-        """Runs them in the background."""
-        raise NotImplementedError
-
-    def _client_of(self, url: str) -> Any:
-        raise NotImplementedError
-
-    def _new_transport(self, node: Node) -> Any:
-        raise NotImplementedError
-
-    def _forget_connections(self, node: Node) -> None:
-        """Those of the parent, in a process that was forked."""
-        raise NotImplementedError
-
-    def _drop_connections(self, call: Call) -> None:
-        """Those that are no newer than the one of `call`."""
-        raise NotImplementedError
+            terms.pause_s = max(self.retry_every_ms / 1000, 0.05)
 
     # The steps.
 
-    def ask(
-        self,
-        *commands: Command,
-        once: bool = False,
-        always: bool = False,
-        late: Callable[[Any], None] | None = None,
-        calls: list[Call] | None = None,
-        pause_s: float = 0.0,
-    ) -> Steps[Any]:
-        """The reply, of several commands their replies. Raises Unanswered if the server does not decide.
-
-        `once`: a call that must not happen twice. `always`: asks also while the server is thought to be
-        away. `calls` is given the calls that were made, so that their late replies can be judged.
-        `pause_s`: how long to wait before.
-        """
+    def ask(self, *commands: Command, terms: Terms = PLAIN) -> Steps[Any]:
+        """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
         if self._fake is not None:
-            self._fake.advance(pause_s)
-            return self._judged_fake([self._fake.answer(*one) for one in commands])
+            self._fake.advance(terms.pause_s)
+            replies = [self._fake.answer(*one) for one in commands]
+            for reply in replies:
+                if isinstance(reply, ReplyError):
+                    raise BadArgument(str(reply)) from reply
+            return replies[0] if len(replies) == 1 else replies
         key = key_of(commands[0])
-        node = self._home or (yield from self._node_of(key, always))
-        options = _Options(once, always, late, calls, pause_s)
+        node = self._home or (yield from self._node_of(key, terms.always))
         if self.fallback is None or commands[0][0] in NO_SCRIPT:
-            return (yield from self._route(node, commands, commands, options))
+            return (yield from self._route(node, commands, commands, terms))
         if not node.script.is_in_use:
             try:
-                return (yield from self._route(node, commands, commands, options))
+                return (yield from self._route(node, commands, commands, terms))
             except ModuleMissing:
                 node.script.begin()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key), always)
-        return (yield from self._run_script(node, commands, options))
+            node = yield from self._node_of(script_key(key), terms.always)
+        return (yield from self._run_script(node, commands, terms))
 
-    def ask_in_turn(
-        self,
-        command: Command,
-        max_wait_ms: float,
-        *,
-        late: Callable[[Any], None] | None = None,
-        calls: list[Call] | None = None,
-    ) -> Steps[Any]:
-        """The reply to a command that waits its turn in the server, at most so long.
+    def ask_in_turn(self, command: Command, max_wait_ms: float, terms: Terms) -> Steps[Any]:
+        """Returns the reply to a command that waits its turn in the server, at most so long.
 
         With the script, and in a fake, nobody can wait there: the command is sent again when it may be
         granted. A server in which too many wait already decides it at once.
@@ -251,37 +213,28 @@ class BaseServer:
         if self._fake is None:
             node = self._home or (yield from self._node_of(key_of(command), False))
             if not (self.fallback and node.script.is_in_use):
-                options = _Options(late=late, calls=calls, until=until)
                 try:
-                    return (yield from self._route(node, (command,), (command,), options))
+                    in_turn = replace(terms, until=until)
+                    return (yield from self._route(node, (command,), (command,), in_turn))
                 except _TooManyWait:
-                    return (yield from self.ask(command, late=late, calls=calls))
+                    return (yield from self.ask(command, terms=terms))
                 except ModuleMissing:
                     if self.fallback is None:
                         raise
-        return (yield from self._poll(command, until, late, calls))
-
-    def _poll(
-        self,
-        command: Command,
-        until: float,
-        late: Callable[[Any], None] | None,
-        calls: list[Call] | None,
-    ) -> Steps[Any]:
-        pause_s = 0.0
         while True:
-            reply = yield from self.ask(command, late=late, calls=calls, pause_s=pause_s)
+            reply = yield from self.ask(command, terms=terms)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
             if allowed or retry_after_ms < 0 or self.clock.monotonic() + pause_s > until:
                 return reply
+            terms = replace(terms, pause_s=pause_s)
 
     def answers(self) -> Steps[bool]:
         """Whether the server answers, or one node of a cluster."""
         words: tuple[Command, ...] = (("PING",),)
         for node in self._nodes():
             try:
-                reply = yield Call(node, words, words)
+                reply = yield Call(node, words)
             except Unanswered:
                 continue
             return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
@@ -291,15 +244,15 @@ class BaseServer:
         """The keys under which the levels of a bucket may be."""
         return [key] if self.fallback is None else [key, script_key(key)]
 
-    def _run_script(self, node: Node, commands: tuple[Command, ...], options: _Options) -> Steps[Any]:
+    def _run_script(self, node: Node, commands: tuple[Command, ...], terms: Terms) -> Steps[Any]:
         source, sha = _source()
         words = tuple(("EVALSHA", sha, *script_arguments(one)) for one in commands)
         try:
-            return (yield from self._route(node, commands, words, options))
+            return (yield from self._route(node, commands, words, terms))
         except _NoScript:
             load: tuple[Command, ...] = (("SCRIPT", "LOAD", source),)
-            yield from self._route(node, load, load, _Options(always=True))
-        return (yield from self._route(node, commands, words, options))
+            yield from self._route(node, load, load, Terms(always=True))
+        return (yield from self._route(node, commands, words, terms))
 
     def _node_of(self, key: str, always: bool) -> Steps[Node]:
         """Where the bucket is. While its node is away, the others are asked who has its slots now."""
@@ -322,7 +275,7 @@ class BaseServer:
                 continue
             words: tuple[Command, ...] = (("CLUSTER", "SLOTS"),)
             try:
-                reply = yield Call(asked, words, words)
+                reply = yield Call(asked, words)
             except Unanswered:
                 continue
             if isinstance(reply, list):
@@ -331,25 +284,24 @@ class BaseServer:
             self._error(asked, reply, words[0])
 
     def _route(
-        self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...], options: _Options
+        self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...], terms: Terms
     ) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
         first_node, tries = node, 0
-        pause_s, options.pause_s = options.pause_s, 0.0
+        pause_s = terms.pause_s
         for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
-            if node.circuit.is_away and not (options.always or sure or node.circuit.admits()):
+            if node.circuit.is_away and not (terms.always or sure or node.circuit.admits()):
                 raise Unanswered(f"{node.name} is away")
-            call = Call(node, commands, _asking(words) if asking else words)
-            call.once, call.late, call.pause_s = options.once, options.late, pause_s
-            call.until, pause_s = options.until, 0.0
-            if options.calls is not None:
-                options.calls.append(call)
+            call = Call(node, commands, _asking(words) if asking else words, terms)
+            call.pause_s, pause_s = pause_s, 0.0
+            if terms.calls is not None:
+                terms.calls.append(call)
             try:
                 reply = yield call
             except Unanswered as unanswered:
                 # Sent again on another connection: the server may have been restarted meanwhile.
-                if repeated or not unanswered.broken or (options.once and unanswered.sent):
+                if repeated or not unanswered.broken or (terms.once and unanswered.sent):
                     raise
                 repeated = True
                 continue
@@ -366,7 +318,7 @@ class BaseServer:
                 node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif first.word == "READONLY" and not sure:
-                self._drop_connections(call)  # the endpoint has moved, and the master is behind it again
+                node.transport.drop(call.by)  # the endpoint has moved, and the master is behind it again
                 sure = True
             else:
                 self._error(node, first, commands[0])
@@ -391,12 +343,6 @@ class BaseServer:
         if "tokenbucket.max-waiters" in str(error):
             raise _TooManyWait(text) from error
         raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
-
-    def _judged_fake(self, replies: list[Any]) -> Any:
-        for reply in replies:
-            if isinstance(reply, ReplyError):
-                raise BadArgument(str(reply)) from reply
-        return replies[0] if len(replies) == 1 else replies
 
 
 def _missing(node: Node, command: Command, error: str) -> str:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
 from .call import Call
 from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
 from .commands import Command, writes_nothing
 from .driver import CONNECT_WITHIN_S, packed, reply_of
+
+T = TypeVar("T")
 
 _MOST_CONNECTING = 8
 IDLE_CLOSES_S = 5.0
@@ -117,8 +120,12 @@ class Connection:
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
-        with contextlib.suppress(Exception):
-            await self.raw.disconnect(nowait=True)
+        await _disconnect(self.raw)
+
+
+async def _disconnect(raw: Any) -> None:
+    with contextlib.suppress(Exception):
+        await raw.disconnect(nowait=True)
 
 
 def fail(call: Call, error: Exception) -> None:
@@ -128,6 +135,41 @@ def fail(call: Call, error: Exception) -> None:
         call.future.exception()
     elif call.future.cancelled():
         call.undo = True
+
+
+def of_loop(known: dict[Any, T], loop: asyncio.AbstractEventLoop, new: Callable[[], T]) -> T:
+    """Returns what belongs to an event loop, and forgets what belongs to closed ones."""
+    if loop not in known:
+        for other in list(known):
+            if other.is_closed():
+                known.pop(other, None)
+        known[loop] = new()
+    return known[loop]
+
+
+class Transports:
+    """The connections to one node: each event loop has its own."""
+
+    def __init__(self, node: Node, server: Any) -> None:
+        self._node, self._server = node, server
+        self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
+        self._left_behind: list[Any] = []
+
+    def here(self) -> Transport:
+        loop = asyncio.get_running_loop()
+        return of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
+
+    def drop(self, connection: Connection) -> None:
+        self.here().drop(connection)
+
+    def forget(self) -> None:
+        """In a process that was forked: kept, not closed, since the event loop is the parent's too."""
+        self._left_behind.append(self._of)
+        self._of = {}
+
+    async def close(self) -> None:
+        if transport := self._of.pop(asyncio.get_running_loop(), None):
+            await transport.close()
 
 
 class Transport:
@@ -211,7 +253,7 @@ class Transport:
             shared.send(calls)
 
     def _ping(self) -> Call:
-        ping = Call(self.node, _PING, _PING)
+        ping = Call(self.node, _PING)
         ping.future = self.loop.create_future()
         return ping
 
@@ -254,7 +296,7 @@ class Transport:
             if call.client_id is not None:
                 words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
                 with contextlib.suppress(Unanswered):
-                    _, ended = await self.exchange(Call(self.node, words, words))
+                    _, ended = await self.exchange(Call(self.node, words))
                     is_permitted = not isinstance(ended, ReplyError)
             elif call.replies or self.loop.time() > until:
                 is_permitted = False
@@ -281,7 +323,7 @@ class Transport:
                 connecting.result()
             except BaseException as error:
                 connecting.cancel()
-                self.detach(self._abandon(raw))
+                self.detach(_disconnect(raw))
                 if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
                     error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
                 if not isinstance(error, Exception):
@@ -301,11 +343,6 @@ class Transport:
         node.connected()
         return connection
 
-    @staticmethod
-    async def _abandon(raw: Any) -> None:
-        with contextlib.suppress(Exception):
-            await raw.disconnect(nowait=True)
-
     def answered(self, connection: Connection) -> None:
         """Called with each connection that has brought a reply."""
         if connection is self._shared:
@@ -320,11 +357,8 @@ class Transport:
             connection.closing = self.loop.call_later(
                 IDLE_CLOSES_S, connection.end, Unanswered("no longer needed")
             )
-        elif self._shared or self._is_connecting_shared or self.node.circuit.is_away:
+        else:  # one that was silent
             connection.end(Unanswered("replaced"))
-        else:
-            connection.is_silent = False
-            self._shared = connection
 
     def ended(self, connection: Connection, why: Unanswered) -> None:
         self._all.discard(connection)

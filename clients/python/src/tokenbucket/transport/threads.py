@@ -12,7 +12,6 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -76,9 +75,9 @@ class Connection:
 class Transport:
     """The connections to one node."""
 
-    def __init__(self, node: Node, leave: Callable[[Call], None]) -> None:
+    def __init__(self, node: Node, server: Any) -> None:
         self._node = node
-        self._leave = leave
+        self._leave = server.leave
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -97,9 +96,9 @@ class Transport:
         for connection in idle:
             connection.close()
 
-    def drop(self, generation: int | None = None) -> None:
+    def drop(self, than: Connection | None = None) -> None:
         """Ends those that are no newer; one in use ends when its call does."""
-        if generation is not None and generation < self._generation:
+        if than is not None and than.generation < self._generation:
             return
         self._generation += 1
         with contextlib.suppress(IndexError):
@@ -120,7 +119,7 @@ class Transport:
             return call.reply
         except Unanswered as unanswered:
             if unanswered.broken and call.by is not None:
-                self.drop(call.by.generation)
+                self.drop(call.by)
             raise
         finally:
             self._part(call)
@@ -177,7 +176,7 @@ class Transport:
             if call.client_id is not None:
                 words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
                 with contextlib.suppress(Unanswered):
-                    if isinstance(self.exchange(Call(self._node, words, words))[1], ReplyError):
+                    if isinstance(self.exchange(Call(self._node, words))[1], ReplyError):
                         raise PermissionError
             elif call.replies or time.monotonic() > until:
                 raise Unanswered("the server did not say who waits")
@@ -253,7 +252,7 @@ class Transport:
         """Replaces a connection that was idle by one that answers."""
         while time.monotonic() - call.by.heard_at > IDLE_S or self._has_ended(call.by):
             connection, call.by = call.by, None
-            ping = Call(self._node, _PING, _PING)
+            ping = Call(self._node, _PING)
             try:
                 if not connection.is_broken:
                     self._write(connection, ping.to_send())
@@ -266,7 +265,7 @@ class Transport:
                 call.by = connection
                 return
             self._close(connection)
-            self.drop(connection.generation)
+            self.drop(connection)
             call.by = self._acquire()
 
     def _has_ended(self, connection: Connection) -> bool:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 from .errors import BadArgument
 
@@ -13,8 +14,11 @@ Number = int | float | str | Decimal
 """An amount of tokens, sent to the server as Python prints it."""
 
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_PERIOD = re.compile(r"(.*?)(ms|s|m|h|d)", re.ASCII)
-_CALENDAR = re.compile(r"(\d*)(ms|mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII)
+_FORMS = {
+    "": re.compile(""),
+    "/": re.compile(r"(.*?)(ms|s|m|h|d)", re.ASCII),
+    "@": re.compile(r"(\d*)(ms|mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII),
+}
 
 _UNIT_S = {
     "ms": Fraction(1, 1000),
@@ -46,7 +50,7 @@ class Limit:
     def __post_init__(self) -> None:
         if not _NUMBER.fullmatch(str(self.capacity)):
             raise BadArgument(f"capacity: {self.capacity!r} is not a number of at least 0")
-        if not _is_rate(str(self.rate)):
+        if not _terms(str(self.rate)):
             raise BadArgument(
                 f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'"
             )
@@ -65,22 +69,17 @@ class Limit:
         return "@" in str(self.rate)
 
     @property
-    def calendar_terms(self) -> tuple[str, str, str, str]:
+    def terms(self) -> tuple[str, str, str, str]:
         """Of `1000@15m+09:00`: its count, number, unit and offset; "" for what it does not say."""
-        count, _, period = str(self.rate).partition("@")
-        found = _CALENDAR.fullmatch(period)
-        assert found
-        number, unit, offset = found.groups("")
-        return count, number, unit, offset
+        terms = _terms(str(self.rate))
+        assert terms
+        return terms
 
     @property
     def tokens_per_s(self) -> Fraction:
         """What flows in, exactly; of a calendar's rate the average, with months of 30 days."""
-        count, _, period = re.split(r"([/@]|$)", str(self.rate), maxsplit=1)
-        if not period:
-            return Fraction(count)
-        number, unit = re.fullmatch(r"(.*?)(ms|mo|[smhdwy])([+-].*)?", period).group(1, 2)  # type: ignore[union-attr]
-        return Fraction(count) / (Fraction(number or 1) * _UNIT_S[unit])
+        count, number, unit, _ = self.terms
+        return Fraction(count) / (Fraction(number or 1) * _UNIT_S[unit or "s"])
 
     @property
     def window_s(self) -> int | None:
@@ -89,11 +88,12 @@ class Limit:
         return -(-Fraction(str(self.capacity)) // rate) if rate else None
 
 
-def _is_rate(text: str) -> bool:
-    count, separator, period = re.split(r"([/@]|$)", text, maxsplit=1)
-    if not _NUMBER.fullmatch(count):
-        return False
-    if separator == "@":
-        return bool(_CALENDAR.fullmatch(period))
-    unit = _PERIOD.fullmatch(period)
-    return not separator or bool(unit and (not unit[1] or _NUMBER.fullmatch(unit[1])))
+@lru_cache(1024)
+def _terms(rate: str) -> tuple[str, str, str, str] | None:
+    """Returns None for what is not a rate."""
+    count, separator, period = re.split(r"([/@]|$)", rate, maxsplit=1)
+    found = _FORMS[separator].fullmatch(period)
+    if found is None or not _NUMBER.fullmatch(count):
+        return None
+    number, unit, offset, *_ = (*found.groups(""), "", "", "")
+    return (count, number, unit, offset) if not number or _NUMBER.fullmatch(number) else None

@@ -1,0 +1,145 @@
+"""Limiters of several limits, for threads and asyncio alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from ..transport.call import Steps
+from ..values.decision import Decision, JointDecision
+from ..values.errors import BadArgument
+from ..values.limit import Limit, Number
+from .limiter import Decided, Holding, Where
+from .operations import Backend, OnDecision, OnError, Part, checked_wait
+
+Joint = TypeVar("Joint")
+"""A joint decision, or with asyncio what is awaited for one."""
+Names = str | Mapping[str, str]
+"""One name for all limits, or one for each."""
+
+_ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
+
+
+class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
+    """Several limits, each under a name of its own, that are taken all together or not at all.
+
+    The bucket of limit `which` is `prefix` + "{name}:" + which. The options are those of `Limiter`.
+    Instead of one name, calls take a mapping with one for each limit; in a cluster these have to
+    contain the same hash tag.
+    """
+
+    _of_hold: Any
+
+    def __init__(
+        self,
+        server: Where | str,
+        limits: Mapping[str, Limit],
+        prefix: str = "tb:",
+        *,
+        on_error: OnError = "local",
+        on_decision: OnDecision | None = None,
+    ) -> None:
+        super().__init__(server, prefix, on_error, on_decision)
+        self.limits = dict(limits)
+        for name, limit in self.limits.items():
+            if not isinstance(limit, Limit):
+                raise BadArgument(f"limits: {name!r} is {limit!r}, not a Limit")
+
+    # What threads and asyncio do in ways of their own, as for limiters of one limit.
+
+    def _run(self, steps: Steps[JointDecision]) -> Joint:
+        raise NotImplementedError
+
+    def _run_once(self, steps: Steps[Decision]) -> Decided:
+        raise NotImplementedError
+
+    # The calls.
+
+    def take_all(
+        self,
+        name: Names,
+        costs: Mapping[str, Number],
+        *,
+        limits: Mapping[str, Limit] | None = None,
+        max_wait_ms: float = 0,
+    ) -> Joint:
+        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`."""
+        return self._run(self._take_all(name, costs, limits, max_wait_ms))
+
+    def hold(
+        self,
+        name: Names,
+        amounts: Mapping[str, Number],
+        *,
+        ttl_ms: int = 30_000,
+        limits: Mapping[str, Limit] | None = None,
+        max_wait_ms: float = 0,
+    ) -> Holding:
+        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`."""
+        hold: Holding = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, max_wait_ms)
+        return hold
+
+    def reset(self, name: Names) -> Decided:
+        """Makes the buckets of all limits full, and forgets their holds."""
+        return self._run_once(self._reset_name(name))
+
+    def headers(
+        self, decision: JointDecision, *, limits: Mapping[str, Limit] | None = None, jitter: float = 0
+    ) -> dict[str, str]:
+        """As `Decision.headers`, with an item for each limit."""
+        headers: dict[str, str] = {}
+        of = self.limits if limits is None else limits
+        for which, one in decision.each.items():
+            for name, item in one.headers(of[which], which).items():
+                headers[name] = f"{headers[name]}, {item}" if name in headers else item
+        headers.pop("Retry-After", None)
+        return headers | decision.retry_after_header(jitter)
+
+    def _parts(
+        self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
+    ) -> list[Part]:
+        of = self.limits if limits is None else limits
+        if unknown := [which for which in amounts if which not in of]:
+            raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
+        if isinstance(name, Mapping) and (missing := [which for which in amounts if which not in name]):
+            raise BadArgument(f"name: {name!r} has none for the limit {missing[0]!r}")
+        if not all(isinstance(one, str) for one in (name.values() if isinstance(name, Mapping) else [name])):
+            raise BadArgument(f"name: {name!r} is neither a str nor one for each limit")
+        return [
+            Part(
+                which,
+                _key_of(self.prefix, name, which),
+                name if isinstance(name, str) else name[which],
+                of[which],
+                amount,
+            )
+            for which, amount in amounts.items()
+        ]
+
+    def _take_all(
+        self,
+        name: Names,
+        costs: Mapping[str, Number],
+        limits: Mapping[str, Limit] | None,
+        max_wait_ms: float,
+    ) -> Steps[JointDecision]:
+        began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
+        words = ("TB.MTAKE", len(costs))
+        decision = yield from self._decide_all(parts, *words, max_wait_ms=checked_wait(max_wait_ms))
+        self._tell_all(parts, decision, began)
+        return decision
+
+    def _reset_name(self, name: Names) -> Steps[Decision]:
+        keys = [_key_of(self.prefix, name, which) for which in self.limits]
+        return (yield from self._reset(keys, self.limits.values()))
+
+
+def _key_of(prefix: str, name: Names, which: str) -> str:
+    """The key of one limit of a joint limiter. The buckets of one name share a hash tag, hence a slot.
+
+    Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
+    as a mapping bring tags of their own.
+    """
+    if isinstance(name, str):
+        return f"{prefix}{{{name.translate(_ENCODED) or '%'}}}:{which}"
+    return f"{prefix}{name[which]}:{which}"
