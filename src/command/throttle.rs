@@ -41,9 +41,9 @@ impl Command for Throttle {
         let request = request::throttle(call.arguments())?;
         // A call of cost 0 leaves no trace, not even on what redis-cell left.
         let access = if request.wanted.micro() > 0 { Access::Write } else { Access::Read };
-        let (part, reply) = plan(call, request, access)?;
+        let (mut part, reply) = plan(call, &request, access)?;
         if access == Access::Write {
-            decide(&call, &mut [part], Replication::Effect)?;
+            decide(&call, std::slice::from_mut(&mut part), Replication::Effect)?;
         }
         call.reply_array(reply.len());
         reply.into_iter().for_each(|number| call.reply_integer(number));
@@ -52,16 +52,16 @@ impl Command for Throttle {
 }
 
 /// Plans the take of a bucket, or of what redis-cell left.
-fn plan<'call>(
+fn plan<'request, 'call>(
     call: Call<'call>,
-    request: Request<Argument<'call>>,
+    request: &'request Request<Argument<'call>>,
     access: Access,
-) -> Result<(Part<'call>, Reply), Error> {
+) -> Result<(Part<'request, 'call>, Reply), Error> {
     match BucketKey::open(call, request.key, access) {
         Ok(key) => {
             let part = Part::planned(request, key)?;
             let (key, outcome) = (&part.key, part.outcome());
-            let reply = reply(&request, key.bucket(), key.holds(), &outcome, call.now_us());
+            let reply = reply(request, key.bucket(), key.holds(), &outcome, call.now_us());
             Ok((part, reply))
         }
         Err(Error::WrongType) => {
@@ -75,15 +75,15 @@ fn plan<'call>(
 
 /// Plans the take of what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
 /// is not one of the limit that the key was used with, and leaves it alone.
-fn take_over<'call>(
-    request: Request<Argument<'call>>,
+fn take_over<'request, 'call>(
+    request: &'request Request<Argument<'call>>,
     key: BucketKey<'call>,
     inherited: Bucket,
-) -> Result<(Part<'call>, Reply), Error> {
+) -> Result<(Part<'request, 'call>, Reply), Error> {
     let (limit, now_us) = (&request.limit, key.call().now_us());
     let mut outcome =
         limit.decide(Some(inherited), Operation::Take { cost_micro: request.wanted.micro() }, now_us)?;
-    let reply = reply(&request, Some(inherited), None, &outcome, now_us);
+    let reply = reply(request, Some(inherited), None, &outcome, now_us);
     if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
         let full_in_us = limit.wait_us(Some(inherited), limit.capacity_micro(), now_us);
         let full_at_us = now_us.saturating_add(full_in_us);

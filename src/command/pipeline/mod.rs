@@ -60,7 +60,7 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
 #[inline(never)]
 fn decide_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> Result<Decision, Refusal> {
     let call = *key.call();
-    decide(&call, &mut [Part::planned(request, key)?], Replication::CallOrEffect)
+    decide(&call, std::slice::from_mut(&mut Part::planned(&request, key)?), Replication::CallOrEffect)
 }
 
 /// Decides on one bucket, leaves it as it is, and replies.
@@ -83,7 +83,7 @@ pub(super) fn peek<'call>(call: Call<'call>, request: Request<'call>) -> Result<
 #[cold]
 #[inline(never)]
 fn peek_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> Result<Outcome, Error> {
-    Ok(Part::planned(request, key)?.outcome())
+    Ok(Part::planned(&request, key)?.outcome())
 }
 
 /// Decides on several buckets, changes all of them or none, and replies.
@@ -98,14 +98,14 @@ pub(super) fn run_together<'call>(call: Call<'call>, requests: &[Request<'call>]
 }
 
 /// Opens the keys of a call, plans what becomes of each bucket, and lets all parts pass, or none.
-fn open<'call>(
+fn open<'request, 'call>(
     call: Call<'call>,
-    requests: &[Request<'call>],
+    requests: &'request [Request<'call>],
     access: Access,
-) -> Result<(Vec<Part<'call>>, Verdict), Refusal> {
+) -> Result<(Vec<Part<'request, 'call>>, Verdict), Refusal> {
     let mut parts = Vec::with_capacity(requests.len());
     for (place, request) in requests.iter().enumerate() {
-        let part = BucketKey::open(call, request.key, access).and_then(|key| Part::planned(*request, key));
+        let part = BucketKey::open(call, request.key, access).and_then(|key| Part::planned(request, key));
         parts.push(part.map_err(|error| error.at(place))?);
     }
     let verdict = admit(&call, &mut parts)?;
@@ -116,6 +116,7 @@ fn open<'call>(
 ///
 /// # Errors
 /// Without having changed anything.
+#[inline(always)]
 pub(super) fn decide(call: &Call, parts: &mut [Part], replication: Replication) -> Result<Decision, Refusal> {
     let verdict = admit(call, parts)?;
     Ok(commit(call, parts, verdict, replication))
@@ -132,6 +133,7 @@ enum Verdict {
 }
 
 /// Lets all parts of a call pass, or none.
+#[inline(always)]
 fn admit(call: &Call, parts: &mut [Part]) -> Result<Verdict, Refusal> {
     if !parts.iter().any(Part::is_denied) {
         for (place, part) in parts.iter_mut().enumerate() {
@@ -154,23 +156,29 @@ fn is_possible(call: &Call, parts: &[Part]) -> bool {
 }
 
 /// Changes all buckets as admitted, announces and counts it, and returns the decision that binds the call.
+#[inline(always)]
 fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replication) -> Decision {
     store(call, parts, replication);
-    let mut stored = parts.iter().map(Part::stored);
-    stored.clone().for_each(|one| one.announce(call));
-    let mut binding = Decision::binding(stored.clone().map(|one| one.outcome.decision));
+    for part in &*parts {
+        part.stored().announce(call);
+    }
+    let mut binding = Decision::binding(parts.iter().map(|part| part.outcome().decision));
     if verdict == Verdict::Never {
         binding.retry_after_ms = NEVER_MS;
     }
-    if !stored.any(|one| one.is_late()) {
+    if !parts.iter().any(|part| part.stored().is_late()) {
         counters().decision(binding.allowed != 0);
     }
     binding
 }
 
 /// Changes all buckets, as one unit for replicas, and closes their keys.
+#[inline(always)]
 fn store(call: &Call, parts: &mut [Part], replication: Replication) {
-    parts.iter_mut().for_each(Part::store);
+    // A loop, because a `for_each` of one would not be inlined.
+    for part in &mut *parts {
+        part.store();
+    }
     let written = || parts.iter().filter_map(|part| Some((part.stored(), part.written?)));
     if written().next().is_some() {
         replicate(call, replication, || {

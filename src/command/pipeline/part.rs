@@ -11,8 +11,8 @@ use tokenbucket_core::hold::{Holds, Plan};
 use tokenbucket_core::request::Wanted;
 
 /// What a call wants of one bucket, and will do to it. Its key is open until it is stored.
-pub(in crate::command) struct Part<'call> {
-    pub(in crate::command) request: Request<'call>,
+pub(in crate::command) struct Part<'request, 'call> {
+    pub(in crate::command) request: &'request Request<'call>,
     pub(in crate::command) key: BucketKey<'call>,
     /// What was planned, and what came of it once it is stored.
     pub(super) plan: Plan,
@@ -22,15 +22,20 @@ pub(in crate::command) struct Part<'call> {
     pub(super) written: Option<Written>,
 }
 
-impl<'call> Part<'call> {
+impl<'request, 'call> Part<'request, 'call> {
     #[inline(always)]
-    pub(in crate::command) fn new(request: Request<'call>, key: BucketKey<'call>, plan: Plan) -> Self {
+    pub(in crate::command) fn new(
+        request: &'request Request<'call>,
+        key: BucketKey<'call>,
+        plan: Plan,
+    ) -> Self {
         Self { request, key, plan, changes_hold: false, written: None }
     }
 
     /// Plans what the call will do, and leaves the bucket as it is.
+    #[inline(always)] // Saves a copy of what is returned.
     pub(in crate::command) fn planned(
-        request: Request<'call>,
+        request: &'request Request<'call>,
         mut key: BucketKey<'call>,
     ) -> Result<Self, Error> {
         let (stored, now_us) = (key.bucket(), key.call().now_us());
@@ -118,6 +123,7 @@ impl<'call> Part<'call> {
     }
 
     /// Changes the bucket as planned, and closes its key.
+    #[inline(always)]
     pub(super) fn store(&mut self) {
         self.written = match self.plan {
             Plan::Outcome(Outcome { change: change @ Change::Store { .. }, .. }) if self.key.has_holds() => {
@@ -142,8 +148,9 @@ impl<'call> Part<'call> {
     }
 
     /// Returns what became of the bucket, once it is stored.
-    pub(super) fn stored(&self) -> Stored<'_, 'call> {
-        Stored { request: &self.request, outcome: self.outcome(), changes_hold: self.changes_hold }
+    #[inline(always)]
+    pub(super) fn stored(&self) -> Stored<'request, 'call> {
+        Stored { request: self.request, outcome: self.outcome(), changes_hold: self.changes_hold }
     }
 }
 
@@ -163,8 +170,8 @@ pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error>
 
 /// What became of one bucket. Its key is closed.
 #[derive(Clone, Copy)]
-pub(super) struct Stored<'part, 'call> {
-    pub(super) request: &'part Request<'call>,
+pub(super) struct Stored<'request, 'call> {
+    pub(super) request: &'request Request<'call>,
     pub(super) outcome: Outcome,
     /// Whether a hold was set or ended.
     pub(super) changes_hold: bool,

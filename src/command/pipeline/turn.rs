@@ -12,8 +12,6 @@ use tokenbucket_core::error::Refusal;
 use tokenbucket_core::hold::Plan;
 use tokenbucket_core::request::Waiting;
 
-const RESUME: Resume = Resume { grant, deny };
-
 /// Decides as the command without the B, and replies or lets the call wait.
 ///
 /// # Errors
@@ -29,7 +27,7 @@ pub(in crate::command) fn run_or_wait<'call>(
     if may_wait && waiting::is_possible(&call)? {
         // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
         store(&call, &mut parts, Replication::Effect);
-        if waiting::enter(&call, spec, &requests, max_wait_ms, RESUME) {
+        if waiting::enter(&call, spec, &requests, max_wait_ms, Resume { grant, deny }) {
             return Ok(());
         }
         (parts, verdict) = open(call, &requests, Access::Write)?;
