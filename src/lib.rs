@@ -11,13 +11,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`tokenbucket_core`] | all that needs no server: requests, arithmetic, holds, effects, errors, the queue of calls that wait |
-//! | `cast` | 32-bit integers as signed or unsigned |
 //! | `command` | one file per command, and the order of steps that they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
 //! Users rely on the commands, which the README and `docs/reference/commands` describe.
 
-mod cast;
 mod command;
 mod redis;
 

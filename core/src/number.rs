@@ -110,7 +110,7 @@ impl Decimal {
         (!is_more && mantissa != 0).then_some(Self { mantissa, exponent: -6, inexact: false })
     }
 
-    /// Whole micro-tokens, rounded down, and whether it is more than these. `None` above 128 bits.
+    /// Returns whole micro-tokens, rounded down, and whether it is more than these. `None` above 128 bits.
     fn floor_micro(self) -> Option<(u128, bool)> {
         let exponent = self.exponent.saturating_add(6);
         if self.mantissa == 0 {
@@ -190,7 +190,7 @@ pub fn micro_tokens(bytes: &[u8], rounding: Rounding) -> Option<i64> {
     }
 }
 
-/// `tokens` and a fraction of at most 6 digits.
+/// Reads a fraction of at most 6 digits behind `tokens`.
 #[inline]
 fn short_micro(tokens: u64, fraction: &[u8]) -> Option<i64> {
     let (parts, power, rest) = short_fraction(fraction)?;

@@ -7,9 +7,9 @@ use crate::bucket::{Bucket, Outcome, MAX_TIME_US};
 use crate::effect::HoldChange;
 use crate::error::Error;
 use crate::hold::{Hold, Holds, Plan};
-use crate::request::{Request, Wanted};
+use crate::request::{Argument, Request, Wanted};
 
-impl<A: AsRef<[u8]>> Request<'_, A> {
+impl<A: Argument> Request<A> {
     /// Decides at `now_us` Unix microseconds. `stored` and `holds` are what the key has; they stay as they are.
     ///
     /// # Errors

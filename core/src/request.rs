@@ -27,27 +27,31 @@ pub const MAX_TTL_MS: i64 = 2_592_000_000;
 /// The longest time that a call waits its turn: 30 days, in milliseconds.
 pub const MAX_TURN_WAIT_MS: i64 = 2_592_000_000;
 
-/// One bucket, its limit, and what a call wants of it.
+/// An argument of a call, where the server or a client put it.
+pub trait Argument: AsRef<[u8]> + Copy {}
+impl<A: AsRef<[u8]> + Copy> Argument for A {}
+
+/// One bucket, its limit, and what a call wants of it. `A` is an argument of the call.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a, A> {
+pub struct Request<A> {
     /// The argument that names the bucket.
-    pub key: &'a A,
+    pub key: A,
     /// The limit that came with the call.
     pub limit: Limit,
     /// What is wanted.
-    pub wanted: Wanted<'a, A>,
+    pub wanted: Wanted<A>,
 }
 
 /// What a call wants of a bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`](crate::number::MAX_MICRO), and ids have
 /// 1 to [`MAX_ID_LEN`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted<'a, A> {
+pub enum Wanted<A> {
     /// Tokens, or their return.
     Tokens(Operation),
     /// A hold of this amount.
     Hold {
         /// The argument that names the hold.
-        id: &'a A,
+        id: A,
         /// What is to be held; 0 ends the hold.
         amount_micro: i64,
         /// For how long from now: 1 to [`MAX_TTL_MS`].
@@ -56,13 +60,13 @@ pub enum Wanted<'a, A> {
     /// The end of a hold.
     Settle {
         /// The argument that names the hold.
-        id: &'a A,
+        id: A,
         /// What the work cost.
         used_micro: i64,
     },
 }
 
-impl<A> Wanted<'_, A> {
+impl<A> Wanted<A> {
     /// Returns the micro-tokens without which the call is denied.
     #[must_use]
     pub fn micro(&self) -> i64 {
@@ -74,19 +78,31 @@ impl<A> Wanted<'_, A> {
     }
 }
 
-impl<'a, A> Request<'a, A> {
+impl<A> Request<A> {
     #[inline(always)]
-    fn tokens(key: &'a A, limit: Limit, operation: Operation) -> Self {
+    fn tokens(key: A, limit: Limit, operation: Operation) -> Self {
         Self { key, limit, wanted: Wanted::Tokens(operation) }
     }
 
     /// Returns the argument that names the hold of which the call is.
     #[must_use]
-    pub fn id(&self) -> Option<&'a A> {
-        match self.wanted {
+    pub fn id(&self) -> Option<&A> {
+        match &self.wanted {
             Wanted::Tokens(_) => None,
             Wanted::Hold { id, .. } | Wanted::Settle { id, .. } => Some(id),
         }
+    }
+
+    /// Returns the same request by other arguments of the same bytes.
+    pub fn map<'a, B>(&'a self, argument: impl Fn(&'a A) -> B) -> Request<B> {
+        let wanted = match &self.wanted {
+            Wanted::Tokens(operation) => Wanted::Tokens(*operation),
+            Wanted::Hold { id, amount_micro, ttl_ms } => {
+                Wanted::Hold { id: argument(id), amount_micro: *amount_micro, ttl_ms: *ttl_ms }
+            }
+            Wanted::Settle { id, used_micro } => Wanted::Settle { id: argument(id), used_micro: *used_micro },
+        };
+        Request { key: argument(&self.key), limit: self.limit, wanted }
     }
 }
 
@@ -95,7 +111,7 @@ impl<'a, A> Request<'a, A> {
 pub struct TopRequest {
     /// How many are wanted: 1 to [`MAX_TOP_KEYS`].
     pub count: usize,
-    /// Whether counting is to start anew.
+    /// Counting starts anew.
     pub reset: bool,
 }
 
@@ -119,20 +135,20 @@ fn first<A, const N: usize>(arguments: &[A]) -> Result<(&[A; N], &[A]), Error> {
     arguments.split_first_chunk().ok_or(Error::WrongArity)
 }
 
-/// `key capacity rate [cost]`, of `TB.TAKE`.
+/// Reads `key capacity rate [cost]`, of `TB.TAKE`.
 #[inline(always)] // Hot: the limit stays in registers.
-pub fn take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+pub fn take<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     take_or_peek::<A, false>(arguments)
 }
 
-/// `key capacity rate [cost]`, of `TB.PEEK`, which may read a pool too.
+/// Reads `key capacity rate [cost]`, of `TB.PEEK`, which may read a pool too.
 #[inline(always)]
-pub fn peek<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+pub fn peek<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     take_or_peek::<A, true>(arguments)
 }
 
 #[inline(always)]
-fn take_or_peek<A: AsRef<[u8]>, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+fn take_or_peek<A: Argument, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, capacity, rate, cost) = match arguments {
         [key, capacity, rate] => (key, capacity, rate, None),
         [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
@@ -143,77 +159,77 @@ fn take_or_peek<A: AsRef<[u8]>, const MAY_BE_POOL: bool>(arguments: &[A]) -> Res
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,
     };
-    Ok(Request::tokens(key, limit, Operation::Take { cost_micro }))
+    Ok(Request::tokens(*key, limit, Operation::Take { cost_micro }))
 }
 
-/// `key capacity rate max`, of `TB.TAKEUPTO`.
-pub fn take_up_to<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key capacity rate max`, of `TB.TAKEUPTO`.
+pub fn take_up_to<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, max] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
     let max_tokens = whole(max.as_ref(), MAX_TOKENS).filter(|max| *max >= 1).ok_or(Error::Max)?;
-    Ok(Request::tokens(key, limit, Operation::TakeUpTo { max_tokens }))
+    Ok(Request::tokens(*key, limit, Operation::TakeUpTo { max_tokens }))
 }
 
-/// `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
-pub fn reserve<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
+pub fn reserve<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, cost, max_wait] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
     let cost_micro = self::cost(cost)?;
     let max_wait_ms = whole(max_wait.as_ref(), MAX_WAIT_MS).ok_or(Error::MaxWait)?;
-    Ok(Request::tokens(key, limit, Operation::Reserve { cost_micro, max_wait_ms }))
+    Ok(Request::tokens(*key, limit, Operation::Reserve { cost_micro, max_wait_ms }))
 }
 
-/// `key capacity rate amount`, of `TB.CHARGE`.
-pub fn charge<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key capacity rate amount`, of `TB.CHARGE`.
+pub fn charge<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
-    Ok(Request::tokens(key, limit, Operation::Charge { amount_micro }))
+    Ok(Request::tokens(*key, limit, Operation::Charge { amount_micro }))
 }
 
-/// `key capacity rate amount`, of `TB.GIVE`.
-pub fn give<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key capacity rate amount`, of `TB.GIVE`.
+pub fn give<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
-    Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
+    Ok(Request::tokens(*key, limit, Operation::Give { amount_micro }))
 }
 
-/// `key`, of `TB.STATE` and `TB.HOLDS`.
+/// Reads `key`, of `TB.STATE` and `TB.HOLDS`.
 pub fn key<A>(arguments: &[A]) -> Result<&A, Error> {
     exactly(arguments).map(|[key]| key)
 }
 
-/// `numkeys key capacity rate cost [key capacity rate cost …]`, of `TB.MTAKE`.
-pub fn multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
+/// Reads `numkeys key capacity rate cost [key capacity rate cost …]`, of `TB.MTAKE`.
+pub fn multi_take<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys], groups) = first(arguments)?;
     several(numkeys, groups, take)
 }
 
-/// `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
-pub fn hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
+pub fn hold<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, amount, ttl_ms, id] = exactly(arguments)?;
     let limit = limit_or_pool(capacity, rate)?;
     let (amount_micro, ttl_ms) = (hold_amount(amount)?, self::ttl_ms(ttl_ms)?);
-    Ok(Request { key, limit, wanted: Wanted::Hold { id: self::id(id)?, amount_micro, ttl_ms } })
+    Ok(Request { key: *key, limit, wanted: Wanted::Hold { id: self::id(id)?, amount_micro, ttl_ms } })
 }
 
-/// `key capacity rate id used`, of `TB.SETTLE`.
-pub fn settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key capacity rate id used`, of `TB.SETTLE`.
+pub fn settle<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, id, used] = exactly(arguments)?;
     let limit = limit_or_pool(capacity, rate)?;
     let wanted = Wanted::Settle { id: self::id(id)?, used_micro: self::used(used, &limit)? };
-    Ok(Request { key, limit, wanted })
+    Ok(Request { key: *key, limit, wanted })
 }
 
-/// `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
-pub fn multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
+/// Reads `numkeys ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.MHOLD`.
+pub fn multi_hold<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys, ttl_ms, id], groups) = first(arguments)?;
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
     several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))
 }
 
-/// `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
-pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A>>, Refusal> {
+/// Reads `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
+pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys, id], groups) = first(arguments)?;
     let id = self::id(id)?;
-    let one = |group| {
+    let one = |group: &[A]| {
         let (key, limit, used) = group_of_four(group)?;
         Ok(Request { key, limit, wanted: Wanted::Settle { id, used_micro: self::used(used, &limit)? } })
     };
@@ -221,30 +237,30 @@ pub fn multi_settle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<Request<'_, A
 }
 
 /// What calls that wait want, and for how many milliseconds at most they wait: 0 to [`MAX_TURN_WAIT_MS`].
-pub type Waiting<'a, A> = (Vec<Request<'a, A>>, i64);
+pub type Waiting<A> = (Vec<Request<A>>, i64);
 
-/// `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
-pub fn blocking_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
+/// Reads `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
+pub fn blocking_take<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let (call, [max_wait_ms]) = arguments.split_last_chunk().ok_or(Error::WrongArity)?;
     let [_, _, _, _] = exactly(call)?;
     Ok((vec![take(call)?], turn_wait_ms(max_wait_ms)?))
 }
 
-/// `numkeys max_wait_ms key capacity rate cost [key capacity rate cost …]`, of `TB.BMTAKE`.
-pub fn blocking_multi_take<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
+/// Reads `numkeys max_wait_ms key capacity rate cost [key capacity rate cost …]`, of `TB.BMTAKE`.
+pub fn blocking_multi_take<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let ([numkeys, max_wait_ms], groups) = first(arguments)?;
     let max_wait_ms = turn_wait_ms(max_wait_ms)?;
     Ok((several(numkeys, groups, take)?, max_wait_ms))
 }
 
-/// `key capacity rate amount ttl_ms id max_wait_ms`, of `TB.BHOLD`.
-pub fn blocking_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
+/// Reads `key capacity rate amount ttl_ms id max_wait_ms`, of `TB.BHOLD`.
+pub fn blocking_hold<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let (call, [max_wait_ms]) = arguments.split_last_chunk().ok_or(Error::WrongArity)?;
     Ok((vec![hold(call)?], turn_wait_ms(max_wait_ms)?))
 }
 
-/// `numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount …]`, of `TB.BMHOLD`.
-pub fn blocking_multi_hold<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Waiting<'_, A>, Refusal> {
+/// Reads `numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount …]`, of `TB.BMHOLD`.
+pub fn blocking_multi_hold<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let ([numkeys, ttl_ms, id, max_wait_ms], groups) = first(arguments)?;
     let (ttl_ms, id, max_wait_ms) = (self::ttl_ms(ttl_ms)?, self::id(id)?, turn_wait_ms(max_wait_ms)?);
     Ok((several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?, max_wait_ms))
@@ -256,11 +272,11 @@ fn turn_wait_ms<A: AsRef<[u8]>>(max_wait_ms: &A) -> Result<i64, Error> {
 
 /// Returns as many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
 #[inline]
-fn several<'a, A: AsRef<[u8]>, R>(
+fn several<A: Argument>(
     numkeys: &A,
-    groups: &'a [A],
-    read: impl Fn(&'a [A]) -> Result<R, Error>,
-) -> Result<Vec<R>, Refusal> {
+    groups: &[A],
+    read: impl Fn(&[A]) -> Result<Request<A>, Error>,
+) -> Result<Vec<Request<A>>, Refusal> {
     let buckets = numkeys::parse(numkeys.as_ref()).ok_or(Error::NumKeys)?;
     if groups.len() != buckets.saturating_mul(4) {
         return Err(Error::NumKeysMismatch.into());
@@ -273,19 +289,15 @@ fn several<'a, A: AsRef<[u8]>, R>(
     Ok(requests)
 }
 
-fn hold_of_group<'a, A: AsRef<[u8]>>(
-    group: &'a [A],
-    ttl_ms: i64,
-    id: &'a A,
-) -> Result<Request<'a, A>, Error> {
+fn hold_of_group<A: Argument>(group: &[A], ttl_ms: i64, id: A) -> Result<Request<A>, Error> {
     let (key, limit, amount) = group_of_four(group)?;
     Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro: hold_amount(amount)?, ttl_ms } })
 }
 
 /// Returns a key, its limit, and the argument behind them.
-fn group_of_four<A: AsRef<[u8]>>(group: &[A]) -> Result<(&A, Limit, &A), Error> {
+fn group_of_four<A: Argument>(group: &[A]) -> Result<(A, Limit, &A), Error> {
     let [key, capacity, rate, last] = exactly(group)?;
-    Ok((key, limit_or_pool(capacity, rate)?, last))
+    Ok((*key, limit_or_pool(capacity, rate)?, last))
 }
 
 fn hold_amount<A: AsRef<[u8]>>(amount: &A) -> Result<i64, Error> {
@@ -296,9 +308,9 @@ fn ttl_ms<A: AsRef<[u8]>>(ttl_ms: &A) -> Result<i64, Error> {
     whole(ttl_ms.as_ref(), MAX_TTL_MS).filter(|ttl_ms| *ttl_ms >= 1).ok_or(Error::Ttl)
 }
 
-fn id<A: AsRef<[u8]>>(id: &A) -> Result<&A, Error> {
+fn id<A: Argument>(id: &A) -> Result<A, Error> {
     let is_one = (1..=MAX_ID_LEN).contains(&id.as_ref().len());
-    is_one.then_some(id).ok_or(Error::Id)
+    is_one.then_some(*id).ok_or(Error::Id)
 }
 
 /// Returns what was used of a hold. From a pool nothing can be: it would never flow in again.
@@ -310,7 +322,7 @@ fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
     Ok(used_micro)
 }
 
-/// `key effect [key effect …]`, of `TB.RESTORE`.
+/// Reads `key effect [key effect …]`, of `TB.RESTORE`.
 pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Refusal> {
     if arguments.is_empty() || arguments.len() % 2 != 0 {
         return Err(Error::WrongArity.into());
@@ -330,8 +342,8 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Ref
 /// The longest period of `CL.THROTTLE`: 100 years, in seconds.
 pub const MAX_PERIOD_S: i64 = signed(CENTURY_S);
 
-/// `key max_burst count period [quantity]`, of `CL.THROTTLE`: an [`Operation::Take`].
-pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error> {
+/// Reads `key max_burst count period [quantity]`, of `CL.THROTTLE`: an [`Operation::Take`].
+pub fn throttle<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, max_burst, count, period, quantity) = match arguments {
         [key, max_burst, count, period] => (key, max_burst, count, period, None),
         [key, max_burst, count, period, quantity] => (key, max_burst, count, period, Some(quantity)),
@@ -346,7 +358,7 @@ pub fn throttle<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Request<'_, A>, Error
     };
     let rate = Rate::per_seconds(count, period_s).ok_or(Error::Count)?;
     let limit = Limit::new(micro(capacity_tokens), rate).ok_or(Error::BurstTooSlow)?;
-    Ok(Request::tokens(key, limit, Operation::Take { cost_micro: micro(quantity) }))
+    Ok(Request::tokens(*key, limit, Operation::Take { cost_micro: micro(quantity) }))
 }
 
 /// Returns what a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients
@@ -362,7 +374,7 @@ fn at_least_one(bytes: &[u8], max: i64) -> Option<u64> {
     whole(bytes, max).filter(|value| *value >= 1).map(i64::unsigned_abs)
 }
 
-/// Whole tokens, at most [`MAX_TOKENS`], in micro-tokens.
+/// Returns whole tokens, at most [`MAX_TOKENS`], in micro-tokens.
 fn micro(tokens: i64) -> i64 {
     tokens.saturating_mul(MICRO_PER_TOKEN)
 }
@@ -432,7 +444,7 @@ fn cost<A: AsRef<[u8]>>(cost: &A) -> Result<i64, Error> {
     micro_tokens(cost.as_ref(), Rounding::Up).ok_or(Error::Cost)
 }
 
-/// `[COUNT n] [RESET]`, of `TB.TOP`, in any order and case.
+/// Reads `[COUNT n] [RESET]`, of `TB.TOP`, in any order and case.
 pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
     let (mut count, mut reset) = (None, false);
     let mut arguments = arguments.iter().enumerate();

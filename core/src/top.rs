@@ -55,7 +55,7 @@ pub struct Denied<'top> {
 }
 
 impl Top {
-    /// With up to `max_counters` counters, none of which is used yet.
+    /// Makes room for up to `max_counters` counters, none of which is used yet.
     #[must_use]
     pub fn new(max_counters: usize) -> Self {
         Self {

@@ -1,10 +1,10 @@
 //! `TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms`: a hold that waits its turn in the server.
 
-use super::pipeline::{run_or_wait, Wait};
+use super::pipeline::run_or_wait;
 use crate::redis::spec::{Audience, Command, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS, RATE, TTL_MS};
-use crate::redis::{Argument, Call};
+use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, Waiting};
+use tokenbucket_core::request;
 
 pub(crate) struct BlockingHold;
 
@@ -19,12 +19,6 @@ impl Command for BlockingHold {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_or_wait::<Self>(call)
-    }
-}
-
-impl Wait for BlockingHold {
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
-        request::blocking_hold(arguments)
+        run_or_wait(call, &Self::SPEC, request::blocking_hold(call.arguments())?)
     }
 }

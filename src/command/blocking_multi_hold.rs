@@ -1,13 +1,13 @@
 //! `TB.BMHOLD numkeys ttl_ms id max_wait_ms key capacity rate amount […]`: one hold over several buckets, in turn.
 
-use super::pipeline::{run_or_wait, Wait};
+use super::pipeline::run_or_wait;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, Keys, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS, NUMKEYS, RATE,
     TTL_MS,
 };
-use crate::redis::{Argument, Call};
+use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, Waiting};
+use tokenbucket_core::request;
 
 pub(crate) struct BlockingMultiHold;
 
@@ -29,12 +29,6 @@ impl Command for BlockingMultiHold {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_or_wait::<Self>(call)
-    }
-}
-
-impl Wait for BlockingMultiHold {
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
-        request::blocking_multi_hold(arguments)
+        run_or_wait(call, &Self::SPEC, request::blocking_multi_hold(call.arguments())?)
     }
 }

@@ -1,12 +1,12 @@
 //! `TB.BMTAKE numkeys max_wait_ms key capacity rate cost […]`: all or nothing over several buckets, in turn.
 
-use super::pipeline::{run_or_wait, Wait};
+use super::pipeline::run_or_wait;
 use crate::redis::spec::{
     ArgumentSpec, Audience, Command, Keys, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, NUMKEYS, RATE,
 };
-use crate::redis::{Argument, Call};
+use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, Waiting};
+use tokenbucket_core::request;
 
 pub(crate) struct BlockingMultiTake;
 
@@ -22,12 +22,6 @@ impl Command for BlockingMultiTake {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_or_wait::<Self>(call)
-    }
-}
-
-impl Wait for BlockingMultiTake {
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
-        request::blocking_multi_take(arguments)
+        run_or_wait(call, &Self::SPEC, request::blocking_multi_take(call.arguments())?)
     }
 }

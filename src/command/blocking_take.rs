@@ -1,10 +1,10 @@
 //! `TB.BTAKE key capacity rate cost max_wait_ms`: a take that waits its turn in the server.
 
-use super::pipeline::{run_or_wait, Wait};
+use super::pipeline::run_or_wait;
 use crate::redis::spec::{Audience, Command, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, RATE};
-use crate::redis::{Argument, Call};
+use crate::redis::Call;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::request::{self, Waiting};
+use tokenbucket_core::request;
 
 pub(crate) struct BlockingTake;
 
@@ -19,12 +19,6 @@ impl Command for BlockingTake {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_or_wait::<Self>(call)
-    }
-}
-
-impl Wait for BlockingTake {
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal> {
-        request::blocking_take(arguments)
+        run_or_wait(call, &Self::SPEC, request::blocking_take(call.arguments())?)
     }
 }

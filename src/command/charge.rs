@@ -17,6 +17,6 @@ impl Command for Charge {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::charge(call.arguments())?)
+        run_one(call, request::charge(call.arguments())?)
     }
 }

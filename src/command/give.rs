@@ -17,6 +17,6 @@ impl Command for Give {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::give(call.arguments())?)
+        run_one(call, request::give(call.arguments())?)
     }
 }

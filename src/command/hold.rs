@@ -18,6 +18,6 @@ impl Command for Hold {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::hold(call.arguments())?)
+        run_one(call, request::hold(call.arguments())?)
     }
 }

@@ -15,7 +15,6 @@ impl Command for Holds {
         name: c"TB.HOLDS",
         summary: c"Returns the holds of a bucket, the next to expire first",
         complexity: c"O(N) where N is the number of holds",
-        since: c"0.1.0",
         ..State::SPEC
     };
 
@@ -38,6 +37,6 @@ fn reply(call: &Call, hold: &Hold) {
     let left_us = hold.ends_at_us.saturating_sub(call.now_us()).max(0);
     call.reply_array(3);
     call.reply_bytes(&hold.id);
-    call.reply_string(&decimal_tokens(hold.amount_micro));
+    call.reply_bytes(decimal_tokens(hold.amount_micro).as_bytes());
     call.reply_integer(left_us.saturating_add(999) / 1000);
 }

@@ -1,6 +1,6 @@
 //! `TB.PEEK key capacity rate [cost]`: what `TB.TAKE` would reply, and no trace of the question.
 
-use super::pipeline;
+use super::pipeline::peek;
 use super::take::Take;
 use crate::redis::spec::{Audience, Command, Spec};
 use crate::redis::Call;
@@ -19,9 +19,6 @@ impl Command for Peek {
 
     #[inline]
     fn run(call: Call) -> Result<(), Refusal> {
-        let request = request::peek(call.arguments())?;
-        let decision = pipeline::peek(call, &request)?;
-        call.reply_decision(&decision);
-        Ok(())
+        peek(call, request::peek(call.arguments())?)
     }
 }

@@ -17,6 +17,6 @@ impl Command for Reserve {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::reserve(call.arguments())?)
+        run_one(call, request::reserve(call.arguments())?)
     }
 }

@@ -44,7 +44,8 @@ impl Command for Restore {
     }
 }
 
-/// From a master or a file an effect replaces whatever is there, as the master's key did (a string of redis-cell's).
+/// Opens a key. From a master or a file an effect replaces whatever is there, as the master's key did (a string of
+/// redis-cell's).
 fn open<'call>(call: Call<'call>, name: Argument<'call>) -> Result<BucketKey<'call>, Error> {
     if call.is_replicated() {
         return Ok(BucketKey::claim(call, name));
@@ -80,20 +81,16 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
             }
             expire_at_ms
         }
-        Effect::Cleared => return clear(key),
+        Effect::Cleared if key.is_empty() => return,
+        Effect::Cleared => {
+            key.delete();
+            return announce_deleted(&key);
+        }
     };
     if key.expire_at_ms() != expire_at_ms {
         key.expire_at(expire_at_ms);
     }
     key.signal_modified();
-}
-
-fn clear(mut key: BucketKey) {
-    if key.is_empty() {
-        return;
-    }
-    key.delete();
-    announce_deleted(&key);
 }
 
 fn announce_deleted(key: &BucketKey) {

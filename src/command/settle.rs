@@ -18,6 +18,6 @@ impl Command for Settle {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::settle(call.arguments())?)
+        run_one(call, request::settle(call.arguments())?)
     }
 }

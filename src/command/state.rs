@@ -27,7 +27,7 @@ impl Command for State {
             None => call.reply_nil(),
             Some(bucket) => {
                 call.reply_array(2);
-                call.reply_string(&decimal_tokens(bucket.level_micro));
+                call.reply_bytes(decimal_tokens(bucket.level_micro).as_bytes());
                 call.reply_integer(bucket.refilled_at_us);
             }
         }

@@ -18,6 +18,6 @@ impl Command for Take {
 
     #[inline]
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::take(call.arguments())?)
+        run_one(call, request::take(call.arguments())?)
     }
 }

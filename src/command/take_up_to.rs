@@ -17,6 +17,6 @@ impl Command for TakeUpTo {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        run_one(call, &request::take_up_to(call.arguments())?)
+        run_one(call, request::take_up_to(call.arguments())?)
     }
 }

@@ -7,8 +7,8 @@
 //! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
 //! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
 
-use super::pipeline::{commit, Planned};
-use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
+use super::pipeline::{decide, Part};
+use crate::redis::spec::{ArgumentSpec, Command, FromMaster, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
 use std::ops::RangeInclusive;
 use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome};
@@ -27,10 +27,6 @@ impl Command for Throttle {
         // In lower case, as redis-cell has it: `INFO commandstats` and what is built on it show it so.
         name: c"cl.throttle",
         summary: c"Takes tokens from a bucket if it holds them, else nothing, with redis-cell's arguments",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-        audience: Audience::Writers,
-        keys: Keys::First,
         arguments: &[
             KEY,
             ArgumentSpec::required(c"max_burst", Kind::Whole),
@@ -38,17 +34,19 @@ impl Command for Throttle {
             ArgumentSpec::required(c"period", Kind::Whole),
             ArgumentSpec::optional(c"quantity", Kind::Whole),
         ],
+        ..Spec::DECIDING
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::throttle(call.arguments())?;
         // A call of cost 0 leaves no trace, not even on what redis-cell left.
         let access = if request.wanted.micro() > 0 { Access::Write } else { Access::Read };
-        let (planned, verdict) = plan(call, &request, access)?;
+        let (mut part, reply) = plan(call, &request, access)?;
         if access == Access::Write {
-            commit::<false>(planned, Replication::Effect)?;
+            decide(&call, std::slice::from_mut(&mut part), Replication::Effect)?;
         }
-        verdict.reply(&call);
+        call.reply_array(reply.len());
+        reply.into_iter().for_each(|number| call.reply_integer(number));
         Ok(())
     }
 }
@@ -56,18 +54,18 @@ impl Command for Throttle {
 /// Plans the take of a bucket, or of what redis-cell left.
 fn plan<'request, 'call>(
     call: Call<'call>,
-    request: &'request Request<'call, Argument<'call>>,
+    request: &'request Request<Argument<'call>>,
     access: Access,
-) -> Result<(Planned<'request, 'call>, Verdict), Error> {
-    match BucketKey::open(call, *request.key, access) {
+) -> Result<(Part<'request, 'call>, Reply), Error> {
+    match BucketKey::open(call, request.key, access) {
         Ok(key) => {
-            let planned = Planned::new(request, key)?;
-            let (key, outcome) = (&planned.key, planned.outcome());
-            let verdict = Verdict::new(request, key.bucket(), key.holds(), &outcome, call.now_us());
-            Ok((planned, verdict))
+            let part = Part::planned(request, key)?;
+            let (key, outcome) = (&part.key, part.outcome());
+            let reply = reply(request, key.bucket(), key.holds(), &outcome, call.now_us());
+            Ok((part, reply))
         }
         Err(Error::WrongType) => {
-            let (key, full_at_ns) = BucketKey::open_string(call, *request.key, access, full_at_ns)?;
+            let (key, full_at_ns) = BucketKey::open_string(call, request.key, access, full_at_ns)?;
             let full_at_us = full_at_ns.saturating_add(999).div_euclid(1000);
             take_over(request, key, request.limit.bucket_full_at(full_at_us, call.now_us()))
         }
@@ -78,20 +76,20 @@ fn plan<'request, 'call>(
 /// Plans the take of what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
 /// is not one of the limit that the key was used with, and leaves it alone.
 fn take_over<'request, 'call>(
-    request: &'request Request<'call, Argument<'call>>,
+    request: &'request Request<Argument<'call>>,
     key: BucketKey<'call>,
     inherited: Bucket,
-) -> Result<(Planned<'request, 'call>, Verdict), Error> {
+) -> Result<(Part<'request, 'call>, Reply), Error> {
     let (limit, now_us) = (&request.limit, key.call().now_us());
     let mut outcome =
         limit.decide(Some(inherited), Operation::Take { cost_micro: request.wanted.micro() }, now_us)?;
-    let verdict = Verdict::new(request, Some(inherited), None, &outcome, now_us);
+    let reply = reply(request, Some(inherited), None, &outcome, now_us);
     if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
         let full_in_us = limit.wait_us(Some(inherited), limit.capacity_micro(), now_us);
         let full_at_us = now_us.saturating_add(full_in_us);
         outcome.change = Change::Store { bucket: inherited, full_at_us };
     }
-    Ok((Planned { request, key, plan: Plan::Outcome(outcome) }, verdict))
+    Ok((Part::new(request, key, Plan::Outcome(outcome)), reply))
 }
 
 /// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else
@@ -104,49 +102,28 @@ fn full_at_ns(string: &[u8]) -> Option<i64> {
     (is_plain && number >= YEAR_2001_NS).then_some(number)
 }
 
-/// The reply.
-#[derive(Clone, Copy)]
-struct Verdict {
-    limited: i64,
-    limit: i64,
-    remaining: i64,
-    retry_after_s: i64,
-    reset_after_s: i64,
-}
+/// The five numbers of the reply.
+type Reply = [i64; 5];
 
-impl Verdict {
-    /// Returns the reply to a call with an outcome, by what its key has before it is changed.
-    fn new(
-        request: &Request<'_, Argument<'_>>,
-        stored: Option<Bucket>,
-        holds: Option<&Holds>,
-        outcome: &Outcome,
-        now_us: i64,
-    ) -> Self {
-        let limit = &request.limit;
-        let decision = &outcome.decision;
-        let wait_us = |level_micro| limit.wait_after_us(stored, holds, outcome.change, level_micro, now_us);
-        let never = decision.allowed != 0 || decision.retry_after_ms < 0;
-        Self {
-            limited: i64::from(decision.allowed == 0),
-            limit: limit.capacity_micro() / MICRO_PER_TOKEN,
-            remaining: decision.remaining.max(0),
-            retry_after_s: if never {
-                -1
-            } else {
-                retry_after_s(decision.retry_after_ms, wait_us(request.wanted.micro()))
-            },
-            reset_after_s: whole_seconds(wait_us(limit.capacity_micro())),
-        }
-    }
-
-    fn reply(&self, call: &Call) {
-        let fields = [self.limited, self.limit, self.remaining, self.retry_after_s, self.reset_after_s];
-        call.reply_array(fields.len());
-        for field in fields {
-            call.reply_integer(field);
-        }
-    }
+/// Returns the reply to a call with an outcome, by what its key has before it is changed.
+fn reply(
+    request: &Request<Argument>,
+    stored: Option<Bucket>,
+    holds: Option<&Holds>,
+    outcome: &Outcome,
+    now_us: i64,
+) -> Reply {
+    let (limit, decision) = (&request.limit, &outcome.decision);
+    let wait_us = |level_micro| limit.wait_after_us(stored, holds, outcome.change, level_micro, now_us);
+    let never = decision.allowed != 0 || decision.retry_after_ms < 0;
+    let retry_after_s = || retry_after_s(decision.retry_after_ms, wait_us(request.wanted.micro()));
+    [
+        i64::from(decision.allowed == 0),
+        limit.capacity_micro() / MICRO_PER_TOKEN,
+        decision.remaining.max(0),
+        if never { -1 } else { retry_after_s() },
+        whole_seconds(wait_us(limit.capacity_micro())),
+    ]
 }
 
 /// Returns the wait for the tokens, or the longer one behind calls that wait for them, which redis-cell does not know.

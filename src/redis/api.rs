@@ -1,8 +1,8 @@
 //! The server's functions. They are found at run time, by name, when the module is loaded.
 
-use crate::cast::unsigned_32;
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_void, CStr};
+use tokenbucket_core::cast::unsigned_32;
 
 /// A function of the server, one that `required!` names: naming another does not compile.
 ///
@@ -28,19 +28,14 @@ macro_rules! required {
 
         /// Returns the first function that this server lacks, if any.
         pub(super) fn missing() -> Option<&'static str> {
-            $(
-                // SAFETY: the table of functions is written once, before this is called, on the same thread.
-                if unsafe { raw::$name }.is_none() {
-                    return Some(stringify!($name));
-                }
-            )*
-            $(
-                // SAFETY: as above.
-                if unsafe { raw::$hidden }.is_none() {
-                    return Some(stringify!($hidden));
-                }
-            )*
-            None
+            // SAFETY: the table of functions is written once, before this is called, on the same thread.
+            let functions = unsafe {
+                [
+                    $((stringify!($name), { raw::$name }.is_some()),)*
+                    $((stringify!($hidden), { raw::$hidden }.is_some()),)*
+                ]
+            };
+            functions.into_iter().find(|(_, is_there)| !is_there).map(|(name, _)| name)
         }
     };
 }
@@ -134,7 +129,7 @@ pub(super) fn server_setting(context: *mut raw::RedisModuleCtx, name: &str) -> O
     }
 }
 
-/// Whole numbers of `INFO replication`: `None` for those that the server does not report.
+/// Reads whole numbers of `INFO replication`: `None` for those that the server does not report.
 pub(super) fn replication_info<const N: usize>(
     context: *mut raw::RedisModuleCtx,
     fields: [&CStr; N],

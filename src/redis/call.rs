@@ -2,6 +2,7 @@
 
 use super::api::{context_flags, server};
 use super::clock::now_us;
+use super::spec::Keys;
 use redis_module::raw;
 use std::borrow::Borrow;
 use std::ffi::{c_int, c_long, CStr, CString};
@@ -18,7 +19,19 @@ pub(crate) struct Argument<'call> {
     call: PhantomData<&'call raw::RedisModuleString>,
 }
 
-impl Argument<'_> {
+impl<'call> Argument<'call> {
+    /// Returns the bytes of the string.
+    #[inline]
+    fn bytes(self) -> &'call [u8] {
+        let mut len = 0;
+        // SAFETY: for the time of `'call` the string is alive and nothing changes its bytes. The server reports the number
+        // of bytes that are readable at the pointer it returns.
+        unsafe {
+            let bytes = server!(RedisModule_StringPtrLen)(self.string, &raw mut len);
+            slice::from_raw_parts(bytes.cast(), len)
+        }
+    }
+
     /// Returns a string of the server's that is no argument; `None` if there is none.
     ///
     /// # Safety
@@ -39,13 +52,7 @@ impl Argument<'_> {
 impl AsRef<[u8]> for Argument<'_> {
     #[inline]
     fn as_ref(&self) -> &[u8] {
-        let mut len = 0;
-        // SAFETY: the server keeps `string` alive and unchanged for the call, which `'call` does not outlive, and
-        // reports the number of bytes that are readable at the pointer it returns.
-        unsafe {
-            let bytes = server!(RedisModule_StringPtrLen)(self.string, &raw mut len);
-            slice::from_raw_parts(bytes.cast(), len)
-        }
+        self.bytes()
     }
 }
 
@@ -71,6 +78,16 @@ pub(crate) struct Decisions {
     pub(crate) binding: Decision,
     /// That of each bucket.
     pub(crate) each: Vec<Decision>,
+}
+
+impl Decisions {
+    /// Replies as a command with these keys does.
+    pub(crate) fn reply(&self, call: &Call, keys: Keys) {
+        match keys {
+            Keys::EveryFourth { .. } => call.reply_decisions(self),
+            _ => call.reply_decision(&self.binding),
+        }
+    }
 }
 
 /// A command being executed on behalf of a client.
@@ -99,13 +116,9 @@ impl<'call> Call<'call> {
         Self { context, arguments, now_us: now_us(), is_its_turn: false }
     }
 
-    /// Returns a call that came before, and is decided now on behalf of a client that waits.
-    pub(super) fn resumed(
-        context: *mut raw::RedisModuleCtx,
-        arguments: &'call [Argument<'call>],
-        now_us: i64,
-    ) -> Self {
-        Self { context, arguments, now_us, is_its_turn: false }
+    /// Returns a call that came before, and is decided now on behalf of a client that waits, without its arguments.
+    pub(super) fn resumed(context: *mut raw::RedisModuleCtx, now_us: i64) -> Self {
+        Self { context, arguments: &[], now_us, is_its_turn: false }
     }
 
     /// Marks a call that waited and whose turn has come: no other is before it.
@@ -203,11 +216,6 @@ impl<'call> Call<'call> {
         self.reply_integer(decision.reset_after_ms);
     }
 
-    /// Replies a string.
-    pub(crate) fn reply_string(&self, string: &str) {
-        self.reply_bytes(string.as_bytes());
-    }
-
     /// Replies a string of any bytes.
     pub(crate) fn reply_bytes(&self, bytes: &[u8]) {
         // SAFETY: the context is valid for the call, and the server copies `len` bytes from the pointer.
@@ -236,7 +244,7 @@ impl<'call> Call<'call> {
     }
 }
 
-/// A string that we own a reference to, given back when it goes out of scope. Ordered and hashed by its bytes.
+/// A string that we own a reference to, never null, given back when it goes out of scope. Compared and hashed by its bytes.
 pub(crate) struct OwnedString(pub(super) *mut raw::RedisModuleString);
 
 impl OwnedString {
@@ -244,14 +252,6 @@ impl OwnedString {
         // SAFETY: without a context the string is ours alone; the server copies `len` bytes from the pointer.
         let string =
             unsafe { server!(RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) };
-        Self(string)
-    }
-
-    /// Takes over a string that the server made for us.
-    ///
-    /// # Safety
-    /// It must not be null, and nothing else frees this reference.
-    pub(super) unsafe fn adopt(string: *mut raw::RedisModuleString) -> Self {
         Self(string)
     }
 
@@ -269,12 +269,7 @@ impl Clone for OwnedString {
 
 impl Borrow<[u8]> for OwnedString {
     fn borrow(&self) -> &[u8] {
-        let mut len = 0;
-        // SAFETY: the string lives as long as this reference to it, and nothing changes its bytes.
-        unsafe {
-            let bytes = server!(RedisModule_StringPtrLen)(self.0, &raw mut len);
-            slice::from_raw_parts(bytes.cast(), len)
-        }
+        self.argument().bytes()
     }
 }
 
@@ -291,18 +286,6 @@ impl PartialEq for OwnedString {
 }
 
 impl Eq for OwnedString {}
-
-impl PartialOrd for OwnedString {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for OwnedString {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.as_ref().cmp(other.as_ref())
-    }
-}
 
 impl Hash for OwnedString {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -2,7 +2,7 @@
 
 use redis_module::raw;
 
-/// Unix microseconds, never negative.
+/// Returns Unix microseconds, never negative.
 ///
 /// From Redis 7.2 on the server hands out the time at which it began the command, the same for a whole script or
 /// transaction. Before that its `TIME` asks the system, and so do we.

@@ -90,21 +90,13 @@ const WITH_HOLDS: i64 = 1 << 61;
 pub(super) struct WithHolds {
     /// With the bit in its time.
     bucket: Bucket,
-    holds: Holds,
+    /// Once they have changed, [`store`](Self::store) must follow.
+    pub(super) holds: Holds,
     /// How many of them, and how many bytes, the counters know of.
     counted: (usize, usize),
 }
 
 impl WithHolds {
-    pub(super) fn holds(&self) -> &Holds {
-        &self.holds
-    }
-
-    /// Returns the holds, to change them. [`store`](Self::store) must follow.
-    pub(super) fn holds_mut(&mut self) -> &mut Holds {
-        &mut self.holds
-    }
-
     /// Stores a bucket, and counts what became of the holds.
     pub(super) fn store(&mut self, bucket: Bucket) {
         self.bucket = Bucket { refilled_at_us: bucket.refilled_at_us | WITH_HOLDS, ..bucket };
@@ -122,20 +114,10 @@ pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucke
     allocator::block_of(value).cast()
 }
 
-/// Returns whether holds follow the bucket.
-///
-/// # Safety
-/// `value` must be one that was made here, and not have been freed.
-#[inline(always)]
-pub(super) unsafe fn has_holds(value: NonNull<Bucket>) -> bool {
-    // SAFETY: by the contract of this function.
-    unsafe { value.read() }.refilled_at_us & WITH_HOLDS != 0
-}
-
 /// Reads the bucket, with or without holds.
 ///
 /// # Safety
-/// As of [`has_holds`].
+/// `value` must be one that was made here, and not have been freed.
 #[inline(always)]
 pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
     // SAFETY: by the contract of this function.
@@ -146,26 +128,26 @@ pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
 /// Returns the value with its holds, if it has any.
 ///
 /// # Safety
-/// As of [`has_holds`].
+/// As of [`bucket`].
 #[inline(always)]
 pub(super) unsafe fn with_holds(value: NonNull<Bucket>) -> Option<NonNull<WithHolds>> {
     // SAFETY: by the contract of this function. What has the bit was made by `allocate_with_holds`.
-    unsafe { has_holds(value).then(|| value.cast()) }
+    (unsafe { value.read() }.refilled_at_us & WITH_HOLDS != 0).then(|| value.cast())
 }
 
 /// Frees a value, possibly on a background thread of the server.
 ///
 /// # Safety
-/// As of [`has_holds`]; it must not be used any more.
+/// As of [`bucket`]; it must not be used any more.
 pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
-    info::counters().bucket_freed();
     // SAFETY: by the contract of this function.
     unsafe {
-        if let Some(with_holds) = with_holds(value) {
+        let with_holds = with_holds(value);
+        info::counters().bucket_freed(with_holds.is_some());
+        if let Some(with_holds) = with_holds {
             let WithHolds { holds, counted, .. } = with_holds.read();
             info::counters().holds_changed(counted, (0, 0));
             info::counters().holds_expired(holds.ended(system_now_us()));
-            info::counters().bucket_with_holds_freed();
         }
         server!(RedisModule_Free)(value.as_ptr().cast());
     }
@@ -185,7 +167,7 @@ unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Holds>) 
     // SAFETY: by the contract of this function. A value is never null.
     unsafe {
         let value = NonNull::new_unchecked(value.cast_mut().cast());
-        (bucket(value), with_holds(value).map(|with_holds| with_holds.as_ref().holds()))
+        (bucket(value), with_holds(value).map(|with_holds| &with_holds.as_ref().holds))
     }
 }
 
@@ -232,7 +214,11 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
             log(io, c"tokenbucket: refused a bucket with invalid holds");
             return ptr::null_mut();
         }
-        None if is_loading(io) => corrected(io, level_micro, refilled_at_us),
+        // A server that reads its data file ends if a value is refused: one bad bucket is no reason for that.
+        None if is_loading(io) => {
+            log(io, c"tokenbucket: corrected a bucket whose level or time is out of bounds");
+            Bucket::nearest(level_micro, refilled_at_us)
+        }
         None => {
             log(io, c"tokenbucket: refused a bucket whose level or time is out of bounds");
             return ptr::null_mut();
@@ -255,13 +241,6 @@ fn load_holds(io: *mut raw::RedisModuleIO) -> Option<(Holds, bool)> {
         server!(RedisModule_Free)(bytes.cast());
         Some(read)
     }
-}
-
-/// Returns the bucket closest to an impossible one. A server that reads its data file ends if a value is refused: one
-/// bad bucket is no reason for that, and the nearest holds no more than it claimed.
-fn corrected(io: *mut raw::RedisModuleIO, level_micro: i64, refilled_at_us: i64) -> Bucket {
-    log(io, c"tokenbucket: corrected a bucket whose level or time is out of bounds");
-    Bucket::nearest(level_micro, refilled_at_us)
 }
 
 /// Returns whether the value comes from the server's own data file or its master, not from a client's `RESTORE`.
@@ -316,7 +295,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     }
 }
 
-/// Called once per value. Redis 6.0 also calls it with null, for a value that could not be read.
+/// Frees a value, once. Redis 6.0 also calls it with null, for a value that could not be read.
 unsafe extern "C" fn free(value: *mut c_void) {
     if let Some(value) = NonNull::new(value.cast()) {
         // SAFETY: the server passes a value that was made here, and has forgotten it.

@@ -1,7 +1,7 @@
 //! The keys that this server has denied most.
 
 use super::call::{Argument, Call};
-use super::settings::top_keys;
+use super::settings::TOP_KEYS;
 use std::sync::{Mutex, PoisonError};
 use tokenbucket_core::top::Top;
 
@@ -16,7 +16,7 @@ pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
 /// Starts anew if the setting of the number of counters has changed.
 pub(super) fn follow_setting() {
     with_top(|top| {
-        if top.as_ref().is_some_and(|top| top.max_counters() != top_keys()) {
+        if top.as_ref().is_some_and(|top| top.max_counters() != TOP_KEYS.count()) {
             *top = None;
         }
     });
@@ -25,7 +25,7 @@ pub(super) fn follow_setting() {
 /// Counts a denial, and sends its keyspace event.
 #[inline(never)] // Out of the way of those that are allowed.
 pub(crate) fn announce_denial(call: &Call, key: &Argument) {
-    let max_counters = top_keys();
+    let max_counters = TOP_KEYS.count();
     if max_counters > 0 {
         with_top(|top| {
             top.get_or_insert_with(|| Top::new(max_counters)).count(key.as_ref(), call.now_us() / 1000);

@@ -5,6 +5,7 @@ use redis_module::server_events::INFO_COMMAND_HANDLER_LIST;
 use redis_module::{raw, InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
 use std::ffi::c_int;
+use std::mem::zeroed;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use tokenbucket_core::bucket::Outcome;
 use tokenbucket_core::number::MICRO_PER_TOKEN;
@@ -32,23 +33,8 @@ pub(crate) struct Counters {
     gave_up_waiting: AtomicU64,
 }
 
-static COUNTERS: Counters = Counters {
-    allowed: AtomicU64::new(0),
-    denied: AtomicU64::new(0),
-    errors: AtomicU64::new(0),
-    granted_tokens: AtomicU64::new(0),
-    granted_micro: AtomicI64::new(0),
-    buckets: AtomicU64::new(0),
-    value_bytes: AtomicUsize::new(0),
-    buckets_with_holds: AtomicU64::new(0),
-    holds: AtomicU64::new(0),
-    holds_bytes: AtomicU64::new(0),
-    holds_expired: AtomicU64::new(0),
-    settled_late: AtomicU64::new(0),
-    waiting: AtomicUsize::new(0),
-    served_after_waiting: AtomicU64::new(0),
-    gave_up_waiting: AtomicU64::new(0),
-};
+// SAFETY: all fields are atomic numbers, for which zero is a value.
+static COUNTERS: Counters = unsafe { zeroed() };
 
 /// Returns the counters of this server.
 #[inline]
@@ -63,13 +49,13 @@ fn add(counter: &AtomicU64, amount: u64) {
 }
 
 impl Counters {
-    /// A decision was made on one bucket, or on several at once.
+    /// Counts a decision on one bucket, or on several at once.
     #[inline]
     pub(crate) fn decision(&self, allowed: bool) {
         add(if allowed { &self.allowed } else { &self.denied }, 1);
     }
 
-    /// Tokens left a bucket.
+    /// Counts tokens that left a bucket.
     #[inline]
     pub(crate) fn granted(&self, outcome: &Outcome) {
         if outcome.granted_micro == 0 {
@@ -80,7 +66,7 @@ impl Counters {
         self.granted_micro.store(micro % MICRO_PER_TOKEN, Ordering::Relaxed);
     }
 
-    /// A call was refused.
+    /// Counts a call that was refused.
     pub(crate) fn error(&self) {
         add(&self.errors, 1);
     }
@@ -92,35 +78,31 @@ impl Counters {
         }
     }
 
-    pub(super) fn bucket_freed(&self) {
-        self.buckets.fetch_sub(1, Ordering::Relaxed);
-    }
-
     pub(super) fn bucket_with_holds_allocated(&self) {
         self.buckets.fetch_add(1, Ordering::Relaxed);
         self.buckets_with_holds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// To be called besides [`bucket_freed`](Self::bucket_freed).
-    pub(super) fn bucket_with_holds_freed(&self) {
-        self.buckets_with_holds.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn bucket_freed(&self, had_holds: bool) {
+        self.buckets.fetch_sub(1, Ordering::Relaxed);
+        self.buckets_with_holds.fetch_sub(had_holds.into(), Ordering::Relaxed);
     }
 
-    /// A bucket that had some holds and bytes has others now.
+    /// Counts what a bucket has of holds and bytes now, instead of before.
     pub(super) fn holds_changed(&self, before: (usize, usize), now: (usize, usize)) {
         let difference = |before: usize, now: usize| wide(now).wrapping_sub(wide(before));
         self.holds.fetch_add(difference(before.0, now.0), Ordering::Relaxed);
         self.holds_bytes.fetch_add(difference(before.1, now.1), Ordering::Relaxed);
     }
 
-    /// Holds were found to have ended.
+    /// Counts holds that were found to have ended.
     pub(super) fn holds_expired(&self, holds: usize) {
         if holds != 0 {
             self.holds_expired.fetch_add(wide(holds), Ordering::Relaxed);
         }
     }
 
-    /// A hold was settled that was not there.
+    /// Counts a settled hold that was not there.
     pub(crate) fn settled_late(&self) {
         add(&self.settled_late, 1);
     }
@@ -130,7 +112,7 @@ impl Counters {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// So many wait now.
+    /// Sets how many calls wait.
     pub(super) fn set_waiting(&self, calls: usize) {
         self.waiting.store(calls, Ordering::Relaxed);
     }

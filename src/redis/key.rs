@@ -5,13 +5,13 @@ use super::call::{Argument, Call};
 use super::clock::now_us;
 use super::data_type::{self, WithHolds};
 use super::{info, maxmemory};
-use crate::cast::signed_32;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
 use tokenbucket_core::bucket::Bucket;
+use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket_core::hold::Holds;
@@ -45,10 +45,7 @@ impl<'call> BucketKey<'call> {
     #[inline]
     pub(crate) fn open(call: Call<'call>, name: Argument<'call>, access: Access) -> Result<Self, Error> {
         let mut opened = Self::open_any(call, name, access);
-        match opened.find_value() {
-            Ok(value) => opened.value = value,
-            Err(error) => return Err(error),
-        }
+        opened.value = opened.find_value()?;
         Ok(opened)
     }
 
@@ -153,13 +150,13 @@ impl<'call> BucketKey<'call> {
     #[inline(always)]
     pub(crate) fn holds(&self) -> Option<&Holds> {
         // SAFETY: as above; changing the holds borrows the key.
-        self.with_holds().map(|value| unsafe { value.as_ref() }.holds())
+        self.with_holds().map(|value| unsafe { &value.as_ref().holds })
     }
 
     /// Returns the holds, for decisions that change them for a moment.
     pub(crate) fn holds_mut(&mut self) -> Option<&mut Holds> {
         // SAFETY: as above; nothing else refers to the value during the call.
-        self.with_holds().map(|mut value| unsafe { value.as_mut() }.holds_mut())
+        self.with_holds().map(|mut value| unsafe { &mut value.as_mut().holds })
     }
 
     #[inline(always)]
@@ -201,14 +198,9 @@ impl<'call> BucketKey<'call> {
     /// Stores a bucket without holds, whatever there is.
     pub(crate) fn store_alone(&mut self, bucket: Bucket) {
         match self.with_holds() {
-            Some(_) => self.replace(data_type::allocate(bucket)),
+            Some(_) => self.put(data_type::allocate(bucket)),
             None => self.store(bucket),
         }
-    }
-
-    /// Returns how many holds have ended by the moment of the call.
-    pub(crate) fn ended_holds(&self) -> usize {
-        self.holds().map_or(0, |holds| holds.ended(self.call.now_us()))
     }
 
     /// Drops the first `dropped` holds and lets `change` change the others, then stores the bucket that it returns, or
@@ -235,15 +227,6 @@ impl<'call> BucketKey<'call> {
         (len, result)
     }
 
-    /// Puts a value where there is one, or none.
-    #[cold]
-    fn put(&mut self, value: NonNull<Bucket>) {
-        match self.value {
-            Some(_) => self.replace(value),
-            None => self.set(value),
-        }
-    }
-
     #[inline] // So that the key stays in registers.
     fn set(&mut self, value: NonNull<Bucket>) {
         // SAFETY: the key is open for writing and takes the value over, which is of that type.
@@ -254,9 +237,12 @@ impl<'call> BucketKey<'call> {
         self.value = Some(value);
     }
 
-    /// Puts a value in the place of the one that is there. The key keeps its expiry.
+    /// Puts a value where there is none, or one, whose expiry the key keeps.
     #[cold]
-    fn replace(&mut self, value: NonNull<Bucket>) {
+    fn put(&mut self, value: NonNull<Bucket>) {
+        if self.value.is_none() {
+            return self.set(value);
+        }
         let mut old = ptr::null_mut();
         // SAFETY: the key is open for writing, holds a value of our type, and takes over the one that it is given. The
         // old one has no owner afterwards.
@@ -345,6 +331,12 @@ impl<'call> BucketKey<'call> {
         unsafe { server!(RedisModule_UnlinkKey)(self.key) };
     }
 
+    /// Closes the key, which looks empty from now on.
+    #[inline]
+    pub(crate) fn close(&mut self) {
+        *self = Self { key: ptr::null_mut(), value: None, ..*self };
+    }
+
     /// Tells transactions and client-side caches that the bucket has changed.
     #[inline]
     pub(crate) fn signal_modified(&self) {
@@ -359,7 +351,7 @@ impl Drop for BucketKey<'_> {
         if self.key.is_null() {
             return;
         }
-        // SAFETY: opened in `open`, closed only here.
+        // SAFETY: opened in `open_any`, closed only here.
         unsafe { server!(RedisModule_CloseKey)(self.key) };
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn is_replicated(call: &Call) -> bool {
 }
 
 /// The events that turn the switch on, whatever their details.
-const AWAKENING: [(u64, u64); 5] = [
+const LISTENER_EVENTS: [(u64, u64); 5] = [
     (raw::REDISMODULE_EVENT_FORK_CHILD, 1),
     (raw::REDISMODULE_EVENT_PERSISTENCE, 1),
     (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, 1),
@@ -62,13 +62,14 @@ const AWAKENING: [(u64, u64); 5] = [
 
 /// Starts to watch for listeners.
 pub(super) fn watch(context: *mut raw::RedisModuleCtx) {
-    let announced = AWAKENING.into_iter().filter(|event| subscribe(context, *event, on_awakening)).count();
+    let announced =
+        LISTENER_EVENTS.into_iter().filter(|event| subscribe(context, *event, on_listener_event)).count();
     // Otherwise the switch simply stays on.
-    ALL_ANNOUNCED.store(announced == AWAKENING.len(), Ordering::Relaxed);
+    ALL_ANNOUNCED.store(announced == LISTENER_EVENTS.len(), Ordering::Relaxed);
     subscribe(context, (raw::REDISMODULE_EVENT_CRON_LOOP, 1), on_cron_loop);
 }
 
-unsafe extern "C" fn on_awakening(
+unsafe extern "C" fn on_listener_event(
     context: *mut raw::RedisModuleCtx,
     event: raw::RedisModuleEvent,
     _subevent: u64,
@@ -92,23 +93,18 @@ unsafe extern "C" fn on_cron_loop(
     }
     let loops = LOOPS.load(Ordering::Relaxed).wrapping_add(1);
     LOOPS.store(loops, Ordering::Relaxed);
-    if loops % LOOPS_BETWEEN_LOOKS == 0 && nobody_listens(context) {
+    if loops % LOOPS_BETWEEN_LOOKS == 0 && has_no_listener(context) {
         MAY_EXIST.store(false, Ordering::Relaxed);
     }
 }
 
-fn nobody_listens(context: *mut raw::RedisModuleCtx) -> bool {
+fn has_no_listener(context: *mut raw::RedisModuleCtx) -> bool {
     let relevant = raw::REDISMODULE_CTX_FLAGS_MASTER
         | raw::REDISMODULE_CTX_FLAGS_CLUSTER
         | raw::REDISMODULE_CTX_FLAGS_AOF
         | raw::REDISMODULE_CTX_FLAGS_LOADING
         | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
-    let alone = context_flags(context) & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
-    alone && has_no_stream(context)
-}
-
-/// Returns whether the server reports neither replicas nor a backlog. A report without these fields counts as a
-/// listener.
-fn has_no_stream(context: *mut raw::RedisModuleCtx) -> bool {
-    replication_info(context, [c"connected_slaves", c"repl_backlog_active"]) == [Some(0), Some(0)]
+    let is_alone = context_flags(context) & relevant == raw::REDISMODULE_CTX_FLAGS_MASTER;
+    // A report without these fields counts as a listener.
+    is_alone && replication_info(context, [c"connected_slaves", c"repl_backlog_active"]) == [Some(0), Some(0)]
 }

@@ -4,13 +4,13 @@ use super::api::server;
 use super::call::Call;
 use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use super::{info, listeners, log, waiting};
-use crate::cast::signed_32;
 use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
+use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Refusal;
 
 /// What the server calls when a client sends a command.
@@ -93,25 +93,19 @@ pub(super) fn register(
     drop_ins: &[Entry],
 ) -> Result<Vec<&'static CStr>, String> {
     let has_category = add_category(context);
-    for (spec, handler) in commands {
-        create(context, spec, *handler)?;
-        complete(context, spec, has_category)?;
-    }
     let mut taken = Vec::new();
-    for (spec, handler) in drop_ins {
-        // A second command of the same name is the one thing that is refused here and was not above.
-        match create(context, spec, *handler) {
-            Ok(()) => complete(context, spec, has_category)?,
-            Err(_) => taken.push(spec.name),
+    for (place, (spec, handler)) in commands.iter().chain(drop_ins).enumerate() {
+        let created = create(context, spec, *handler);
+        // A second command of the same name is the one thing that is refused of a drop-in, and of no other.
+        if place >= commands.len() && created.is_err() {
+            taken.push(spec.name);
+            continue;
         }
+        created?;
+        describe(context, spec)?;
+        categorise(context, spec, has_category)?;
     }
     Ok(taken)
-}
-
-/// Tells of a command that was created what its creation could not.
-fn complete(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool) -> Result<(), String> {
-    describe(context, spec)?;
-    categorise(context, spec, has_category)
 }
 
 fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> Result<(), String> {
@@ -140,15 +134,10 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
     };
     let status = match spec.audience {
         // Before 7.0 a command cannot say that it blocks.
-        Audience::WaitingWriters if create(&blocking(flags)) == 0 => 0,
+        Audience::WaitingWriters if create(c"write blocking") == 0 => 0,
         _ => create(flags),
     };
     accepted(status, spec, "command")
-}
-
-/// Returns the flags of a command that may block.
-fn blocking(flags: &CStr) -> CString {
-    CString::new([flags.to_bytes(), b" blocking"].concat()).unwrap_or_default()
 }
 
 fn accepted(status: c_int, spec: &Spec, what: &str) -> Result<(), String> {
@@ -217,14 +206,6 @@ impl Range {
         };
         Self { first, last, step }
     }
-
-    /// Returns the last position as specifications have it: relative to the first, unless it counts from the end.
-    fn last_behind_first(&self) -> c_int {
-        if self.last < 0 {
-            return self.last;
-        }
-        self.last.saturating_sub(self.first)
-    }
 }
 
 /// Says where the keys are, and what becomes of them.
@@ -237,7 +218,8 @@ fn key_spec(spec: &Spec) -> Option<KeySpec> {
         Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
     let range = Range::of(spec.keys);
-    let find = FindKeys::new_range(range.last_behind_first(), range.step, 0);
+    // Specifications count the last one from the first, unless it counts from the end.
+    let find = FindKeys::new_range(range.last.min(0), range.step, 0);
     (spec.keys != Keys::None).then(|| KeySpec::new(None, flags, BeginSearch::new_index(range.first), find))
 }
 

@@ -74,7 +74,7 @@ fn replicate_all(call: &Call, effects: &[(Argument, Effect)]) -> c_int {
     }
 }
 
-/// The server knows no such command, which no known server does: but then nothing else would report it.
+/// Warns of a server that knows no such command. No known server does that, but nothing else would report it.
 #[cold]
 fn warn_of_refusal(call: &Call) {
     static WARNED: AtomicBool = AtomicBool::new(false);

@@ -7,16 +7,7 @@ use tokenbucket_core::hold;
 use tokenbucket_core::number::whole;
 use tokenbucket_core::request;
 
-/// What becomes of a bucket that would have to be created over `maxmemory`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnOom {
-    /// An error.
-    Deny,
-    /// The decision of a full bucket, with nothing stored.
-    Allow,
-}
-
-pub(super) struct Setting {
+pub(crate) struct Setting {
     pub(super) name: &'static CStr,
     pub(super) kind: Kind,
     pub(super) flags: u32,
@@ -38,41 +29,27 @@ static CL_THROTTLE: Setting = Setting {
     flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
     ..Setting::new(c"cl-throttle", Kind::Choice([c"yes", c"no"]), 0)
 };
-static MAX_HOLDS: Setting =
+/// How many holds a bucket may have.
+pub(crate) static MAX_HOLDS: Setting =
     Setting::new(c"max-holds", Kind::Whole { min: 1, max: hold::MAX_HOLDS as i64 }, 10_000);
-static TOP_KEYS: Setting = Setting::new(c"top-keys", Kind::Whole { min: 0, max: request::MAX_TOP_KEYS }, 128);
-static MAX_WAITERS: Setting =
+/// In how many counters denials are counted by key.
+pub(super) static TOP_KEYS: Setting =
+    Setting::new(c"top-keys", Kind::Whole { min: 0, max: request::MAX_TOP_KEYS }, 128);
+/// How many calls may wait in the server.
+pub(super) static MAX_WAITERS: Setting =
     Setting::new(c"max-waiters", Kind::Whole { min: 0, max: request::MAX_WAITERS }, 1000);
 
 pub(super) static SETTINGS: [&Setting; 5] = [&ON_OOM, &CL_THROTTLE, &MAX_HOLDS, &TOP_KEYS, &MAX_WAITERS];
 
-/// `tokenbucket.on-oom`.
-pub(crate) fn on_oom() -> OnOom {
-    match ON_OOM.current() {
-        0 => OnOom::Deny,
-        _ => OnOom::Allow,
-    }
+/// Returns whether a bucket that would have to be created over `maxmemory` is an error. Otherwise (`on-oom allow`) its call
+/// gets the decision of a full bucket, and nothing is stored.
+pub(crate) fn denies_on_oom() -> bool {
+    ON_OOM.current() == 0
 }
 
-/// `tokenbucket.cl-throttle`: whether `CL.THROTTLE` is offered. Read once, when the module is loaded.
+/// Returns whether `CL.THROTTLE` is offered. Read once, when the module is loaded.
 pub(super) fn cl_throttle() -> bool {
     CL_THROTTLE.current() == 0
-}
-
-/// `tokenbucket.max-holds`: how many holds a bucket may have.
-pub(crate) fn max_holds() -> usize {
-    MAX_HOLDS.count()
-}
-
-/// `tokenbucket.top-keys`: in how many counters denials are counted by key.
-#[inline]
-pub(super) fn top_keys() -> usize {
-    TOP_KEYS.count()
-}
-
-/// `tokenbucket.max-waiters`: how many calls may wait in the server.
-pub(super) fn max_waiters() -> usize {
-    MAX_WAITERS.count()
 }
 
 impl Setting {
@@ -86,8 +63,9 @@ impl Setting {
         self.current.load(Ordering::Relaxed)
     }
 
+    /// Returns a whole number.
     #[inline]
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         usize::try_from(self.current()).unwrap_or(0)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Spec {
     pub(crate) complexity: &'static CStr,
     /// The first version of the module that has it.
     pub(crate) since: &'static CStr,
-    /// Who may call it.
+    /// Which clients may call it.
     pub(crate) audience: Audience,
     /// What becomes of a call that comes from a master or a file.
     pub(crate) from_master: FromMaster,
@@ -89,7 +89,7 @@ impl fmt::Display for ArgumentSpec {
     }
 }
 
-/// Who may call a command, and whether it writes.
+/// Which clients may call a command, and whether it writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// Clients, where writes are accepted.
@@ -163,7 +163,7 @@ pub(crate) enum Kind {
 }
 
 impl ArgumentSpec {
-    /// One bucket or several, with these arguments each.
+    /// Returns one bucket or several, with these arguments each.
     pub(crate) const fn buckets(each: &'static [Self]) -> Self {
         Self::required(c"bucket", Kind::Groups(each))
     }

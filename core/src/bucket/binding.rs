@@ -6,12 +6,8 @@ impl Decision {
     /// Returns the tightest of each field over the decisions of several buckets.
     #[must_use]
     pub fn binding(decisions: impl Iterator<Item = Self>) -> Self {
-        decisions.reduce(tighter).unwrap_or(Self {
-            allowed: 1,
-            remaining: 0,
-            retry_after_ms: 0,
-            reset_after_ms: 0,
-        })
+        let none = Self { allowed: 1, remaining: 0, retry_after_ms: 0, reset_after_ms: 0 };
+        decisions.reduce(tighter).unwrap_or(none)
     }
 }
 

@@ -73,7 +73,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.argument_of(name, self.place.unwrap_or(0))
     }
 
-    /// An argument before the buckets is refused without a place, so `place` is 0 there.
+    /// Returns that argument of one bucket. One before the buckets is refused without a place, so `place` is 0 there.
     fn argument_of(&self, name: &str, place: usize) -> Option<&'a [u8]> {
         let first = self.names().position(|one| one == name)?;
         let behind = place.checked_mul(self.group_len())?;
@@ -89,7 +89,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.arguments.len().saturating_sub(self.groups_at()).checked_div(self.group_len())
     }
 
-    /// Which bucket it is, of a call that has several.
+    /// Names the bucket, of a call that has several.
     fn bucket(&self) -> Option<String> {
         let (place, buckets) = (self.place?, self.buckets()?);
         (buckets > 1).then(|| format!("bucket {} of {buckets}", place.saturating_add(1)))
@@ -110,7 +110,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         format!("{rule}{group}' groups: {numkeys} need {needed} arguments, not {sent}")
     }
 
-    /// Which two buckets have the same key.
+    /// Names the two buckets that have the same key.
     fn duplicate(&self, rule: &str) -> String {
         let Some(second) = self.place else { return rule.to_owned() };
         let key = self.argument_of("key", second);

@@ -134,24 +134,10 @@ impl Error {
         }
     }
 
-    /// Returns the argument whose value the line quotes, as the syntax of its command names it.
-    const fn argument(self) -> Option<&'static str> {
-        match self {
-            Self::Capacity => Some("capacity"),
-            Self::Cost => Some("cost"),
-            Self::Amount => Some("amount"),
-            Self::Max => Some("max"),
-            Self::MaxWait | Self::MaxTurnWait => Some("max_wait_ms"),
-            Self::Rate | Self::RateOutOfRange => Some("rate"),
-            Self::NumKeys | Self::NumKeysMismatch => Some("numkeys"),
-            Self::Ttl => Some("ttl_ms"),
-            Self::Used | Self::UsedOfPool => Some("used"),
-            Self::MaxBurst => Some("max_burst"),
-            Self::Count => Some("count"),
-            Self::Period => Some("period"),
-            Self::Quantity => Some("quantity"),
-            _ => None,
-        }
+    /// Returns the argument whose value the line quotes: the one with which its rule begins, if it begins with one.
+    fn argument(self) -> Option<&'static str> {
+        let is_quoted = !matches!(self, Self::RateOfPool | Self::Effect);
+        self.rule().split(' ').nth(1).filter(|_| is_quoted)
     }
 
     /// Adds where the error is: at `place` (from 0) among the buckets or options of a call.
@@ -193,7 +179,7 @@ impl From<Error> for Refusal {
 }
 
 impl Refusal {
-    /// Which bucket or option it is wrong of, from 0.
+    /// Returns which bucket or option it is wrong of, from 0.
     fn place(self) -> Option<usize> {
         self.number.and_then(|number| usize::try_from(number.get()).ok()?.checked_sub(1))
     }

@@ -2,7 +2,7 @@
 //!
 //! Only errors are read here, by the rules of [`crate::rate`] but with an eye for the reason.
 
-use super::quote::{quoted, MAX_QUOTED};
+use super::quote::{printable, quoted, MAX_QUOTED};
 use crate::number::{Decimal, MAX_LEN};
 use crate::rate::calendar::{is_anchored, offset_min};
 use crate::rate::unit::unit;
@@ -39,11 +39,6 @@ pub(super) fn explain(rate: &[u8]) -> String {
         Some((count, period)) => rate.count_fault(count).or_else(|| Some(rate.period_fault(period))),
     };
     fault.unwrap_or_else(|| format!("{FORMS}{sent}"))
-}
-
-fn printable(bytes: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    text.bytes().all(|byte| (b' '..=b'~').contains(&byte)).then_some(text)
 }
 
 /// Returns whether it is a number but for its sign.

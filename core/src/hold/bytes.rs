@@ -34,7 +34,7 @@ impl Holds {
     /// Returns the bytes of all of them, one after the other.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let len = self.len().saturating_mul(HEADER).saturating_add(self.id_bytes());
+        let len = self.len().saturating_mul(HEADER).saturating_add(self.id_bytes);
         let mut bytes = Vec::with_capacity(len);
         self.iter().for_each(|hold| hold.encode(&mut bytes));
         debug_assert_eq!(bytes.len(), len, "the lengths of ids are counted as holds come and go");
@@ -56,16 +56,12 @@ impl Holds {
                 return (holds, false);
             };
             bytes = rest;
-            match hold {
-                Some(hold) if holds.may_append(&hold) => holds.set(hold),
-                _ => is_whole = false,
+            let is_last = |hold: &Hold| holds.last().is_none_or(|last| last.is_before(hold));
+            match hold.filter(|hold| is_last(hold) && holds.get(&hold.id).is_none()) {
+                Some(hold) => holds.set(hold),
+                None => is_whole = false,
             }
         }
         (holds, is_whole)
-    }
-
-    /// Returns whether a hold is new, and ends behind all others.
-    fn may_append(&self, hold: &Hold) -> bool {
-        self.last().is_none_or(|last| last.is_before(hold)) && self.get(&hold.id).is_none()
     }
 }

@@ -29,7 +29,7 @@ pub struct Holds {
     ends_us: Option<Box<HashMap<Arc<[u8]>, i64>>>,
     total: Sum,
     /// The lengths of all ids together.
-    id_bytes: usize,
+    pub(super) id_bytes: usize,
 }
 
 /// Micro-tokens of many holds, which may exceed 64 bits. Aligned as 64 bits are, because servers align their blocks to
@@ -211,10 +211,6 @@ impl Holds {
 
     pub(super) fn last(&self) -> Option<&Hold> {
         self.list.back()
-    }
-
-    pub(super) fn id_bytes(&self) -> usize {
-        self.id_bytes
     }
 
     /// Returns the bytes of memory that the holds take, without what allocators add.

@@ -28,9 +28,10 @@ mod line;
 
 use crate::bucket::Limit;
 use crate::invariant::expected;
+use crate::request::Request;
 use line::{Lack, Line};
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::iter::once;
 
@@ -46,8 +47,8 @@ pub type Db = i32;
 type LineId = u64;
 
 /// The bytes of a key or of the id of a hold, where their owner keeps them. A clone is the same bytes in the same place.
-pub trait Name: Borrow<[u8]> + Clone + Hash + Ord {}
-impl<N: Borrow<[u8]> + Clone + Hash + Ord> Name for N {}
+pub trait Name: Borrow<[u8]> + Clone + Eq + Hash {}
+impl<N: Borrow<[u8]> + Clone + Eq + Hash> Name for N {}
 
 /// What the queue asks of the server, all of it at one moment.
 pub trait Levels<N> {
@@ -69,6 +70,14 @@ pub struct Part<N> {
     pub wanted_micro: i64,
     /// The id of the hold, if it is one: what is held under it already is not lacking.
     pub id: Option<N>,
+}
+
+impl<N: Name> Part<N> {
+    /// Returns what a request wants.
+    pub fn of(request: &Request<N>) -> Self {
+        let Request { key, limit, wanted } = request;
+        Self { key: key.clone(), limit: *limit, wanted_micro: wanted.micro(), id: request.id().cloned() }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -98,7 +107,7 @@ pub struct Queue<N> {
     deadlines: BTreeSet<(i64, Arrival)>,
     looks: BTreeSet<(i64, Arrival)>,
     /// Keys whose buckets may have more than before, with the ids of holds that may be larger.
-    changed: BTreeMap<LineId, BTreeSet<N>>,
+    changed: BTreeMap<LineId, HashSet<N>>,
     /// Those of them that may hold another bucket.
     replaced: BTreeSet<LineId>,
     /// Calls to examine.
@@ -334,7 +343,7 @@ impl<N: Name> Queue<N> {
     }
 
     /// Finds the calls that a changed bucket may keep no longer.
-    fn look_at_changed(&mut self, id: LineId, ids: &BTreeSet<N>, levels: &mut impl Levels<N>) {
+    fn look_at_changed(&mut self, id: LineId, ids: &HashSet<N>, levels: &mut impl Levels<N>) {
         let is_replaced = self.replaced.remove(&id);
         let Some(line) = expected(self.lines.get(&id), NAMED) else { return };
         self.due.extend(line.parked.first());

@@ -93,7 +93,7 @@ impl Calendar {
         self.periods_for(capacity_micro).saturating_mul(self.usual_us()) <= CENTURY_US
     }
 
-    /// In how many periods `micro` micro-tokens come.
+    /// Returns in how many periods `micro` micro-tokens come.
     fn periods_for(&self, micro: u64) -> u64 {
         micro.div_ceil(self.count_micro.max(1))
     }

@@ -31,7 +31,7 @@ impl Rate {
     /// Nothing flows.
     pub const NOTHING: Self = Self::Ratio(Ratio::NOTHING);
 
-    /// `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
+    /// Returns `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
     #[inline]
     #[must_use]
     pub fn per_seconds(count: u64, period_s: u64) -> Option<Self> {

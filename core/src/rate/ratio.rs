@@ -24,7 +24,7 @@ impl Ratio {
     /// Nothing flows, and any amount takes longer than is counted: its product with the denominator leaves 64 bits.
     pub(super) const NOTHING: Self = Self { numerator: 0, denominator: u64::MAX };
 
-    /// `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
+    /// Returns `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
     #[inline]
     pub(super) fn per_seconds(count: u64, period_s: u64) -> Option<Self> {
         // A product beyond 64 bits is larger than anything on the other side of its comparison.
@@ -89,7 +89,7 @@ pub(super) enum Steady {
 }
 
 impl Scaled {
-    /// `ratio` times ten to the power of `exponent`.
+    /// Multiplies `ratio` by ten to the power of `exponent`.
     ///
     /// # Errors
     /// [`RateError::OutOfRange`].
@@ -100,7 +100,7 @@ impl Scaled {
         Ok(wide.narrow().map_or(Steady::Scaled(scaled), Steady::Ratio))
     }
 
-    /// `None` if a term leaves 128 bits.
+    /// Returns `None` if a term leaves 128 bits.
     fn checked_wide(self) -> Option<Wide> {
         let power = 10u128.checked_pow(self.exponent.unsigned_abs())?;
         let (up, down) = if self.exponent >= 0 { (power, 1) } else { (1, power) };
@@ -138,7 +138,7 @@ impl Wide {
         Flow { micro: saturate_wide(micro), carry_us: saturate_wide(carry) }
     }
 
-    /// Rounded up to whole micro-tokens; `carry_us` is how long the added fraction takes to flow, in whole microseconds.
+    /// Rounds up to whole micro-tokens; `carry_us` is how long the added fraction takes to flow, in whole microseconds.
     pub(super) fn flow_up(self, elapsed_us: u64) -> Flow {
         let Some(total) = u128::from(elapsed_us).checked_mul(self.numerator) else {
             return Flow { micro: SATURATED, carry_us: 0 };

@@ -40,7 +40,7 @@ impl Rate {
         }
     }
 
-    /// `whole.fraction`, per second or per period, of 12 digits in all.
+    /// Reads `whole.fraction`, per second or per period, of 12 digits in all.
     #[inline]
     fn short_decimal(whole: u64, behind: &[u8]) -> Option<Ratio> {
         let (fraction, parts, rest) = short_fraction(behind)?;
@@ -54,7 +54,7 @@ impl Rate {
         }
     }
 
-    /// `count / parts` tokens in a period of a whole number of units.
+    /// Returns `count / parts` tokens in a period of a whole number of units.
     #[inline]
     fn short_per_period(count: u64, parts: u64, period: &[u8]) -> Option<Ratio> {
         let (number, name) = match period {
@@ -92,7 +92,7 @@ impl Rate {
         Self::ratio(count, period, unit)
     }
 
-    /// Mantissa and exponent of the number of tokens.
+    /// Reads the number of tokens, as mantissa and exponent.
     fn count(bytes: &[u8]) -> Result<(u64, i64), RateError> {
         let count = Decimal::parse(bytes).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
         let (mantissa, exponent, _) = count.snapped_to_micro().unwrap_or(count).twelve_digits();

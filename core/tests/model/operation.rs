@@ -133,7 +133,7 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
     (number.to_string() == text && (1..=MOST_BUCKETS).contains(&number)).then_some(number)
 }
 
-pub fn parse<'a>(command: &str, arguments: &'a [&'a [u8]]) -> Result<Vec<Request<'a, &'a [u8]>>, Refusal> {
+pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Request<&'a [u8]>>, Refusal> {
     let one = match command {
         "TAKE" => request::take(arguments),
         "PEEK" => request::peek(arguments),

@@ -1,67 +1,62 @@
 //! Calls that wait their turn in the server: `TB.BTAKE`, `TB.BMTAKE`, `TB.BHOLD` and `TB.BMHOLD`.
 //!
-//! They decide as the commands without the B. What would be denied is parked by [`waiting`], which
+//! They decide as the commands without the B. What would be denied is parked by [`waiting`] with its requests, and
 //! comes back here when it is the call's turn, or its time is over.
 
-use super::Joint;
-use crate::redis::spec::{Command, Keys};
+use super::{commit, decisions, open, store, Request, Verdict};
+use crate::redis::spec::Spec;
 use crate::redis::waiting::{self, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};
+use tokenbucket_core::bucket::{Change, Outcome};
 use tokenbucket_core::error::Refusal;
+use tokenbucket_core::hold::Plan;
 use tokenbucket_core::request::Waiting;
 
-/// A command whose calls wait instead of being denied.
-pub(in crate::command) trait Wait: Command {
-    /// Reads what a call wants of its buckets, and how long it waits at most.
-    fn read<'call>(arguments: &'call [Argument<'call>]) -> Result<Waiting<'call, Argument<'call>>, Refusal>;
-}
-
-/// Replies as the command without the B.
-fn reply<W: Wait>(call: &Call, decisions: &Decisions) {
-    match W::SPEC.keys {
-        Keys::EveryFourth { .. } => call.reply_decisions(decisions),
-        _ => call.reply_decision(&decisions.binding),
-    }
-}
-
-/// Decides, and replies or lets the call wait.
+/// Decides as the command without the B, and replies or lets the call wait.
 ///
 /// # Errors
 /// Without having changed anything.
-pub(in crate::command) fn run_or_wait<W: Wait>(call: Call) -> Result<(), Refusal> {
-    let (requests, max_wait_ms) = W::read(call.arguments())?;
-    let joint = Joint::open(call, &requests, Access::Write)?;
-    let parts = if max_wait_ms > 0 { joint.parts() } else { Vec::new() };
-    let wants_anything = parts.iter().any(|part| part.wanted_micro > 0);
-    if !wants_anything || !waiting::is_possible(&call)? {
-        reply::<W>(&call, &joint.commit(Replication::CallOrEffect));
-        return Ok(());
+pub(in crate::command) fn run_or_wait<'call>(
+    call: Call<'call>,
+    spec: &'static Spec,
+    (requests, max_wait_ms): Waiting<Argument<'call>>,
+) -> Result<(), Refusal> {
+    let (mut parts, mut verdict) = open(call, &requests, Access::Write)?;
+    let wants_anything = requests.iter().any(|request| request.wanted.micro() > 0);
+    let may_wait = verdict == Verdict::Denied && max_wait_ms > 0 && wants_anything;
+    if may_wait && waiting::is_possible(&call)? {
+        // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
+        store(&call, &mut parts, Replication::Effect);
+        if waiting::enter(&call, spec, &requests, max_wait_ms, Resume { grant, deny }) {
+            return Ok(());
+        }
+        (parts, verdict) = open(call, &requests, Access::Write)?;
     }
-    // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
-    joint.store(Replication::Effect);
-    if !waiting::enter::<W>(&call, parts, max_wait_ms) {
-        reply::<W>(&call, &Joint::open(call, &requests, Access::Write)?.commit(Replication::CallOrEffect));
-    }
+    let binding = commit(&call, &mut parts, verdict, Replication::CallOrEffect);
+    decisions(binding, &parts).reply(&call, spec.keys);
     Ok(())
 }
 
-impl<W: Wait> Resume for W {
-    fn grant(call: Call) -> Result<Option<Decisions>, Refusal> {
-        let (requests, _) = W::read(call.arguments())?;
-        let joint = Joint::open(call, &requests, Access::Write)?;
-        if joint.is_worth_waiting() {
-            joint.store(Replication::Effect);
-            return Ok(None);
-        }
-        Ok(call.is_its_turn().then(|| joint.commit(Replication::Effect)))
+/// Grants a call, as [`Resume::grant`] says.
+fn grant<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Option<Decisions>, Refusal> {
+    let (mut parts, verdict) = open(call, requests, Access::Write)?;
+    if verdict == Verdict::Denied {
+        store(&call, &mut parts, Replication::Effect);
+        return Ok(None);
     }
+    Ok(call.is_its_turn().then(|| {
+        let binding = commit(&call, &mut parts, verdict, Replication::Effect);
+        decisions(binding, &parts)
+    }))
+}
 
-    fn deny(call: Call) -> Result<Decisions, Refusal> {
-        let (requests, _) = W::read(call.arguments())?;
-        Ok(Joint::open(call, &requests, Access::Read)?.deny())
+/// Denies a call whatever its buckets hold, and writes nothing.
+fn deny<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Decisions, Refusal> {
+    let (mut parts, verdict) = open(call, requests, Access::Read)?;
+    for part in &mut parts {
+        let outcome = if verdict == Verdict::Allowed { part.denied_behind(0) } else { part.outcome() };
+        part.plan = Plan::Outcome(Outcome { change: Change::Keep, ..outcome });
     }
-
-    fn reply_decisions(call: &Call, decisions: &Decisions) {
-        reply::<W>(call, decisions);
-    }
+    let binding = commit(&call, &mut parts, verdict, Replication::Effect);
+    Ok(decisions(binding, &parts))
 }

@@ -4,14 +4,15 @@ use super::super::api::server;
 use super::super::call::{Argument, Call, Decisions, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::info;
-use super::super::spec::{Keys, Spec};
-use super::{rights, select_db, slots, timer, with_calls, Resume, CONTEXT};
+use super::super::spec::Spec;
+use super::{rights, select_db, selected_db, slots, timer, with_calls, Resume, CONTEXT};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::queue::{Arrival, Db};
+use tokenbucket_core::request::Request;
 
 /// What its reply callback says: go on waiting.
 const NOT_SERVED: c_int = 1;
@@ -33,29 +34,33 @@ pub(super) struct Client {
     pub(super) db: Db,
     pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
-    spec: Spec,
+    /// What it wants, by its arguments.
+    requests: Box<[Request<OwnedString>]>,
+    spec: &'static Spec,
     user: Option<OwnedString>,
     /// The client of a cluster asked a node that is importing the slot.
     pub(super) is_asking: bool,
-    grant: fn(Call) -> Result<Option<Decisions>, Refusal>,
-    deny: fn(Call) -> Result<Decisions, Refusal>,
-    reply: fn(&Call, &Decisions),
+    resume: Resume,
     pub(super) answer: Option<Answer>,
 }
 
 impl Client {
     /// Blocks the client of a call; `None` if the server does not. Returns the server's handle too.
-    pub(super) fn block<R: Resume>(call: &Call, db: Db) -> Option<(NonNull<Self>, usize)> {
+    pub(super) fn block(
+        call: &Call,
+        spec: &'static Spec,
+        requests: Box<[Request<OwnedString>]>,
+        resume: Resume,
+    ) -> Option<(NonNull<Self>, usize)> {
         let mut client = Box::new(Self {
-            db,
+            db: selected_db(call.context),
             handle: std::ptr::null_mut(),
             arguments: call.arguments().iter().map(Argument::retain).collect(),
-            spec: R::SPEC,
+            requests,
+            spec,
             user: rights::current_user(call.context),
             is_asking: false,
-            grant: R::grant,
-            deny: R::deny,
-            reply: R::reply_decisions,
+            resume,
             answer: None,
         });
         let key = client.keys().next()?.clone();
@@ -88,46 +93,47 @@ impl Client {
 
     /// Grants the call, if its turn has come and its user may still call the command; `None` if it goes on waiting.
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
-        let refusal = |user| rights::refusal(user, &self.spec, &self.arguments);
+        let refusal = |user| rights::refusal(user, self.spec, &self.arguments);
         if let Some(refusal) = self.user.as_ref().and_then(refusal) {
             return Some(Answer::Error(refusal));
         }
-        self.decide(context, now_us, |call| {
-            (self.grant)(call.in_turn()).map(|granted| granted.map(Answer::Decided))
-        })
+        self.decide(context, now_us, |call, requests| (self.resume.grant)(call.in_turn(), requests))
     }
 
     /// Lets the buckets of the call count on from a clock that stepped back.
     pub(super) fn follow_clock(&self, context: *mut raw::RedisModuleCtx, now_us: i64) {
-        self.decide(context, now_us, |call| (self.grant)(call).map(|_| None));
+        self.decide(context, now_us, self.resume.grant);
     }
 
     /// Denies the call.
     pub(super) fn deny(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
-        self.decide(context, now_us, |call| (self.deny)(call).map(Answer::Decided).map(Some))
+        self.decide(context, now_us, |call, requests| (self.resume.deny)(call, requests).map(Some))
     }
 
     /// Returns the keys of the call.
     pub(super) fn keys(&self) -> impl Iterator<Item = &OwnedString> {
-        let (first, count) = match self.spec.keys {
-            Keys::EveryFourth { first } => (first, usize::MAX),
-            Keys::First | Keys::EverySecond | Keys::None => (1, 1),
-        };
-        self.arguments.iter().skip(first.saturating_sub(1)).step_by(4).take(count)
+        self.requests.iter().map(|request| &request.key)
     }
 
     fn decide(
         &self,
         context: *mut raw::RedisModuleCtx,
         now_us: i64,
-        decide: impl FnOnce(Call) -> Result<Option<Answer>, Refusal>,
+        decide: impl for<'call> FnOnce(
+            Call<'call>,
+            &[Request<Argument<'call>>],
+        ) -> Result<Option<Decisions>, Refusal>,
     ) -> Option<Answer> {
         select_db(context, self.db);
-        let arguments: Vec<Argument> = self.arguments.iter().map(OwnedString::argument).collect();
-        decide(Call::resumed(context, &arguments, now_us)).unwrap_or_else(|refusal| {
-            info::counters().error();
-            Some(Answer::Error(refusal.line(&self.spec.syntax(), &arguments)))
-        })
+        let requests: Vec<_> =
+            self.requests.iter().map(|request| request.map(OwnedString::argument)).collect();
+        match decide(Call::resumed(context, now_us), &requests) {
+            Ok(decisions) => decisions.map(Answer::Decided),
+            Err(refusal) => {
+                info::counters().error();
+                Some(Answer::Error(refusal.line(&self.spec.syntax(), &self.arguments)))
+            }
+        }
     }
 }
 
@@ -151,7 +157,7 @@ fn seldom_created(key: &[u8]) -> Option<OwnedString> {
     Some(OwnedString::new(&[b"{", tag, b"} calls wait for tokens"].concat()))
 }
 
-/// Called when the key is created on which the client is blocked for the server. That is not what it waits for.
+/// Goes on waiting when the key is created on which the client is blocked for the server.
 unsafe extern "C" fn on_key(
     _context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
@@ -160,7 +166,7 @@ unsafe extern "C" fn on_key(
     NOT_SERVED
 }
 
-/// Called when a client is served, or by `CLIENT UNBLOCK`, which ends its wait as if its time were over.
+/// Replies when a client is served, or by `CLIENT UNBLOCK`, which ends its wait as if its time were over.
 unsafe extern "C" fn on_end(
     context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
@@ -180,16 +186,16 @@ unsafe extern "C" fn on_end(
         info::counters().wait_ended(false);
         client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
     });
-    let call = Call::resumed(context, &[], now_us);
+    let call = Call::resumed(context, now_us);
     match answer {
-        Some(Answer::Decided(decisions)) => (client.reply)(&call, &decisions),
+        Some(Answer::Decided(decisions)) => decisions.reply(&call, client.spec.keys),
         Some(Answer::Error(line)) => call.reply_error(&line),
         None => {}
     }
     0
 }
 
-/// Called when a client goes away, is killed, or is unblocked with an error.
+/// Ends the wait when a client goes away, is killed, or is unblocked with an error.
 unsafe extern "C" fn on_disconnect(
     _context: *mut raw::RedisModuleCtx,
     handle: *mut raw::RedisModuleBlockedClient,
@@ -199,7 +205,7 @@ unsafe extern "C" fn on_disconnect(
     }
 }
 
-/// Called once for each client that was blocked, when the server has done with it.
+/// Frees a client that was blocked, once, when the server has done with it.
 unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, data: *mut c_void) {
     if let Some(client) = NonNull::new(data.cast::<Client>()) {
         // SAFETY: made in `block`, and forgotten by the server now.

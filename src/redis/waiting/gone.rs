@@ -18,13 +18,13 @@ type GoneKey = (Option<Db>, Box<[u8]>);
 /// Keys that have gone and are not marked yet.
 static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
 
-/// Called when a key goes (6.2).
+/// Marks a key that goes (6.2).
 unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
     // SAFETY: the server passes the key's name, or null where there is none.
     unsafe { Argument::of(&key) }.into_iter().for_each(|key| gone(None, key));
 }
 
-/// What it calls from 7.0 on, with the database.
+/// Marks a key that goes, with its database (7.0 and later).
 unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
     // SAFETY: the table of functions was filled before; the context is valid for this call.
     unsafe {

@@ -24,12 +24,12 @@ pub(super) use gone::UNLINK;
 pub(super) use serve::{after_command, before_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::server;
-use super::call::{Call, Decisions, OwnedString};
+use super::call::{Argument, Call, Decisions, OwnedString};
 use super::clock::system_now_us;
 use super::info;
 use super::key::BucketKey;
-use super::settings::max_waiters;
-use super::spec::Command;
+use super::settings::MAX_WAITERS;
+use super::spec::Spec;
 use client::Client;
 use redis_module::raw;
 use std::collections::{BTreeMap, HashMap};
@@ -37,29 +37,21 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, PoisonError};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::queue::{Arrival, Db, Queue};
+use tokenbucket_core::queue::{Arrival, Db, Part, Queue};
+use tokenbucket_core::request::Request;
 
-/// A command whose calls may wait.
-pub(crate) trait Resume: Command {
+/// Decides on the requests of a call. Errors become its reply.
+type Decide<T> = for<'call> fn(Call<'call>, &[Request<Argument<'call>>]) -> Result<T, Refusal>;
+
+/// How calls that wait are decided.
+#[derive(Clone, Copy)]
+pub(crate) struct Resume {
     /// Grants a call whose turn it is, or denies it if it cannot be granted any more; `None` if it is to go on waiting. If
     /// it is not [its turn](Call::is_its_turn), lets its buckets count on from a clock that stepped back, and nothing else.
-    ///
-    /// # Errors
-    /// Those that become the reply.
-    fn grant(call: Call) -> Result<Option<Decisions>, Refusal>;
-
+    pub(crate) grant: Decide<Option<Decisions>>,
     /// Denies a call whose time is over, and writes nothing.
-    ///
-    /// # Errors
-    /// Those that become the reply.
-    fn deny(call: Call) -> Result<Decisions, Refusal>;
-
-    /// Replies what was decided.
-    fn reply_decisions(call: &Call, decisions: &Decisions);
+    pub(crate) deny: Decide<Decisions>,
 }
-
-/// What a waiting call wants of one bucket, by the names that its client sent.
-pub(crate) type Part = tokenbucket_core::queue::Part<OwnedString>;
 
 /// The calls that wait, and their clients.
 #[derive(Default)]
@@ -99,7 +91,7 @@ static CALLS: Mutex<Option<WaitingCalls>> = Mutex::new(None);
 /// A context of the module's own, for what happens outside of commands; null until the module is loaded.
 static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
-/// Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
+/// Works on the calls. Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`].
 fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let calls = calls.get_or_insert_default();
@@ -126,16 +118,24 @@ pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
     if call.flags() & denying != 0 {
         return Ok(false);
     }
-    if info::counters().waiting() >= max_waiters() {
+    if info::counters().waiting() >= MAX_WAITERS.count() {
         return Err(Error::TooManyWaiters);
     }
     Ok(true)
 }
 
-/// Lets a call wait for at most `max_wait_ms`. False if the server does not block its client.
-pub(crate) fn enter<R: Resume>(call: &Call, parts: Vec<Part>, max_wait_ms: i64) -> bool {
+/// Lets a call wait for at most `max_wait_ms`, and keeps its requests. False if the server does not block its client.
+pub(crate) fn enter(
+    call: &Call,
+    spec: &'static Spec,
+    requests: &[Request<Argument>],
+    max_wait_ms: i64,
+    resume: Resume,
+) -> bool {
     let db = selected_db(call.context);
-    let Some((client, handle)) = Client::block::<R>(call, db) else {
+    let requests: Box<[_]> = requests.iter().map(|request| request.map(Argument::retain)).collect();
+    let parts = requests.iter().map(Part::of).collect();
+    let Some((client, handle)) = Client::block(call, spec, requests, resume) else {
         return false;
     };
     with_calls(|calls| {

@@ -10,7 +10,7 @@ pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedStr
     // SAFETY: the table of functions was filled before, and the context is valid for the call. The name is ours to free.
     unsafe {
         let name = raw::RedisModule_GetCurrentUserName?(context);
-        (!name.is_null()).then(|| OwnedString::adopt(name))
+        (!name.is_null()).then_some(name).map(OwnedString)
     }
 }
 

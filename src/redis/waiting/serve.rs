@@ -33,7 +33,9 @@ const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any
 #[inline(never)]
 pub(in crate::redis) fn before_command(call: Call) {
     if !tells_of_keys() {
-        mark_keys(&call);
+        // The keys may have gone, and any of the arguments may be one.
+        let (db, keys) = (selected_db(call.context), call.arguments());
+        with_calls(|calls| keys.iter().for_each(|key| calls.queue.mark(db, key.as_ref())));
     }
     serve(call.context, call.now_us());
 }
@@ -43,12 +45,6 @@ pub(in crate::redis) fn before_command(call: Call) {
 #[inline(never)]
 pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
     serve(context, now_us());
-}
-
-/// Marks the buckets of a call. Their keys may have gone, and any of its arguments may be one.
-fn mark_keys(call: &Call) {
-    let db = selected_db(call.context);
-    with_calls(|calls| call.arguments().iter().for_each(|argument| calls.queue.mark(db, argument.as_ref())));
 }
 
 /// Makes what is needed outside of commands, and subscribes to flushed and swapped databases.
@@ -171,7 +167,7 @@ fn finish(arrival: Arrival, answer: Answer) {
 }
 
 unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    timer::fired();
+    with_calls(|calls| calls.timer = None);
     let now_us = system_now_us();
     let mut turn = Turn::new(context, now_us);
     if cannot_write(context, now_us) {

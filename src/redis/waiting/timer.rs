@@ -24,11 +24,6 @@ pub(super) fn call(on_timer: OnTimer) {
     ON_TIMER.get_or_init(|| on_timer);
 }
 
-/// Notes that the timer has fired.
-pub(super) fn fired() {
-    with_calls(|calls| calls.timer = None);
-}
-
 /// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
 pub(super) fn arm(now_us: i64, not_before_us: i64) {
     if !is_any() {

@@ -28,7 +28,7 @@ impl Turn {
 impl Levels<OwnedString> for Turn {
     fn look<T>(&mut self, db: Db, key: &OwnedString, look: impl FnOnce(Option<&Seen<'_>>) -> T) -> T {
         select_db(self.context, db);
-        let call = Call::resumed(self.context, &[], self.now_us);
+        let call = Call::resumed(self.context, self.now_us);
         let key = BucketKey::open(call, key.argument(), Access::Read).ok();
         look(key.as_ref().map(seen).as_ref())
     }

@@ -27,7 +27,7 @@ const SYNTAX: [&str; 9] = [
 ];
 
 /// The words of a command.
-type Words = [Vec<u8>];
+type Words<'a> = [&'a [u8]];
 
 /// The buckets that are not full, by key.
 pub(crate) struct Buckets {
@@ -60,10 +60,11 @@ impl Buckets {
     /// Runs a command as a server does.
     pub(crate) fn run(&mut self, command: &Cmd) -> RedisResult<Value> {
         let words = words_of(command);
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let (name, arguments) = words.split_first().ok_or_else(|| refused("ERR no command"))?;
         let name = String::from_utf8_lossy(name);
         if name == "DEL" {
-            let gone = arguments.iter().filter(|key| self.of_keys.pop(*key).is_some()).count();
+            let gone = arguments.iter().filter(|key| self.of_keys.pop(**key).is_some()).count();
             return Ok(Value::Int(gone as i64));
         }
         let syntax = SYNTAX.iter().find(|syntax| syntax.split(' ').next() == Some(&*name));
@@ -88,11 +89,11 @@ impl Buckets {
     }
 
     /// Changes all buckets as requested, or none.
-    fn decide_all(&mut self, requests: &[Request<'_, Vec<u8>>]) -> Result<Vec<Decision>, Refusal> {
+    fn decide_all(&mut self, requests: &[Request<&[u8]>]) -> Result<Vec<Decision>, Refusal> {
         let numbered = requests.iter().enumerate();
         let plans = numbered.map(|(place, one)| self.plan(one).map_err(|error| error.at(place)));
         let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
-        let is_denied = |(request, plan): (&Request<'_, _>, &Plan)| request.is_denied(plan);
+        let is_denied = |(request, plan): (&Request<_>, &Plan)| request.is_denied(plan);
         if requests.iter().zip(&plans).any(is_denied) {
             for (request, plan) in requests.iter().zip(&mut plans) {
                 if !request.is_denied(plan) {
@@ -103,19 +104,19 @@ impl Buckets {
         Ok(requests.iter().zip(plans).map(|(request, plan)| self.apply(request, plan)).collect())
     }
 
-    fn plan(&mut self, request: &Request<'_, Vec<u8>>) -> Result<Plan, Error> {
+    fn plan(&mut self, request: &Request<&[u8]>) -> Result<Plan, Error> {
         let now_us = self.now_us;
         self.look(request.key, |bucket, holds| request.plan(bucket, Some(holds), usize::MAX, now_us))
     }
 
-    fn peek(&mut self, request: &Request<'_, Vec<u8>>) -> Result<Decision, Error> {
+    fn peek(&mut self, request: &Request<&[u8]>) -> Result<Decision, Error> {
         match self.plan(request)? {
             Plan::Outcome(outcome) => Ok(outcome.decision),
             Plan::Hold { .. } => unreachable!("TB.PEEK names no hold"),
         }
     }
 
-    fn denied_by_another(&mut self, request: &Request<'_, Vec<u8>>) -> Plan {
+    fn denied_by_another(&mut self, request: &Request<&[u8]>) -> Plan {
         let now_us = self.now_us;
         self.look(request.key, |bucket, holds| {
             Plan::Outcome(request.limit.denied_by_another(bucket, &*holds, now_us))
@@ -130,7 +131,7 @@ impl Buckets {
         }
     }
 
-    fn apply(&mut self, request: &Request<'_, Vec<u8>>, plan: Plan) -> Decision {
+    fn apply(&mut self, request: &Request<&[u8]>, plan: Plan) -> Decision {
         let now_us = self.now_us;
         let outcome = match plan {
             Plan::Outcome(outcome) => outcome,

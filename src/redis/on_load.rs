@@ -15,10 +15,10 @@ use super::api::{missing, server, server_setting};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
-use crate::cast::signed_32;
 use redis_module::raw;
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
+use tokenbucket_core::cast::signed_32;
 
 const NAME: &CStr = c"tokenbucket";
 
@@ -27,7 +27,7 @@ const VERSION: c_int = (part(env!("CARGO_PKG_VERSION_MAJOR")) * 100 + part(env!(
     * 100
     + part(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// One of the three numbers, while the module is compiled: below 100, or it would run into the one before it.
+/// Reads one of the three numbers while the module is compiled: below 100, or it would run into the one before it.
 const fn part(digits: &str) -> c_int {
     let Ok(number) = c_int::from_str_radix(digits, 10) else { return 0 };
     assert!(number < 100);
@@ -37,7 +37,7 @@ const fn part(digits: &str) -> c_int {
 const LOADED: c_int = 0;
 const FAILED: c_int = 1;
 
-/// Called by the server, by this name, when it loads the module.
+/// Loads the module. The server calls it by this name.
 ///
 /// # Safety
 /// To be called by the server alone.
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     }
 }
 
-/// Each step in the order in which a server can be asked for it.
+/// Takes each step in the order in which a server can be asked for it.
 fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(), String> {
     config::read_arguments(arguments)?;
     set_options(context);

@@ -1,0 +1,291 @@
+//! One bucket of a call: planned, then stored.
+
+use super::Request;
+use crate::redis::{announce_denial, counters, denies_on_oom, waiting, Argument, BucketKey, Call, MAX_HOLDS};
+use std::ffi::CStr;
+use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome, NEVER_MS};
+use tokenbucket_core::effect::{Effect, HoldChanges};
+use tokenbucket_core::error::Error;
+use tokenbucket_core::expiry::ExpiryWindow;
+use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::request::Wanted;
+
+/// What a call wants of one bucket, and will do to it. Its key is open until it is stored.
+pub(in crate::command) struct Part<'request, 'call> {
+    pub(in crate::command) request: &'request Request<'call>,
+    pub(in crate::command) key: BucketKey<'call>,
+    /// What was planned, and what came of it once it is stored.
+    pub(super) plan: Plan,
+    /// Whether a hold was set or ended.
+    changes_hold: bool,
+    /// What was written, if anything was.
+    pub(super) written: Option<Written>,
+}
+
+impl<'request, 'call> Part<'request, 'call> {
+    #[inline(always)]
+    pub(in crate::command) fn new(
+        request: &'request Request<'call>,
+        key: BucketKey<'call>,
+        plan: Plan,
+    ) -> Self {
+        Self { request, key, plan, changes_hold: false, written: None }
+    }
+
+    /// Plans what the call will do, and leaves the bucket as it is.
+    #[inline(always)] // Saves a copy of what is returned.
+    pub(in crate::command) fn planned(
+        request: &'request Request<'call>,
+        mut key: BucketKey<'call>,
+    ) -> Result<Self, Error> {
+        let (stored, now_us) = (key.bucket(), key.call().now_us());
+        let plan = request.plan(stored, key.holds_mut(), MAX_HOLDS.count(), now_us)?;
+        let mut part = Self::new(request, key, plan);
+        if part.comes_later() {
+            part.deny_behind_others();
+        }
+        Ok(part)
+    }
+
+    /// Returns whether other calls wait, which came before this one.
+    fn comes_later(&self) -> bool {
+        waiting::is_any() && !self.key.call().is_its_turn()
+    }
+
+    /// Denies a call that wants what a waiting call lacks.
+    #[cold]
+    fn deny_behind_others(&mut self) {
+        let is_for_good = self.is_denied() && self.plan.retry_after_ms() == NEVER_MS;
+        if !is_for_good && self.lacking_micro() > 0 {
+            if let Some(ahead_micro) = waiting::wanted_before(&self.key) {
+                self.plan = Plan::Outcome(self.denied_behind(ahead_micro));
+            }
+        }
+    }
+
+    fn lacking_micro(&self) -> i64 {
+        self.request.lacking_micro(self.key.holds(), self.key.call().now_us())
+    }
+
+    /// Returns the denial of a call before which others want `ahead_micro`.
+    pub(super) fn denied_behind(&self, ahead_micro: i64) -> Outcome {
+        let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
+        let lacking_micro = self.lacking_micro();
+        self.request.limit.denied_behind(stored, holds, lacking_micro, ahead_micro, now_us)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_denied(&self) -> bool {
+        self.request.is_denied(&self.plan)
+    }
+
+    /// Denies the part of a call that another bucket denies.
+    #[inline(always)]
+    pub(super) fn deny_by_another(&mut self) {
+        if !self.is_denied() {
+            let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
+            self.plan = Plan::Outcome(self.request.limit.denied_by_another(stored, holds, now_us));
+        }
+    }
+
+    /// Returns what is replied if no hold is changed: what was planned, or a denial.
+    #[inline(always)]
+    pub(in crate::command) fn outcome(&self) -> Outcome {
+        match self.plan {
+            Plan::Outcome(outcome) => outcome,
+            Plan::Hold { .. } => self.denied_behind(0),
+        }
+    }
+
+    /// Lets the plan pass unless it needs memory that the server does not have.
+    ///
+    /// A hold that passes without one (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
+    /// enforced: the tokens are taken, and come back at its rate. Nothing would bring those of a pool back, so it denies.
+    pub(super) fn admit(&mut self) -> Result<(), Error> {
+        let taken_micro = match &mut self.plan {
+            Plan::Outcome(outcome) => return admit(&self.key, outcome),
+            Plan::Hold { taken_micro, .. } => *taken_micro,
+        };
+        let creates = taken_micro > 0 && taken_micro == self.request.wanted.micro();
+        if !creates || !self.key.is_out_of_memory() {
+            return Ok(());
+        }
+        let exists = !self.key.is_empty();
+        if denies_on_oom() || (exists && self.request.limit.is_pool()) {
+            return Err(if exists { Error::HoldOutOfMemory } else { Error::OutOfMemory });
+        }
+        let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
+        let take = Operation::Take { cost_micro: taken_micro };
+        let outcome = self.request.limit.decide_with(stored, holds, take, now_us)?;
+        let change = if exists { outcome.change } else { Change::Keep };
+        self.plan = Plan::Outcome(Outcome { change, ..outcome });
+        Ok(())
+    }
+
+    /// Changes the bucket as planned, and closes its key.
+    #[inline(always)]
+    pub(super) fn store(&mut self) {
+        self.written = match self.plan {
+            Plan::Outcome(Outcome { change: change @ Change::Store { .. }, .. }) if self.key.has_holds() => {
+                Some(store_with_holds(&mut self.key, |_| change))
+            }
+            Plan::Outcome(Outcome { change, .. }) => store(&mut self.key, change),
+            Plan::Hold { bucket, taken_micro } => {
+                let now_us = self.key.call().now_us();
+                self.changes_hold = true;
+                Some(store_with_holds(&mut self.key, |holds| {
+                    let outcome = self.request.change_hold(holds, bucket, taken_micro, now_us);
+                    self.plan = Plan::Outcome(outcome);
+                    outcome.change
+                }))
+            }
+        };
+        if self.written.is_some() && self.comes_later() {
+            let id = self.request.id().filter(|_| self.changes_hold);
+            waiting::mark(&self.key, id.map(AsRef::as_ref));
+        }
+        self.key.close();
+    }
+
+    /// Returns what became of the bucket, once it is stored.
+    #[inline(always)]
+    pub(super) fn stored(&self) -> Stored<'request, 'call> {
+        Stored { request: self.request, outcome: self.outcome(), changes_hold: self.changes_hold }
+    }
+}
+
+/// Lets an outcome pass unless it needs memory that the server does not have.
+#[inline(always)]
+pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error> {
+    let creates = key.bucket().is_none() && matches!(outcome.change, Change::Store { .. });
+    // What exists and is no bucket is what redis-cell left: the bucket takes its place.
+    if creates && key.is_out_of_memory() && key.is_empty() {
+        if denies_on_oom() {
+            return Err(Error::OutOfMemory);
+        }
+        outcome.change = Change::Keep;
+    }
+    Ok(())
+}
+
+/// What became of one bucket. Its key is closed.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'request, 'call> {
+    pub(super) request: &'request Request<'call>,
+    pub(super) outcome: Outcome,
+    /// Whether a hold was set or ended.
+    pub(super) changes_hold: bool,
+}
+
+impl<'call> Stored<'_, 'call> {
+    /// Returns what replicas and files are sent of what was written.
+    #[inline(always)]
+    pub(super) fn effect(&self, call: &Call, written: Written) -> (Argument<'call>, Effect) {
+        let effect = match written {
+            Written::Cleared => Effect::Cleared,
+            Written::Stored { bucket, expire_at_ms, holds } => {
+                let change = || self.request.hold_change(call.now_us());
+                let holds = holds.map(|(dropped, len)| HoldChanges {
+                    dropped,
+                    changes: self.changes_hold.then(change).flatten().into_iter().collect(),
+                    len,
+                });
+                Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), holds }
+            }
+        };
+        (self.request.key, effect)
+    }
+
+    /// Counts what left the bucket, and sends its keyspace event.
+    #[inline(always)]
+    pub(super) fn announce(&self, call: &Call) {
+        counters().granted(&self.outcome);
+        if self.is_late() {
+            return counters().settled_late();
+        }
+        let key = self.request.key;
+        if self.outcome.decision.allowed == 0 {
+            return announce_denial(call, &key);
+        }
+        if let Some(event) = self.event() {
+            call.notify(event, &key);
+            if self.outcome.change == Change::Clear {
+                call.notify_deleted(&key);
+            }
+        }
+    }
+
+    /// Returns the keyspace event of a call that was allowed; `None` if it moved no token.
+    #[inline(always)]
+    fn event(&self) -> Option<&'static CStr> {
+        match (self.request.wanted, self.outcome.change) {
+            (Wanted::Hold { .. }, _) if self.changes_hold => Some(c"tb.hold"),
+            (Wanted::Settle { .. }, _) => Some(c"tb.settle"),
+            (_, Change::Keep) => None,
+            (Wanted::Tokens(Operation::Give { .. }), _) => Some(c"tb.give"),
+            // Continues from a clock that stepped back.
+            _ if self.outcome.granted_micro == 0 => None,
+            _ => Some(c"tb.take"),
+        }
+    }
+
+    /// Returns whether the call settles a hold that has ended: no decision, but counted by itself.
+    pub(super) fn is_late(&self) -> bool {
+        matches!(self.request.wanted, Wanted::Settle { .. }) && self.outcome.decision.allowed == 0
+    }
+}
+
+/// What was written to one key.
+#[derive(Clone, Copy)]
+pub(super) enum Written {
+    /// A bucket; of its holds, how many were dropped because they had ended, and how many there are now.
+    Stored {
+        bucket: Bucket,
+        expire_at_ms: i64,
+        holds: Option<(u32, u32)>,
+    },
+    Cleared,
+}
+
+/// Changes a bucket that has no holds, or loses them. Returns `None` if nothing was written.
+#[inline(always)]
+pub(super) fn store(key: &mut BucketKey, change: Change) -> Option<Written> {
+    let written = match change {
+        Change::Keep => return None,
+        Change::Store { bucket, full_at_us } => {
+            key.store(bucket);
+            Written::Stored { bucket, expire_at_ms: expire(key, full_at_us), holds: None }
+        }
+        Change::Clear => {
+            key.delete();
+            Written::Cleared
+        }
+    };
+    key.signal_modified();
+    Some(written)
+}
+
+/// Drops the holds that have ended, lets `change` change the others, and stores what becomes of the bucket by that.
+fn store_with_holds(key: &mut BucketKey, change: impl FnOnce(&mut Holds) -> Change) -> Written {
+    let dropped = key.holds().map_or(0, |holds| holds.ended(key.call().now_us()));
+    let (len, change) = key.update_holds(dropped, |holds| match change(holds) {
+        change @ Change::Store { bucket, .. } => (Some(bucket), change),
+        change => (None, change),
+    });
+    let written = match change {
+        Change::Store { bucket, full_at_us } => {
+            let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
+            let holds = Some((count(dropped), count(len)));
+            Written::Stored { bucket, expire_at_ms: expire(key, full_at_us), holds }
+        }
+        Change::Keep | Change::Clear => Written::Cleared,
+    };
+    key.signal_modified();
+    written
+}
+
+/// Lets the key of a bucket that has just been stored expire, and returns when.
+#[inline(always)]
+fn expire(key: &mut BucketKey, full_at_us: i64) -> i64 {
+    key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()))
+}
