@@ -203,8 +203,13 @@ impl Cluster {
 
 /// A node's own answer.
 pub fn ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> T {
+    try_ask(node, words).expect("an answer")
+}
+
+/// The same of a node that may cut the connection, as one that Sentinel promotes does.
+pub fn try_ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> redis::RedisResult<T> {
     let mut command = redis::Cmd::new();
-    command.arg(words).query(&mut node.connection()).expect("an answer")
+    command.arg(words).query(&mut node.connection())
 }
 
 /// What the node says of the cluster.
