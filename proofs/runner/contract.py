@@ -21,10 +21,11 @@ def as_term(value):
 
 
 class Contract:
-    """Stands for the functions of one rate, on one path."""
+    """Stands for the functions of one rate, on one path. A rate that is steady flows in every microsecond."""
 
-    def __init__(self):
+    def __init__(self, is_steady=False):
         self.moments = []
+        self.is_steady = is_steady
 
     def cuts(self):
         """Returns which functions it stands for, by a part of their names."""
@@ -52,6 +53,10 @@ class Contract:
             z3.ToReal(micro) <= self._at(machine, until - rest) - self._at(machine, since),
             z3.Implies(micro < SATURATED, brought < z3.ToReal(micro) + 1),
         )
+        if self.is_steady:
+            # Sentence 7 of `flow`: a microsecond earlier it is not enough.
+            earlier = self._at(machine, until - rest - 1) - self._at(machine, since)
+            machine.solver.state(z3.Implies(micro < SATURATED, earlier < z3.ToReal(micro)))
         return (micro, rest)
 
     def reaches(self, machine, _rate, since, micro):

@@ -7,6 +7,7 @@ import z3
 
 QUERY_MS = 20_000
 REFINEMENTS = 60
+CENTURY_US = 3_155_760_000 * 10**6
 
 
 class Undecided(Exception):
@@ -114,7 +115,7 @@ class Solver:
     """Knows what holds on one path."""
 
     # Where the factors of a product are compared with numbers, the product is compared with their product.
-    BOUNDS = (0, 2**60, 10**18, -(10**18), 2**62, 2**64)
+    BOUNDS = (0, CENTURY_US - 1, CENTURY_US, 2**60, 10**18, -(10**18), 2**62, 2**64)
 
     def __init__(self, counts, deadline):
         self.counts, self.deadline = counts, deadline
