@@ -95,10 +95,10 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	@$(call cargo_test,--test version --test make)
 
 .PHONY: test-states
-test-states: build-tools ## Search all states of a queue of three clients (DEPTH=15 events, about 4 minutes)
+test-states: build-tools ## Search all states of a queue of three clients (DEPTH=12 events)
 	$(call say,'searching the states of the queue')
 	@DEPTH=$(DEPTH) $(call cargo_test,$(CORE) --test pure,--nocapture states::)
-DEPTH ?= 15
+DEPTH ?= 12
 
 .PHONY: prove
 prove: ## Prove the theorems about the core's arithmetic for all numbers, with Python and z3 (Rust 1.95)

@@ -40,8 +40,10 @@ class Counts:
 
 
 def read_ir(directory):
-    """Returns all functions of the theorems and of the core, which must come from the compiler that the runner reads."""
-    paths = [path for name in ("core", "proofs") for path in glob.glob(f"{directory}/tokenbucket_{name}-*.ll")]
+    """Returns all functions of the theorems and of the core. Refuses the IR of another compiler."""
+    paths = [
+        path for name in ("core", "proofs") for path in glob.glob(f"{directory}/tokenbucket_{name}-*.ll")
+    ]
     if len(paths) != 2:
         sys.exit(f"prove: expected the IR of core and theorems in {directory}, found {paths}")
     functions = {}
@@ -88,7 +90,10 @@ def walk(functions, theorem, counts, shows_witness):
 
 
 def conclude(machine, verdict, counts):
-    """Ends a path: it holds, it is outside of the domain, or nothing leads to it. Returns whether it has the first witness."""
+    """Ends a path: it holds, is outside of the domain, or nothing leads to it.
+
+    Returns whether it has the first witness.
+    """
     counts["paths"] += 1
     if isinstance(verdict, int) and verdict == OUTSIDE:
         return False
@@ -100,7 +105,7 @@ def conclude(machine, verdict, counts):
 
 
 def find_witness(solver):
-    """Returns numbers that lead along the path, `None` if the solver finds none: then another path must have one."""
+    """Returns numbers that lead along the path, `None` if the solver finds none."""
     try:
         return solver.refute(z3.BoolVal(True))
     except Undecided:
@@ -108,7 +113,9 @@ def find_witness(solver):
 
 
 def numbers(model, unknowns):
-    return ", ".join(f"{name} = {model.eval(value, model_completion=True)}" for name, value in unknowns.items())
+    return ", ".join(
+        f"{name} = {model.eval(value, model_completion=True)}" for name, value in unknowns.items()
+    )
 
 
 def report(failure, unknowns, counts):
@@ -122,7 +129,7 @@ def report(failure, unknowns, counts):
 
 
 def prove(functions, theorem, shows_witness=False):
-    """Prints a line. Returns whether the theorem is proved: one whose assumptions no numbers meet says nothing."""
+    """Prints a line. Returns whether the theorem is proved, which it is not without a witness."""
     counts, start = Counts(), time.monotonic()
     walk(functions, theorem, counts, shows_witness)
     if counts["failures"] == 0 and counts["witnesses"] == 0:
@@ -130,7 +137,8 @@ def prove(functions, theorem, shows_witness=False):
         print("    Vacuous: no numbers are known for which it holds")
     is_proved = counts["failures"] == 0
     print(
-        f"{'proved' if is_proved else 'OPEN  '} {theorem.name}: {counts['paths']} paths, {counts['queries']} queries, "
+        f"{'proved' if is_proved else 'OPEN  '} {theorem.name}: {counts['paths']} paths, "
+        f"{counts['queries']} queries, "
         f"{counts['sums']} sums, {time.monotonic() - start:.1f} s"
     )
     return is_proved

@@ -1,7 +1,8 @@
 """What the theorems `flow` and `reaches` say of a rate, in the place of its code.
 
-A rate is a function W of time that never falls: what has flowed up to a moment, as a fraction. A flow is its difference,
-rounded down; the time to an amount is the first whole moment at which the difference is that amount.
+A rate is a function W of time that never falls: what has flowed up to a moment, as a fraction. A flow is
+its difference, rounded down; the time to an amount is the first whole moment at which the difference is
+that amount.
 """
 
 import z3
@@ -38,7 +39,9 @@ class Contract:
         )
 
     def flow(self, machine, _rate, since, until):
-        in_domain = z3.And(as_term(since) >= 0, as_term(since) <= LATEST, as_term(until) >= 0, as_term(until) <= LATEST)
+        in_domain = z3.And(
+            as_term(since) >= 0, as_term(since) <= LATEST, as_term(until) >= 0, as_term(until) <= LATEST
+        )
         machine.require(in_domain, "flow is asked outside of the domain of its theorem")
         if machine.decide(until <= since):
             return (0, 0)

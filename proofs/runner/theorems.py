@@ -1,5 +1,6 @@
 """The theorems: the function, its unknowns, and their domain."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import z3
@@ -27,9 +28,9 @@ class Theorem:
 
     name: str
     unknowns: dict[str, tuple[int, int]]
-    arrange: callable
+    arrange: Callable
     overflow_breaks: bool = False
-    domain: callable = lambda **unknowns: []
+    domain: Callable = lambda **unknowns: []
     function: str = ""
 
 
@@ -38,7 +39,9 @@ def with_terms(*names):
 
     def arrange(machine, **unknowns):
         machine.positive = {unknowns[name].get_id() for name in names}
-        return [machine.wrapped(value, 64) if name in names else value for name, value in unknowns.items()], ()
+        return [
+            machine.wrapped(value, 64) if name in names else value for name, value in unknowns.items()
+        ], ()
 
     return arrange
 
@@ -114,10 +117,18 @@ def of_sums(name, unknowns):
 
 
 THEOREMS = [
-    Theorem("ratio_is_within_bounds", {"numerator": ANY_TERM, "denominator": ANY_TERM}, with_terms("numerator", "denominator")),
+    Theorem(
+        "ratio_is_within_bounds",
+        {"numerator": ANY_TERM, "denominator": ANY_TERM},
+        with_terms("numerator", "denominator"),
+    ),
     Theorem("refills_of_ratio", {**RATIO, "capacity": AMOUNT}, with_terms("numerator", "denominator")),
-    Theorem("refills_of_decimal", {**WIDE, "capacity": AMOUNT}, scaled, domain=within_bounds, function="refills"),
-    Theorem("flow_of_ratio", {**RATIO, **SPAN}, with_terms("numerator", "denominator"), domain=within_the_clock),
+    Theorem(
+        "refills_of_decimal", {**WIDE, "capacity": AMOUNT}, scaled, domain=within_bounds, function="refills"
+    ),
+    Theorem(
+        "flow_of_ratio", {**RATIO, **SPAN}, with_terms("numerator", "denominator"), domain=within_the_clock
+    ),
     Theorem("reaches_of_ratio", {**RATIO, **MISSING}, with_terms("numerator", "denominator")),
     Theorem("flow_of_decimal", {**WIDE, **SPAN}, scaled, domain=within_bounds, function="flow"),
     Theorem("reaches_of_decimal", {**WIDE, **MISSING}, scaled, domain=within_bounds, function="reaches"),
