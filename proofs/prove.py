@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import z3
 
 from runner.ir import Unreadable, read_functions
-from runner.machine import Broken, Infeasible, Machine
+from runner.machine import ENOUGH, Broken, Infeasible, Machine
 from runner.solver import Solver, Undecided
 from runner.theorems import THEOREMS
 
@@ -120,7 +120,7 @@ def numbers(model, unknowns):
 
 def report(failure, unknowns, counts):
     counts["failures"] += 1
-    if counts["failures"] > 3:
+    if counts["failures"] > ENOUGH:
         return
     print(f"    {type(failure).__name__}: {failure}")
     model = getattr(failure, "model", None)

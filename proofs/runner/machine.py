@@ -40,6 +40,8 @@ class Poison:
 
 
 POISON = Poison()
+# After so many failures a theorem is followed no further.
+ENOUGH = 3
 COMPARE = {
     "eq": lambda x, y: x == y,
     "ne": lambda x, y: x != y,
@@ -136,6 +138,8 @@ class Machine:
         """Follows both ways of a condition if both are open: one in a process of its own."""
         if is_known(condition):
             return bool(condition)
+        if self.counts["failures"] >= ENOUGH:
+            raise Infeasible
         if not self.solver.may_hold(condition):
             self.solver.add(z3.Not(condition))
             return False

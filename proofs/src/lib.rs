@@ -412,9 +412,9 @@ pub fn give_overflows_nowhere(scene: &Scene<'_>, amount_micro: i64) -> Verdict {
 pub fn behind_overflows_nowhere(scene: &Scene<'_>, cost_micro: i64, ahead_micro: i64) -> Verdict {
     let Some(limit) = scene.limit() else { return OUTSIDE };
     let outcome = limit.denied_behind(scene.stored(), NoHolds, cost_micro, ahead_micro, scene.now_us);
-    let wait_ms = outcome.decision.retry_after_ms;
-    let is_bounded = wait_ms != 0 && wait_ms >= -1 && wait_ms < SATURATED;
-    verdict(outcome.decision.allowed == 0 && is_bounded, 1)
+    let decision = outcome.decision;
+    let is_wait = decision.retry_after_ms == -1 || decision.retry_after_ms >= 1;
+    verdict(decision.allowed == 0 && is_wait && decision.retry_after_ms < SATURATED, 1)
 }
 
 /// States that a bucket which allows its part of a denied call says so (1), for the theorem that no sum overflows.
@@ -428,7 +428,10 @@ pub fn other_overflows_nowhere(scene: &Scene<'_>) -> Verdict {
 pub fn wait_overflows_nowhere(scene: &Scene<'_>, level_micro: i64) -> Verdict {
     let Some(limit) = scene.limit() else { return OUTSIDE };
     let wait_us = limit.wait_us(scene.stored(), level_micro, scene.now_us);
-    verdict(wait_us >= 0 && wait_us <= SATURATED, 1)
+    if wait_us < 0 {
+        return 1;
+    }
+    verdict(wait_us <= SATURATED, 1)
 }
 
 /// States that a decision is made (a charge alone may be refused), its grant is not negative, and its waits are within
