@@ -140,6 +140,7 @@ THEOREMS = [
     of_scene("give_wins_nothing", {"amount": AMOUNT, **LATER}),
     of_scene("take_waits_honestly", {"cost": AMOUNT, **EARLY}),
     of_scene("take_up_to_waits_honestly", {"max": TOKENS, **EARLY}),
+    of_scene("reserve_waits_honestly", {"cost": AMOUNT, **WAIT}),
     of_scene("denied_take_changes_nothing", {"cost": AMOUNT}),
     Theorem("take_loses_less_than_a_microsecond", {**CALL, "cost": AMOUNT}, steady_scene),
     of_sums("take_overflows_nowhere", {"cost": AMOUNT}),

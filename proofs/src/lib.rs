@@ -6,7 +6,7 @@
 //! Two theorems, [`flow`] and [`reaches`], say what a rate does. All others use a rate only through these two sentences,
 //! so that they cover every rate for which the two are proved.
 
-use tokenbucket_core::bucket::{Bucket, Change, Limit, NoHolds, Operation, Outcome};
+use tokenbucket_core::bucket::{Bucket, Change, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO};
 use tokenbucket_core::number::{MAX_TOKENS, MICRO_PER_TOKEN};
 use tokenbucket_core::rate::{Flow, Rate, CENTURY_S};
 
@@ -218,6 +218,27 @@ fn is_honest(scene: &Scene<'_>, operation: Operation, needed_micro: i64, early_u
     }
     let Ok(third) = limit.decide(stored, operation, then_us.wrapping_sub(early_us)) else { return 9 };
     verdict(third.decision.allowed == 0, 5)
+}
+
+/// States that a reservation replies with the wait of a take (1), is allowed only if that is at most `max_wait_ms` (2), and is
+/// denied otherwise only if its debt would be too deep (3).
+pub fn reserve_waits_honestly(scene: &Scene<'_>, cost_micro: i64, max_wait_ms: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let reserve = Operation::Reserve { cost_micro, max_wait_ms };
+    let Ok(reserved) = limit.decide(scene.stored(), reserve, scene.now_us) else { return 9 };
+    let Ok(taken) = limit.decide(scene.stored(), Operation::Take { cost_micro }, scene.now_us) else {
+        return 9;
+    };
+    let wait_ms = taken.decision.retry_after_ms;
+    if reserved.decision.retry_after_ms != wait_ms {
+        return 1;
+    }
+    let is_too_long = wait_ms < 0 || wait_ms > max_wait_ms;
+    if reserved.decision.allowed > 0 || is_too_long {
+        return verdict(reserved.decision.allowed == 0 || !is_too_long, 2);
+    }
+    let current = worth(scene, scene.stored(), scene.now_us);
+    verdict(current.micro().wrapping_sub(cost_micro) < DEEPEST_DEBT_MICRO, 3)
 }
 
 #[inline(always)]

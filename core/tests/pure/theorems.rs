@@ -149,6 +149,8 @@ proptest! {
     fn a_wait_is_honest(call in calls(), early_us in prop_oneof![Just(1000), times().prop_map(|us| us.max(1000))]) {
         prop_assert!(is_kept(of_core::take_waits_honestly(&call.scene(), call.amount_micro, early_us)));
         prop_assert!(is_kept(of_core::take_up_to_waits_honestly(&call.scene(), call.tokens, early_us)));
+        let Call { amount_micro, max_wait_ms, .. } = call;
+        prop_assert!(is_kept(of_core::reserve_waits_honestly(&call.scene(), amount_micro, max_wait_ms)));
         prop_assert!(is_kept(of_core::denied_take_changes_nothing(&call.scene(), call.amount_micro)));
         if !matches!(call.rate, Rate::Calendar(_)) {
             prop_assert!(is_kept(of_core::take_loses_less_than_a_microsecond(&call.scene(), call.amount_micro)));
