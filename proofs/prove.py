@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves the theorems of `src/lib.rs`: `make prove`, or `prove.py IR-DIRECTORY [THEOREM …]`."""
+"""Proves the theorems of `src/lib.rs`: `make prove`, or `prove.py IR-DIRECTORY [--witness] [THEOREM …]`."""
 
 import glob
 import mmap
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import z3
 
 from runner.ir import Unreadable, read_functions
-from runner.machine import Broken, Infeasible, Machine
+from runner.machine import ENOUGH, Broken, Infeasible, Machine
 from runner.solver import Solver, Undecided
 from runner.theorems import THEOREMS
 
@@ -21,12 +21,13 @@ COMPILER = "rustc version 1.95."
 SECONDS = 1200
 CORES = 2
 HOLDS, OUTSIDE = 0, -1
+WITNESS = "--witness"
 
 
 class Counts:
     """Numbers that the processes of all paths share."""
 
-    NAMES = ("paths", "reached", "queries", "sums", "failures")
+    NAMES = ("paths", "witnesses", "queries", "sums", "failures")
 
     def __init__(self):
         self.shared = mmap.mmap(-1, 8 * len(self.NAMES))
@@ -39,8 +40,10 @@ class Counts:
 
 
 def read_ir(directory):
-    """Returns all functions of the theorems and of the core, which must come from the compiler that the runner reads."""
-    paths = [path for name in ("core", "proofs") for path in glob.glob(f"{directory}/tokenbucket_{name}-*.ll")]
+    """Returns all functions of the theorems and of the core. Refuses the IR of another compiler."""
+    paths = [
+        path for name in ("core", "proofs") for path in glob.glob(f"{directory}/tokenbucket_{name}-*.ll")
+    ]
     if len(paths) != 2:
         sys.exit(f"prove: expected the IR of core and theorems in {directory}, found {paths}")
     functions = {}
@@ -63,7 +66,7 @@ def symbol(functions, theorem):
     return found[0]
 
 
-def walk(functions, theorem, counts):
+def walk(functions, theorem, counts, shows_witness):
     """Follows all paths. Returns only in the first process."""
     solver = Solver(counts, time.monotonic() + SECONDS)
     machine = Machine(functions, solver, counts, overflow_breaks=theorem.overflow_breaks)
@@ -74,7 +77,9 @@ def walk(functions, theorem, counts):
         solver.add(condition)
     try:
         arguments, machine.cuts = theorem.arrange(machine, **unknowns)
-        conclude(machine, machine.call(symbol(functions, theorem), arguments), counts)
+        verdict = machine.call(symbol(functions, theorem), arguments)
+        if conclude(machine, verdict, counts) and shows_witness:
+            print(f"    holds at {numbers(find_witness(solver), unknowns)}")
     except Infeasible:
         pass
     except (Broken, Undecided, Unreadable) as failure:
@@ -85,53 +90,79 @@ def walk(functions, theorem, counts):
 
 
 def conclude(machine, verdict, counts):
-    """Ends a path: it holds, it is outside of the domain, or nothing leads to it."""
+    """Ends a path: it holds, is outside of the domain, or nothing leads to it.
+
+    Returns whether it has the first witness.
+    """
     counts["paths"] += 1
     if isinstance(verdict, int) and verdict == OUTSIDE:
-        return
+        return False
     machine.require(verdict == HOLDS, f"sentence {verdict} is broken")
-    counts["reached"] += 1
+    if counts["witnesses"] or find_witness(machine.solver) is None:
+        return False
+    counts["witnesses"] += 1
+    return True
+
+
+def find_witness(solver):
+    """Returns numbers that lead along the path, `None` if the solver finds none."""
+    try:
+        return solver.refute(z3.BoolVal(True))
+    except Undecided:
+        return None
+
+
+def numbers(model, unknowns):
+    return ", ".join(
+        f"{name} = {model.eval(value, model_completion=True)}" for name, value in unknowns.items()
+    )
 
 
 def report(failure, unknowns, counts):
     counts["failures"] += 1
-    if counts["failures"] > 3:
+    if counts["failures"] > ENOUGH:
         return
     print(f"    {type(failure).__name__}: {failure}")
     model = getattr(failure, "model", None)
     if model is not None:
-        print("    " + ", ".join(f"{name} = {model.eval(value)}" for name, value in unknowns.items()))
+        print(f"    {numbers(model, unknowns)}")
 
 
-def prove(functions, theorem):
-    """Prints a line. Returns whether the theorem is proved: a theorem that no number reaches is not."""
+def prove(functions, theorem, shows_witness=False):
+    """Prints a line. Returns whether the theorem is proved, which it is not without a witness."""
     counts, start = Counts(), time.monotonic()
-    walk(functions, theorem, counts)
-    is_proved = counts["failures"] == 0 and counts["reached"] > 0
+    walk(functions, theorem, counts, shows_witness)
+    if counts["failures"] == 0 and counts["witnesses"] == 0:
+        counts["failures"] += 1
+        print("    Vacuous: no numbers are known for which it holds")
+    is_proved = counts["failures"] == 0
     print(
-        f"{'proved' if is_proved else 'OPEN  '} {theorem.name}: {counts['paths']} paths, {counts['queries']} queries, "
+        f"{'proved' if is_proved else 'OPEN  '} {theorem.name}: {counts['paths']} paths, "
+        f"{counts['queries']} queries, "
         f"{counts['sums']} sums, {time.monotonic() - start:.1f} s"
     )
     return is_proved
 
 
-def prove_apart(directory, theorem):
+def prove_apart(directory, theorem, options):
     """Proves a theorem in a process of its own, and prints its lines together."""
-    command = [sys.executable, __file__, directory, theorem.name]
+    command = [sys.executable, __file__, directory, *options, theorem.name]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout, end="", flush=True)
     return done.returncode == 0
 
 
-def main(directory, *names):
+def main(directory, *arguments):
+    options = [argument for argument in arguments if argument == WITNESS]
+    names = set(arguments) - {WITNESS}
     known = {theorem.name for theorem in THEOREMS}
-    if unknown := set(names) - known:
+    if unknown := names - known:
         sys.exit(f"prove: no theorem {sorted(unknown)}, only {sorted(known)}")
     chosen = [theorem for theorem in THEOREMS if not names or theorem.name in names]
     if len(chosen) == 1:
-        sys.exit(not prove(read_ir(directory), chosen[0]))
+        sys.exit(not prove(read_ir(directory), chosen[0], shows_witness=bool(options)))
     with ThreadPoolExecutor(CORES) as pool:
-        proved = list(pool.map(lambda theorem: prove_apart(directory, theorem), chosen))
+        proved = list(pool.map(lambda theorem: prove_apart(directory, theorem, options), chosen))
     print(f"{sum(proved)} of {len(proved)} theorems proved")
     sys.exit(not all(proved))
 

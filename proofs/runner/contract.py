@@ -1,7 +1,8 @@
 """What the theorems `flow` and `reaches` say of a rate, in the place of its code.
 
-A rate is a function W of time that never falls: what has flowed up to a moment, as a fraction. A flow is its difference,
-rounded down; the time to an amount is the first whole moment at which the difference is that amount.
+A rate is a function W of time that never falls: what has flowed up to a moment, as a fraction. A flow is
+its difference, rounded down; the time to an amount is the first whole moment at which the difference is
+that amount.
 """
 
 import z3
@@ -21,10 +22,11 @@ def as_term(value):
 
 
 class Contract:
-    """Stands for the functions of one rate, on one path."""
+    """Stands for the functions of one rate, on one path. A rate that is steady flows in every microsecond."""
 
-    def __init__(self):
+    def __init__(self, is_steady=False):
         self.moments = []
+        self.is_steady = is_steady
 
     def cuts(self):
         """Returns which functions it stands for, by a part of their names."""
@@ -37,7 +39,9 @@ class Contract:
         )
 
     def flow(self, machine, _rate, since, until):
-        in_domain = z3.And(as_term(since) >= 0, as_term(since) <= LATEST, as_term(until) >= 0, as_term(until) <= LATEST)
+        in_domain = z3.And(
+            as_term(since) >= 0, as_term(since) <= LATEST, as_term(until) >= 0, as_term(until) <= LATEST
+        )
         machine.require(in_domain, "flow is asked outside of the domain of its theorem")
         if machine.decide(until <= since):
             return (0, 0)
@@ -52,6 +56,10 @@ class Contract:
             z3.ToReal(micro) <= self._at(machine, until - rest) - self._at(machine, since),
             z3.Implies(micro < SATURATED, brought < z3.ToReal(micro) + 1),
         )
+        if self.is_steady:
+            # Sentence 7 of `flow`: a microsecond earlier it is not enough.
+            earlier = self._at(machine, until - rest - 1) - self._at(machine, since)
+            machine.solver.state(z3.Implies(micro < SATURATED, earlier < z3.ToReal(micro)))
         return (micro, rest)
 
     def reaches(self, machine, _rate, since, micro):

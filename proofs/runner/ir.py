@@ -76,7 +76,7 @@ def read_functions(path):
             if line.startswith("define"):
                 match = DEFINE.match(line)
                 name = match.group(1).strip('"')
-                parameters = [part.split()[-1] for part in split_arguments(line[match.end():])]
+                parameters = [part.split()[-1] for part in split_arguments(line[match.end() :])]
                 current = functions[name] = Function(name, parameters)
                 block = None
             elif line.startswith("}"):

@@ -1,8 +1,8 @@
 """Runs a function on symbolic integers, path by path.
 
-An integer of N bits is the mathematical integer that its bits mean when signed; one of 1 bit is a boolean. Each is a Python
-number where it is known, else a term of z3. A sum that may leave its bits is followed both ways, or is an error, as the
-theorem asks.
+An integer of N bits is the mathematical integer that its bits mean when signed; one of 1 bit is a boolean.
+Each is a Python number where it is known, else a term of z3. A sum that may leave its bits is followed both
+ways, or is an error, as the theorem asks.
 """
 
 import os
@@ -40,6 +40,8 @@ class Poison:
 
 
 POISON = Poison()
+# After so many failures a theorem is followed no further.
+ENOUGH = 3
 COMPARE = {
     "eq": lambda x, y: x == y,
     "ne": lambda x, y: x != y,
@@ -49,7 +51,7 @@ COMPARE = {
     "ge": lambda x, y: x >= y,
 }
 BITWISE = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y}
-CASTS = re.compile(rf"(\w+)((?: nneg| nuw| nsw)*) i(\d+) (\S+) to i(\d+)")
+CASTS = re.compile(r"(\w+)((?: nneg| nuw| nsw)*) i(\d+) (\S+) to i(\d+)")
 BINARY = re.compile(r"\w+(?: (?:nuw|nsw|exact|disjoint))* i(\d+) ([^,]+), (.+)")
 ICMP = re.compile(r"icmp (?:samesign )?(\w+) (\S+) ([^,]+), (.+)")
 STEP = re.compile(r"getelementptr(?: inbounds| nuw| nusw)* i(\d+), ptr ([^,]+), i64 (.+)")
@@ -110,7 +112,8 @@ class Memory:
 
     def copy(self, to, source, size):
         cells = [
-            (key[1], self.cells[key]) for key in self._overlapping(source.base, source.offset, source.offset + size)
+            (key[1], self.cells[key])
+            for key in self._overlapping(source.base, source.offset, source.offset + size)
         ]
         for key in self._overlapping(to.base, to.offset, to.offset + size):
             del self.cells[key]
@@ -135,6 +138,8 @@ class Machine:
         """Follows both ways of a condition if both are open: one in a process of its own."""
         if is_known(condition):
             return bool(condition)
+        if self.counts["failures"] >= ENOUGH:
+            raise Infeasible
         if not self.solver.may_hold(condition):
             self.solver.add(z3.Not(condition))
             return False
@@ -194,7 +199,9 @@ class Machine:
     def summed(self, value, bits, text):
         """Wraps a sum, a difference or a product, if it may wrap."""
         if self.overflow_breaks:
-            in_bits = z3.And(value >= -(1 << (bits - 1)), value < 1 << (bits - 1)) if not is_known(value) else True
+            in_bits = (
+                z3.And(value >= -(1 << (bits - 1)), value < 1 << (bits - 1)) if not is_known(value) else True
+            )
             self.require(in_bits, f"a sum leaves its bits: {text}")
         self.counts["sums"] += 1
         return self.wrapped(value, bits)
@@ -222,7 +229,7 @@ class Machine:
 
     def call(self, name, arguments):
         function = self.functions[name]
-        values = dict(zip(function.parameters, arguments))
+        values = dict(zip(function.parameters, arguments, strict=True))
         previous, label = None, function.entry
         while True:
             following = self._run_block(function.blocks[label], values, previous)
@@ -388,7 +395,7 @@ class Machine:
             return None
         if any(word in name for word in PANICS) and name not in self.functions:
             self.require(False, f"a panic: {name}")
-        arguments = [self._value(part.split()[-1], values) for part in split_arguments(text[match.end():])]
+        arguments = [self._value(part.split()[-1], values) for part in split_arguments(text[match.end() :])]
         for part, cut in self.cuts:
             if part in name:
                 return cut(self, *arguments)

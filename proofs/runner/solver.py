@@ -1,5 +1,8 @@
-"""Asks z3 about integers. Products of unknowns become unknowns of their own, of which lemmas are stated when a model has
-them wrong: every question is linear, and ends."""
+"""Asks z3 about integers.
+
+Products of unknowns become unknowns of their own, of which lemmas are stated when a model has them wrong:
+every question is linear, and ends.
+"""
 
 import time
 
@@ -7,6 +10,7 @@ import z3
 
 QUERY_MS = 20_000
 REFINEMENTS = 60
+CENTURY_US = 3_155_760_000 * 10**6
 
 
 class Undecided(Exception):
@@ -30,14 +34,14 @@ class Products:
         self.done = {}
 
     def linear(self, term):
-        """Returns the term with its products replaced. z3 numbers a term as long as it lives, so the term is kept."""
+        """Returns the term with its products replaced. Keeps it: z3 numbers a term as long as it lives."""
         key = term.get_id()
         if key not in self.done:
             self.done[key] = (term, self._formula(term))
         return self.done[key][1]
 
     def _formula(self, term):
-        """Compares side by side: as a whole, z3 would turn a product's comparison with 0 into one of its factors' signs."""
+        """Compares side by side: z3 turns a product's comparison with 0 into one of its factors' signs."""
         if z3.is_int(term):
             return self._sum(z3.simplify(term, som=True))
         children = term.children()
@@ -69,7 +73,7 @@ class Products:
         return number * self.unknowns[key][1]
 
     def lemmas(self, model):
-        """Returns what excludes the model: for each product that is wrong in it, the tangents at its point."""
+        """Returns what excludes the model: the tangents at its point of each product that is wrong in it."""
         found = []
         for factors, product in list(self.unknowns.values()):
             if len(factors) != 2:
@@ -114,7 +118,7 @@ class Solver:
     """Knows what holds on one path."""
 
     # Where the factors of a product are compared with numbers, the product is compared with their product.
-    BOUNDS = (0, 2**60, 10**18, -(10**18), 2**62, 2**64)
+    BOUNDS = (0, CENTURY_US - 1, CENTURY_US, 2**60, 10**18, -(10**18), 2**62, 2**64)
 
     def __init__(self, counts, deadline):
         self.counts, self.deadline = counts, deadline
@@ -131,7 +135,7 @@ class Solver:
         self.z3.add(*facts)
 
     def times(self, value, term):
-        """Multiplies by a term that is known to be positive, and states how the product grows with the value."""
+        """Multiplies by a term that is known to be positive. States how the product grows with the value."""
         known = self.scaled.setdefault(term.get_id(), [])
         if any(value.eq(other) for other in known):
             return value * term

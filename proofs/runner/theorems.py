@@ -1,5 +1,6 @@
 """The theorems: the function, its unknowns, and their domain."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import z3
@@ -13,6 +14,7 @@ CENTURY_S = 3_155_760_000
 LONGEST_WAIT_MS = 30 * 86_400_000
 I64 = (-(2**63), 2**63 - 1)
 U64_TERM = (1, 2**64 - 1)
+ANY_TERM = (0, 2**64 - 1)
 U128 = 2**127
 
 TIME = (0, LATEST)
@@ -26,9 +28,9 @@ class Theorem:
 
     name: str
     unknowns: dict[str, tuple[int, int]]
-    arrange: callable
+    arrange: Callable
     overflow_breaks: bool = False
-    domain: callable = lambda **unknowns: []
+    domain: Callable = lambda **unknowns: []
     function: str = ""
 
 
@@ -37,7 +39,9 @@ def with_terms(*names):
 
     def arrange(machine, **unknowns):
         machine.positive = {unknowns[name].get_id() for name in names}
-        return [machine.wrapped(value, 64) if name in names else value for name, value in unknowns.items()], ()
+        return [
+            machine.wrapped(value, 64) if name in names else value for name, value in unknowns.items()
+        ], ()
 
     return arrange
 
@@ -55,7 +59,7 @@ def scaled(machine, numerator, denominator, **others):
     return [rate, numerator, denominator, *others.values()], (("5ratio6Scaled4wide17h", terms),)
 
 
-def scene(machine, capacity, is_stored, level, refilled_at, now, **others):
+def scene(machine, capacity, is_stored, level, refilled_at, now, *, is_steady=False, **others):
     """Passes a scene whose rate is any that the contract describes."""
     rate, at = Pointer("rate", 0), lambda offset: Pointer("scene", offset)
     tag = z3.Int("kind")
@@ -64,7 +68,12 @@ def scene(machine, capacity, is_stored, level, refilled_at, now, **others):
     fields = (rate, capacity, is_stored, level, refilled_at, now)
     for index, value in enumerate(fields):
         machine.memory.store(at(8 * index), 1 if value is is_stored else 8, value)
-    return [at(0), *others.values()], Contract().cuts()
+    return [at(0), *others.values()], Contract(is_steady).cuts()
+
+
+def steady_scene(machine, **unknowns):
+    """Passes a scene whose rate flows all the time: a ratio or a decimal one."""
+    return scene(machine, **unknowns, is_steady=True)
 
 
 def any_rate(machine, **unknowns):
@@ -93,8 +102,6 @@ def within_the_clock(since, until, **_others):
     return [until - since <= LATEST]
 
 
-# With larger terms the solver does not end in minutes.
-SMALL = {"numerator": (1, 2**40), "denominator": (1, 2**40)}
 RATIO = {"numerator": U64_TERM, "denominator": U64_TERM}
 WIDE = {"numerator": (1, U128 - 1), "denominator": (1, U128 - 1)}
 SPAN = {"since": TIME, "until": TIME}
@@ -110,7 +117,18 @@ def of_sums(name, unknowns):
 
 
 THEOREMS = [
-    Theorem("flow_of_ratio", {**SMALL, **SPAN}, with_terms("numerator", "denominator"), domain=within_the_clock),
+    Theorem(
+        "ratio_is_within_bounds",
+        {"numerator": ANY_TERM, "denominator": ANY_TERM},
+        with_terms("numerator", "denominator"),
+    ),
+    Theorem("refills_of_ratio", {**RATIO, "capacity": AMOUNT}, with_terms("numerator", "denominator")),
+    Theorem(
+        "refills_of_decimal", {**WIDE, "capacity": AMOUNT}, scaled, domain=within_bounds, function="refills"
+    ),
+    Theorem(
+        "flow_of_ratio", {**RATIO, **SPAN}, with_terms("numerator", "denominator"), domain=within_the_clock
+    ),
     Theorem("reaches_of_ratio", {**RATIO, **MISSING}, with_terms("numerator", "denominator")),
     Theorem("flow_of_decimal", {**WIDE, **SPAN}, scaled, domain=within_bounds, function="flow"),
     Theorem("reaches_of_decimal", {**WIDE, **MISSING}, scaled, domain=within_bounds, function="reaches"),
@@ -122,10 +140,15 @@ THEOREMS = [
     of_scene("give_wins_nothing", {"amount": AMOUNT, **LATER}),
     of_scene("take_waits_honestly", {"cost": AMOUNT, **EARLY}),
     of_scene("take_up_to_waits_honestly", {"max": TOKENS, **EARLY}),
+    of_scene("reserve_waits_honestly", {"cost": AMOUNT, **WAIT}),
     of_scene("denied_take_changes_nothing", {"cost": AMOUNT}),
+    Theorem("take_loses_less_than_a_microsecond", {**CALL, "cost": AMOUNT}, steady_scene),
     of_sums("take_overflows_nowhere", {"cost": AMOUNT}),
     of_sums("take_up_to_overflows_nowhere", {"max": TOKENS}),
     of_sums("reserve_overflows_nowhere", {"cost": AMOUNT, **WAIT}),
     of_sums("charge_overflows_nowhere", {"amount": AMOUNT}),
     of_sums("give_overflows_nowhere", {"amount": AMOUNT}),
+    of_sums("behind_overflows_nowhere", {"cost": AMOUNT, "ahead": (0, I64[1])}),
+    of_sums("other_overflows_nowhere", {}),
+    of_sums("wait_overflows_nowhere", {"level_wanted": AMOUNT}),
 ]

@@ -6,9 +6,9 @@
 //! Two theorems, [`flow`] and [`reaches`], say what a rate does. All others use a rate only through these two sentences,
 //! so that they cover every rate for which the two are proved.
 
-use tokenbucket_core::bucket::{Bucket, Change, Limit, NoHolds, Operation, Outcome};
-use tokenbucket_core::number::MICRO_PER_TOKEN;
-use tokenbucket_core::rate::{Flow, Rate};
+use tokenbucket_core::bucket::{Bucket, Change, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO};
+use tokenbucket_core::number::{MAX_TOKENS, MICRO_PER_TOKEN};
+use tokenbucket_core::rate::{Flow, Rate, CENTURY_S};
 
 /// What a theorem finds: [`HOLDS`], [`OUTSIDE`], or the number of the sentence that is broken.
 pub type Verdict = i64;
@@ -40,6 +40,32 @@ pub fn flow_of_ratio(count: u64, period_s: u64, since_us: i64, until_us: i64) ->
 pub fn reaches_of_ratio(count: u64, period_s: u64, since_us: i64, micro: i64) -> Verdict {
     let Some(rate) = Rate::per_seconds(count, period_s) else { return OUTSIDE };
     reaches(&rate, count.into(), period_s.into(), since_us, micro)
+}
+
+/// States that `count` tokens in `period_s` seconds are a rate if and only if they are at most 10^12 tokens a second and at least
+/// one in 100 years (1).
+pub fn ratio_is_within_bounds(count: u64, period_s: u64) -> Verdict {
+    let fastest = u128::from(period_s).wrapping_mul(MAX_TOKENS.unsigned_abs().into());
+    let slowest = u128::from(count).wrapping_mul(CENTURY_S.into());
+    let is_within = period_s > 0 && u128::from(count) <= fastest && u128::from(period_s) <= slowest;
+    verdict(Rate::per_seconds(count, period_s).is_some() == is_within, 1)
+}
+
+/// States [`refills`] for `count` tokens in `period_s` seconds.
+pub fn refills_of_ratio(count: u64, period_s: u64, capacity_micro: i64) -> Verdict {
+    let Some(rate) = Rate::per_seconds(count, period_s) else { return OUTSIDE };
+    refills(&rate, count.into(), period_s.into(), capacity_micro)
+}
+
+/// States that a capacity is accepted if and only if a rate of `numerator / denominator` brings it within 100 years (1).
+pub fn refills(rate: &Rate, numerator: u128, denominator: u128, capacity_micro: i64) -> Verdict {
+    let century_us = u128::from(CENTURY_S).wrapping_mul(1_000_000);
+    let is_within = match (wide(capacity_micro).checked_mul(denominator), century_us.checked_mul(numerator)) {
+        (Some(due), Some(brought)) => due <= brought,
+        // One of the terms is within 64 bits: the product that leaves 128 is the larger one.
+        (due, _) => due.is_some(),
+    };
+    verdict(rate.refills_within_a_century(capacity_micro) == is_within, 1)
 }
 
 /// States that a flow is rate times time, rounded down to whole micro-tokens, for a rate of `numerator / denominator`:
@@ -194,6 +220,27 @@ fn is_honest(scene: &Scene<'_>, operation: Operation, needed_micro: i64, early_u
     verdict(third.decision.allowed == 0, 5)
 }
 
+/// States that a reservation replies with the wait of a take (1), is allowed only if that is at most `max_wait_ms` (2), and is
+/// denied otherwise only if its debt would be too deep (3).
+pub fn reserve_waits_honestly(scene: &Scene<'_>, cost_micro: i64, max_wait_ms: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let reserve = Operation::Reserve { cost_micro, max_wait_ms };
+    let Ok(reserved) = limit.decide(scene.stored(), reserve, scene.now_us) else { return 9 };
+    let Ok(taken) = limit.decide(scene.stored(), Operation::Take { cost_micro }, scene.now_us) else {
+        return 9;
+    };
+    let wait_ms = taken.decision.retry_after_ms;
+    if reserved.decision.retry_after_ms != wait_ms {
+        return 1;
+    }
+    let is_too_long = wait_ms < 0 || wait_ms > max_wait_ms;
+    if reserved.decision.allowed > 0 || is_too_long {
+        return verdict(reserved.decision.allowed == 0 || !is_too_long, 2);
+    }
+    let current = worth(scene, scene.stored(), scene.now_us);
+    verdict(current.micro().wrapping_sub(cost_micro) < DEEPEST_DEBT_MICRO, 3)
+}
+
 #[inline(always)]
 fn after(stored: Option<Bucket>, change: Change) -> Option<Bucket> {
     match change {
@@ -220,54 +267,94 @@ pub fn denied_take_changes_nothing(scene: &Scene<'_>, cost_micro: i64) -> Verdic
     verdict(bucket.level_micro == scene.level_micro && bucket.refilled_at_us == scene.now_us, 2)
 }
 
+/// States of a take that is allowed below the capacity: the stored moment is the first microsecond by which the stored level
+/// and the grant have flowed in (1). So a write loses less than what flows in one microsecond, for rates that flow all the time.
+pub fn take_loses_less_than_a_microsecond(scene: &Scene<'_>, cost_micro: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let Ok(outcome) = limit.decide(scene.stored(), Operation::Take { cost_micro }, scene.now_us) else {
+        return 9;
+    };
+    let Change::Store { bucket, .. } = outcome.change else { return OUTSIDE };
+    let refilled_micro = bucket.level_micro.wrapping_add(outcome.granted_micro);
+    if outcome.decision.allowed == 0 || refilled_micro >= scene.capacity_micro {
+        return OUTSIDE;
+    }
+    let since_us = scene.refilled_at_us.min(scene.now_us);
+    let flowed_micro = refilled_micro.wrapping_sub(scene.level_micro.min(scene.capacity_micro));
+    verdict(scene.rate.reaches_at_us(since_us, flowed_micro) == bucket.refilled_at_us, 1)
+}
+
 /// States [`is_conserved`] for a take.
 pub fn take_wins_nothing(scene: &Scene<'_>, cost_micro: i64, later_us: i64) -> Verdict {
-    is_conserved(scene, Operation::Take { cost_micro }, 0, later_us)
+    is_conserved(scene, Operation::Take { cost_micro }, later_us)
 }
 
 /// States [`is_conserved`] for a call that takes what there is.
 pub fn take_up_to_wins_nothing(scene: &Scene<'_>, max_tokens: i64, later_us: i64) -> Verdict {
-    is_conserved(scene, Operation::TakeUpTo { max_tokens }, 0, later_us)
+    is_conserved(scene, Operation::TakeUpTo { max_tokens }, later_us)
 }
 
 /// States [`is_conserved`] for a reservation.
 pub fn reserve_wins_nothing(scene: &Scene<'_>, cost_micro: i64, max_wait_ms: i64, later_us: i64) -> Verdict {
-    is_conserved(scene, Operation::Reserve { cost_micro, max_wait_ms }, 0, later_us)
+    is_conserved(scene, Operation::Reserve { cost_micro, max_wait_ms }, later_us)
 }
 
 /// States [`is_conserved`] for a charge.
 pub fn charge_wins_nothing(scene: &Scene<'_>, amount_micro: i64, later_us: i64) -> Verdict {
-    is_conserved(scene, Operation::Charge { amount_micro }, 0, later_us)
+    is_conserved(scene, Operation::Charge { amount_micro }, later_us)
 }
 
 /// States [`is_conserved`] for a refund.
 pub fn give_wins_nothing(scene: &Scene<'_>, amount_micro: i64, later_us: i64) -> Verdict {
-    is_conserved(scene, Operation::Give { amount_micro }, amount_micro, later_us)
+    is_conserved(scene, Operation::Give { amount_micro }, later_us)
 }
 
 /// States one step of "grants never exceed capacity plus refill plus refunds". A bucket's worth at a later moment is its
 /// level, at most the capacity, and what flows until then. The step's grant and the worth after it are at most the worth
 /// before it and what was given (1); what is stored is a bucket that loads (2), not above the capacity if the call was
 /// allowed (3) and not in the future (4); a take never ends in debt (5); at most a micro-token is lost (6), unless the
-/// capacity cuts the level.
+/// capacity cuts the level; the outcome counts what the reply grants (7).
 #[inline(always)]
-fn is_conserved(scene: &Scene<'_>, operation: Operation, given_micro: i64, later_us: i64) -> Verdict {
+fn is_conserved(scene: &Scene<'_>, operation: Operation, later_us: i64) -> Verdict {
     let Some(limit) = scene.limit() else { return OUTSIDE };
     let before = worth(scene, scene.stored(), later_us);
     if later_us < scene.now_us || before.flow_micro == SATURATED {
         return OUTSIDE;
     }
     let Ok(outcome) = limit.decide(scene.stored(), operation, scene.now_us) else { return HOLDS };
+    let (granted_micro, given_micro) = moved(operation, &outcome);
+    if outcome.granted_micro != granted_micro {
+        return 7;
+    }
     let stored = after(scene.stored(), outcome.change);
-    let after = worth(scene, stored, later_us).micro().wrapping_add(outcome.granted_micro);
-    if after > before.micro().wrapping_add(given_micro) {
+    let after = worth(scene, stored, later_us).micro().wrapping_add(granted_micro);
+    let due = before.micro().wrapping_add(given_micro);
+    if after > due {
         return 1;
     }
-    let Change::Store { bucket, .. } = outcome.change else { return HOLDS };
-    keeps_bounds(scene, operation, &outcome, bucket).unwrap_or_else(|| {
-        let is_cut = bucket.level_micro.wrapping_add(outcome.granted_micro) >= scene.capacity_micro;
-        verdict(is_cut || given_micro > 0 || after >= before.micro().wrapping_sub(1), 6)
-    })
+    if let Change::Store { bucket, .. } = outcome.change {
+        if let Some(broken) = keeps_bounds(scene, operation, &outcome, bucket) {
+            return broken;
+        }
+    }
+    let current = worth(scene, scene.stored(), scene.now_us);
+    let is_cut = current.micro().wrapping_add(given_micro) >= scene.capacity_micro;
+    verdict(is_cut || after >= due.wrapping_sub(1), 6)
+}
+
+/// Returns what an operation takes out of the bucket by its reply, and what it gives.
+#[inline(always)]
+fn moved(operation: Operation, outcome: &Outcome) -> (i64, i64) {
+    let allowed = outcome.decision.allowed;
+    match operation {
+        Operation::Take { cost_micro } | Operation::Reserve { cost_micro, .. } if allowed > 0 => {
+            (cost_micro, 0)
+        }
+        Operation::Take { .. } | Operation::Reserve { .. } => (0, 0),
+        Operation::TakeUpTo { .. } => (allowed.wrapping_mul(MICRO_PER_TOKEN), 0),
+        Operation::Charge { amount_micro } => (amount_micro, 0),
+        Operation::Give { amount_micro } => (0, amount_micro),
+    }
 }
 
 /// Returns the sentence about the stored bucket that is broken, if one is.
@@ -341,14 +428,31 @@ pub fn give_overflows_nowhere(scene: &Scene<'_>, amount_micro: i64) -> Verdict {
     decide(scene, Operation::Give { amount_micro })
 }
 
-/// Denies a call behind waiting calls, and looks how long the bucket takes to a level, for a property that no sum
-/// overflows: it is not proved.
-pub fn waiting_overflows_nowhere(scene: &Scene<'_>, cost_micro: i64, ahead_micro: i64) -> Verdict {
+/// States that a call behind waiting calls is denied, and for a while at least if at all (1), for the theorem that no sum
+/// overflows.
+pub fn behind_overflows_nowhere(scene: &Scene<'_>, cost_micro: i64, ahead_micro: i64) -> Verdict {
     let Some(limit) = scene.limit() else { return OUTSIDE };
-    let behind = limit.denied_behind(scene.stored(), NoHolds, cost_micro, ahead_micro, scene.now_us);
-    let other = limit.denied_by_another(scene.stored(), NoHolds, scene.now_us);
-    let wait_us = limit.wait_us(scene.stored(), cost_micro, scene.now_us);
-    verdict(behind.decision.allowed == 0 && other.decision.allowed == 1 && wait_us >= 0, 1)
+    let outcome = limit.denied_behind(scene.stored(), NoHolds, cost_micro, ahead_micro, scene.now_us);
+    let decision = outcome.decision;
+    let is_wait = decision.retry_after_ms == -1 || decision.retry_after_ms >= 1;
+    verdict(decision.allowed == 0 && is_wait && decision.retry_after_ms < SATURATED, 1)
+}
+
+/// States that a bucket which allows its part of a denied call says so (1), for the theorem that no sum overflows.
+pub fn other_overflows_nowhere(scene: &Scene<'_>) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let decision = limit.denied_by_another(scene.stored(), NoHolds, scene.now_us).decision;
+    verdict(decision.allowed == 1 && decision.retry_after_ms == 0, 1)
+}
+
+/// States that the time to a level is neither negative nor endless (1), for the theorem that no sum overflows.
+pub fn wait_overflows_nowhere(scene: &Scene<'_>, level_micro: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let wait_us = limit.wait_us(scene.stored(), level_micro, scene.now_us);
+    if wait_us < 0 {
+        return 1;
+    }
+    verdict(wait_us <= SATURATED, 1)
 }
 
 /// States that a decision is made (a charge alone may be refused), its grant is not negative, and its waits are within

@@ -14,6 +14,7 @@ mod requests;
 mod scenario;
 mod sequences;
 mod split;
+mod states;
 mod strategies;
 mod theorems;
 mod top;

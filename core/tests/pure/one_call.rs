@@ -120,6 +120,10 @@ proptest! {
         let all = Operation::Take { cost_micro: limit.capacity_micro() };
         let is_reset_honest = is_honest(&limit, stored, all, now_us, told.reset_after_ms);
         prop_assert!(is_reset_honest, "reset: {:?}", told);
+        if told.allowed == 0 && told.retry_after_ms >= 0 {
+            let wait_us = limit.module().wait_us(stored, operation.needed_micro(), now_us);
+            prop_assert_eq!((wait_us + 999) / 1000, told.retry_after_ms);
+        }
         let again = match operation {
             Operation::Take { .. } | Operation::TakeUpTo { .. } if told.allowed == 0 => operation,
             Operation::Charge { .. } => take(0),

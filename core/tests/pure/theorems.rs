@@ -100,6 +100,12 @@ proptest! {
     #![proptest_config(super::config(16))]
 
     #[test]
+    fn a_rate_and_a_limit_are_within_bounds((count, period_s) in terms(), capacity_micro in amounts()) {
+        prop_assert!(is_kept(of_core::ratio_is_within_bounds(count, period_s)));
+        prop_assert!(is_kept(of_core::refills_of_ratio(count, period_s, capacity_micro)));
+    }
+
+    #[test]
     fn a_flow_is_rate_times_time((count, period_s) in terms(), since_us in times(), until_us in times()) {
         prop_assert!(is_kept(of_core::flow_of_ratio(count, period_s, since_us, until_us)));
     }
@@ -119,6 +125,7 @@ proptest! {
         let (rate, denominator) = (rate.unwrap(), 10u128.pow(exponent.unsigned_abs()));
         prop_assert!(is_kept(of_core::flow(&rate, mantissa.into(), denominator, since_us, until_us)));
         prop_assert!(is_kept(of_core::reaches(&rate, mantissa.into(), denominator, since_us, micro)));
+        prop_assert!(is_kept(of_core::refills(&rate, mantissa.into(), denominator, micro)));
     }
 
     #[test]
@@ -142,7 +149,12 @@ proptest! {
     fn a_wait_is_honest(call in calls(), early_us in prop_oneof![Just(1000), times().prop_map(|us| us.max(1000))]) {
         prop_assert!(is_kept(of_core::take_waits_honestly(&call.scene(), call.amount_micro, early_us)));
         prop_assert!(is_kept(of_core::take_up_to_waits_honestly(&call.scene(), call.tokens, early_us)));
+        let Call { amount_micro, max_wait_ms, .. } = call;
+        prop_assert!(is_kept(of_core::reserve_waits_honestly(&call.scene(), amount_micro, max_wait_ms)));
         prop_assert!(is_kept(of_core::denied_take_changes_nothing(&call.scene(), call.amount_micro)));
+        if !matches!(call.rate, Rate::Calendar(_)) {
+            prop_assert!(is_kept(of_core::take_loses_less_than_a_microsecond(&call.scene(), call.amount_micro)));
+        }
     }
 
     #[test]
@@ -154,6 +166,8 @@ proptest! {
         prop_assert!(is_kept(of_core::reserve_overflows_nowhere(&scene, amount_micro, max_wait_ms)));
         prop_assert!(is_kept(of_core::charge_overflows_nowhere(&scene, amount_micro)));
         prop_assert!(is_kept(of_core::give_overflows_nowhere(&scene, amount_micro)));
-        prop_assert!(is_kept(of_core::waiting_overflows_nowhere(&scene, amount_micro, ahead_micro)));
+        prop_assert!(is_kept(of_core::behind_overflows_nowhere(&scene, amount_micro, ahead_micro)));
+        prop_assert!(is_kept(of_core::other_overflows_nowhere(&scene)));
+        prop_assert!(is_kept(of_core::wait_overflows_nowhere(&scene, amount_micro)));
     }
 }

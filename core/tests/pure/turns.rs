@@ -1,5 +1,4 @@
-//! Whose turn it is among calls that wait: random calls, clocks and disconnects, every short sequence, and how often a queue of
-//! a thousand asks.
+//! Whose turn it is among calls that wait: random calls, clocks and disconnects, and how often a queue of a thousand asks.
 
 use super::model::MILLION;
 use super::waiting::{Name, Part, Server, World, TTL_US};
@@ -7,15 +6,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use tokenbucket_core::bucket::{Limit, Operation};
-use tokenbucket_core::queue::{Arrival, Queue};
+use tokenbucket_core::queue::Queue;
 use tokenbucket_core::rate::Rate;
 
-fn limit(tokens: i64, rate: &str) -> Limit {
+pub fn limit(tokens: i64, rate: &str) -> Limit {
     let rate = Rate::parse(rate.as_bytes());
     rate.map_or(Limit::pool(tokens * MILLION), |rate| Limit::new(tokens * MILLION, rate).unwrap())
 }
 
-fn part(key: &[u8], limit: Limit, wanted_micro: i64, id: Option<u8>) -> Part {
+pub fn part(key: &[u8], limit: Limit, wanted_micro: i64, id: Option<u8>) -> Part {
     Part { key: key.into(), limit, wanted_micro, id: id.map(|id| [id].into()) }
 }
 
@@ -230,104 +229,6 @@ fn a_hold_that_can_no_longer_grow_keeps_nobody() {
     assert_eq!(queue.next_served(&mut world), large, "it is denied");
     queue.leave(large.unwrap());
     assert_eq!(queue.next_served(&mut world), small);
-}
-
-/// Three clients at a bucket that refills one token a second and a pool, both of two tokens.
-#[derive(Clone, Default)]
-struct Clients {
-    server: Server,
-    waits: [Option<Arrival>; 3],
-    /// How many of them have called.
-    known: usize,
-}
-
-impl Clients {
-    /// Everything that can happen next. Clients that have not called yet are all the same.
-    fn nexts(&self) -> Vec<Next> {
-        let clients = 0..3.min(self.known + 1);
-        let of = |client: usize| {
-            let wants = (1..9).map(|wants| (wants / 3, wants % 3));
-            let calls = wants.flat_map(move |(tokens, slots)| {
-                let kinds = if tokens == 0 { vec![true] } else { vec![true, false] };
-                kinds.into_iter().map(move |is_hold| Next::Call { client, tokens, slots, is_hold })
-            });
-            let is_idle = self.waits[client].is_none();
-            calls.filter(move |_| is_idle).chain([Next::End { client }])
-        };
-        clients.flat_map(of).chain([Next::Give, Next::Second]).collect()
-    }
-
-    fn make(&mut self, next: Next) {
-        let (a, b) = (limit(2, "1"), limit(2, "0"));
-        match next {
-            Next::Call { client, tokens, slots, is_hold } => {
-                let id = Some(client as u8);
-                let of_a = part(b"a", a, tokens * MILLION, id.filter(|_| is_hold));
-                let parts = [of_a, part(b"b", b, slots * MILLION, id)];
-                self.known = self.known.max(client + 1);
-                self.waits[client] = self.server.call(0, &parts, Some(3 * MILLION)).1;
-            }
-            Next::End { client } => match self.waits[client] {
-                Some(arrival) => self.server.disconnect(arrival),
-                None => [(b"a", a), (b"b", b)]
-                    .into_iter()
-                    .for_each(|(key, limit)| self.server.settle(0, &part(key, limit, 0, Some(client as u8)))),
-            },
-            Next::Give => self.server.give(0, &part(b"a", a, 0, None), MILLION),
-            Next::Second => self.server.sleep(MILLION),
-        }
-        let waits = |arrival: &Arrival| self.server.waiting.0.iter().any(|call| call.arrival == *arrival);
-        self.waits = self.waits.map(|arrival| arrival.filter(waits));
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Next {
-    /// So many tokens of the bucket, also as a hold, and so many slots of the pool.
-    Call {
-        client: usize,
-        tokens: i64,
-        slots: i64,
-        is_hold: bool,
-    },
-    /// A client that waits goes away. One that does not settles its holds.
-    End {
-        client: usize,
-    },
-    Give,
-    Second,
-}
-
-/// Tries all sequences of so many more. Returns how many there are.
-fn try_all(clients: &Clients, more: usize, made: &mut Vec<Next>) -> usize {
-    let mut count = 1;
-    for next in clients.nexts().into_iter().filter(|_| more > 0) {
-        made.push(next);
-        let mut clients = clients.clone();
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| clients.make(next)));
-        assert!(outcome.is_ok(), "after {made:?}");
-        count += try_all(&clients, more - 1, made);
-        made.pop();
-    }
-    if more == 0 {
-        clients.clone().server.close();
-    }
-    count
-}
-
-/// How many events of a sequence `make test-pure` tries; `make test-turns` tries one more.
-const EVENTS: usize = 4;
-
-#[test]
-fn every_short_sequence_is_served_as_the_model_says() {
-    let count = try_all(&Clients::default(), EVENTS, &mut Vec::new());
-    assert!(count > 100_000, "{count} sequences are not all");
-}
-
-#[test]
-#[ignore = "takes minutes: make test-turns"]
-fn every_sequence_of_one_event_more_is_served_as_the_model_says() {
-    try_all(&Clients::default(), EVENTS + 1, &mut Vec::new());
 }
 
 /// Calls that wait for a bucket that all of them want and for one of their own.

@@ -60,6 +60,19 @@ impl World {
             .is_ok_and(|it| it.decision.allowed > 0)
     }
 
+    /// Returns all that a call can find of the bucket of a part, with times as seen from now: the level and the age of its last
+    /// refill after a charge of one micro-token, and the holds that have not ended.
+    pub fn outlook(&self, db: Db, part: &Part) -> (i64, i64, Vec<Hold>) {
+        let (bucket, holds) = self.find(db, &part.key);
+        let charge = Operation::Charge { amount_micro: 1 };
+        let charged =
+            part.limit.decide_with(bucket, holds, charge, self.now_us).map(|outcome| outcome.change);
+        let Ok(Change::Store { bucket, .. }) = charged else { unreachable!("it is not as deep in debt") };
+        let outstanding = holds.iter().filter(|hold| hold.ends_at_us > self.now_us).cloned();
+        let left = outstanding.map(|hold| Hold { ends_at_us: hold.ends_at_us - self.now_us, ..hold });
+        (bucket.level_micro, self.now_us - bucket.refilled_at_us, left.collect())
+    }
+
     /// Sets the hold of a part to what it wants, or ends it.
     pub fn change_hold(&mut self, db: Db, part: &Part, ttl_us: Option<i64>) -> bool {
         let (now_us, id, amount_micro) = (self.now_us, part.id.as_ref().unwrap(), part.wanted_micro);
