@@ -25,6 +25,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tokenbucket_client::{Limit, Limiter, Options, Server};
 use tokenbucket_gate::messages::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 use tokio::net::TcpListener;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -37,6 +38,8 @@ const ENVOYS_TIMEOUT: Duration = Duration::from_millis(20);
 const IN_FLIGHT: [usize; 3] = [1, 16, 64];
 /// The gate's place among the callees.
 const GATE: usize = 3;
+const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
 const CONFIG: &str = "domain: bench\ndescriptors:\n  - key: user\n    rate_limit: {unit: second, requests_per_unit: 4294967295}\n";
 
 /// A service that does less than the gate.
@@ -147,28 +150,27 @@ impl Callee {
             Self::Redis(limiter) => assert!(limiter.take(user, 1).await.unwrap().allowed),
             Self::Leases(channel) => {
                 let RateLimitRequest { domain, descriptors, .. } = request(user);
-                let (again, descriptors_again) = (domain.clone(), descriptors.clone());
                 let asked = ReserveRequest { domain, descriptors, amount: 1, ttl: None };
-                let reserved: ReserveResponse = ask(channel, "Reserve", asked).await;
+                let reserved: ReserveResponse = ask(channel, RESERVE, asked).await;
                 assert_eq!(reserved.code, i32::from(Code::Ok));
-                let (domain, descriptors) = (again, descriptors_again);
+                let RateLimitRequest { domain, descriptors, .. } = request(user);
                 let reservation_id = reserved.reservation_id;
                 let used = CommitRequest { domain, descriptors, reservation_id, actual_amount: 1 };
-                let committed: CommitResponse = ask(channel, "Commit", used).await;
+                let committed: CommitResponse = ask(channel, COMMIT, used).await;
                 assert!(committed.reservation_released);
             }
         }
     }
 }
 
-async fn ask<A, R>(channel: &Channel, method: &str, asked: A) -> R
+async fn ask<A, R>(channel: &Channel, path: &'static str, asked: A) -> R
 where
     A: prost::Message + Send + Sync + 'static,
     R: prost::Message + Default + Send + Sync + 'static,
 {
-    let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}").parse().unwrap();
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     grpc.ready().await.unwrap();
+    let path = PathAndQuery::from_static(path);
     grpc.unary(Request::new(asked), path, tonic_prost::ProstCodec::default()).await.unwrap().into_inner()
 }
 

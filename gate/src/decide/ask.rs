@@ -1,7 +1,6 @@
 //! Sends the calls of a request.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -9,7 +8,6 @@ use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share}
 
 use super::plan::{Call, Kind, Part, Plan};
 use super::reservation::Reservation;
-use crate::limits::Rule;
 use crate::to_the_end::ToTheEnd;
 
 /// What Redis replied to one call.
@@ -105,38 +103,32 @@ pub(super) fn of(limiter: &Limiter, part: &Part) -> Limiter {
 
 /// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
 pub(super) async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
-    let (limiter, bucket) = (of(limiter, part), part.bucket.clone());
-    ToTheEnd::new(charge(limiter, bucket, part.cost, Arc::clone(&part.rule))).await
+    ToTheEnd::new(charge(of(limiter, part), part.clone())).await
 }
 
 /// Charges as much of the cost as leaves at most one unit's worth of debt: proxies also report denied requests, and their
 /// callers may choose the cost.
-async fn charge(limiter: Limiter, bucket: String, cost: u64, rule: Arc<Rule>) -> Result<Decision, Error> {
-    let decision = limiter.reserve(&bucket, cost, Duration::from_millis(rule.unit_ms)).await?;
+async fn charge(limiter: Limiter, part: Part) -> Result<Decision, Error> {
+    let Part { rule, bucket, cost } = &part;
+    let decision = limiter.reserve(bucket, *cost, Duration::from_millis(rule.unit_ms)).await?;
     let within_bound = decision.remaining.saturating_add_unsigned(rule.most_debt);
-    let charged = cost.min(u64::try_from(within_bound).unwrap_or(0));
+    let charged = u64::try_from(within_bound).unwrap_or(0).min(*cost);
     if decision.allowed || decision.degraded || charged == 0 {
         return Ok(decision);
     }
-    let mut decision = limiter.charge(&bucket, charged).await?;
+    let mut decision = limiter.charge(bucket, charged).await?;
     // Others charged since the first reply.
-    bound_debt(&limiter, &bucket, &rule, charged, decision.remaining).await?;
+    bound_debt(&limiter, &part, charged, decision.remaining).await?;
     // The counters take all of the cost for charged.
     decision.remaining = decision.remaining.saturating_sub_unsigned(cost - charged);
     Ok(decision)
 }
 
 /// Gives back what was charged beyond one unit's worth of debt.
-pub(super) async fn bound_debt(
-    limiter: &Limiter,
-    bucket: &str,
-    rule: &Rule,
-    charged: u64,
-    left: i64,
-) -> Result<(), Error> {
-    let excess = left.saturating_add_unsigned(rule.most_debt).min(0).unsigned_abs().min(charged);
+pub(super) async fn bound_debt(limiter: &Limiter, part: &Part, charged: u64, left: i64) -> Result<(), Error> {
+    let excess = left.saturating_add_unsigned(part.rule.most_debt).min(0).unsigned_abs().min(charged);
     if excess > 0 {
-        limiter.give(bucket, excess).await?;
+        of(limiter, part).give(&part.bucket, excess).await?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokenbucket_client::{Decision, Error, JointDecision, Limiter};
 use tokio::sync::Semaphore;
 
-use super::ask::{bound_debt, of, pay, shares};
+use super::ask::{bound_debt, pay, shares};
 use super::plan::{Call, Part};
 use super::recent::Recent;
 use super::reservation::Reservation;
@@ -139,8 +139,7 @@ impl Commits {
             let Sent::Settled(decisions) = sent else { continue };
             for (part, decision) in call.parts.iter().zip(decisions) {
                 if decision.allowed {
-                    let limiter = of(&self.limiter, part);
-                    bound_debt(&limiter, &part.bucket, &part.rule, part.cost, decision.remaining).await?;
+                    bound_debt(&self.limiter, part, part.cost, decision.remaining).await?;
                 } else if part.cost > 0 {
                     pay(&self.limiter, part).await?;
                 }

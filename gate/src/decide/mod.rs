@@ -257,7 +257,8 @@ impl Decider {
             found = limits.map_or_else(Vec::new, |limits| find(limits, &request));
         }
         if actual_amount > 0 {
-            self.answer((Way::Reports, Some(actual_amount)), found, &request).await?;
+            // Boxed: seldom needed, and large.
+            Box::pin(self.answer((Way::Reports, Some(actual_amount)), found, &request)).await?;
         }
         Ok(false)
     }

@@ -54,6 +54,7 @@ pub(super) struct Call {
 }
 
 /// One bucket of a call.
+#[derive(Clone)]
 pub(super) struct Part {
     pub(super) rule: Arc<Rule>,
     /// Without the prefix.

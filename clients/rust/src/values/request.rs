@@ -250,7 +250,8 @@ impl Request {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
         }
-        let mut command = Cmd::with_capacity(WORDS, BYTES);
+        let several = self.before.as_ref().map_or(0, |_| self.buckets.len());
+        let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
         if let Some(before) = &self.before {
             command.arg(self.buckets.len()).arg(before);
