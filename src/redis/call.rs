@@ -2,7 +2,6 @@
 
 use super::api::{context_flags, server};
 use super::clock::now_us;
-use super::spec::Keys;
 use redis_module::raw;
 use std::borrow::Borrow;
 use std::ffi::{c_int, c_long, CStr, CString};
@@ -78,16 +77,6 @@ pub(crate) struct Decisions {
     pub(crate) binding: Decision,
     /// That of each bucket.
     pub(crate) each: Vec<Decision>,
-}
-
-impl Decisions {
-    /// Replies as a command with these keys does.
-    pub(crate) fn reply(&self, call: &Call, keys: Keys) {
-        match keys {
-            Keys::EveryFourth { .. } => call.reply_decisions(self),
-            _ => call.reply_decision(&self.binding),
-        }
-    }
 }
 
 /// A command being executed on behalf of a client.

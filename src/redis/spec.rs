@@ -1,6 +1,6 @@
 //! What a command is: what it does with a call, and its description in the terms of the server's own table.
 
-use super::call::Call;
+use super::call::{Call, Decisions};
 use std::ffi::CStr;
 use std::fmt;
 use tokenbucket_core::error::Refusal;
@@ -56,6 +56,14 @@ impl Spec {
     pub(super) fn syntax(&self) -> String {
         let name = self.name.to_string_lossy().to_ascii_uppercase();
         format!("{name} {}", Arguments(self.arguments))
+    }
+
+    /// Replies what is decided of a call of this command.
+    pub(crate) fn reply(&self, call: &Call, decisions: &Decisions) {
+        match self.keys {
+            Keys::EveryFourth { .. } => call.reply_decisions(decisions),
+            _ => call.reply_decision(&decisions.binding),
+        }
     }
 }
 

@@ -33,7 +33,7 @@ pub(in crate::command) fn run_or_wait<'call>(
         (parts, verdict) = open(call, &requests, Access::Write)?;
     }
     let binding = commit(&call, &mut parts, verdict, Replication::CallOrEffect);
-    decisions(binding, &parts).reply(&call, spec.keys);
+    spec.reply(&call, &decisions(binding, &parts));
     Ok(())
 }
 

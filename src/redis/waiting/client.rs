@@ -188,7 +188,7 @@ unsafe extern "C" fn on_end(
     });
     let call = Call::resumed(context, now_us);
     match answer {
-        Some(Answer::Decided(decisions)) => decisions.reply(&call, client.spec.keys),
+        Some(Answer::Decided(decisions)) => client.spec.reply(&call, &decisions),
         Some(Answer::Error(line)) => call.reply_error(&line),
         None => {}
     }
