@@ -38,13 +38,15 @@ pub(super) enum End {
 
 /// A reservation and what was used.
 pub(super) struct Commit {
-    pub(super) reservation: Reservation,
-    pub(super) used: u64,
+    reservation: Reservation,
+    used: u64,
     /// The buckets, with what is charged.
-    pub(super) calls: Vec<Call>,
-    pub(super) counters: Arc<OfReservations>,
+    calls: Vec<Call>,
+    counters: Arc<OfReservations>,
+    /// Says that a hold of it was there.
+    was_there: bool,
     /// Says that Redis may have ended it already.
-    pub(super) may_be_done: bool,
+    may_be_done: bool,
 }
 
 /// Sends commits; clones share what they know.
@@ -80,33 +82,33 @@ impl Commits {
             return Ok(End::EndedBefore);
         }
         let sent = self.send(&commit).await.inspect_err(|_| self.ended.remove(&reservation))?;
-        let was_there = sent.iter().any(Sent::was_there);
-        let is_all_sent = !sent.iter().any(|sent| matches!(sent, Sent::Unsent { .. }));
-        if was_there {
-            self.finish(&commit, &sent).await?;
-            commit.count_released();
-        }
-        if is_all_sent {
+        self.conclude(&mut commit, &sent).await?;
+        if commit.calls.is_empty() {
             let is_over = reservation.time_left().is_none();
-            return Ok(match (was_there, is_over) {
+            return Ok(match (commit.was_there, is_over) {
                 (true, _) => End::Released,
                 (false, true) => End::Expired,
                 // Its holds cannot have expired: another gate has ended them, or Redis has lost them.
                 (false, false) => End::EndedBefore,
             });
         }
-        commit.may_be_done = sent.iter().any(Sent::may_be_done);
-        let mut sent = sent.into_iter();
-        let (mut unsent, mut failure) = (Vec::new(), None);
-        for call in std::mem::take(&mut commit.calls) {
-            if let Some(Sent::Unsent { failure: one, .. }) = sent.next() {
-                failure = failure.or(one);
-                unsent.push(call);
+        self.send_again(commit);
+        sent.into_iter().find_map(Sent::into_failure).map_or(Ok(End::Unsent), Err)
+    }
+
+    /// Does what follows from the replies, and leaves the calls to the commit that have none.
+    async fn conclude(&self, commit: &mut Commit, sent: &[Sent]) -> Result<(), Error> {
+        commit.may_be_done |= sent.iter().any(Sent::may_be_done);
+        if sent.iter().any(Sent::was_there) {
+            self.finish(commit, sent).await?;
+            if !commit.was_there {
+                commit.count_released();
             }
+            commit.was_there = true;
         }
-        commit.calls = unsent;
-        self.send_again(commit, was_there);
-        failure.map_or(Ok(End::Unsent), Err)
+        let mut sent = sent.iter();
+        commit.calls.retain(|_| matches!(sent.next(), Some(Sent::Unsent { .. })));
+        Ok(())
     }
 
     async fn send(&self, commit: &Commit) -> Result<Vec<Sent>, Error> {
@@ -149,14 +151,14 @@ impl Commits {
     }
 
     /// Sends the calls again in the background until the reservation is over, if there is memory for them.
-    fn send_again(&self, mut commit: Commit, was_there: bool) {
+    fn send_again(&self, mut commit: Commit) {
         let commits = self.clone();
         let Ok(room) = self.room.clone().try_acquire_many_owned(kib(&commit.calls)) else {
             self.lose(&commit);
             return;
         };
         tokio::spawn(async move {
-            if commits.send_until_over(&mut commit, was_there).await {
+            if commits.send_until_over(&mut commit).await {
                 add(&commit.counters.commits_sent_again, 1);
             } else {
                 commits.lose(&commit);
@@ -173,26 +175,18 @@ impl Commits {
         }
     }
 
-    async fn send_until_over(&self, commit: &mut Commit, mut was_there: bool) -> bool {
+    async fn send_until_over(&self, commit: &mut Commit) -> bool {
         let mut pause = FIRST_PAUSE;
         while let Some(left) = commit.reservation.time_left() {
             tokio::time::sleep(pause.min(left)).await;
-            let sent = match self.send(commit).await {
-                Ok(sent) => sent,
-                Err(error) => return refused(&error),
+            let concluded = match self.send(commit).await {
+                Ok(sent) => self.conclude(commit, &sent).await,
+                Err(error) => Err(error),
             };
-            commit.may_be_done |= sent.iter().any(Sent::may_be_done);
-            if sent.iter().any(Sent::was_there) {
-                if let Err(error) = self.finish(commit, &sent).await {
-                    return refused(&error);
-                }
-                if !was_there {
-                    commit.count_released();
-                }
-                was_there = true;
+            if let Err(error) = concluded {
+                log::warn!("a commit was not sent again: {error}");
+                return false;
             }
-            let mut sent = sent.into_iter();
-            commit.calls.retain(|_| matches!(sent.next(), Some(Sent::Unsent { .. })));
             if commit.calls.is_empty() {
                 return true;
             }
@@ -202,14 +196,16 @@ impl Commits {
     }
 }
 
-fn refused(error: &Error) -> bool {
-    log::warn!("a commit was not sent again: {error}");
-    false
-}
-
 impl Sent {
     fn was_there(&self) -> bool {
         matches!(self, Self::Settled(decisions) if decisions.iter().any(|decision| decision.allowed))
+    }
+
+    fn into_failure(self) -> Option<Error> {
+        match self {
+            Self::Unsent { failure, .. } => failure,
+            Self::Settled(_) => None,
+        }
     }
 
     fn may_be_done(&self) -> bool {
@@ -218,6 +214,15 @@ impl Sent {
 }
 
 impl Commit {
+    pub(super) fn new(
+        reservation: Reservation,
+        used: u64,
+        calls: Vec<Call>,
+        counters: Arc<OfReservations>,
+    ) -> Self {
+        Self { reservation, used, calls, counters, was_there: false, may_be_done: false }
+    }
+
     fn count_released(&self) {
         let (held, used) = (self.reservation.amount, self.used);
         add(&self.counters.committed, used);

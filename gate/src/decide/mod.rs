@@ -244,7 +244,7 @@ impl Decider {
             let Plan { calls, .. } = Plan::new(&request, found, &terms);
             let counters = self.counters.of_reservations(&request.domain);
             let used = actual_amount.min(MOST_HITS);
-            let commit = Commit { reservation, used, calls, counters: counters.clone(), may_be_done: false };
+            let commit = Commit::new(reservation, used, calls, counters.clone());
             match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
                 End::Released => return Ok(true),
                 End::EndedBefore => return Ok(false),

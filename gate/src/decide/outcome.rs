@@ -16,7 +16,7 @@ pub(super) struct Outcome<'a> {
     pub(super) left_before: Option<i64>,
     /// Whether its hits were taken or charged.
     pub(super) is_taken: bool,
-    /// Whether its hits are no demand: given back, or asked about and there.
+    /// Says that its hits are no demand: they are given back, or were only asked about and are there.
     pub(super) is_uncounted: bool,
 }
 
