@@ -206,7 +206,7 @@ pub fn ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> T {
     try_ask(node, words).expect("an answer")
 }
 
-/// The same of a node that may cut the connection, as one that Sentinel promotes does.
+/// Asks a node that may cut the connection: Sentinel does so to a server that it promotes.
 pub fn try_ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> redis::RedisResult<T> {
     let mut command = redis::Cmd::new();
     command.arg(words).query(&mut node.connection())

@@ -16,7 +16,7 @@ pub(in crate::command) struct Part<'request, 'call> {
     pub(in crate::command) key: BucketKey<'call>,
     /// What was planned, and what came of it once it is stored.
     pub(super) plan: Plan,
-    /// Whether a hold was set or ended.
+    /// Says that a hold was set or ended.
     changes_hold: bool,
     /// What was written, if anything was.
     pub(super) written: Option<Written>,
@@ -173,7 +173,7 @@ pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error>
 pub(super) struct Stored<'request, 'call> {
     pub(super) request: &'request Request<'call>,
     pub(super) outcome: Outcome,
-    /// Whether a hold was set or ended.
+    /// Says that a hold was set or ended.
     pub(super) changes_hold: bool,
 }
 

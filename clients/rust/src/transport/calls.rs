@@ -53,7 +53,7 @@ pub(crate) enum Answer {
 pub(super) struct Call<'a> {
     pub(super) request: &'a Request,
     pub(super) by: By<'a>,
-    /// Whether to send it again if the connection breaks.
+    /// Says that it may be sent again if the connection breaks.
     pub(super) may_repeat: bool,
     pub(super) is_probe: bool,
     /// Until when it may wait in the server, if it waits.

@@ -19,8 +19,8 @@ use crate::values::request::Request;
 const LATE_WITHIN: Duration = Duration::from_secs(60);
 /// In this time a server that is back executes what it had received before.
 const EXECUTED_WITHIN: Duration = Duration::from_secs(1);
-/// After this time a call that waits is told again to leave, and then after twice the time: it or its reply may be on the
-/// way.
+/// How long after the first request to end a wait the second is sent; the third comes after twice the time. The first may
+/// overtake the call.
 const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// What is given back is sent so often while the server is away: for ten minutes.
 const MOST_TRIES: u32 = 1200;

@@ -297,7 +297,7 @@ impl Request {
         }
     }
 
-    /// Whether there is something to give back if it was granted.
+    /// Returns whether a grant of it has something to give back.
     pub(crate) fn takes(&self) -> bool {
         matches!(self.operation, "TB.TAKE" | "TB.TAKEUPTO" | "TB.RESERVE" | "TB.MTAKE" | "TB.MHOLD")
     }
