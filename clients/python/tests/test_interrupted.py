@@ -42,12 +42,13 @@ class SoftTimeLimit(Exception):
 def interrupting(kind: type[BaseException]) -> Iterator[Any]:
     """Gives a function that raises the error in this thread, so many seconds later.
 
-    Not where the caller has its decision, nor where the driver writes: there it closes the connection.
+    Not where the caller has its decision, nor where the driver writes: there it closes the connection. Nor
+    where the driver ends, as Python swallows what is raised there.
     """
 
     def interrupt(_: int, frame: Any) -> None:
         names = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
-        if names & {"exchange", "wait"} and "send_packed_command" not in names:
+        if names & {"exchange", "wait"} and not names & {"send_packed_command", "__del__"}:
             raise kind
         signal.setitimer(signal.ITIMER_REAL, 0.0001)
 

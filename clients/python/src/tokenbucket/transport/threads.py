@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from ..values.errors import ReplyError, TokenBucketError, Unanswered, is_callers_fault, why_not_connected
 from .call import Call, Steps
@@ -82,8 +82,9 @@ class Transport:
 
     def begin_anew(self) -> None:
         self._idle: deque[Connection] = deque()
-        self._counted: WeakSet[Connection] = WeakSet()
-        """Those that are open, but for those by which calls wait in the server."""
+        self._counted: set[ref[Connection]] = set()
+        """Those that are open, but for those by which calls wait in the server. No WeakSet: Python swallows
+        what a signal raises in its callbacks."""
         self._waiters: deque[Any] = deque()
         self._connecting: set[object] = set()
         self._generation = 0
@@ -113,7 +114,7 @@ class Transport:
             if call.once:
                 self._try(call)
             if call.until is not None:
-                self._counted.discard(call.by)
+                self._counted.discard(ref(call.by))
             self._write(call.by, call.to_send())
             self._read(call.by, call)
             return call.reply
@@ -140,14 +141,14 @@ class Transport:
         if call.is_answered or not call.sent:
             call.is_over = True
             if call.until is not None:
-                self._counted.add(connection)
+                self._counted.add(ref(connection))
             self._release(connection)
         elif connection.is_broken:
             call.is_over = True
             self._close(connection)
             self._leave(call)
         else:
-            self._counted.discard(connection)
+            self._counted.discard(ref(connection))
             # Not by threading.Thread, whose start waits.
             _thread.start_new_thread(self._finish, (connection, call))
 
@@ -161,7 +162,7 @@ class Transport:
         except Exception:
             connection.close()
         else:
-            self._counted.add(connection)
+            self._counted.add(ref(connection))
             self._release(connection)
         call.is_over = True
         self._leave(call)
@@ -299,7 +300,7 @@ class Transport:
                     self._waiters.append(waiter)
                 with contextlib.suppress(IndexError):
                     return self._idle.pop()
-                if self._failure is not failure and not self._counted:
+                if self._failure is not failure and not self._count():
                     assert self._failure is not None
                     raise why_not_connected(self._failure, node.name)
                 if node.circuit.is_away and not asks_anyway:
@@ -317,7 +318,7 @@ class Transport:
                     self._waiters.remove(waiter)
 
     def _begin_connecting(self) -> None:
-        room = MOST_CONNECTIONS - len(self._counted)
+        room = MOST_CONNECTIONS - self._count()
         if len(self._connecting) < min(len(self._waiters), _MOST_CONNECTING, room):
             one = object()
             self._connecting.add(one)
@@ -333,12 +334,12 @@ class Transport:
             if raw is not None:
                 raw.disconnect()
             self._failure = error
-            if not self._counted and not is_callers_fault(error):
+            if not self._count() and not is_callers_fault(error):
                 node.circuit.failed(error)
             self._wake(len(self._waiters))
         else:
             connection = Connection(raw, generation)
-            self._counted.add(connection)
+            self._counted.add(ref(connection))
             node.last_heard = connection.heard_at
             node.connected()
             self._release(connection)
@@ -350,7 +351,7 @@ class Transport:
         if (
             connection.is_broken
             or connection.generation != self._generation
-            or len(self._counted) > MOST_CONNECTIONS
+            or len(self._counted) > MOST_CONNECTIONS < self._count()
         ):
             self._close(connection)
         else:
@@ -362,6 +363,13 @@ class Transport:
             with contextlib.suppress(IndexError):
                 self._waiters.popleft().release()
 
+    def _count(self) -> int:
+        """Returns how many are open, without those that their callers left behind."""
+        for one in tuple(self._counted):
+            if one() is None:
+                self._counted.discard(one)
+        return len(self._counted)
+
     def _close(self, connection: Connection) -> None:
-        self._counted.discard(connection)
+        self._counted.discard(ref(connection))
         connection.close()
