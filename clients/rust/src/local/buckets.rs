@@ -14,13 +14,15 @@ use tokenbucket_core::request::{self, Request};
 const MOST_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// The commands that limiters send, as their errors show them.
-const SYNTAX: [&str; 9] = [
+const SYNTAX: [&str; 11] = [
     "TB.TAKE key capacity rate [cost]",
     "TB.PEEK key capacity rate [cost]",
     "TB.TAKEUPTO key capacity rate max",
     "TB.RESERVE key capacity rate cost max_wait_ms",
     "TB.CHARGE key capacity rate amount",
     "TB.GIVE key capacity rate amount",
+    "TB.HOLD key capacity rate amount ttl_ms id",
+    "TB.SETTLE key capacity rate id used",
     "TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]",
     "TB.MHOLD numkeys ttl_ms id key capacity rate amount [key capacity rate amount ...]",
     "TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]",
@@ -82,6 +84,8 @@ impl Buckets {
             "TB.RESERVE" => request::reserve(arguments)?,
             "TB.CHARGE" => request::charge(arguments)?,
             "TB.GIVE" => request::give(arguments)?,
+            "TB.HOLD" => request::hold(arguments)?,
+            "TB.SETTLE" => request::settle(arguments)?,
             _ => request::take(arguments)?,
         };
         let plan = self.plan(&request)?;

@@ -71,7 +71,9 @@ impl Transport {
         let (mut may_repeat, mut lost) = (request.is_repeatable(), LateGrant::none());
         if let Some((node, reply)) = self.send_plainly(request, now) {
             match reply.heard().await {
-                Err(Failure::Unanswered(Why::Broken(_), late)) => (may_repeat, lost) = (false, late),
+                Err(Failure::Unanswered(Why::Broken(_), late)) if may_repeat => {
+                    (may_repeat, lost) = (false, late);
+                }
                 // Another connection, or a moment later, may do.
                 Err(failure) if failure.has_code("READONLY") || failure.has_code("TRYAGAIN") => {}
                 result => return self.conclude(node.clone(), result, request),
@@ -88,7 +90,8 @@ impl Transport {
     /// little of what threads share.
     fn send_plainly<'a>(&'a self, request: &'a Request, now: Duration) -> Option<(&'a Arc<Node>, Reply<'a>)> {
         let node = self.single().filter(|node| !node.is_away())?;
-        if self.0.fallback == Fallback::Script {
+        let may_be_cut = !request.is_repeatable() && is_idle(node, now);
+        if may_be_cut || self.0.fallback == Fallback::Script {
             return None;
         }
         let mut connection = node.connections.live()?;
@@ -271,8 +274,7 @@ impl Transport {
 
     /// Pings over a connection that was idle: what must happen once would be lost if it was cut.
     async fn try_connection(&self, node: &Arc<Node>) -> Result<(), Failure> {
-        let is_idle = self.clock().now().saturating_sub(node.heard()) > IDLE;
-        if !is_idle || node.connections.live().is_none() {
+        if !is_idle(node, self.clock().now()) || node.connections.live().is_none() {
             return Ok(());
         }
         match self.ping(node).await {
@@ -282,4 +284,8 @@ impl Transport {
             Some(failure) => Err(failure),
         }
     }
+}
+
+fn is_idle(node: &Node, now: Duration) -> bool {
+    now.saturating_sub(node.heard()) > IDLE
 }

@@ -132,9 +132,9 @@ impl JointDecision {
 impl FromRedisValue for JointDecision {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(mut fields) = value else { return Err("the reply is not an array".into()) };
-        let each = fields.pop().unwrap_or(Value::Nil);
+        let each = fields.pop_if(|last| matches!(last, Value::Array(_)));
         let binding = Decision::from_redis_value(Value::Array(fields))?;
-        Ok(Self { binding, each: Vec::from_redis_value(each)? })
+        Ok(Self { binding, each: each.map_or_else(|| Ok(vec![binding]), Vec::from_redis_value)? })
     }
 }
 

@@ -90,7 +90,8 @@ impl ToRedisArgs for Amount {
 pub(crate) struct Request {
     /// `TB.TAKE`.
     operation: &'static str,
-    /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold.
+    /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold. Those of one bucket come last, or before
+    /// what was used.
     before: Option<Vec<String>>,
     /// Most requests have one.
     buckets: Few<Bucket>,
@@ -180,19 +181,18 @@ impl Request {
         }
     }
 
-    /// The command that it is, if it is one of the module that may be sent again.
+    /// The command that it is, if it is one of the module.
     pub(crate) fn to_plain(&self) -> Option<Cmd> {
-        let is_plain = self.is_repeatable() && self.is_of_the_module() && !self.with_peek;
-        is_plain.then(|| self.to_command(self.operation))
+        let is_plain = self.is_of_the_module() && !self.with_peek;
+        is_plain.then(|| self.to_command(self.name()))
     }
 
     /// The commands that it is, for one write.
     pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
-        let own = |operation| match by {
-            By::Module => self.to_command(operation),
-            By::Script(sha) => self.to_script(operation, sha),
-        };
-        let mut commands = vec![own(self.operation)];
+        let mut commands = vec![match by {
+            By::Module => self.to_command(self.name()),
+            By::Script(sha) => self.to_script(sha),
+        }];
         if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
             let words = [Some(1.into()), None];
             let peek = Self::one("TB.PEEK", bucket.key.clone(), &bucket.limit, words);
@@ -218,7 +218,7 @@ impl Request {
     /// a call is unblocked that they keep back because they are paused.
     pub(crate) fn to_nothing(&self) -> Cmd {
         let mut nothing = redis::cmd(&self.waiting_name());
-        match self.operation {
+        match self.name() {
             "TB.MTAKE" => nothing.arg(&[1, 0]).arg(self.key()).arg(&[0, 1, 0]),
             "TB.MHOLD" => nothing.arg(&[1, 1]).arg("none").arg(0).arg(self.key()).arg(&[0, 0, 0]),
             "TB.HOLD" => nothing.arg(self.key()).arg(&[0, 0, 0, 1]).arg("none").arg(0),
@@ -229,7 +229,17 @@ impl Request {
 
     /// `TB.BTAKE` of `TB.TAKE`.
     fn waiting_name(&self) -> String {
-        format!("TB.B{}", without_prefix(self.operation))
+        format!("TB.B{}", without_prefix(self.name()))
+    }
+
+    /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
+    fn name(&self) -> &'static str {
+        match (self.operation, self.buckets.len()) {
+            ("TB.MTAKE", 1) => "TB.TAKE",
+            ("TB.MHOLD", 1) => "TB.HOLD",
+            ("TB.MSETTLE", 1) => "TB.SETTLE",
+            (operation, _) => operation,
+        }
     }
 
     /// Reads the reply.
@@ -253,19 +263,28 @@ impl Request {
         let several = self.before.as_ref().map_or(0, |_| self.buckets.len());
         let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
-        if let Some(before) = &self.before {
-            command.arg(self.buckets.len()).arg(before);
+        let before = self.before.as_deref().unwrap_or_default();
+        let (is_joint, is_settle) = (self.before.is_some() && several != 1, operation == "TB.SETTLE");
+        if is_joint {
+            command.arg(several).arg(before);
         }
         for bucket in self.buckets.iter() {
             command.arg(&bucket.key);
             bucket.write_limit(&mut command);
+            if is_settle {
+                command.arg(before);
+            }
+            bucket.write_words(&mut command);
+        }
+        if !is_joint && !is_settle {
+            command.arg(before);
         }
         command
     }
 
     /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
-    fn to_script(&self, operation: &str, sha: &str) -> Cmd {
-        if operation == "DEL" {
+    fn to_script(&self, sha: &str) -> Cmd {
+        if self.operation == "DEL" {
             return redis::cmd("DEL").arg(self.script_key()).take();
         }
         let mut command = redis::cmd("EVALSHA");
@@ -273,8 +292,11 @@ impl Request {
         for bucket in self.buckets.iter() {
             command.arg(script_key(&bucket.key));
         }
-        command.arg(without_prefix(operation));
-        self.buckets.iter().for_each(|bucket| bucket.write_limit(&mut command));
+        command.arg(without_prefix(self.operation));
+        for bucket in self.buckets.iter() {
+            bucket.write_limit(&mut command);
+            bucket.write_words(&mut command);
+        }
         command
     }
 
@@ -319,6 +341,9 @@ impl Request {
 impl Bucket {
     fn write_limit(&self, command: &mut Cmd) {
         command.arg(self.limit.capacity()).arg(self.limit.rate());
+    }
+
+    fn write_words(&self, command: &mut Cmd) {
         for word in self.words.iter().flatten() {
             command.arg(word);
         }

@@ -58,7 +58,7 @@ async fn a_hold_granted_after_the_timeout_is_settled() {
     server.signal("STOP");
     assert!(matches!(limiter.hold("a", 1, LONG).await, Err(Error::Denied(_))));
     server.signal("CONT");
-    executed(&server, "tb.mhold").await;
+    executed(&server, "tb.hold").await;
     full(&server, "0").await;
 }
 
@@ -71,7 +71,7 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     let hold = limiter.hold("a", 1, LONG).await.unwrap();
     assert!(hold.decision().binding.degraded);
     server.signal("CONT");
-    executed(&server, "tb.mhold").await;
+    executed(&server, "tb.hold").await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let words = ["TB.PEEK", "tb:a", "1", "0", "0"];
     assert_eq!(ask::<Vec<i64>>(&server, &words)[1], 0, "it is still at work");
@@ -91,7 +91,7 @@ async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
     assert!(matches!(brief.hold("a", 1, LONG).await, Err(Error::Denied(_))));
     first.settle().await.unwrap();
     for stall in [500, 2500] {
-        let before = calls(&server, "tb.bmhold");
+        let before = calls(&server, "tb.bhold");
         server.signal("STOP");
         let waits = waits.clone();
         let call = tokio::spawn(async move { waits.hold("a", 1, LONG).await.map(drop) });
@@ -99,7 +99,7 @@ async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
         call.abort();
         tokio::time::sleep(Duration::from_millis(stall)).await;
         server.signal("CONT");
-        wait_for("the late call", SOON, async || calls(&server, "tb.bmhold") > before).await;
+        wait_for("the late call", SOON, async || calls(&server, "tb.bhold") > before).await;
         full(&server, "0").await;
         wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
         assert!(brief.hold("b", 1, LONG).await.is_ok(), "a connection for the next");
