@@ -113,7 +113,7 @@ impl<'a> Answered<'a> {
     /// Returns whether the bucket holds what the request costs.
     fn can_ever_pass(&self) -> bool {
         let cost = self.descriptor.hits_addend.as_ref().map_or(1, |hits| hits.value);
-        self.matched.rule.limit.capacity().parse().is_ok_and(|capacity: f64| capacity >= cost as f64)
+        self.matched.rule.capacity >= cost as f64
     }
 
     /// Returns the name of the limit, or the keys of its descriptor; in the characters that a quoted string of a

@@ -58,7 +58,7 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
         (Kind::PayAfterwards, [part]) => pay(limiter, part).await.map(Answer::One),
         (Kind::Peek, [part]) => of(limiter, part).peek(&part.bucket, part.cost).await.map(Answer::One),
         (Kind::Hold(lease), parts) => {
-            let id = lease.reservation.to_string();
+            let id = lease.reservation.id();
             limiter.hold_as(&id, &shares(parts), lease.ttl).await.map(Answer::All)
         }
         (_, parts) => {
@@ -79,7 +79,7 @@ fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> Jo
         let mut decision = Decision::default();
         (decision.allowed, decision.remembered) = (true, true);
         // Casts of floats saturate.
-        decision.remaining = part.rule.limit.capacity().parse().map_or(0, |tokens: f64| tokens as i64);
+        decision.remaining = part.rule.capacity as i64;
         decision
     };
     let remembered =
@@ -197,7 +197,7 @@ impl Sent<'_> {
     fn release(&self, reservation: Reservation) {
         let unused = |part: &Part| Share::new(&*part.bucket, &part.rule.limit, 0_u32);
         let (limiter, parts) = (self.limiter.clone(), self.call.parts.iter().map(unused).collect::<Vec<_>>());
-        in_background(async move { limiter.settle_as(&reservation.to_string(), &parts).await.map(|_| ()) });
+        in_background(async move { limiter.settle_as(&reservation.id(), &parts).await.map(|_| ()) });
     }
 }
 

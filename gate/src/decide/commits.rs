@@ -112,7 +112,7 @@ impl Commits {
     }
 
     async fn send(&self, commit: &Commit) -> Result<Vec<Sent>, Error> {
-        let id = commit.reservation.to_string();
+        let id = commit.reservation.id();
         if let [call] = commit.calls.as_slice() {
             return Ok(vec![self.settle(&id, &call.parts).await?]);
         }

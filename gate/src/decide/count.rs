@@ -31,7 +31,7 @@ pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
 
 /// Returns how many of the hits `within` the limit are beyond `NEAR_LIMIT_RATIO` of it, when so much was `left`.
 fn near(outcome: &Outcome<'_>, left: u64, within: u64, near_limit_ratio: f64) -> u64 {
-    let capacity: f32 = outcome.asked.rule.limit.capacity().parse().unwrap_or(0.0);
+    let capacity = outcome.asked.rule.capacity as f32;
     let far = (capacity * near_limit_ratio as f32).floor();
     // Casts of floats saturate.
     let near = (capacity.floor() - far) as u64;

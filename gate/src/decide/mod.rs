@@ -223,7 +223,7 @@ impl Decider {
             ask::undo(&self.limiter, &plan.calls, answers);
         } else if answers.iter().any(|answer| answer.binding().allowed && !answer.binding().degraded) {
             add(&self.counters.of_reservations(&request.domain).reserved, reservation.amount);
-            reserved.reservation_id = reservation.to_string();
+            reserved.reservation_id = reservation.id();
         }
         Ok(reserved)
     }

@@ -204,12 +204,8 @@ fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
 /// Returns the most that one reservation holds of a bucket: a part of the capacity, and at least one token.
 pub(super) fn most_held(rule: &Rule, policy: &Policy) -> u64 {
     // Casts of floats saturate.
-    let part = (capacity(rule) * policy.reservation_max_fraction) as u64;
+    let part = (rule.capacity * policy.reservation_max_fraction) as u64;
     part.clamp(1, MOST_HITS)
-}
-
-fn capacity(rule: &Rule) -> f64 {
-    rule.limit.capacity().parse().unwrap_or(0.0)
 }
 
 impl Terms<'_> {
@@ -218,7 +214,7 @@ impl Terms<'_> {
         match self.way {
             Way::Holds(_) => most_held(rule, self.policy),
             // What is charged beyond the hold makes no more debt than a report.
-            Way::Settles => (capacity(rule) as u64).saturating_add(rule.most_debt).min(MOST_HITS),
+            Way::Settles => (rule.capacity as u64).saturating_add(rule.most_debt).min(MOST_HITS),
             _ => MOST_HITS,
         }
     }

@@ -1,6 +1,5 @@
 //! Names reservations.
 
-use std::fmt;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
@@ -8,12 +7,15 @@ use tokio_rustls::rustls::crypto::{ring, SecureRandom};
 
 use crate::messages;
 
+/// What an id says: the random number, the end and the amount.
+const BYTES: usize = 32;
+
 static RANDOM: LazyLock<&dyn SecureRandom> = LazyLock::new(|| ring::default_provider().secure_random);
 
 /// A reservation: the id of its holds, which says all that another gate needs to end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Reservation {
-    random: u128,
+    random: [u8; 16],
     /// Unix milliseconds.
     ends_at_ms: u64,
     /// The most that it asks of one bucket.
@@ -26,32 +28,32 @@ impl Reservation {
         let mut random = [0; 16];
         RANDOM.fill(&mut random).ok()?;
         let ends_at_ms = now_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-        Some(Self { random: u128::from_le_bytes(random), ends_at_ms, amount })
+        Some(Self { random, ends_at_ms, amount })
     }
 
     /// Reads an id; `None` if no gate has made it.
     pub(super) fn parse(id: &str) -> Option<Self> {
-        let (random, rest) = id.split_once('-')?;
-        let (ends_at, amount) = rest.split_once('-')?;
-        let one = Self {
-            random: u128::from_str_radix(random, 16).ok()?,
-            ends_at_ms: u64::from_str_radix(ends_at, 16).ok()?,
-            amount: u64::from_str_radix(amount, 16).ok()?,
-        };
-        // One way to write it.
-        (one.to_string() == id).then_some(one)
+        let mut bytes = [0; BYTES];
+        hex::decode_to_slice(id, &mut bytes).ok()?;
+        let (random, rest) = bytes.split_first_chunk()?;
+        let (ends_at_ms, amount) = rest.split_first_chunk()?;
+        let number = u64::from_be_bytes;
+        Some(Self {
+            random: *random,
+            ends_at_ms: number(*ends_at_ms),
+            amount: number(amount.try_into().ok()?),
+        })
+    }
+
+    /// Returns the id.
+    pub(super) fn id(&self) -> String {
+        let (ends_at_ms, amount) = (self.ends_at_ms.to_be_bytes(), self.amount.to_be_bytes());
+        hex::encode([self.random.as_slice(), &ends_at_ms, &amount].concat())
     }
 
     /// Returns how long its holds last; nothing once they have ended.
     pub(super) fn time_left(&self) -> Option<Duration> {
         self.ends_at_ms.checked_sub(now_ms()).filter(|ms| *ms > 0).map(Duration::from_millis)
-    }
-}
-
-impl fmt::Display for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { random, ends_at_ms, amount } = self;
-        write!(f, "{random:032x}-{ends_at_ms:x}-{amount:x}")
     }
 }
 

@@ -1,7 +1,5 @@
 //! Names of buckets: unambiguous whatever keys and values contain, and with a hash tag.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest, Sha256};
 
 /// Longer names are cut and hashed.
@@ -97,7 +95,5 @@ fn beginning(text: &str) -> &str {
 }
 
 fn hash(text: &str, name: &mut String) {
-    for byte in Sha256::digest(text) {
-        let _ = write!(name, "{byte:02x}"); // Writing to a String cannot fail.
-    }
+    name.push_str(&hex::encode(Sha256::digest(text)));
 }

@@ -13,6 +13,8 @@ pub struct Rule {
     /// The bucket: `requests_per_unit: 3, unit: minute` is `3 3/m`. Of `requests_per_unit: 0` it is `0 1/m`, which denies
     /// every cost above 0.
     pub limit: Limit,
+    /// Tokens of the limit, to count with.
+    pub capacity: f64,
     /// What replies say about it.
     pub current: CurrentLimit,
     /// Milliseconds of its unit, or of what a single token takes if that is longer: how long a debt may last.
@@ -47,6 +49,7 @@ impl Rule {
     pub(super) fn of(terms: Terms) -> Self {
         let Terms { limit, current, unit_ms, most_debt } = terms;
         Self {
+            capacity: limit.capacity().parse().unwrap_or(0.0),
             limit,
             current,
             unit_ms,
