@@ -224,7 +224,7 @@ impl Commit {
     }
 
     fn count_released(&self) {
-        let (held, used) = (self.reservation.amount, self.used);
+        let (held, used) = (self.reservation.amount(), self.used);
         add(&self.counters.committed, used);
         add(&self.counters.underestimated, used.saturating_sub(held));
         add(&self.counters.overestimated, held.saturating_sub(used));

@@ -222,7 +222,7 @@ impl Decider {
         if reserved.code() != Code::Ok {
             ask::undo(&self.limiter, &plan.calls, answers);
         } else if answers.iter().any(|answer| answer.binding().allowed && !answer.binding().degraded) {
-            add(&self.counters.of_reservations(&request.domain).reserved, reservation.amount);
+            add(&self.counters.of_reservations(&request.domain).reserved, reservation.amount());
             reserved.reservation_id = reservation.id();
         }
         Ok(reserved)
@@ -252,7 +252,7 @@ impl Decider {
                     add(&self.counters.redis_errors, 1);
                     return Ok(false);
                 }
-                End::Expired => add(&counters.expired, reservation.amount),
+                End::Expired => add(&counters.expired, reservation.amount()),
             }
             found = limits.map_or_else(Vec::new, |limits| find(limits, &request));
         }

@@ -7,53 +7,46 @@ use tokio_rustls::rustls::crypto::{ring, SecureRandom};
 
 use crate::messages;
 
-/// What an id says: the random number, the end and the amount.
-const BYTES: usize = 32;
-
 static RANDOM: LazyLock<&dyn SecureRandom> = LazyLock::new(|| ring::default_provider().secure_random);
 
-/// A reservation: the id of its holds, which says all that another gate needs to end it.
+/// A reservation: the id of its holds, which says all that another gate needs to end it. Two random numbers, the end in Unix
+/// milliseconds, and the amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Reservation {
-    random: [u8; 16],
-    /// Unix milliseconds.
-    ends_at_ms: u64,
-    /// The most that it asks of one bucket.
-    pub(super) amount: u64,
-}
+pub(super) struct Reservation([[u8; 8]; 4]);
 
 impl Reservation {
     /// Makes one of this amount that ends after `ttl`; `None` without random numbers.
     pub(super) fn new(amount: u64, ttl: Duration) -> Option<Self> {
-        let mut random = [0; 16];
-        RANDOM.fill(&mut random).ok()?;
+        let mut random = [[0; 8]; 2];
+        RANDOM.fill(random.as_flattened_mut()).ok()?;
+        let [first, second] = random;
         let ends_at_ms = now_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-        Some(Self { random, ends_at_ms, amount })
+        Some(Self([first, second, ends_at_ms.to_be_bytes(), amount.to_be_bytes()]))
     }
 
     /// Reads an id; `None` if no gate has made it.
     pub(super) fn parse(id: &str) -> Option<Self> {
-        let mut bytes = [0; BYTES];
-        hex::decode_to_slice(id, &mut bytes).ok()?;
-        let (random, rest) = bytes.split_first_chunk()?;
-        let (ends_at_ms, amount) = rest.split_first_chunk()?;
-        let number = u64::from_be_bytes;
-        Some(Self {
-            random: *random,
-            ends_at_ms: number(*ends_at_ms),
-            amount: number(amount.try_into().ok()?),
-        })
+        let mut numbers = [[0; 8]; 4];
+        const_hex::decode_to_slice(id, numbers.as_flattened_mut()).ok()?;
+        Some(Self(numbers))
     }
 
     /// Returns the id.
     pub(super) fn id(&self) -> String {
-        let (ends_at_ms, amount) = (self.ends_at_ms.to_be_bytes(), self.amount.to_be_bytes());
-        hex::encode([self.random.as_slice(), &ends_at_ms, &amount].concat())
+        const_hex::encode(self.0.as_flattened())
+    }
+
+    /// Returns the most that it asks of one bucket.
+    pub(super) fn amount(&self) -> u64 {
+        let [.., amount] = self.0;
+        u64::from_be_bytes(amount)
     }
 
     /// Returns how long its holds last; nothing once they have ended.
     pub(super) fn time_left(&self) -> Option<Duration> {
-        self.ends_at_ms.checked_sub(now_ms()).filter(|ms| *ms > 0).map(Duration::from_millis)
+        let [.., ends_at_ms, _] = self.0;
+        let left_ms = u64::from_be_bytes(ends_at_ms).checked_sub(now_ms())?;
+        Some(left_ms).filter(|ms| *ms > 0).map(Duration::from_millis)
     }
 }
 

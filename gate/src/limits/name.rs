@@ -95,5 +95,5 @@ fn beginning(text: &str) -> &str {
 }
 
 fn hash(text: &str, name: &mut String) {
-    name.push_str(&hex::encode(Sha256::digest(text)));
+    name.push_str(&const_hex::encode(Sha256::digest(text)));
 }
