@@ -1,7 +1,7 @@
 //! The server's functions. They are found at run time, by name, when the module is loaded.
 
 use redis_module::{raw, Context, RedisValue};
-use std::ffi::{c_void, CStr};
+use std::ffi::{c_int, c_void, CStr};
 use tokenbucket_core::cast::unsigned_32;
 
 /// A function of the server, one that `required!` names: naming another does not compile.
@@ -116,6 +116,18 @@ required! {
 pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
     // SAFETY: the server gave the caller this context, which is valid for the time of the call.
     unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
+}
+
+/// Returns the number of the selected database of a context that is valid.
+pub(super) fn selected_db(context: *mut raw::RedisModuleCtx) -> c_int {
+    // SAFETY: as above.
+    unsafe { server!(RedisModule_GetSelectedDb)(context) }
+}
+
+/// Selects a database, unless it no longer exists.
+pub(super) fn select_db(context: *mut raw::RedisModuleCtx, db: c_int) {
+    // SAFETY: as above.
+    unsafe { server!(RedisModule_SelectDb)(context, db) };
 }
 
 /// Returns a setting of the server, as `CONFIG GET` replies it; `None` where it has none of that name.

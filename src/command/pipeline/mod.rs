@@ -6,16 +6,13 @@ mod part;
 mod turn;
 
 pub(super) use part::Part;
-use part::Stored;
+use part::{Request, Stored};
 pub(super) use turn::run_or_wait;
 
-use crate::redis::{counters, replicate, waiting, Access, Argument, BucketKey, Call, Decisions, Replication};
+use crate::redis::{counters, replicate, waiting, Access, BucketKey, Call, Decisions, Replication};
 use tokenbucket_core::bucket::{Decision, Operation, Outcome, NEVER_MS};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::request::{self, Wanted};
-
-/// What a call wants of one bucket, by the arguments that the server passed.
-type Request<'call> = request::Request<Argument<'call>>;
+use tokenbucket_core::request::Wanted;
 
 /// Decides on one bucket, changes it, and replies.
 ///

@@ -1,6 +1,5 @@
 //! One bucket of a call: planned, then stored.
 
-use super::Request;
 use crate::redis::{announce_denial, counters, denies_on_oom, waiting, Argument, BucketKey, Call, MAX_HOLDS};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome, NEVER_MS};
@@ -8,7 +7,10 @@ use tokenbucket_core::effect::{Effect, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Holds, Plan};
-use tokenbucket_core::request::Wanted;
+use tokenbucket_core::request::{self, Wanted};
+
+/// What a call wants of one bucket, by the arguments that the server passed.
+pub(super) type Request<'call> = request::Request<Argument<'call>>;
 
 /// What a call wants of one bucket, and will do to it. Its key is open until it is stored.
 pub(in crate::command) struct Part<'request, 'call> {

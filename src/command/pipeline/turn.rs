@@ -3,7 +3,8 @@
 //! They decide as the commands without the B. What would be denied is parked by [`waiting`] with its requests, and
 //! comes back here when it is the call's turn, or its time is over.
 
-use super::{commit, decisions, open, store, Request, Verdict};
+use super::part::Request;
+use super::{commit, decisions, open, store, Verdict};
 use crate::redis::spec::Spec;
 use crate::redis::waiting::{self, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};

@@ -3,7 +3,8 @@
 use super::super::call::Argument;
 use super::super::clock::system_now_us;
 use super::super::data_type::Unlink;
-use super::{is_any, timer, with_calls, CALLS};
+use super::calls::{is_any, with_calls, CALLS};
+use super::timer;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};

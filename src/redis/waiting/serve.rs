@@ -1,15 +1,16 @@
 //! Serving the calls whose turn it is: around the module's own write commands, and by its timer.
 
-use super::super::api::{context_flags, replication_info, server, server_setting, subscribe};
+use super::super::api::{
+    context_flags, replication_info, select_db, selected_db, server, server_setting, subscribe,
+};
+use super::super::call::Call;
 use super::super::clock::{now_us, system_now_us};
 use super::super::info;
+use super::calls::{is_any, with_calls, CONTEXT};
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
-use super::slots::is_ours;
 use super::timer::{self, arm, tells_of_keys, POLL_US};
 use super::turn::Turn;
-use super::{is_any, select_db, selected_db, with_calls, CONTEXT};
-use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
@@ -135,7 +136,7 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     let Some(client) = expected(client(arrival), HAS_CLIENT) else {
         return with_calls(|calls| calls.queue.leave(arrival));
     };
-    if !is_ours(context, client) {
+    if !client.is_ours(context) {
         return with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(POLL_US)));
     }
     match client.grant(context, now_us) {
@@ -228,7 +229,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
     if let Some(client) = client {
         info::counters().wait_ended(false);
         let moved = || Answer::Error(SLOT_MOVED.to_owned());
-        let answer = is_ours(context, client).then(|| client.deny(context, now_us)).flatten();
+        let answer = client.is_ours(context).then(|| client.deny(context, now_us)).flatten();
         finish(arrival, answer.unwrap_or_else(moved));
     }
     true
@@ -237,7 +238,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
 /// Ends the waits for slots that are not served here any more, on a server that does not do so itself.
 fn end_moved(context: *mut raw::RedisModuleCtx) {
     for arrival in arrivals() {
-        if client(arrival).is_some_and(|client| !is_ours(context, client)) {
+        if client(arrival).is_some_and(|client| !client.is_ours(context)) {
             finish(arrival, Answer::Error(SLOT_MOVED.to_owned()));
         }
     }

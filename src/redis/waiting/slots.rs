@@ -2,17 +2,17 @@
 
 use super::super::api::{context_flags, server};
 use super::super::call::OwnedString;
-use super::client::Client;
-use super::select_db;
 use redis_module::{raw, Context, RedisValue};
 
-/// Returns whether a call can be decided here: its slot is ours, and none of its keys has moved ahead of it.
-pub(super) fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
-    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
-        return true;
-    }
-    select_db(context, client.db);
-    client.keys().all(|key| is_served(context, key)) || (client.is_asking && is_imported(context, client))
+/// Returns whether a call on `keys` can be decided here: their slot is ours, and none of them has moved ahead of it.
+pub(super) fn are_ours<'key>(
+    context: *mut raw::RedisModuleCtx,
+    keys: impl Iterator<Item = &'key OwnedString> + Clone,
+    is_asking: bool,
+) -> bool {
+    let is_cluster = context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
+    let are_served = || keys.clone().all(|key| is_served(context, key));
+    !is_cluster || are_served() || (is_asking && keys.clone().take(1).any(|key| is_imported(context, key)))
 }
 
 /// Returns whether a client of a cluster asks a node that does not own the slot yet (`ASKING`).
@@ -32,11 +32,10 @@ fn is_served(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
     }
 }
 
-/// Returns whether the slot of a call is still being imported here. Only a client that sent `ASKING` waits for that, so
+/// Returns whether the slot of a key is still being imported here. Only a client that sent `ASKING` waits for that, so
 /// this may cost as much as a `CLUSTER NODES`.
-fn is_imported(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
+fn is_imported(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
     let ask = |arguments: &[&[u8]]| Context::new(context).call("CLUSTER", arguments).ok();
-    let Some(key) = client.keys().next() else { return false };
     let Some(RedisValue::Integer(slot)) = ask(&[b"KEYSLOT", key.as_ref()]) else { return false };
     let Some(RedisValue::SimpleString(nodes)) = ask(&[b"NODES"]) else { return false };
     // `[93-<-` and the node that it comes from, on our own line.

@@ -1,7 +1,7 @@
 //! The one timer of the calls that wait.
 
 use super::super::api::server;
-use super::{is_any, with_calls, CONTEXT};
+use super::calls::{is_any, with_calls, CONTEXT};
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;

@@ -1,8 +1,8 @@
 //! What the queue asks of the buckets, during one turn.
 
+use super::super::api::select_db;
 use super::super::call::{Call, OwnedString};
 use super::super::key::{Access, BucketKey};
-use super::select_db;
 use redis_module::raw;
 use std::time::{Duration, Instant};
 use tokenbucket_core::queue::{Db, Levels, Seen};
