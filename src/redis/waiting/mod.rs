@@ -1,16 +1,16 @@
 //! Calls that wait their turn in the server.
 //!
-//! The [`Queue`] of the core says whose turn it is. This is the server's side: clients that are blocked ([`client`], [`block`]),
-//! and when they are served ([`serve`]): before and after each write command of the module, and by one timer for all.
+//! The [`Queue`] of the core decides which call is next. This is the server's side: blocked clients ([`client`], [`block`]),
+//! and serving them ([`serve`]) before and after each write command of the module, and by one timer for all.
 //!
 //! # What servers need
 //!
-//! - A client is blocked on a key in the slot of its call, without a time-out of the server's, and is served by `UnblockClient`. Blocked
-//!   otherwise, a client that is served in the turn in which its time is over gets no reply (6.0 to 7.0), or ends the
-//!   server (7.2.4); and no version sends it elsewhere when its slot moves.
-//! - Nothing is written from the callbacks of a key that goes: the write would stand before the `DEL` in the stream of
-//!   replicas. They mark the bucket, and a timer serves.
-//! - Nothing is written by the timer while clients are paused: that ends the server.
+//! - A client is blocked on a key in the slot of its call, without the server's timeout, and is served by `UnblockClient`.
+//!   Otherwise a client that is served in the turn in which it times out gets no reply (6.0 to 7.0), or crashes the
+//!   server (7.2.4); and no version redirects it when its slot moves.
+//! - The callbacks of a removed key write nothing: replicas would receive the write before the `DEL`. They mark the bucket,
+//!   and the timer serves.
+//! - The timer writes nothing while clients are paused: that crashes the server.
 
 mod block;
 mod calls;
@@ -39,7 +39,7 @@ use client::Client;
 use redis_module::raw;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::error::Error;
-use tokenbucket_core::queue::{Db, Part, Queue};
+use tokenbucket_core::queue::{Db, Queue};
 use tokenbucket_core::request::Request;
 
 /// Returns whether a call may wait: not in a transaction, a script, or on a replica.
@@ -60,7 +60,7 @@ pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Lets a call wait for at most `max_wait_ms`, and keeps its requests. False if the server does not block its client.
+/// Blocks the client of a call for at most `max_wait_ms`, and keeps its requests. False if the server refuses.
 pub(crate) fn enter(
     call: &Call,
     spec: &'static Spec,
@@ -70,27 +70,27 @@ pub(crate) fn enter(
 ) -> bool {
     let db = selected_db(call.context);
     let requests: Box<[_]> = requests.iter().map(|request| request.map(Argument::retain)).collect();
-    let parts = requests.iter().map(Part::of).collect();
+    let queued = requests.to_vec();
     let client = Client::new(call, CONTEXT.load(Ordering::Relaxed), spec, requests, resume);
     let Some((client, handle)) = block::block(call, client) else { return false };
     with_calls(|calls| {
         calls.look_at_clock(system_now_us());
-        // All deadlines move by as much as the clock was set back, which this one is not to.
+        // All deadlines will move back by this. This one must not.
         let from_us = call.now_us().saturating_add(calls.set_back_us);
         let deadline_us = from_us.saturating_add(max_wait_ms.saturating_mul(1000));
-        let arrival = calls.queue.enter(db, parts, deadline_us);
+        let arrival = calls.queue.enter(db, queued, deadline_us);
         calls.clients.insert(arrival, client);
         calls.blocked.insert(handle, arrival);
     });
     true
 }
 
-/// Returns micro-tokens that waiting calls want of a bucket before a call may take any, which came later.
+/// Returns the micro-tokens of a bucket that waiting calls want before a new call; `None` if it may proceed.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
     with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
 }
 
-/// Notes that a bucket has changed, and with it the hold `hold_id`, if one has.
+/// Notes that a bucket has changed, and its hold `hold_id`, if given.
 pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>) {
     with_queue(key, |queue, db, name| match hold_id {
         Some(id) => queue.mark_hold(db, name, id),
@@ -98,7 +98,7 @@ pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>) {
     });
 }
 
-/// Notes that a key is about to hold another bucket, by a command that serves no calls itself: the timer does.
+/// Notes that a command which serves no calls replaces a bucket. The timer serves them.
 pub(crate) fn mark_replaced(key: &BucketKey) {
     with_queue(key, |queue, db, name| queue.mark_gone(Some(db), Some(name)));
     timer::arm(key.call().now_us(), 0);
