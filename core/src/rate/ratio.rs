@@ -11,7 +11,7 @@ pub struct Flow {
     pub carry_us: i64,
 }
 
-/// `numerator / denominator` tokens per second, which is also micro-tokens per microsecond.
+/// `numerator / denominator` tokens per second, which equals micro-tokens per microsecond.
 ///
 /// Its methods compute in machine words, and return `None` on overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

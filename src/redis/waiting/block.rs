@@ -1,4 +1,4 @@
-//! Blocking the client of a call, and what the server calls until it frees the client.
+//! Blocks the client of a call, and handles the server's callbacks until the client is freed.
 
 use super::super::api::server;
 use super::super::call::{Call, OwnedString};
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::queue::Arrival;
 
-/// What its reply callback says: go on waiting.
+/// The result of a reply callback that leaves the client blocked.
 const NOT_SERVED: c_int = 1;
 
 /// Blocks the client of a call, which belongs to the server from then on, until [`on_free`]; `None` if the server refuses.
@@ -46,27 +46,27 @@ pub(super) fn block(call: &Call, client: Client) -> Option<(NonNull<Client>, usi
     }
 }
 
-/// The longest key for which another one is made.
+/// The longest key that is replaced.
 const LONGEST_KEY: usize = 1024;
 
-/// Returns a key in the slot of `key` that no client is likely to create, if there is one.
+/// Returns a key in the slot of `key` that clients are unlikely to create, if there is one.
 ///
 /// When a key is created, the server walks all clients that are blocked on it, and the bucket of a mutex is created at each
-/// grant. Servers want a key that is in the slot of the call, and need not exist.
+/// grant. Servers need a key in the slot of the call, which need not exist.
 fn seldom_created(key: &[u8]) -> Option<OwnedString> {
     let closing =
         |from: usize| key.iter().skip(from).position(|byte| *byte == b'}').map(|at| at.saturating_add(from));
     let opening = key.iter().position(|byte| *byte == b'{');
     let tag =
         opening.and_then(|at| key.get(at.saturating_add(1)..closing(at)?)).filter(|tag| !tag.is_empty());
-    // Without a tag the slot is that of the whole key, which can be a tag if nothing in it ends one.
+    // Without a tag the whole key decides the slot, and can be a tag unless it contains a `}`.
     let tag = tag
         .or(Some(key))
         .filter(|tag| !tag.is_empty() && !tag.contains(&b'}') && tag.len() <= LONGEST_KEY)?;
     Some(OwnedString::new(&[b"{", tag, b"} calls wait for tokens"].concat()))
 }
 
-/// Goes on waiting when the key is created on which the client is blocked for the server.
+/// Keeps the client blocked when its key is created.
 unsafe extern "C" fn on_key(
     _context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
@@ -75,13 +75,13 @@ unsafe extern "C" fn on_key(
     NOT_SERVED
 }
 
-/// Replies when a client is served, or by `CLIENT UNBLOCK`, which ends its wait as if its time were over.
+/// Replies to a client that is served, or that `CLIENT UNBLOCK` times out.
 unsafe extern "C" fn on_end(
     context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes what it was given in `block`, and has not given back to `on_free`.
+    // SAFETY: the server passes the client of `block`, and has not called `on_free`.
     let client = unsafe {
         let data = server!(RedisModule_GetBlockedClientPrivateData)(context);
         match data.cast::<Client>().as_mut() {
@@ -104,7 +104,7 @@ unsafe extern "C" fn on_end(
     0
 }
 
-/// Ends the wait when a client goes away, is killed, or is unblocked with an error.
+/// Ends the wait of a client that disconnects, is killed, or is unblocked with an error.
 unsafe extern "C" fn on_disconnect(
     _context: *mut raw::RedisModuleCtx,
     handle: *mut raw::RedisModuleBlockedClient,
@@ -114,16 +114,16 @@ unsafe extern "C" fn on_disconnect(
     }
 }
 
-/// Frees a client that was blocked, once, when the server has done with it.
+/// Frees a client, once, when the server no longer needs it.
 unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, data: *mut c_void) {
     if let Some(client) = NonNull::new(data.cast::<Client>()) {
-        // SAFETY: made in `block`, and forgotten by the server now.
+        // SAFETY: made in `block`, and no longer used by the server.
         let client = unsafe { Box::from_raw(client.as_ptr()) };
         leave(client.handle);
     }
 }
 
-/// Takes a client out of the queue, if it is there. Those that it kept are served soon.
+/// Removes a client from the queue, if it is there. The timer serves the calls that it blocked.
 fn leave(handle: *mut raw::RedisModuleBlockedClient) -> Option<Arrival> {
     let arrival = with_calls(|calls| {
         let arrival = calls.blocked.remove(&(handle as usize))?;

@@ -1,4 +1,4 @@
-//! The calls that wait, and their clients.
+//! The state of waiting calls and their clients.
 
 use super::super::call::OwnedString;
 use super::super::info;
@@ -10,25 +10,25 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, PoisonError};
 use tokenbucket_core::queue::{Arrival, Queue};
 
-/// The calls that wait, and their clients.
+/// The waiting calls, and their clients.
 #[derive(Default)]
 pub(super) struct WaitingCalls {
     pub(super) queue: Queue<OwnedString>,
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// Their arrivals by the server's handle.
+    /// The arrivals by the server's handle of the client.
     pub(super) blocked: HashMap<usize, Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
-    /// When all buckets were last looked at because the server does not report that keys go, in Unix microseconds.
+    /// When all buckets were last checked because the server does not report removed keys, in Unix microseconds.
     pub(super) polled_us: i64,
-    /// When the clock was last looked at.
+    /// The clock's time when it was last read.
     seen_us: i64,
-    /// By how much the clock was set back since.
+    /// How far the clock was set back, which the queue does not know yet.
     pub(super) set_back_us: i64,
 }
 
 impl WaitingCalls {
-    /// Notes by how much the clock was set back since it was last looked at, and returns it.
+    /// Notes how far the clock was set back since it was last read, and returns it.
     pub(super) fn look_at_clock(&mut self, now_us: i64) -> i64 {
         if self.queue.count() == 0 {
             (self.seen_us, self.set_back_us) = (now_us, 0);
@@ -40,15 +40,15 @@ impl WaitingCalls {
     }
 }
 
-// SAFETY: the pointers are to clients and strings that the server keeps for us; only its main thread comes here.
+// SAFETY: the pointers are to clients and strings that the server keeps for us; only its main thread uses them.
 unsafe impl Send for WaitingCalls {}
 
 pub(super) static CALLS: Mutex<Option<WaitingCalls>> = Mutex::new(None);
 
-/// A context of the module's own, for what happens outside of commands; null until the module is loaded.
+/// The module's own context, for work outside of commands; null until the module is loaded.
 pub(super) static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
-/// Works on the calls. Only the server's main thread comes here, and it never comes twice at the same time, except in [`gone`](super::gone).
+/// Works on the calls. Only the server's main thread calls this, never inside itself, except in [`gone`](super::gone).
 pub(super) fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let calls = calls.get_or_insert_default();

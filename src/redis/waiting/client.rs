@@ -1,4 +1,4 @@
-//! A client whose call waits: what it wants, and how that is decided.
+//! A client whose call waits: its requests, and how they are decided.
 
 use super::super::api::{select_db, selected_db};
 use super::super::call::{Argument, Call, Decisions, OwnedString};
@@ -17,10 +17,10 @@ type Decide<T> = for<'call> fn(Call<'call>, &[Request<Argument<'call>>]) -> Resu
 /// How calls that wait are decided.
 #[derive(Clone, Copy)]
 pub(crate) struct Resume {
-    /// Grants a call whose turn it is, or denies it if it cannot be granted any more; `None` if it is to go on waiting. If
-    /// it is not [its turn](Call::is_its_turn), lets its buckets count on from a clock that stepped back, and nothing else.
+    /// Grants a call whose turn it is, or denies it if no wait can help; `None` if it must wait longer. If it is not
+    /// [its turn](Call::is_its_turn), only rebases its buckets after the clock stepped back.
     pub(crate) grant: Decide<Option<Decisions>>,
-    /// Denies a call whose time is over, and writes nothing.
+    /// Denies a call that timed out, and writes nothing.
     pub(crate) deny: Decide<Decisions>,
 }
 
@@ -39,21 +39,21 @@ impl Answer {
 /// A client whose call waits.
 pub(super) struct Client {
     db: Db,
-    /// The server's name for it; null until it is blocked.
+    /// The server's handle; null until it is blocked.
     pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
     /// What it wants, by its arguments.
     requests: Box<[Request<OwnedString>]>,
     pub(super) spec: &'static Spec,
     user: Option<OwnedString>,
-    /// The client of a cluster asked a node that is importing the slot.
+    /// The client sent `ASKING`, because this node imports the slot.
     is_asking: bool,
     resume: Resume,
     pub(super) answer: Option<Answer>,
 }
 
 impl Client {
-    /// Keeps what a call wants. `own_context` is the module's, which no client's `ASKING` reaches.
+    /// Keeps the requests of a call. `ASKING` does not apply to `own_context`, the module's.
     pub(super) fn new(
         call: &Call,
         own_context: *mut raw::RedisModuleCtx,
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Grants the call, if its turn has come and its user may still call the command; `None` if it goes on waiting.
+    /// Grants the call if its user may still call the command; `None` if it must wait longer.
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
         let refusal = |user| rights::refusal(user, self.spec, &self.arguments);
         if let Some(refusal) = self.user.as_ref().and_then(refusal) {
@@ -84,7 +84,7 @@ impl Client {
         self.decide(context, now_us, |call, requests| (self.resume.grant)(call.in_turn(), requests))
     }
 
-    /// Lets the buckets of the call count on from a clock that stepped back.
+    /// Rebases the buckets of the call after the clock stepped back.
     pub(super) fn follow_clock(&self, context: *mut raw::RedisModuleCtx, now_us: i64) {
         self.decide(context, now_us, self.resume.grant);
     }
@@ -94,7 +94,7 @@ impl Client {
         self.decide(context, now_us, |call, requests| (self.resume.deny)(call, requests).map(Some))
     }
 
-    /// Returns whether the call can be decided here: its slot is ours, and none of its keys has moved ahead of it.
+    /// Returns whether the call can be decided here: this node serves its slot, and no key has moved yet.
     pub(super) fn is_ours(&self, context: *mut raw::RedisModuleCtx) -> bool {
         select_db(context, self.db);
         slots::are_ours(context, self.keys(), self.is_asking)
