@@ -21,7 +21,7 @@ pub const MAX_MICRO: i64 = 1_000_000_000_000_000_000;
 /// The longest spelling of a number, in bytes. Reading a longer one would keep the server busy.
 pub const MAX_LEN: usize = 128;
 
-/// How many parts a micro-token has of which an amount may be one off and still count as whole: 10^-12 tokens.
+/// An amount within a micro-token divided by this (10^-12 tokens) of a whole micro-token counts as whole.
 const TOLERANCE_PER_MICRO: u128 = 1_000_000;
 
 /// How an amount between two micro-tokens is rounded.

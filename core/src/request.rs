@@ -61,7 +61,7 @@ pub enum Wanted<A> {
     Settle {
         /// The argument that names the hold.
         id: A,
-        /// What the work cost.
+        /// The cost of the work.
         used_micro: i64,
     },
 }

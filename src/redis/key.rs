@@ -16,7 +16,7 @@ use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket_core::hold::Holds;
 
-/// What a command may do with a key.
+/// The access of a command to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Read it. Works on read-only replicas.

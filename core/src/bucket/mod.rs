@@ -48,7 +48,7 @@ pub struct Bucket {
     pub refilled_at_us: i64,
 }
 
-/// How much a bucket holds and how fast it refills. It comes with every call and is stored nowhere.
+/// The capacity and the refill rate of a bucket. They come with every call and are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     capacity_micro: i64,
@@ -60,7 +60,7 @@ pub struct Limit {
 pub enum Operation {
     /// All of the cost, or nothing.
     Take {
-        /// What the call costs.
+        /// The cost of the call.
         cost_micro: i64,
     },
     /// As many whole tokens as there are.
@@ -70,19 +70,19 @@ pub enum Operation {
     },
     /// All of the cost, into debt if need be, unless paying it off takes too long.
     Reserve {
-        /// What the call costs.
+        /// The cost of the call.
         cost_micro: i64,
         /// The longest wait that the caller accepts.
         max_wait_ms: i64,
     },
     /// The amount whatever the level: the work is already done.
     Charge {
-        /// What the work cost.
+        /// The cost of the work.
         amount_micro: i64,
     },
     /// The amount back, never above the capacity.
     Give {
-        /// What was not used.
+        /// The unused amount.
         amount_micro: i64,
     },
 }
@@ -112,7 +112,7 @@ pub struct Decision {
     pub reset_after_ms: i64,
 }
 
-/// What a decision does to the stored bucket.
+/// The write of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Write nothing, and leave no trace.

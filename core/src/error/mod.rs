@@ -166,7 +166,7 @@ impl From<DebtTooDeep> for Error {
 /// An error, and its place among the buckets or options of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is wrong.
+    /// The error.
     pub error: Error,
     /// The bucket or option, from 1.
     number: Option<NonZeroU32>,

@@ -24,7 +24,7 @@ const MAX_OFFSET_MIN: i16 = 14 * 60;
 pub struct Calendar {
     /// Micro-tokens at each boundary: at least 1.
     count_micro: u64,
-    /// How many units of the anchor a period has: at least 1.
+    /// The length of a period, in units of the anchor: at least 1.
     units: u64,
     anchor: Anchor,
     /// Offset of the calendar's time zone from UTC, in minutes: at most [`MAX_OFFSET_MIN`] either way.

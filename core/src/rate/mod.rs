@@ -13,7 +13,7 @@ pub use ratio::{Flow, Ratio, Scaled};
 
 use calendar::Calendar;
 
-/// How fast tokens flow in.
+/// The refill rate of a bucket.
 ///
 /// Nearly all rates are ratios, whose arithmetic fits machine words. The other kinds stay off that path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use super::bounds::{saturate, saturate_wide, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, SATURATED};
 
-/// What flows in a stretch of time.
+/// The flow in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Whole micro-tokens; saturates at 2^62.

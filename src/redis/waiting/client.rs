@@ -42,7 +42,7 @@ pub(super) struct Client {
     /// The server's handle; null until it is blocked.
     pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
-    /// What it wants, by its arguments.
+    /// The requests, whose arguments it keeps.
     requests: Box<[Request<OwnedString>]>,
     pub(super) spec: &'static Spec,
     user: Option<OwnedString>,
